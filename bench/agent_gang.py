@@ -37,7 +37,7 @@ _PATIENCE_SECONDS = 300.0
 
 
 async def gang_rounds(plane: ControlPlane, placement: str, members: int, rounds: int) -> dict[str, Any]:
-    """Runtime and bare requests by turns; the figures are those of the median round."""
+    """Run the runtime and bare requests in turns; return the figures of the median round."""
     with_runtime, bare = [], []
     for number in range(rounds):
         bare.append(await _bare_round(plane, placement, start_run(2 * number + 1, members, "run")))
@@ -67,7 +67,7 @@ async def gang_rounds(plane: ControlPlane, placement: str, members: int, rounds:
 
 
 def _all_cpu(rounds: list[dict[str, Any]], client: str) -> float:
-    """Of client and control plane; where that is what limits the rate, it tells the same as the rates and heeds no other load."""
+    """Return the CPU time of client and control plane; where it limits the rate, it agrees with the rates and ignores other load."""
     return float(statistics.median(one[client] + sum(one["plane_cpu"].values()) for one in rounds))
 
 

@@ -42,7 +42,7 @@ from trainmaster_agent.sync import boot_time
 _FIRST = 1_000_000
 _TICK_SECONDS = 0.01
 _GATHER_SECONDS = 0.005
-"""As the agent does it, changes close together are looked at together."""
+"""As in the agent, changes close together are processed together."""
 _DRAIN_SECONDS = 300.0
 _WARM_UP = 1 / 6
 """Part of the time before rates are counted."""
@@ -50,12 +50,12 @@ _WARM_UP = 1 / 6
 
 @dataclass
 class Log:
-    """When things happened to runs, of ``time.perf_counter``."""
+    """The times of events of runs, of ``time.perf_counter``."""
 
     offered: dict[str, float] = field(default_factory=dict)
     ended: dict[str, float] = field(default_factory=dict)
     away: int = 0
-    """Runs that the runtime could not record; the dispatcher would tell them again."""
+    """Runs that the runtime could not record; the dispatcher would send them again."""
     otherwise: int = 0
     """Ends other than success."""
 
@@ -106,7 +106,7 @@ async def steady_load(plane: ControlPlane, nodes: NodesProcess, rate: float, sec
 
 
 def _cpu(plane: ControlPlane, nodes: NodesProcess) -> dict[str, float]:
-    """``agent`` is this process, the generator of the load included."""
+    """Return CPU seconds by process; ``agent`` is this process, including the load generator."""
     return {"agent": cpu_seconds(), **plane_cpu_seconds(plane), "nodes": nodes.cpu_seconds}
 
 
@@ -138,7 +138,7 @@ async def _start(runtime: KubernetesRuntime, log: Log, run: StartRun) -> None:
 
 
 async def _forget_ended(runtime: KubernetesRuntime, log: Log) -> None:
-    """What the agent does with a run once the dispatcher knows its end."""
+    """Do what the agent does with a run once the dispatcher knows its end."""
     while True:
         await runtime.wait_changed(1.0)
         await asyncio.sleep(_GATHER_SECONDS)
@@ -149,7 +149,7 @@ async def _forget_ended(runtime: KubernetesRuntime, log: Log) -> None:
 
 
 async def bare_writes(plane: ControlPlane, runs: int) -> dict[str, Any]:
-    """What the API server alone sustains: nobody schedules these pods, and no agent watches."""
+    """Measure what the API server alone sustains: the pods are not scheduled, and no agent watches."""
     placement = await find_placement(plane, "native")
     starts = [start_run(_FIRST // 2 + number, 1, "succeed") for number in range(2 * runs)]
     async with BareKube(plane, cluster_config("native").parallel) as bare:
@@ -178,7 +178,7 @@ def _pod(start: StartRun, placement: PlacementPort, owner_uid: str) -> bytes:
 
 
 def _five_writes(start: StartRun, pod: bytes) -> list[Call]:
-    """A run's anchor, its pod, its end in the anchor, and both deleted."""
+    """Return the writes of a run: its anchor, its pod, its end in the anchor, and the deletion of both."""
     anchors, anchor = CONFIG_MAPS.path(HOME), CONFIG_MAPS.path(HOME, start.run)
     record = RunAnchor(start, NAMESPACE, 1)
     ended = Progress(created=True, verdict=AnchoredEnd(RunState.SUCCEEDED), ended_at=time.time())

@@ -1,4 +1,4 @@
-"""What the benchmarks of the Kubernetes agent start with: a control plane, what the agent needs in it, and runs to start."""
+"""The set-up of the benchmarks of the Kubernetes agent: a control plane, what the agent needs in it, and runs to start."""
 
 import sys
 import time
@@ -36,7 +36,7 @@ _OURS_BY_RUN = f"{_OURS},{LABEL_RUN}"
 
 
 def need_programs(*programs: str) -> None:
-    """Exit in one line where there is no control plane to be had."""
+    """Exit in one line if there are no programs for a control plane."""
     if assets(*programs) is None:
         wanted = ", ".join(("etcd", "kube-apiserver", *programs))
         sys.exit(f"KUBEBUILDER_ASSETS must name a folder with {wanted}: this benchmark needs a real control plane")
@@ -44,7 +44,8 @@ def need_programs(*programs: str) -> None:
 
 @asynccontextmanager
 async def control_plane(folder: Path, *, fsync: bool, whole: bool = True) -> AsyncIterator[ControlPlane]:
-    """With the namespace of the jobs and the agent's PriorityClass; ``whole``: with scheduler and controller manager."""
+    """Provide a control plane with the jobs' namespace and the agent's PriorityClass; ``whole``: with scheduler and
+    controller manager."""
     flags = {ETCD: [f"--unsafe-no-fsync={'false' if fsync else 'true'}"]}
     plane = await ControlPlane.start(folder, scheduler=whole, controller_manager=whole, flags=flags)
     try:
@@ -64,24 +65,25 @@ async def _make_class(api: ApiClient) -> None:
 
 
 def plane_cpu_seconds(plane: ControlPlane) -> dict[str, float]:
-    """Used until now, by program."""
+    """Return the CPU seconds used until now, by program."""
     return {name: cpu_seconds(daemon.pid) for name, daemon in plane.daemons.items()}
 
 
 def facts(plane: ControlPlane, *, fsync: bool) -> dict[str, Any]:
-    """What figures of a control plane depend on."""
+    """Return what the figures of a control plane depend on."""
     return {"version": plane.version, "etcd_fsync": fsync, "programs": list(plane.daemons)}
 
 
 def cluster_config(placement: str) -> KubernetesCluster:
-    """The defaults, but for tombstones that go within the time that is measured, so that all writes of a run are counted."""
+    """Return the defaults, except for tombstones that are deleted within the measured time, so that all writes of a run
+    are counted."""
     return KubernetesCluster.model_validate(
         {"cluster": CLUSTER, "namespace": NAMESPACE, "placement": {"scheduler": placement}, "tombstone": "1s"}
     )
 
 
 def start_run(number: int, members: int, *words: str) -> StartRun:
-    """A run as the dispatcher sends it, whose members do what the words say (``tests.cluster.behaviour``)."""
+    """Return a run as the dispatcher sends it, whose members do what ``words`` say (``tests.cluster.behaviour``)."""
     job = job_id("bench", number)
     template = {
         "image": "sim",
@@ -125,13 +127,13 @@ class WatchedApi(ApiServer):
 
 
 async def find_placement(plane: ControlPlane, name: str) -> PlacementPort:
-    """As the agent finds it in this cluster."""
+    """Return the placement that the agent finds in this cluster."""
     async with ApiServer(await open_access(plane.kubeconfig)) as api:
         return choose(PlacementConfig.model_validate({"scheduler": name}), await detect(api))
 
 
 def manifests_of(record: RunAnchor, placement: PlacementPort) -> Manifests:
-    """What the agent would create for a run."""
+    """Return what the agent would create for a run."""
     config = cluster_config("auto")
     return Manifests(
         record,
@@ -153,7 +155,7 @@ async def namespace_uid(plane: ControlPlane, name: str = NAMESPACE) -> str:
 
 
 async def clear(plane: ControlPlane) -> None:
-    """Take away all that was made for runs, and wait until it is gone."""
+    """Delete everything that was created for runs, and wait until it is gone."""
     async with plane.client() as api:
         await api.delete(PODS.path(NAMESPACE), query={"labelSelector": _OURS, "gracePeriodSeconds": 0})
         for namespace in (NAMESPACE, HOME):

@@ -1,10 +1,10 @@
-"""What it costs to hear many clusters: CPU of the dispatcher per second and per cluster, idle and with changes.
+"""The cost of many connected clusters: CPU of the dispatcher per second and per cluster, idle and with changes.
 
     python -m bench.agents [--clusters 300] [--nodes 500] [--changes 100]
 
-One agent process simulates all clusters, each with an agent and a session of its own, over real HTTP. Idle, each syncs every third
-of its lease and polls for its desired state. Then jobs come at half the rate of ``--changes``: each is started and ends, so that
-agents report that many changes of runs per second, spread over all clusters.
+One agent process simulates all clusters, each with an agent and a session of its own, over real HTTP. Idle, each syncs
+every third of its lease and polls for its desired state. Then jobs come at half the rate of ``--changes``: each is
+started and ends, so that agents report that many changes of runs per second, spread over all clusters.
 """
 
 import argparse
@@ -25,7 +25,7 @@ GROUPS = 5
 
 
 def fleet(clusters: int, nodes: int) -> list[dict[str, Any]]:
-    """Clusters of ``nodes`` nodes in five groups, in four racks each."""
+    """Return clusters of ``nodes`` nodes in five groups, in four racks each."""
     groups = [
         {
             "name": f"g{number}",
@@ -40,21 +40,21 @@ def fleet(clusters: int, nodes: int) -> list[dict[str, Any]]:
 
 
 def spread(number: int, clusters: int) -> dict[str, Any]:
-    """A job of ten seconds on a cluster of its own, one after the other."""
+    """Return a job of ten seconds, bound to one cluster after the other."""
     job = spec(number)
     job["roles"][0]["template"]["env"]["SIM_RUN_TIME"] = "10s"
     return job | {"placement": {"clusters": [f"c{number % clusters}"]}}
 
 
 def syncs(stage: Stage) -> int:
-    """How many syncs were taken so far; each raises its session's number."""
+    """Return the number of syncs so far; each raises its session's number."""
     with stage.sql() as connection:
         row = connection.execute("SELECT sum(number) FROM cluster_contacts").fetchone()
     return int(row[0]) if row else 0
 
 
 def measure(stage: Stage, seconds: float, rate: float) -> dict[str, Any]:
-    """Over ``seconds``, with so many jobs per second submitted in calls of one tenth of a second's worth."""
+    """Measure for ``seconds``; ``rate`` jobs per second are submitted, in calls of one tenth of a second's jobs."""
     clusters = len(stage.fleet)
     poster = Poster(stage.urls[0])
     cpu, before, began = stage.cpu_seconds(), syncs(stage), time.monotonic()
@@ -88,7 +88,7 @@ def measure(stage: Stage, seconds: float, rate: float) -> dict[str, Any]:
 
 
 def wait_for_jobs(stage: Stage) -> bool:
-    """Whether all jobs ended within a minute."""
+    """Return whether all jobs ended within a minute."""
     ends = time.monotonic() + 60
     with stage.sql() as connection:
         while time.monotonic() < ends:

@@ -41,7 +41,7 @@ class BareKube:
         await self._session.close()
 
     async def one(self, call: Call) -> bytes:
-        """Raises RuntimeError for a refusal."""
+        """Send one call and return the answer. Raises RuntimeError for a refusal."""
         async with self._session.request(
             call.method, self._url + call.path, data=call.body, headers={"Content-Type": call.kind}
         ) as answer:
@@ -56,7 +56,7 @@ class BareKube:
         return stored
 
     async def seconds_for(self, chains: Iterable[Sequence[Call]]) -> float:
-        """How long it takes to make all calls; those of one chain are made one after the other."""
+        """Return the seconds that all calls take; those of one chain are made one after the other."""
         left = iter(chains)
 
         async def work() -> None:

@@ -45,7 +45,7 @@ def fleet_of(private: int, public: int) -> Fleet:
 
 
 def declared(after: str, price: str) -> Declared:
-    """One queue, whose jobs may be rented for once they have waited for ``after``; never for ``none``."""
+    """Return one queue whose jobs may be sent to the cloud once they have waited for ``after``; never for ``none``."""
     policy = {
         "name": "overflow",
         "queues": ["nasa"],

@@ -42,7 +42,8 @@ def fleet(seed: int) -> dict[str, Any]:
 
 
 def jobs(seed: int, many: int, seconds: float) -> list[tuple[float, dict[str, Any]]]:
-    """When each comes, and its specification. Together they ask for more than there is, so that queues build up."""
+    """Return the submission time and specification of each job. Together they need more than the clusters have, so that
+    queues build up."""
     chance = random.Random(seed)
     out = []
     for at in sorted(chance.uniform(0, seconds) for _ in range(many)):

@@ -1,13 +1,14 @@
-"""What it costs an agent to know a large cluster, and how old what it tells is.
+"""The cost of a large cluster for an agent, and the age of the capacity that it reports.
 
     python -m bench.capacity [--nodes 5000] [--pods 50000] [--changes 100] [--seconds 30]
 
-Needs KUBEBUILDER_ASSETS with etcd and kube-apiserver; no scheduler runs, as all pods are foreign and name their node. The agent is
-``trainmaster agent run --kubernetes``, a process of its own that talks to a stub of the dispatcher over HTTP. Its reports leave at
-most every ten seconds (``_CAPACITY_SECONDS`` in ``trainmaster_agent/sync.py``), with a sync, of which there is one every third of the
-lease: the age of what the dispatcher knows is made of that. Pods with a token, of which reports tell how many are left, show it.
+Needs KUBEBUILDER_ASSETS with etcd and kube-apiserver; no scheduler runs, as all pods are foreign and name their node.
+The agent is ``trainmaster agent run --kubernetes``, a process of its own that talks to a stub of the dispatcher over
+HTTP. Its reports leave at most every ten seconds (``_CAPACITY_SECONDS`` in ``trainmaster_agent/sync.py``), with a sync,
+of which there is one every third of the lease: the age of what the dispatcher knows follows from that. It is measured
+by pods with a token, since reports contain the number of tokens left.
 
-The limit in the same run is what it takes to read all nodes and pods page by page and to parse the answers.
+The limit in the same run is the time to read all nodes and pods page by page and to parse the answers.
 """
 
 import argparse
@@ -42,7 +43,7 @@ _PAGE = 500
 
 
 async def read_all(bare: BareKube) -> dict[str, float]:
-    """Nodes and pods page by page, as the agent lists them, and nothing made of them."""
+    """Read nodes and pods page by page, as the agent lists them, without processing them."""
     began, cpu, size = time.perf_counter(), cpu_seconds(), 0
     for path in ("/api/v1/nodes", "/api/v1/pods"):
         more = ""
@@ -104,14 +105,14 @@ async def with_changes(
 
 
 def ages(churn: Churn, reports: list[Heard]) -> list[float]:
-    """From the creation of each pod with a token until the first report with so many tokens fewer came."""
+    """Return the seconds from the creation of each pod with a token until the first report with that many tokens fewer came."""
     return [
         next(one.at for one in reports if _seen(one) > number) - at for number, at in enumerate(sorted(churn.probed_at))
     ]
 
 
 def _seen(report: Heard) -> int:
-    """Pods with tokens that a report reflects."""
+    """Return the number of pods with tokens that a report reflects."""
     return PROBE_NODES * TOKENS - report.total_free(TOKEN)
 
 

@@ -63,7 +63,7 @@ def make_node(number: int, count: int) -> dict[str, Any]:
 
 
 def make_pod(name: str, node: int, draw: random.Random, token: bool = False) -> dict[str, Any]:
-    """A service's pod that is bound to a node."""
+    """Return a service's pod that is bound to a node."""
     requests = {
         "cpu": draw.choice(("50m", "100m", "250m", "500m", "1", "2")),
         "memory": draw.choice(("64Mi", "128Mi", "512Mi", "1Gi", "4Gi")),

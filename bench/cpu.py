@@ -7,7 +7,7 @@ import psutil
 
 
 def cpu_seconds(pid: int | None = None) -> float:
-    """Used until now by a process, this one unless another is named, all its threads included."""
+    """Return the CPU seconds used until now by a process, by default this one, including all its threads."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
@@ -17,5 +17,5 @@ def differences(after: Mapping[str, float], before: Mapping[str, float]) -> dict
 
 
 def load_average() -> float:
-    """Of the last minute: how busy the machine was with whatever else."""
+    """Return the load average of the last minute, which includes other work of the machine."""
     return round(os.getloadavg()[0], 2)

@@ -48,8 +48,8 @@ from trainmaster_dispatcher.cli.up import Child
 from trainmaster_dispatcher.domain.shapes import shape_bytes
 from trainmaster_dispatcher.scheduler.gc_tuning import Memory
 from trainmaster_dispatcher.scheduling.cycle.decide import MOST_STARTS, decide
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
 from trainmaster_dispatcher.scheduling.state.plan import Plan
-from trainmaster_dispatcher.scheduling.state.state import ClassKey
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.feed_follower import Applied, Follower
 from trainmaster_dispatcher.services.reason_book import ReasonBook
@@ -66,7 +66,7 @@ _TAKE_OVERS = 3
 _MOST_WAIT = 600.0
 
 
-class Floor(NamedTuple):
+class Target(NamedTuple):
     """What a figure has to reach, and what it should."""
 
     figure: str
@@ -77,34 +77,36 @@ class Floor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A world and how it is measured. ``stirred``: some cycles in which nothing starts, with a little news before each."""
+    """A world and how it is measured. ``stirred``: some cycles in which nothing starts, with a few changes before each."""
 
     size: Size
     world: Callable[[Size], World]
-    floors: tuple[Floor, ...] = ()
+    floors: tuple[Target, ...] = ()
     stirred: bool = False
 
 
-_RATE = Floor("decisions_per_second", at_least=20_000, aim=50_000)
-_MEMORY = Floor("rss_bytes", at_most=1.5 * GIGABYTE, aim=0.7 * GIGABYTE)
+_RATE = Target("decisions_per_second", at_least=20_000, aim=50_000)
+_MEMORY = Target("rss_bytes", at_most=1.5 * GIGABYTE, aim=0.7 * GIGABYTE)
 
 WORLDS = {
     "standard": Case(Size(), partial(make, own_kinds=True), (_RATE, _MEMORY)),
     "mixed": Case(Size(), make, (_RATE, _MEMORY)),
     "one_queue": Case(Size(queues=1), make, (_RATE, _MEMORY)),
-    "distinct": Case(Size(), partial(make, all_distinct=True), (Floor("decisions_per_second", at_least=2000),)),
-    "blocked": Case(Size(), partial(make, full=True), (Floor("cycle_max_seconds", at_most=2.0),), stirred=True),
+    "distinct": Case(Size(), partial(make, all_distinct=True), (Target("decisions_per_second", at_least=2000),)),
+    "blocked": Case(Size(), partial(make, full=True), (Target("cycle_max_seconds", at_most=2.0),), stirred=True),
     "gangs": Case(
-        Size(jobs=10_000, queues=100, kinds=10, groups=37, starts=5000), gangs, (Floor("cycles_seconds", at_most=10.0),)
+        Size(jobs=10_000, queues=100, kinds=10, groups=37, starts=5000),
+        gangs,
+        (Target("cycles_seconds", at_most=10.0),),
     ),
     "reclaim": Case(
         Size(jobs=2500, queues=20, kinds=10, clusters=10, groups=10, starts=10_000),
         reclaim_storm,
-        (Floor("cycles_seconds", at_most=10.0),),
+        (Target("cycles_seconds", at_most=10.0),),
     ),
 }
-"""In ``standard`` the 1,000 kinds come from one queue each, so there are 1,000 classes. In ``mixed`` every queue asks for all of
-them: there are some hundred thousand classes, and jobs alike hardly ever come one behind the other."""
+"""In ``standard`` the 1,000 kinds come from one queue each, so there are 1,000 classes. In ``mixed`` every queue has
+jobs of all kinds: there are some hundred thousand classes, and equivalent jobs hardly ever follow one another."""
 
 
 class TimeIsOver(Exception):  # noqa: N818 - it is no error
@@ -113,7 +115,7 @@ class TimeIsOver(Exception):  # noqa: N818 - it is no error
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """End the block after so many seconds."""
+    """End the block after ``seconds``."""
 
     def over(*_: object) -> None:
         raise TimeIsOver
@@ -129,7 +131,7 @@ def at_most(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def profiled(on: bool) -> Iterator[None]:
-    """With the hottest functions told to stderr. Calls cost more under it, so seconds do not compare with those without."""
+    """Profile the block and print the hottest functions to stderr. Calls cost more under it, so seconds are not comparable."""
     if not on:
         yield
         return
@@ -156,7 +158,7 @@ PARTS = ("take_in", "decide", "reasons", "put")
 
 
 def rate(laps: Sequence[Lap], cut_seconds: float = 0.0) -> float:
-    """Starts by the seconds of deciding on them and putting them into the view."""
+    """Return starts by the seconds of deciding on them and putting them into the view."""
     seconds = sum(lap.decide + lap.put for lap in laps) + cut_seconds
     return round(sum(lap.starts for lap in laps) / seconds, 1) if seconds else 0.0
 
@@ -186,10 +188,10 @@ class Leader:
         self._waiting = Counter(view.class_of(job_id) for job_id in view.jobs)
 
     def cycle(self, changes: Changes) -> Plan:
-        """One cycle a second after the one before."""
+        """Run one cycle, one second after the previous one."""
         view = self.world.state
         self._now += 1.0
-        # Those told to give way have gone by now.
+        # The runs that were preempted have ended by now.
         changes.ended += sorted(self._ending)
         self._began = began = time.perf_counter()
         changes.put(view)
@@ -227,7 +229,7 @@ class Leader:
     def go_on(
         self, seconds: float, before: Callable[[], Changes], *, until_settled: bool, most: int = 1_000_000
     ) -> bool:
-        """Cycles until nothing starts, or until there were so many; whether it came to that before the time was over."""
+        """Run cycles until nothing starts, or ``most`` of them; return whether that was reached before the time was over."""
         ended = False
         cpu = time.process_time()
         with at_most(seconds):
@@ -268,7 +270,7 @@ def rss_bytes() -> int:
 
 
 def built(make_world: Callable[[Size], World], size: Size) -> tuple[Leader, dict[str, Any]]:
-    """A leader in a new world, and what that costs."""
+    """Return a leader in a new world, and the cost of building it."""
     before, began = rss_bytes(), time.perf_counter()
     world = make_world(size)
     seconds = time.perf_counter() - began
@@ -284,7 +286,7 @@ def built(make_world: Callable[[Size], World], size: Size) -> tuple[Leader, dict
 
 
 def run_world(name: str, scale: float, seconds: float, profile: bool) -> dict[str, Any]:
-    """One case, in the process that this is called in."""
+    """Run one case, in this process."""
     case = WORLDS[name]
     leader, figures = built(case.world, case.size.scaled(scale))
     news = partial(leader.world.happens, NOW, submits=_CHANGES, reports=len(leader.world.state.clusters) // 10)
@@ -297,7 +299,7 @@ def run_world(name: str, scale: float, seconds: float, profile: bool) -> dict[st
 
 
 def run_changes(queued: int, scale: float, seconds: float, profile: bool) -> dict[str, Any]:
-    """Cycles with 100 changes each once a full world has settled: half of them ends of runs, half submissions."""
+    """Measure cycles with 100 changes each once a full world has settled: half of them ends of runs, half submissions."""
     leader, figures = built(partial(make, full=True), replace(Size().scaled(scale), jobs=queued))
     if not leader.go_on(seconds, Changes, until_settled=True):
         return figures | {"not_measured": f"not settled within {seconds:.0f} s"}
@@ -327,13 +329,13 @@ def run_changes(queued: int, scale: float, seconds: float, profile: bool) -> dic
 
 
 def apart(function: Callable[..., dict[str, Any]], *arguments: object) -> dict[str, Any]:
-    """What a function gives in a process of its own."""
+    """Return what a function returns in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def compare_changes(scale: float, seconds: float, profile: bool) -> dict[str, Any]:
-    """The same at ten thousand and at a million queued, all else being equal."""
+    """Run the same changes at ten thousand and at a million queued jobs, all else being equal."""
     small, large = (apart(run_changes, round(jobs * scale), scale, seconds, profile) for jobs in (10_000, 1_000_000))
     figures: dict[str, Any] = {"small": small, "large": large}
     if "cycle_p50_seconds" in small and "cycle_p50_seconds" in large:
@@ -349,13 +351,13 @@ _COLUMNS = "id, spec_id, name, queue_id, class_id, priority, shape_id, api_key_i
 
 
 def fleet() -> list[dict[str, Any]]:
-    """Clusters of 20 nodes: full, with some 80 runs that end each second, so that there is always something to decide."""
+    """Return clusters of 20 nodes: full, with some 80 runs that end each second, so that there is always something to decide."""
     group = {"name": "nodes", "count": 20, "resources": {"cpu": "32", "memory": "160Gi"}}
     return [{"name": f"c{number}", "groups": [group]} for number in range(_CLUSTERS)]
 
 
 def queue_paths(leaves: int) -> list[str]:
-    """Every 25 of them below one queue, which comes first."""
+    """Return the paths; every 25 leaves are below one queue, which comes first."""
     paths = [f"org{number // 25}/team{number % 25}" for number in range(leaves)]
     return sorted({path.partition("/")[0] for path in paths}) + paths
 
@@ -369,7 +371,7 @@ def spec_of(kind: Kind) -> dict[str, Any]:
 
 
 def insert(stage: Stage, size: Size) -> None:
-    """Jobs of all kinds in all queues, as one COPY; those of one kind share their specification, as parameter sets do."""
+    """Insert jobs of all kinds in all queues, as one COPY; those of one kind share their specification, as parameter sets do."""
     chance = Random(size.seed)
     kinds = make_kinds(size.kinds, chance, devices=False)
     with stage.sql() as connection, connection.transaction():
@@ -396,14 +398,15 @@ def insert(stage: Stage, size: Size) -> None:
 
 
 def root_of(error: BaseException) -> BaseException:
-    """Where it began."""
+    """Return the first cause of an error."""
     while (deeper := error.__cause__ or error.__context__) is not None:
         error = deeper
     return error
 
 
 async def cold_start(url: str) -> dict[str, Any]:
-    """A view from nothing, in this process; then a look that finds nothing new, and the first plan. Or the error instead."""
+    """Measure a state from nothing, in this process; then an absorb that finds nothing new, and the first plan. Return
+    the error instead if one occurs."""
     stores = Stores.open(Settings.model_validate({"database_url": url}))
     follower, before = Follower(), rss_bytes()
     began = time.perf_counter()
@@ -430,7 +433,7 @@ async def cold_start(url: str) -> dict[str, Any]:
 
 
 def has_absorbed(port: int) -> bool:
-    """Whether a scheduler has the whole view, by its own metrics."""
+    """Return whether a scheduler has the whole state, by its own metrics."""
     with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         for line in answer.read().decode().splitlines():
             if line.startswith("trainmaster_absorb_seconds_count"):
@@ -439,7 +442,7 @@ def has_absorbed(port: int) -> bool:
 
 
 def wait_until(true: Callable[[], object], what: str, every: float = 0.2) -> None:
-    """Raises TimeoutError."""
+    """Wait until ``true`` returns True. Raises TimeoutError."""
     began = time.monotonic()
     while not true():
         if time.monotonic() - began > _MOST_WAIT:
@@ -520,16 +523,17 @@ def run_cold_start(url: str) -> dict[str, Any]:
 
 # -- all of it
 
-COMPARED = (Floor("ratio_of_medians", at_most=2.0, aim=1.2),)
+COMPARED = (Target("ratio_of_medians", at_most=2.0, aim=1.2),)
 STORED = (
-    Floor("cold_start_seconds", at_most=60.0),
-    Floor("take_over_max_seconds", at_most=5.0, aim=2.0),
+    Target("cold_start_seconds", at_most=60.0),
+    Target("take_over_max_seconds", at_most=5.0, aim=2.0),
     _MEMORY,
 )
 
 
-def beside(figures: dict[str, Any], floors: Sequence[Floor], scale: float) -> dict[str, Any]:
-    """The figures with their floors; whether one holds is told at full size alone. One does not whose figure could not be had."""
+def beside(figures: dict[str, Any], floors: Sequence[Target], scale: float) -> dict[str, Any]:
+    """Return the figures with their floors; whether a floor holds is stated at full size only. It does not if the
+    figure is missing."""
     told = {}
     for floor in floors:
         value = figures.get(floor.figure)

@@ -1,4 +1,4 @@
-"""As much of a dispatcher as an idle agent talks to, and what the agent said to it."""
+"""A stub of the dispatcher with as much as an idle agent needs, and a record of what the agent sent."""
 
 import asyncio
 from collections.abc import AsyncIterator

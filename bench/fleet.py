@@ -45,7 +45,7 @@ _PROBE_PODS, _PROBE_PARALLEL = 1000, 32
 
 
 class Pods:
-    """When the pods of jobs came to exist, by their jobs' ids, as watches of the API servers tell."""
+    """When the pods of jobs came to exist, by their jobs' ids, as watches of the API servers report."""
 
     def __init__(self) -> None:
         self.made: dict[str, float] = {}
@@ -128,7 +128,7 @@ async def run(jobs: int, clusters: int, singles: int, seconds: float, *, kubelet
 async def at_once(
     stage: KubeStage, planes: dict[str, ControlPlane], pods: Pods, jobs: int, seconds: float, *, ends: bool
 ) -> dict[str, Any]:
-    """All jobs in one call; ``ends``: wait until they have ended, too."""
+    """Submit all jobs in one call; ``ends``: wait until they have ended, too."""
     before = cpu_seconds(stage, planes)
     began = time.monotonic()
     ids = await asyncio.to_thread(_submit, stage.urls[0], [a_job(number, seconds) for number in range(jobs)])
@@ -165,7 +165,7 @@ async def one_by_one(stage: KubeStage, pods: Pods, many: int) -> dict[str, float
 
 
 async def api_server_alone(plane: ControlPlane) -> float:
-    """Pods that one API server takes in a second from a bare loop, with nothing else at work."""
+    """Return the pods that one API server takes in a second from a bare loop, with nothing else at work."""
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -197,7 +197,8 @@ async def api_server_alone(plane: ControlPlane) -> float:
 
 
 def cpu_seconds(stage: KubeStage, planes: dict[str, ControlPlane]) -> dict[str, float]:
-    """Of all processes until now; control planes and agents each as one; ``load`` is this process with the kubelets."""
+    """Return the CPU seconds of all processes until now; control planes and agents each as one; ``load`` is this
+    process with the kubelets."""
     used = {"control_planes": 0.0, "agents": 0.0}
     for name, seconds in stage.cpu_seconds().items():
         kind = "agents" if name.startswith("agent-") else name

@@ -23,7 +23,7 @@ _GONE_SECONDS = 60.0
 
 
 async def bare_jobs(planes: Sequence[ControlPlane], jobs: int, seconds: float) -> dict[str, float]:
-    """An anchor and a pod for each job, over all clusters at once; schedulers and kubelets are at work on them as on ours."""
+    """Create an anchor and a pod for each job, over all clusters at once; schedulers and kubelets process them as they do ours."""
     share = -(-jobs // len(planes))
     before = sum(sum(plane_cpu_seconds(plane).values()) for plane in planes)
     began = time.monotonic()

@@ -27,13 +27,13 @@ MOST_SECONDS = 60.0
 
 
 def fleet(clusters: int) -> list[dict[str, Any]]:
-    """Clusters of 20 nodes with 32 CPUs each."""
+    """Return clusters of 20 nodes with 32 CPUs each."""
     group = {"name": "nodes", "count": 20, "resources": {"cpu": "32", "memory": "128Gi"}}
     return [{"name": f"c{number}", "groups": [group]} for number in range(clusters)]
 
 
 def spec(number: int) -> dict[str, Any]:
-    """A tiny job; each has arguments and environment of its own."""
+    """Return a tiny job; each has arguments and environment of its own."""
     template = {
         "image": "registry.example/tiny:1",
         "command": ["python", "-m", "tiny"],
@@ -62,7 +62,7 @@ class Load:
         self._threads = [threading.Thread(target=self._submit, args=(number,)) for number in range(threads)]
 
     def run(self) -> float:
-        """Until all jobs have ended or the time is over; how long it took."""
+        """Run until all jobs have ended or the time is over; return the seconds it took."""
         began = time.monotonic()
         for thread in self._threads:
             thread.start()

@@ -1,4 +1,4 @@
-"""A receiver of webhooks that fails one time in five, checks every signature, and keeps in which order things came."""
+"""A receiver of webhooks that fails one time in five, checks every signature, and records the order of messages."""
 
 import hashlib
 import hmac
@@ -22,13 +22,13 @@ class Receiver:
         self._draw = random.Random(seed)
         self._lock = threading.Lock()
         self.taken: dict[str, list[int]] = defaultdict(list)
-        """By job: the versions told, in the order of their first taking."""
+        """By job: the reported versions, in the order of their first acceptance."""
         self.refused = 0
         self.repeated = 0
         self.badly_signed = 0
 
     def take(self, headers: dict[str, str], body: bytes) -> int:
-        """The status to answer with."""
+        """Return the status to answer with."""
         moment, *marks = (part.split("=", 1)[1] for part in headers["trainmaster-signature"].split(","))
         secret = secret_of(SECRET, json.loads(body)["queue"], 1)
         mark = hmac.new(secret.encode(), moment.encode() + b"." + body, hashlib.sha256).hexdigest()

@@ -34,7 +34,7 @@ class _PlaneElsewhere:
 
 
 class NodesProcess:
-    """Nodes alike, with the kubelet that plays them. A pipe tells either side that the other one is gone."""
+    """Equivalent nodes, with the kubelet that simulates them. A pipe reports to either side that the other one has ended."""
 
     def __init__(self, plane: ControlPlane, count: int, allocatable: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")

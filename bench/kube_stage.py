@@ -30,7 +30,7 @@ class KubeStage(Stage):
         self.clusters = clusters
 
     def agent_command(self, cluster: KubeCluster) -> list[str]:
-        """How the agent of a cluster is started; a second one is another replica."""
+        """Return the command that starts the agent of a cluster; a second process is another replica."""
         path = self.folder / f"{cluster.name}.yaml"
         path.write_text(yaml.safe_dump(dict(cluster.config)))
         key = self.folder / f"{cluster.name}.key"

@@ -40,18 +40,18 @@ from trainmaster.client.http import Client
 from trainmaster.protocol.states import JobState
 
 MOST_SECONDS = 900.0
-"""After the last submission; then what has not ended is told as an error."""
+"""Seconds after the last submission; jobs that have not ended then are reported as an error."""
 WARM_UP = "warm-up"
 
 
 def fleet(scenario: Scenario) -> list[dict[str, Any]]:
-    """A cluster for each cohort: one node with all its CPUs, since the scenario has quota and no nodes."""
+    """Return a cluster for each cohort: one node with all its CPUs, since the scenario has quota and no nodes."""
     group = {"name": "quota", "count": 1, "resources": {"cpu": str(scenario.cohort_cpus)}}
     return [{"name": name, "groups": [group]} for name in scenario.cohort_names]
 
 
 def queues(scenario: Scenario) -> list[dict[str, Any]]:
-    """Parents first. The limit of a cohort keeps it from borrowing from another one."""
+    """Return the queues, parents first. The limit of a cohort keeps it from borrowing from another one."""
     whole = {"cpu": {"guaranteed": str(scenario.cohort_cpus), "limit": str(scenario.cohort_cpus)}}
     own = {"cpu": {"guaranteed": str(GUARANTEED_CPUS), "borrowingLimit": str(BORROWED_CPUS)}}
     parents = [{"path": name, "resources": whole} for name in scenario.cohort_names]
@@ -105,7 +105,7 @@ _HELD = f"""
 
 
 def lateness(answered: Iterable[Answered]) -> dict[str, Any]:
-    """How long after its due time each job was sent and acknowledged, and how long all submissions took."""
+    """Return how long after its due time each job was sent and acknowledged, and how long all submissions took."""
     sent, known, last = [], [], 0.0
     for call, sent_at, acknowledged_at in answered:
         sent += [sent_at - due / 1000 for due in call.dues_ms]
@@ -121,7 +121,7 @@ def lateness(answered: Iterable[Answered]) -> dict[str, Any]:
 def figures(
     scenario: Scenario, workloads: Sequence[Workload], began_at: float, rows: Sequence[Row], held_cpu_seconds: float
 ) -> dict[str, Any]:
-    """What the run came to, and what was published in the same terms. ``began_at``: the load's start, since the epoch."""
+    """Return the figures of the run, and the published ones in the same terms. ``began_at``: the load's start, since the epoch."""
     wall = max(row.ended for row in rows) - began_at - scenario.first_due_seconds
     least = scenario.least_wall_seconds()
     done = sum(workloads[row.number].kind.cpu_seconds for row in rows)
@@ -152,7 +152,8 @@ def figures(
 
 
 def _times(began_at: float, jobs: Iterable[tuple[Workload, Row]], name: str) -> dict[str, Any]:
-    """Of the jobs of one class. ``held_beyond_run_time``: dispatch to stored end, less the time that the members run."""
+    """Return the times of the jobs of one class. ``held_beyond_run_time``: dispatch to stored end, minus the run time
+    of the members."""
     mine = [(one, row, began_at + one.due_ms / 1000) for one, row in jobs if one.kind.name == name]
     return {
         "jobs": len(mine),
@@ -168,7 +169,7 @@ def _summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def wait_for_ends(stage: Stage) -> list[str]:
-    """Until every job has ended; what is wrong when the time is over."""
+    """Wait until every job has ended; return what is wrong when the time is over."""
     ends = time.monotonic() + MOST_SECONDS
     with stage.sql() as connection:
         while True:
@@ -182,13 +183,14 @@ def wait_for_ends(stage: Stage) -> list[str]:
 
 
 def machine_cpu_seconds() -> float:
-    """CPU used by everything on this machine until now. What is not of the benchmark tells whether it was alone."""
+    """Return the CPU seconds used by everything on this machine until now; the part of other programs shows whether the
+    benchmark was alone."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
 def measure(stage: Stage, scenario: Scenario) -> dict[str, Any]:
-    """One scenario on a stage that has its tenants."""
+    """Run one scenario on a stage that has its tenants, and return its figures."""
     workloads = scenario.workloads()
     generator = Generator(stage.urls[0], calls_of(workloads))
     before, busy, began = stage.cpu_seconds(), machine_cpu_seconds(), time.monotonic()

@@ -24,7 +24,7 @@ BORROWED_CPUS = 100
 TICK_MS = 20
 """What is due within one tick is submitted together at its end."""
 JOBS_PER_CALL = 100
-"""The most in one call, as in ``bench.flow``; what is due together beyond that goes in several at once."""
+"""The most jobs in one call, as in ``bench.flow``; more jobs that are due together go in several calls."""
 MOST_CONNECTIONS = 512
 """More than there are calls in the large scenario, so that none ever waits for another one's answer."""
 _MOST_TRIES, _TRY_SECONDS = 50, 0.2
@@ -32,7 +32,7 @@ _MOST_TRIES, _TRY_SECONDS = 50, 0.2
 
 @dataclass(frozen=True, slots=True)
 class WorkloadClass:
-    """Workloads alike: each queue gets ``count`` of them, the first after ``every_ms`` and then one every ``every_ms``."""
+    """Equivalent workloads: each queue gets ``count`` of them, the first after ``every_ms`` and then one every ``every_ms``."""
 
     name: str
     cpus: int
@@ -43,7 +43,7 @@ class WorkloadClass:
 
     @property
     def cpu_seconds(self) -> float:
-        """Of one workload."""
+        """The CPU seconds of one workload."""
         return self.cpus * self.run_ms / 1000
 
 
@@ -70,7 +70,7 @@ class Workload(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Cohorts that are alike, each of queues that are alike."""
+    """Equivalent cohorts, each of equivalent queues."""
 
     name: str
     cohorts: int
@@ -102,13 +102,13 @@ class Scenario:
         return min(one.every_ms for one in self.classes) / 1000
 
     def queue_paths(self) -> Iterator[str]:
-        """Of the queues that take jobs."""
+        """Yield the paths of the queues that take jobs."""
         for cohort in self.cohort_names:
             for number in range(self.queues):
                 yield f"{cohort}/queue-{number}"
 
     def workloads(self) -> list[Workload]:
-        """All of them in the order in which they are due; their numbers count from 0 in that order."""
+        """Return all workloads in the order in which they are due; they are numbered from 0 in that order."""
         dues = sorted(
             (position * one.every_ms, index)
             for index, one in enumerate(self.classes)
@@ -122,10 +122,11 @@ class Scenario:
         ]
 
     def least_wall_seconds(self) -> float:
-        """The least time from the first workload's due time to the last end that arrivals and work allow.
+        """Return the least time from the first workload's due time to the last end that arrivals and work allow.
 
-        No schedule can be faster: a workload ends no sooner than its run time after it is due, and what is due from some moment
-        on is done no sooner than this much work takes on the whole capacity. All cohorts are alike, so one of them tells.
+        No schedule can be faster: a workload ends no sooner than its run time after it is due, and work that is due
+        from some moment on takes at least its CPU time divided by the whole capacity. All cohorts are equivalent, so
+        one of them is enough.
         """
         work: dict[int, float] = defaultdict(float)
         ends = 0.0
@@ -140,7 +141,7 @@ class Scenario:
         return ends - self.first_due_seconds
 
     def share_of_capacity(self, cpu_seconds: float, wall_seconds: float) -> float:
-        """How much of what was there in so long a time this much CPU time is."""
+        """Return the part of the whole capacity over ``wall_seconds`` that ``cpu_seconds`` is."""
         return cpu_seconds / (self.capacity_cpus * wall_seconds)
 
 
@@ -170,7 +171,7 @@ SCENARIOS = {scenario.name: scenario for scenario in (BASELINE, LARGE_SCALE)}
 
 
 def spec(workload: Workload) -> dict[str, Any]:
-    """The job. It names its cohort's cluster: cohorts do not share. ``ITEM`` is by which it is known again in the store."""
+    """Return the job. It names its cohort's cluster: cohorts do not share. ``ITEM`` is by which it is known again in the store."""
     template = {
         "image": "registry.example/tiny:1",
         "command": ["python", "-m", "tiny"],
@@ -197,7 +198,7 @@ class Call(NamedTuple):
 
 
 def calls_of(workloads: Iterable[Workload], most_jobs: int = JOBS_PER_CALL) -> list[Call]:
-    """The calls in the order in which they are sent. Their bodies are made beforehand, so that sending costs little."""
+    """Return the calls in the order in which they are sent. Their bodies are made beforehand, so that sending costs little."""
     ticks: dict[int, list[Workload]] = defaultdict(list)
     for one in workloads:
         ticks[-(-one.due_ms // TICK_MS) * TICK_MS].append(one)
@@ -280,7 +281,7 @@ class Generator:
 
     @property
     def connections(self) -> int:
-        """How many were opened, which is the most calls that were under way at a time."""
+        """The number of opened connections, which is the largest number of concurrent calls."""
         return len(self._posters)
 
     @property

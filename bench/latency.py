@@ -26,7 +26,7 @@ from trainmaster_dispatcher.store.database import driver_url
 
 
 def stages(url: str, submitted: dict[str, float], started: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Between which marks the time went. All clocks are this machine's."""
+    """Return the times between marks. All clocks are this machine's."""
     engine = create_engine(driver_url(url))
     marks: dict[int, dict[str, float]] = {}
     with engine.connect() as connection:

@@ -26,12 +26,8 @@ from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
-from trainmaster_dispatcher.scheduling.state.state import (
-    Cluster,
-    PriorityClass,
-    Queue,
-    WaitingJob,
-)
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster, PriorityClass, Queue
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 
 PROCESSORS = 128
 LOG = Path(__file__).resolve().parents[2] / "shared" / "data" / "NASA-iPSC-1993-3.1-cln.swf.gz"
@@ -90,7 +86,7 @@ class Replay:
 
 
 def simulate_engine(jobs: Sequence[Job], processors: int, policy: Policy) -> Starts:
-    """When each job starts if the engine is asked at each instant at which jobs arrive or end."""
+    """Return when each job starts if the engine decides at each instant at which jobs arrive or end."""
     engine = Replay(processors, ORDERS[policy])
     arrivals = sorted(jobs, key=lambda job: (job.submit, job.number), reverse=True)
     runs = {job.number: job.run for job in jobs}
@@ -112,7 +108,7 @@ def simulate_engine(jobs: Sequence[Job], processors: int, policy: Policy) -> Sta
 
 
 def compare(jobs: Sequence[Job], policy: Policy) -> dict[str, Any]:
-    """Both schedulers on the same jobs; waits are in seconds. ``cpu_seconds`` is what the simulation with our engine took."""
+    """Compare both schedulers on the same jobs; waits are in seconds. ``cpu_seconds`` is what the simulation with our engine took."""
     began = time.process_time()
     engine_starts = simulate_engine(jobs, PROCESSORS, policy)
     seconds = time.process_time() - began
@@ -128,7 +124,7 @@ def compare(jobs: Sequence[Job], policy: Policy) -> dict[str, Any]:
 
 
 def _ratio(ours: float, book: float) -> float | None:
-    """None where nothing waits by the book and something does with us."""
+    """Return our value divided by the textbook's; None if that is 0 and ours is not."""
     if book == 0:
         return 1.0 if ours == 0 else None
     return round(ours / book, 4)

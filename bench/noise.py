@@ -27,7 +27,7 @@ SHAPES = 6_000
 SHAPES_PER_CALL = 100
 WRONG_KEYS = 24
 _OPENING = 50
-"""Streams that are being opened at once."""
+"""The number of streams that are opened concurrently."""
 
 
 class Noise:
@@ -46,7 +46,7 @@ class Noise:
         return time.monotonic() > self._ends
 
     async def calls(self) -> None:
-        """Lists and single submissions at a steady rate, over kept connections."""
+        """Make lists and single submissions at a steady rate, over kept connections."""
         began, done = time.monotonic(), 0
 
         async def one() -> None:
@@ -68,11 +68,11 @@ class Noise:
         await self._streams("events", EVENT_STREAMS, f"/v1/jobs/{self._job}/events", "Accept: text/event-stream\r\n")
 
     async def logs(self) -> None:
-        """Followers of one job's output."""
+        """Run followers of one job's output."""
         await self._streams("logs", LOG_STREAMS, f"/v1/jobs/{self._job}/logs?follow=true", "")
 
     async def shapes(self) -> None:
-        """Jobs none of which asks for as much as another."""
+        """Submit jobs of which no two request the same amounts."""
         reader, writer = await self._connect()
         for first in range(1, SHAPES, SHAPES_PER_CALL):
             if self._is_over():
@@ -84,7 +84,7 @@ class Noise:
         await self._rest()
 
     async def keys(self) -> None:
-        """Calls with keys that nobody has, another each time, as fast as they are answered."""
+        """Call with unknown keys, another each time, as fast as they are answered."""
 
         shown = 0
 
@@ -147,14 +147,14 @@ class Noise:
             self.statuses[type(error).__name__] += 1
 
     async def _again(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do the work anew after each broken connection, until the time is over."""
+        """Restart the work after each broken connection, until the time is over."""
         while not self._is_over():
             await self._once(work)
             await asyncio.sleep(0.01)
 
 
 def job_of_shape(number: int) -> dict[str, Any]:
-    """A job that fits every cluster and asks for as much as no other."""
+    """Return a job that fits every cluster and requests amounts of its own."""
     template = {"command": ["true"], "resources": {"cpu": f"{1000 + number}m"}, "env": {"SIM_RUN_TIME": "600s"}}
     return {"kind": "Job", "name": "noise", "queue": "noisy", "roles": [{"name": "main", "template": template}]}
 

@@ -45,7 +45,7 @@ class Caller:
         self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
     def call(self, method: str, path: str, value: Any = None) -> Any:
-        """The value of a 2xx answer. Raises RuntimeError for any other: a quiet tenant is refused nothing."""
+        """Return the value of a 2xx answer. Raises RuntimeError for any other: a quiet tenant is refused nothing."""
         body = None if value is None else orjson.dumps(value)
         self._connection.request(method, path, body, self._headers)
         answer = self._connection.getresponse()
@@ -127,7 +127,7 @@ def phase(stage: Stage, quiet: Caller, noise: str, noisy_key: str, job: str, sec
 
 
 def _calm(admin: Caller) -> None:
-    """Take away what waits of the noisy tenant. The job that is followed runs."""
+    """Cancel the waiting jobs of the noisy tenant. The job that is followed runs."""
     admin.close()
     admin.call("POST", "/v1/jobs/cancel", {"filter": {"queue": "noisy", "states": ["queued", "held"]}})
     time.sleep(_SETTLE_SECONDS)
@@ -172,7 +172,7 @@ def _measure(stage: Stage, seconds: float, kinds: list[str]) -> dict[str, Any]:
 
 
 def _followed(url: str, key: str) -> str:
-    """A job of the noisy tenant that runs all the time."""
+    """Return a job of the noisy tenant that runs all the time."""
     template = {"command": ["true"], "resources": {"cpu": "500m"}, "env": {"SIM_RUN_TIME": "3600s"}}
     spec = {"kind": "Job", "name": "followed", "queue": "noisy", "roles": [{"name": "main", "template": template}]}
     with Client(url, key) as client:

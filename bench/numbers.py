@@ -10,13 +10,13 @@ from trainmaster_dispatcher.store.database import driver_url
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of all values does not exceed."""
+    """Return the smallest value that at least this share of all values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """Of values in seconds."""
+    """Return the mean and quantiles of values in seconds."""
     return {
         "p50_seconds": round(quantile(values, 0.5), 4),
         "p99_seconds": round(quantile(values, 0.99), 4),
@@ -26,9 +26,10 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def stores(url: str) -> dict[str, object]:
-    """What a figure depends on: the settings that make a commit safe, as the server has them, and which Redis it was.
+    """Return what a figure depends on: the server's settings that make a commit safe, and which Redis was used.
 
-    The stand-in for Redis looks at each connection a hundred times a second: wake-ups take up to ten milliseconds longer with it.
+    The stand-in for Redis polls each connection a hundred times a second: wake-ups take up to ten milliseconds longer
+    with it.
     """
     return {
         "postgres": _durability(url),

@@ -7,7 +7,7 @@ the models that they may run on; a share of a GPU counts as a whole one. The thr
 random is one of those that could hold the task if they were empty. Tasks that no empty node could hold are left out, and counted.
 
 ``filling``: tasks arrive in a random order and never leave, until the first one cannot be placed; GPUs that are allocated then, as
-parts of all, over so many shuffles. ``waits``: tasks come and go as recorded, on a fleet scaled to ``--gpus`` that keeps every
+parts of all, over ``--shuffles`` shuffles. ``waits``: tasks come and go as recorded, on a fleet scaled to ``--gpus`` that keeps every
 model; time limits are the true run times rounded up to a power of two, as people ask. ``held``: the cluster had no node for it when
 it got there, as the dispatcher knows where members are by groups of nodes alone, and a person would have to release it.
 """
@@ -36,8 +36,8 @@ from trainmaster_dispatcher.domain.shapes import shape_from, shape_of
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.from_specs import class_of, cluster_of, queue_of
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.scheduling.state.plan import runs_of
-from trainmaster_dispatcher.scheduling.state.state import WaitingJob
 from trainmaster_dispatcher.whatif.engine import Declared, Simulation
 from trainmaster_dispatcher.whatif.figures import figures_of
 from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
@@ -73,7 +73,7 @@ def read_nodes(path: Path) -> Counter[Sort]:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """By creation. A task that never ran has no run time; it counts for filling alone."""
+    """Return the tasks by creation. A task that never ran has no run time; it counts for filling only."""
     with path.open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     tasks = []
@@ -93,7 +93,7 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 def dealt(nodes: Counter[Sort], parts: int) -> list[Counter[Sort]]:
-    """A like part of each sort for each of so many clusters; what is left over is dealt round."""
+    """Return an equal part of each sort for each of ``parts`` clusters; the remainder is dealt in turn."""
     counts: list[Counter[Sort]] = [Counter() for _ in range(parts)]
     turn = 0
     for sort, count in sorted(nodes.items()):
@@ -121,7 +121,8 @@ def _group(sort: Sort, count: int) -> FleetGroup:
 
 
 def scaled(nodes: Counter[Sort], gpus: int) -> Counter[Sort]:
-    """About so many GPUs: of each model as large a part as in the whole, and the smallest of its nodes at least once."""
+    """Return nodes with about ``gpus`` GPUs: of each model as large a part as in the whole, and the smallest of its
+    nodes at least once."""
     whole = sum(sort[2] * count for sort, count in nodes.items())
     out: Counter[Sort] = Counter()
     for model in sorted({sort[3] for sort in nodes}):
@@ -156,7 +157,7 @@ class Filling:
         self._shapes: dict[str, Any] = {}
 
     def fill(self, tasks: Sequence[Task], clusters: Sequence[str | None]) -> tuple[int, int]:
-        """Tasks and GPUs that are placed when the first task cannot be. ``clusters``: that each is bound to, if it is."""
+        """Return the tasks and GPUs that are placed when the first task cannot be. ``clusters``: that each is bound to, if it is."""
         engine = Engine()
         view = engine.state
         view.put_queue(queue_of(1, None, QueueSpec(path="tasks", order=Order.STRICT)))
@@ -180,7 +181,7 @@ class Filling:
 
 
 def may_hold(sort: Sort, task: Task) -> bool:
-    """Whether an empty node can hold a task."""
+    """Return whether an empty node can hold a task."""
     cpu, memory, gpus, model = sort
     has_model = not task.models or model in task.models
     return has_model and cpu >= task.cpu and memory >= task.memory and gpus >= task.gpus
@@ -191,7 +192,7 @@ def possible(nodes: Counter[Sort], tasks: Sequence[Task]) -> list[Task]:
 
 
 def _bound(variant: Variant, nodes: Counter[Sort], tasks: Sequence[Task], seed: int) -> list[str | None]:
-    """The cluster that each task is bound to, if it is."""
+    """Return the cluster that each task is bound to, if it is."""
     if variant != "random":
         return [None] * len(tasks)
     chance = random.Random(f"clusters {seed}")

@@ -1,11 +1,12 @@
-"""How often the fit misses a packing that exists.
+"""The part of existing packings that the fit misses.
 
     python -m bench.packing [--gangs 50000] [--seed 1]
 
-Gangs are drawn with one role and with up to four of different form, and clusters of a few nodes that are partly in use, so that it
-can be tried out in every way whether all members find place. ``possible`` counts the gangs that do; ``missed`` those among them that
-the fit finds no place for, in ``miss_share``. The same for tight ones, which take at least three quarters of the CPU, or of the
-devices, that is free on all nodes together. ``wrong`` counts packings that cannot be, of which there must be none.
+Gangs are drawn with one role and with up to four of different form, and clusters of a few nodes that are partly in use,
+so that every way of placing all members can be tried. ``possible`` counts the gangs with a packing; ``missed`` those
+among them for which the fit finds none, with ``miss_share``. The same for tight ones, which take at least three
+quarters of the CPU, or of the devices, that is free on all nodes together. ``wrong`` counts impossible packings, of
+which there must be none.
 """
 
 import argparse
@@ -34,7 +35,7 @@ _GPUS = (0, 0, 1, 2)
 
 
 def packs(members: list[Resources], free: list[Resources]) -> bool:
-    """Whether the members fit on the nodes: every way is tried."""
+    """Return whether the members fit on the nodes: every way is tried."""
     if not members:
         return True
     first, rest = members[0], members[1:]
@@ -69,7 +70,7 @@ class Tally:
 
 
 def drawn(chance: random.Random, roles: int) -> tuple[Shape, list[Resources]]:
-    """A gang of so many roles, and what is free on each node."""
+    """Return a gang of ``roles`` roles, and the free amounts of each node."""
     parts = []
     for number in range(roles):
         needs = {"cpu": chance.randint(*_CORES) * CORE, GPU: chance.choice(_GPUS)}
@@ -83,20 +84,20 @@ def drawn(chance: random.Random, roles: int) -> tuple[Shape, list[Resources]]:
 
 
 def found(shape: Shape, free: list[Resources]) -> bool:
-    """Whether the fit finds place for all members."""
+    """Return whether the fit places all members."""
     groups = tuple(NodeGroup(name=f"n{number}", count=1, free=node) for number, node in enumerate(free))
     room = FreeCapacity.empty(CapacityReport(groups=groups, runtime="simulated", scheduler="simulated"))
     return isinstance(fit(shape, size_choices(shape)[0].members, room), Fitted)
 
 
 def members_of(shape: Shape) -> Iterator[Resources]:
-    """What each member needs, the largest first: that ends the search early where there is no packing."""
+    """Yield what each member needs, the largest first: that ends the search early if there is no packing."""
     for role in sorted(shape.roles, key=lambda role: (-role.needs.get(GPU, 0), -role.needs["cpu"])):
         yield from [role.needs] * role.replicas
 
 
 def is_tight(shape: Shape, free: list[Resources]) -> bool:
-    """Whether the gang takes most of the CPU, or of the devices, that is free."""
+    """Return whether the gang takes most of the CPU, or of the devices, that is free."""
     return any(
         sum(role.replicas * role.needs.get(name, 0) for role in shape.roles)
         >= _TIGHT * sum(node[name] for node in free)
@@ -106,7 +107,7 @@ def is_tight(shape: Shape, free: list[Resources]) -> bool:
 
 
 def run(gangs: int, seed: int) -> dict[str, Any]:
-    """So many gangs of each number of roles."""
+    """Fit ``gangs`` gangs of each number of roles, and return the counts."""
     out: dict[str, Any] = {}
     wrong = 0
     for roles in range(1, MOST_ROLES + 1):

@@ -21,7 +21,7 @@ class Poster:
         self.refused = 0
 
     def post(self, path: str, body: bytes, key: str | None = None) -> bytes:
-        """The body of a 2xx answer. Raises RefusedError."""
+        """Return the body of a 2xx answer. Raises RefusedError."""
         headers: dict[str, Any] = {"Authorization": f"Bearer {ADMIN_KEY}", "Content-Type": "application/json"}
         if key is not None:
             headers["Idempotency-Key"] = key

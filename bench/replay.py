@@ -25,8 +25,9 @@ _EVENTS = """
     FROM unnest(%(ids)s::bigint[]) AS n(id)
 """
 _NEW_RUNS = """
-    INSERT INTO runs (job_id, attempt, cluster_id, state, desired_version, digest, sizes, assumed, decision)
-    SELECT id, 1, 1, 'leased', 1, id, '{"main": 1}'::jsonb, '{"nodes": {"main": 1}}'::jsonb, %(decision)s::jsonb
+    INSERT INTO runs (job_id, attempt, cluster_id, state, desired_version, digest, sizes, assumed, orders, decision)
+    SELECT id, 1, 1, 'leased', 1, id, '{"main": 1}'::jsonb, '{"nodes": {"main": 1}}'::jsonb, '{"version": 1}'::jsonb,
+           %(decision)s::jsonb
     FROM unnest(%(ids)s::bigint[]) AS n(id)
 """
 _RUNS = """
@@ -37,7 +38,7 @@ _RUNS = """
 
 
 def replay(url: str, spec: dict[str, Any], jobs: int) -> float:
-    """Jobs per second of the bare writes, in the same database after the run."""
+    """Return the jobs per second of the bare writes, in the same database after the run."""
     text = orjson.dumps(spec).replace(b"\\", b"\\\\")
     decision = orjson.dumps(
         {"why": "the only cluster where it fits now", "table": [{"score": 1.0}], "cycle": 1}

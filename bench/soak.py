@@ -1,12 +1,12 @@
-"""Hours in minutes: a steady load while processes are killed, and whether memory, lag and books stay as they should.
+"""A long run in minutes: a steady load while processes are killed; memory, lag and records must stay as they should.
 
     python -m bench.soak [--minutes 20] [--rate 1000]
 
 Jobs come at a steady rate in calls of 100, each call repeated with its idempotency key until it is acknowledged. Every
-``--kill`` seconds one process is killed (-9) and started again: an api, the scheduler that leads or the one that stands by, the
-agents, the worker, beat, or Redis. Two of a hundred jobs have a webhook, whose receiver fails one time in five; two of a hundred
-fail at their first run and are tried again. At the end every acknowledged job must have ended once, and every webhook must
-have been taken, in order.
+``--kill`` seconds one process is killed (-9) and restarted: an api, the scheduler that leads or the one that stands by,
+the agents, the worker, beat, or Redis. Two of a hundred jobs have a webhook, whose receiver fails one time in five; two
+of a hundred fail at their first run and are tried again. At the end every acknowledged job must have ended once, and
+every webhook must have been accepted, in order.
 """
 
 import argparse
@@ -37,7 +37,7 @@ WARM_UP = 0.15
 
 
 def jobs_of(call: int, hook: str) -> list[dict[str, Any]]:
-    """The jobs of a call; which of them have a webhook or fail at first follows from their numbers."""
+    """Return the jobs of a call; which of them have a webhook or fail at first follows from their numbers."""
     out = []
     for number in range(call * CALL, call * CALL + CALL):
         job = spec(number)
@@ -104,12 +104,12 @@ class Load:
 
 @dataclass
 class Watch:
-    """What is looked at every ten seconds."""
+    """The samples that are taken every ten seconds."""
 
     stage: Stage
     memory: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     cores: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
-    """CPU seconds per second since the look before; not where a process was started anew in between."""
+    """CPU seconds per second since the previous sample; not if the process was restarted in between."""
     machine: dict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """By minute, the parts of the machine's CPU time that were used here and that were taken by others (steal)."""
     not_ended: list[int] = field(default_factory=list)
@@ -145,7 +145,7 @@ class Watch:
         self._machine_before = whole, idle, stolen
 
     def machine_in(self, minute: int) -> dict[str, float]:
-        """What part of the CPU time was used in a minute, and what part others took."""
+        """Return the parts of the CPU time that were used here and by others in a minute."""
         samples = self.machine.get(minute)
         if not samples:
             return {}
@@ -154,7 +154,7 @@ class Watch:
 
 
 def growth(of: dict[str, list[tuple[float, float]]], seconds: float, digits: int) -> dict[str, dict[str, float]]:
-    """Of each process: the median of the fifth part after the warm-up, of the last fifth, and their ratio."""
+    """Return for each process the median of the fifth after the warm-up, of the last fifth, and their ratio."""
     out = {}
     for name, samples in of.items():
         early = [value for at, value in samples if WARM_UP * seconds <= at < (WARM_UP + 0.2) * seconds]
@@ -258,7 +258,7 @@ def run(stage: Stage, receiver: Receiver, minutes: float, rate: float, kill_ever
 
 
 def summary_of(values: list[int]) -> dict[str, float]:
-    """A count over time: its median in the first and the last third, and its peak."""
+    """Return a count over time: its median in the first and the last third, and its peak."""
     third = max(1, len(values) // 3)
     return {"early": median(values[:third]), "late": median(values[-third:]), "most": max(values)}
 

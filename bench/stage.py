@@ -99,7 +99,7 @@ class Stage:
         asyncio.run(make_local_installation(settings, clusters, secrets, queues))
 
     def _start_agents(self) -> None:
-        """Clusters are dealt out to as many agent processes as there are apis for agents."""
+        """Distribute clusters over as many agent processes as there are apis for agents."""
         if not self.fleet:
             return
         many = len(self.agent_ports)
@@ -126,7 +126,7 @@ class Stage:
         return child
 
     def kill(self, name: str) -> None:
-        """End a process at once, with what it has started, and start it again."""
+        """Kill a process and what it has started, and start it again."""
         child = self.children[name]
         for process in _tree(_process(child).pid):
             with suppress(psutil.NoSuchProcess):
@@ -191,7 +191,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def _cpu_tree(pid: int) -> float:
-    """The process, its living children, and those that have ended."""
+    """Return the process, its living children, and those that have ended."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.NoSuchProcess:

@@ -15,7 +15,7 @@ _FIELDS = 18
 
 
 def read_swf(path: Path) -> list[Job]:
-    """The jobs of a gzipped log by submission, in seconds since its beginning.
+    """Return the jobs of a gzipped log by submission, in seconds since its beginning.
 
     Raises ValueError for a line that is none of the format.
     """
@@ -24,7 +24,7 @@ def read_swf(path: Path) -> list[Job]:
 
 
 def parse_swf(lines: Iterable[str]) -> list[Job]:
-    """Jobs without a known run time or number of processors, or with zero of either, never ran, and are left out."""
+    """Return the jobs; those without a known run time or number of processors, or with zero of either, never ran and are left out."""
     jobs = []
     for number, line in enumerate(lines, start=1):
         text = line.strip()
@@ -47,7 +47,7 @@ def _job(text: str, line: int) -> Job:
 
 
 def divide_gaps(jobs: list[Job], divisor: float) -> list[Job]:
-    """The same jobs with the times between submissions divided, so that the load is multiplied.
+    """Return the same jobs with the times between submissions divided, so that the load is multiplied.
 
     Submissions stay at whole seconds, as the format has them: sums of such times are exact, and two schedulers that add them
     in different ways agree on what ends in time.

@@ -17,16 +17,11 @@ from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster, PriorityClass, Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
-from trainmaster_dispatcher.scheduling.state.state import (
-    Cluster,
-    LiveRun,
-    PriorityClass,
-    Queue,
-    SchedulerState,
-    WaitingJob,
-    freeze_placement,
-)
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, freeze_placement
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 NOW = 1_800_000_000.0
 """The time of every world, in seconds since the epoch."""
@@ -49,12 +44,12 @@ _NODE_GIB_PER_CORE = 5
 _TEAMS = 25
 """Leaves of the tree below one queue."""
 _DEVICE_GROUPS = 5
-"""One group in so many has devices."""
+"""One group in this many has devices."""
 _GANG = 64
 _GANG_SECONDS = 14_400.0
 _GANGS_PER_RACK = 2
 _BROKEN_RACKS = 3
-"""One rack in so many has room left, but not for a gang."""
+"""One rack in this many has free capacity, but not for a gang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +65,7 @@ class Size:
     seed: int = 1
 
     def scaled(self, scale: float) -> Self:
-        """So many times as large in everything but the groups of a cluster; a few of each stay."""
+        """Return the size multiplied by ``scale`` in everything but the groups of a cluster; a few of each remain."""
 
         def of(value: int, least: int) -> int:
             return max(min(value, least), round(value * scale))
@@ -87,7 +82,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What jobs alike ask for. ``units`` of what decides, cores or devices, and all ``needs``, are per member."""
+    """The requests of equivalent jobs. ``units`` of what decides, cores or devices, and all ``needs``, are per member."""
 
     members: int
     units: int
@@ -107,7 +102,7 @@ class Kind:
 
 
 def make_kinds(many: int, chance: random.Random, *, devices: bool = True) -> list[Kind]:
-    """Kinds that all differ. One in ten takes devices; one in ten is a gang, of members with one unit each.
+    """Return kinds that all differ. One in ten takes devices; one in ten is a gang, of members with one unit each.
 
     A job takes 1, 2, 4 or 8 units, and those come in turns in every priority class, so that the jobs that are started first are
     as large on average as all of them.
@@ -126,7 +121,7 @@ def make_kinds(many: int, chance: random.Random, *, devices: bool = True) -> lis
 
 
 def popularity(many: int) -> list[float]:
-    """Zipf's law, added up: the n-th kind is asked for 1/n as often as the first."""
+    """Return the cumulated weights of Zipf's law: the n-th kind is asked for 1/n as often as the first."""
     return list(accumulate(1 / rank for rank in range(1, many + 1)))
 
 
@@ -169,7 +164,7 @@ class World:
             self.state.put_shape(number, kind.shape())
 
     def add_queues(self, many: int, name: str = "org", quotas: dict[Flavor, Quota] | None = None) -> list[int]:
-        """So many leaves, 25 of them below one queue, each with these quotas; their keys."""
+        """Add ``many`` leaves, 25 of them below one queue, each with these quotas; return their keys."""
         made = []
         for number in range(many):
             if number % _TEAMS == 0:
@@ -193,7 +188,7 @@ class World:
         return cluster
 
     def add_run(self, cluster: Cluster, group: str, queue_id: int, kind: int, class_id: int) -> None:
-        """A live run of one member in one node group, begun within its time limit or the last hour."""
+        """Add a live run of one member in one node group, begun within its time limit or the last hour."""
         limit = self.kinds[kind].time_limit or 3600.0
         self.state.put_run(
             LiveRun(
@@ -215,23 +210,23 @@ class World:
         return WaitingJob(job_id, 1, f"job-{job_id}", queue_id, class_id, kind + 1, 0, submitted_at, 0)
 
     def picked(self, many: int) -> Iterator[tuple[int, int]]:
-        """Kinds, by how popular they are, and the queues that ask for them."""
+        """Yield kinds, by their popularity, and the queues that ask for them."""
         for kind in self.chance.choices(range(len(self.kinds)), cum_weights=self._weights, k=many):
             yield kind, self.leaves[kind % len(self.leaves)] if self.own_kinds else self.chance.choice(self.leaves)
 
     def submit(self, picked: Iterable[tuple[int, int]]) -> None:
-        """Jobs that wait, a hundredth of a second apart."""
+        """Add waiting jobs, a hundredth of a second apart."""
         for kind, queue_id in picked:
             self.state.put_waiting(self.job(kind, queue_id, NOW - 100_000 + self._next_id / 100))
 
     def happens(self, now: float, *, ends: int = 0, submits: int = 0, reports: int = 0) -> Changes:
-        """Runs that end, jobs that are submitted, and clusters that report a little more or less; nothing is put yet."""
+        """Return runs that end, jobs that are submitted, and clusters that report a little more or less; nothing is put yet."""
         ended = self.chance.sample(sorted(self.state.runs), min(ends, len(self.state.runs)))
         submitted = [self.job(kind, queue_id, now) for kind, queue_id in self.picked(submits)]
         return Changes([self._reported() for _ in range(reports)], ended, submitted)
 
     def _reported(self) -> Cluster:
-        """The next cluster, whose first group has a tenth of a core more on each node than before, or less."""
+        """Return the next cluster, whose first group has a tenth of a core more on each node than before, or less."""
         keys = sorted(self.state.clusters)
         cluster = self.state.clusters[keys[self._reports % len(keys)]]
         more = 100 if self._reports // len(keys) % 2 == 0 else -100
@@ -247,10 +242,10 @@ class World:
 
 
 def make(size: Size, *, own_kinds: bool = False, all_distinct: bool = False, full: bool = False) -> World:
-    """Queues that are owed half of everything in equal parts, and jobs of kinds whose popularity follows Zipf's law.
+    """Return queues that are owed half of everything in equal parts, and jobs of kinds whose popularity follows Zipf's law.
 
     ``own_kinds``: each kind comes from one queue only. ``all_distinct``: each job is of a kind of its own. ``full``: live runs fill
-    the clusters, of all queues alike, and no job may start: each queue has more than it is owed, and a third of them nothing but
+    the clusters, of all queues equally, and no job may start: each queue has more than it is owed, and a third of them nothing but
     the lowest class, the others only runs of the highest.
     """
     chance = random.Random(size.seed)
@@ -272,7 +267,7 @@ def make(size: Size, *, own_kinds: bool = False, all_distinct: bool = False, ful
 
 
 def gangs(size: Size) -> World:
-    """Gangs of 64 with one device each that want one rack. A rack has room for two, or is too full for one.
+    """Return gangs of 64 with one device each that want one rack. A rack has room for two, or is too full for one.
 
     ``groups`` are racks; ``starts`` is what they have room for.
     """
@@ -326,7 +321,7 @@ def _on_devices(gpus: int, memory: int) -> Resources:
 
 
 def _needed(kinds: Sequence[Kind], weights: Sequence[float], starts: int) -> Resources:
-    """What so many jobs need on average."""
+    """Return what ``starts`` jobs need on average."""
     out: Resources = {}
     before = 0.0
     for kind, weight in zip(kinds, weights, strict=True):
@@ -338,7 +333,7 @@ def _needed(kinds: Sequence[Kind], weights: Sequence[float], starts: int) -> Res
 
 
 def _fleet(size: Size, kinds: Sequence[Kind], weights: Sequence[float]) -> Iterator[list[NodeGroup]]:
-    """The groups of each cluster: together the room that ``starts`` jobs need, with the right part of it on nodes with devices."""
+    """Yield the groups of each cluster: the capacity that ``starts`` jobs need, with the right part of it on nodes with devices."""
     whole = _needed(kinds, weights, size.starts)
     devices = whole.get(GPU, 0)
     cores = whole["cpu"] // 1000 - devices * CORES_PER_GPU
@@ -356,12 +351,12 @@ def _fleet(size: Size, kinds: Sequence[Kind], weights: Sequence[float]) -> Itera
 
 
 def _dealt(total: int, hands: int) -> list[int]:
-    """``total`` in nearly equal parts, of at least one."""
+    """Return ``total`` in nearly equal parts, of at least one."""
     return [max(1, total // hands + (number < total % hands)) for number in range(hands)]
 
 
 def _group(number: int, count: int, *, devices: bool) -> NodeGroup:
-    """Nodes alike in a rack of their own."""
+    """Return equivalent nodes in a rack of their own."""
     cores = GPUS * CORES_PER_GPU if devices else CORES
     free = {"cpu": cores * 1000 + _SPARE_CORE, "memory": cores * _NODE_GIB_PER_CORE * GIB}
     return NodeGroup(
@@ -375,7 +370,7 @@ def _group(number: int, count: int, *, devices: bool) -> NodeGroup:
 
 
 def _fill(world: World, weights: Sequence[float]) -> None:
-    """Runs of one member each, of popular kinds before others, until every cluster is full."""
+    """Start runs of one member each, of popular kinds before others, until every cluster is full."""
     groups = [
         (cluster, group)
         for cluster in world.state.clusters.values()

@@ -20,7 +20,7 @@ _HELD_OUT = 360
 
 
 def load() -> tuple[Pictures, Labels, Pictures, Labels]:
-    """Pictures and labels to train with, then those held out for the test; the same split every time.
+    """Return pictures and labels to train with, then those held out for the test; the same split every time.
 
     Raises FileNotFoundError when scikit-learn is not installed.
     """

@@ -49,7 +49,7 @@ class Expectation:
 
 
 def documents(path: str) -> list[dict[str, Any]]:
-    """The YAML documents of an example, with the folder filled in."""
+    """Return the YAML documents of an example, with the folder filled in."""
     text = (EXAMPLES / path).read_text().replace("@EXAMPLES@", str(EXAMPLES))
     return [item for item in yaml.safe_load_all(text) if item]
 
@@ -73,14 +73,14 @@ def on(cluster: str) -> Callable[[Client, JobView], str]:
 
 
 def waited_for_others(client: Client, job: JobView) -> str:
-    """It has waited until a cluster was free, for longer than the policy asks."""
+    """Check that it waited until a cluster was free, for longer than the policy asks."""
     waited = (job.started_at or job.submitted_at) - job.submitted_at
     is_late = waited.total_seconds() >= RUN
     return succeeded(client, job) or ("" if is_late else f"it should have waited for others, it waited {waited}")
 
 
 def trained(client: Client, job: JobView) -> str:
-    """The launcher's log has an accuracy above 90 %."""
+    """Check that the launcher's log has an accuracy above 90 %."""
     complaint = succeeded(client, job)
     text = "".join(piece.data for piece in client.logs(job.id, role="launcher") if isinstance(piece, LogPiece))
     found = [line for line in text.splitlines() if line.startswith("test accuracy:")]
@@ -112,7 +112,7 @@ def submit_all(client: Client) -> list[Expectation]:
 
 
 def sleeping(path: str, seconds: int) -> list[dict[str, Any]]:
-    """The jobs of an example, whose members sleep for so long."""
+    """Return the jobs of an example, whose members sleep for ``seconds``."""
     jobs = documents(path)
     for job in jobs:
         job["roles"][0]["template"]["command"] = ["sleep", str(seconds)]
@@ -120,7 +120,7 @@ def sleeping(path: str, seconds: int) -> list[dict[str, Any]]:
 
 
 def declared() -> list[dict[str, Any]]:
-    """Tenants, prices and the burst policy, which here lets jobs go sooner."""
+    """Return tenants, prices and the burst policy, which here lets jobs go sooner."""
     found = [*documents("tenants.yaml"), *documents("burst/policy.yaml")]
     for item in found:
         if item["kind"] == "BurstPolicy":
@@ -129,7 +129,7 @@ def declared() -> list[dict[str, Any]]:
 
 
 def show_spent(client: Client, console: Console) -> None:
-    """What the cloud has cost, and what is left of the policy's budget."""
+    """Print what the cloud has cost, and what is left of the policy's budget."""
     for policy in client.objects("BurstPolicy"):
         for budget in policy.get("status", {}).get("budgets", ()):
             spent, limit = float(budget["spent"]), float(budget["limit"])
@@ -149,7 +149,7 @@ def table(jobs: list[JobView], now: float) -> Table:
 
 
 def times(job: JobView, now: float) -> tuple[str, str]:
-    """How long a job waited for its first start, and how long it took from then on."""
+    """Return how long a job waited for its first start, and how long it took from then on."""
     submitted = job.submitted_at.timestamp()
     if job.started_at is None:
         return format_duration((job.ended_at.timestamp() if job.ended_at else now) - submitted), ""
@@ -159,21 +159,21 @@ def times(job: JobView, now: float) -> tuple[str, str]:
 
 
 def show_until_ended(client: Client, console: Console, expected: list[Expectation]) -> None:
-    """A live table until every job has ended that should."""
+    """Show a live table until every job has ended that should."""
     ends = time.monotonic() + SECONDS
     with Live(console=console, refresh_per_second=4, transient=not console.is_terminal) as live:
         while time.monotonic() < ends:
             jobs = [client.job(item.job) for item in expected]
             live.update(table(jobs, time.time()))
             ended = all(job.state.is_terminal for job, item in zip(jobs, expected, strict=True) if item.ends)
-            # The job that can never run must have been looked at, too.
+            # The job that can never run must have been considered, too.
             if ended and not any(client.why(item.job).tier is Tier.UNSEEN for item in expected if not item.ends):
                 return
             time.sleep(0.3)
 
 
 def sum_up(client: Client, console: Console, expected: list[Expectation]) -> int:
-    """The summary; how many jobs were not as expected."""
+    """Print the summary; return how many jobs were not as expected."""
     out = Table(title="summary", title_justify="left", header_style="bold")
     for column in ("", "job", "queue", "cluster, and why that one", "waited", "runs", "ran", "result"):
         out.add_column(column, overflow="fold")

@@ -29,13 +29,13 @@ class Mount:
 
 
 def read() -> dict[str, Any]:
-    """The file as it is, its anchors merged."""
+    """Return the file as it is, its anchors merged."""
     value: dict[str, Any] = yaml.safe_load(FILE.read_text())
     return value
 
 
 def with_variables(value: Any, variables: Mapping[str, str]) -> Any:
-    """``value`` with ``${NAME}``, ``${NAME:-default}`` and ``${NAME:?error}`` replaced everywhere."""
+    """Return ``value`` with ``${NAME}``, ``${NAME:-default}`` and ``${NAME:?error}`` replaced everywhere."""
     if isinstance(value, dict):
         return {key: with_variables(item, variables) for key, item in value.items()}
     if isinstance(value, list):
@@ -51,7 +51,7 @@ def _value(match: "re.Match[str]", variables: Mapping[str, str]) -> str:
 
 
 def required_variables() -> set[str]:
-    """Variables without which Compose refuses the file."""
+    """Return variables without which Compose refuses the file."""
     return {match["name"] for match in _VARIABLE.finditer(FILE.read_text()) if match["default"] is None}
 
 
@@ -62,7 +62,7 @@ def mounts(service: Mapping[str, Any]) -> Iterator[Mount]:
 
 
 def is_ours(service: Mapping[str, Any]) -> bool:
-    """Whether the service runs the image that the Dockerfile makes."""
+    """Return whether the service runs the image that the Dockerfile builds."""
     return "build" in service
 
 

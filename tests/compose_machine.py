@@ -81,7 +81,7 @@ class Machine:
         return [self._here(name, word) for word in self.services[name]["command"]]
 
     def _here(self, name: str, word: str) -> str:
-        """A word of a service's command as it is on this machine."""
+        """Return a word of a service's command as it is on this machine."""
         if word == "0.0.0.0":  # noqa: S104 - only compared
             return "127.0.0.1"
         if word.startswith("/"):
@@ -92,7 +92,7 @@ class Machine:
         return self.ports[name].get(word, word)
 
     def root(self, name: str) -> Path:
-        """A folder in which the service finds its volumes where they are in its container."""
+        """Return a folder in which the service finds its volumes where they are in its container."""
         root = self.folder / "roots" / name
         for mount in compose_file.mounts(self.services[name]):
             source = ROOT / mount.source if mount.is_path else self.folder / "volumes" / mount.source
@@ -105,7 +105,7 @@ class Machine:
         return root
 
     def is_healthy(self, name: str) -> bool:
-        """Whether the service's own health check says so. Fails the test when the service has ended."""
+        """Return whether the service's own health check succeeds. Fails the test when the service has ended."""
         assert self.processes[name].poll() is None, f"{name} has ended: {self.log(name)}"
         kind, program, *words = self.services[name]["healthcheck"]["test"]
         assert (kind, program) == ("CMD", "python")

@@ -43,6 +43,7 @@ _names = itertools.count()
 
 
 _SYSTEMS = ("tests/e2e/", "tests/faults/")
+_INSTALLED = ("tests/e2e/test_wheel", "tests/e2e/test_image", "tests/e2e/test_generated_clients")
 _LOCAL = ("tests/integration/test_local_", "tests/integration/test_members_as")
 _LONG = ("tests/unit/test_scheduling_",)
 
@@ -56,6 +57,8 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file.startswith(_INSTALLED):
+            return "installed"
         if file.startswith(_SYSTEMS):
             return "systems"
         if file.startswith(_LOCAL):
@@ -64,7 +67,7 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """How tests are dealt out to the processes of ``-n``."""
+    """Return how tests are distributed to the processes of ``-n``."""
     return _ByFile(config, log)
 
 
@@ -89,7 +92,7 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def on_database(url: str, name: str) -> str:
-    """The URL of another database of the same server."""
+    """Return the URL of another database of the same server."""
     head, _, options = url.partition("?")
     return f"{head.rsplit('/', 1)[0]}/{name}?{options}"
 
@@ -152,7 +155,7 @@ class FakeAgent:
     async def sync(
         self, *runs: RunReport, capacity: CapacityReport | None = None, full: bool = False, **fields: Any
     ) -> httpx.Response:
-        """One sync; the set of held runs follows what is reported."""
+        """Send one sync; the set of held runs follows what is reported."""
         self.number += 1
         for run in runs:
             (self.held.discard if run.state.is_terminal else self.held.add)(run.run)
@@ -191,7 +194,7 @@ class FakeAgent:
             await self.sync(full=True)
 
     async def desired(self, wait: float = 0.0) -> dict[str, Any]:
-        """What is wanted since the last call."""
+        """Return what is desired since the last call."""
         answer = await self.http.get(
             "/agent/v1/desired",
             params={"session": self.session, "after": self.version, "wait": wait},
@@ -203,7 +206,7 @@ class FakeAgent:
         return value
 
     async def next_start(self) -> dict[str, Any]:
-        """The next run to start, waited for."""
+        """Wait for the next run to start and return it."""
 
         async def look() -> bool:
             if not self.starts:
@@ -249,7 +252,7 @@ class Service:
         return value
 
     async def until(self, job_id: str, *states: str, seconds: float = 10) -> dict[str, Any]:
-        """The job once it shows one of these states."""
+        """Return the job once it is in one of these states."""
 
         async def look() -> bool:
             return (await self.job(job_id))["shownState"] in states
@@ -259,7 +262,7 @@ class Service:
 
 
 def job(name: str = "job", queue: str = "default", cpu: str = "1", replicas: int = 1, **fields: Any) -> dict[str, Any]:
-    """A job specification with one role."""
+    """Return a job specification with one role."""
     template = {"command": ["true"], "resources": {"cpu": cpu}}
     return {
         "kind": "Job",
@@ -277,7 +280,7 @@ class _Server(uvicorn.Server):
 
 @pytest.fixture
 def default_requests() -> str:
-    """What members get that request nothing: here nothing, so that jobs take what their test says."""
+    """The default requests of members: none here, so that jobs take what their test says."""
     return ""
 
 
@@ -322,7 +325,7 @@ async def service(database_url: str, redis_url: str, default_requests: str) -> A
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real inputs beside the checkout; tests that need it are skipped where it is not there."""
+    """The folder of real inputs beside the checkout; tests that need it are skipped where it does not exist."""
     folder = Path(__file__).resolve().parents[2] / "shared"
     if not folder.exists():
         pytest.skip("no folder 'shared' beside the checkout")

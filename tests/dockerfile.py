@@ -37,7 +37,7 @@ class Stage:
 
 
 def stages() -> list[Stage]:
-    """The stages from first to last, with the arguments before them replaced in the names of their images."""
+    """Return the stages from first to last, with the arguments before them replaced in the names of their images."""
     arguments: dict[str, str] = {}
     found: list[Stage] = []
     for instruction in _instructions((ROOT / "Dockerfile").read_text()):
@@ -56,12 +56,12 @@ def stages() -> list[Stage]:
 
 
 def stage(name: str) -> Stage:
-    """The stage of this name."""
+    """Return the stage of this name."""
     return next(one for one in stages() if one.name == name)
 
 
 def chain(name: str) -> list[Stage]:
-    """A stage with those that it is made from, the first one first."""
+    """Return a stage with those that it is made from, the first one first."""
     named = {one.name: one for one in stages()}
     found = [named[name]]
     while found[0].image in named:
@@ -78,12 +78,12 @@ def _instructions(text: str) -> Iterator[Instruction]:
 
 
 def sources(copy: Instruction) -> list[str]:
-    """What a COPY takes from the checkout; nothing if it takes from another stage."""
+    """Return what a COPY takes from the checkout; nothing if it takes from another stage."""
     return [] if copy.words[0].startswith("--from=") else copy.words[:-1]
 
 
 def is_sent(path: str) -> bool:
-    """Whether .dockerignore lets the builder have a path: the last line that matches decides."""
+    """Return whether .dockerignore lets the builder have a path: the last line that matches decides."""
     sent = True
     for line in (ROOT / ".dockerignore").read_text().splitlines():
         pattern = line.strip()

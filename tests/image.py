@@ -115,7 +115,7 @@ def alone(whole: Installed, distribution: str, folder: Path) -> Installed:
 
 
 def _closure(site: Path, distribution: str) -> Iterator[Distribution]:
-    """A distribution and all that it asks for, directly or not."""
+    """Yield a distribution and all that it asks for, directly or not."""
     every = {canonicalize_name(found.name): found for found in distributions(path=[str(site)])}
     wanted, asked = [(canonicalize_name(distribution), "")], set[tuple[str, str]]()
     while wanted:

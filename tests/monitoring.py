@@ -37,5 +37,5 @@ _NAME = re.compile(r"(?<![\w:])(trainmaster[\w:]+|process_\w+)(?!\w)")
 
 
 def names_in(expression: str) -> set[str]:
-    """The metrics and recorded series that an expression names; what is inside quotes does not count."""
+    """Return the metrics and recorded series that an expression names; what is inside quotes does not count."""
     return set(_NAME.findall(re.sub(r'"[^"]*"', '""', expression)))

@@ -54,7 +54,7 @@ def document() -> dict[str, Any]:
 
 @cache
 def _paths() -> list[str]:
-    """All paths, those with the fewest parameters first."""
+    """Return all paths, those with the fewest parameters first."""
     return sorted(document()["paths"], key=lambda path: (path.count("{"), -len(path)))
 
 
@@ -73,7 +73,7 @@ def _validator(schema: bytes) -> jsonschema.Draft202012Validator:
 
 
 def _closed(schema: Any) -> Any:
-    """A schema that allows only the fields that it names."""
+    """Return a schema that allows only the fields that it names."""
     if isinstance(schema, list):
         return [_closed(one) for one in schema]
     if not isinstance(schema, dict):

@@ -123,7 +123,7 @@ _FIELDS = (
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """All paths of a document, without its root."""
+    """Yield all paths of a document, without its root."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, one in items:
         yield (*path, key)
@@ -134,7 +134,7 @@ _PLACES = tuple(places(RICH))
 
 
 def mutated(chance: random.Random, base: dict[str, Any] = RICH) -> dict[str, Any]:
-    """The base with one to three places changed."""
+    """Return the base with one to three places changed."""
     template = copy.deepcopy(base)
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         path = chance.choice(_PLACES)

@@ -29,7 +29,7 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A rigid job: so many processors at once. ``submit`` is a point in time, ``run`` how long it runs, both in seconds."""
+    """A rigid job: a fixed number of processors. ``submit`` is a point in time, ``run`` how long it runs, both in seconds."""
 
     number: int
     submit: float
@@ -50,19 +50,19 @@ class Result:
 
     @classmethod
     def of(cls, jobs: Sequence[Job], starts: Mapping[int, float]) -> "Result":
-        """The figures of a schedule, whoever made it; every job must have started."""
+        """Return the figures of a schedule, whoever made it; every job must have started."""
         waits = [starts[job.number] - job.submit for job in jobs]
         slowdowns = [bounded_slowdown(wait, job.run) for job, wait in zip(jobs, waits, strict=True)]
         return cls(fmean(waits), fmean(slowdowns))
 
 
 def bounded_slowdown(wait: float, run: float) -> float:
-    """By how much longer a job took, from submission to end, than it ran, short runs counted as ``SHORTEST`` seconds."""
+    """Return how many times longer a job took, from submission to end, than it ran; short runs count as ``SHORTEST`` seconds."""
     return max(1.0, (wait + run) / max(run, SHORTEST))
 
 
 def simulate(jobs: Sequence[Job], processors: int, policy: Policy) -> Starts:
-    """When each job starts. The queue is in order of submission, jobs of one instant in order of their numbers.
+    """Return when each job starts. The queue is in order of submission, jobs of one instant in order of their numbers.
 
     Raises ValueError for a job that is wider than the machine.
     """
@@ -125,7 +125,7 @@ def _backfill(machine: _Machine, queue: deque[Job], now: float) -> deque[Job]:
 
 
 def _reservation(machine: _Machine, head: Job) -> tuple[float, int]:
-    """The shadow time, at which enough processors are free for the head, and the extra ones that it then leaves."""
+    """Return the shadow time, at which enough processors are free for the head, and the extra ones that it then leaves."""
     shadow, free = 0.0, machine.free
     for end in sorted(machine.ends):
         # What ends at the shadow time itself is free then, too.

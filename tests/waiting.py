@@ -19,7 +19,7 @@ async def eventually(look: Callable[[], Awaitable[bool]], seconds: float = 10.0)
 
 
 def eventually_sync(look: Callable[[], bool], seconds: float = 10.0) -> None:
-    """As ``eventually``, for tests without an event loop."""
+    """Do what ``eventually`` does, for tests without an event loop."""
     ends = time.monotonic() + _SLOWNESS * seconds
     while not look():
         if time.monotonic() > ends:

@@ -1,6 +1,6 @@
 """Trainmaster: the multi-cluster dispatcher for AI and batch jobs on Kubernetes.
 
-The names of the SDK are imported when they are first used, so that ``import trainmaster`` stays light.
+Names of the SDK are imported on first use, so that ``import trainmaster`` stays light.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
 """Logs of the processes: JSON lines, or plain text for people.
 
-What a request is about (its id, the caller's cluster, a job) is noted once in its context; a filter adds it to every record
-that is written while it is served, whichever module writes it.
+Fields of a request (its id, the caller's cluster, a job) are set once in its context; a filter adds them to every record
+that any module writes while the request is served.
 """
 
 import logging
@@ -25,7 +25,7 @@ _about: ContextVar[dict[str, str] | None] = ContextVar("log_about", default=None
 
 @contextmanager
 def about(**fields: str) -> Iterator[None]:
-    """Add these fields, such as ``request_id`` or ``run_id``, to all records written inside, in tasks begun there too."""
+    """Add these fields, such as ``request_id`` or ``run_id``, to all records written inside, also by tasks started there."""
     mark = _about.set({**(_about.get() or {}), **fields})
     try:
         yield
@@ -34,14 +34,14 @@ def about(**fields: str) -> Iterator[None]:
 
 
 def note(**fields: str) -> None:
-    """Add fields to the innermost ``about``, once they are known; outside of one it does nothing."""
+    """Add fields to the innermost ``about``, once they are known; does nothing outside of one."""
     known = _about.get()
     if known is not None:
         known.update(fields)
 
 
 class AboutFilter(logging.Filter):
-    """Adds what ``about`` and ``note`` said; what a record says itself stays."""
+    """Adds the fields of ``about`` and ``note``; a record's own fields win."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         for name, value in (_about.get() or {}).items():
@@ -51,7 +51,7 @@ class AboutFilter(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record: time, level, logger, message, and whatever was given as ``extra``."""
+    """One JSON object per record: time, level, logger, message, and the fields given as ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {

@@ -1,7 +1,7 @@
 """`Absences`: runs that the agent was asked to stop and of which it has no record.
 
-Each is reported until the dispatcher has settled it: first as unrecorded, then, once the runtime has looked where members would be
-and has ended what it found, as verified.
+Each run is reported until the dispatcher has settled it: first as unrecorded, then, once the runtime has searched for its members
+and has ended those it found, as verified.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _LOOK_AGAIN_SECONDS = 1.0
 
 
 class Absences:
-    """Reports by run, and one task for each whose absence is not verified yet."""
+    """Reports by run, and one task for each run whose absence is not verified yet."""
 
     def __init__(self, runtime: Runtime, changed: Callable[[], None], look_again: float = _LOOK_AGAIN_SECONDS) -> None:
         self._runtime = runtime
@@ -50,7 +50,7 @@ class Absences:
             self._tasks[stop.run] = asyncio.create_task(self._verify(stop, installation), name=f"verify {stop.run}")
 
     def add_failed(self, run: StartRun, end: RunEnd) -> None:
-        """Report a run as failed that could not be started and of which there is no record."""
+        """Report as failed a run that could not be started and has no record."""
         self._reports[run.run] = RunReport(
             run=run.run,
             generation=run.generation,
@@ -62,7 +62,7 @@ class Absences:
         )
 
     def drop(self, run: str) -> None:
-        """The dispatcher has settled the run, or the runtime holds it after all."""
+        """Forget a run that the dispatcher has settled, or that the runtime holds after all."""
         self._reports.pop(run, None)
         task = self._tasks.pop(run, None)
         if task is not None:
@@ -87,7 +87,12 @@ class Absences:
                 if await self._runtime.verify_absent(stop, installation):
                     break
             except RuntimeAwayError as error:
-                log.info("run %s cannot be looked for now: %s", stop.run, error, extra={"run_id": stop.run})
+                log.info(
+                    "cannot check now whether a member of run %s is alive, trying again later: %s",
+                    stop.run,
+                    error,
+                    extra={"run_id": stop.run},
+                )
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
                 contain("absence", error, run=stop.run)
             await asyncio.sleep(self._look_again)

@@ -1,6 +1,6 @@
 """Containment: an unexpected error in the handling of one run, object or message ends that handling and nothing else.
 
-What becomes of the run or object is decided by the caller.
+The caller decides what happens to the run or object.
 """
 
 import logging
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 _LONGEST_WORDS = 300
 _QUIET_SECONDS = 60.0
-"""After a traceback was logged, the same error at the same place is counted and logged without one for this long."""
+"""Seconds after a logged traceback in which the same error at the same place is counted and logged without one."""
 _MOST_KNOWN = 1000
 
 _told: dict[tuple[str, str], float] = {}
@@ -19,7 +19,7 @@ _observers: list[Callable[[str], None]] = []
 
 
 def observe(note: Callable[[str], None]) -> None:
-    """Have ``note`` called with the place of each contained error."""
+    """Call ``note`` with the place of each contained error from now on."""
     if note not in _observers:
         _observers.append(note)
 
@@ -27,9 +27,9 @@ def observe(note: Callable[[str], None]) -> None:
 def contain(
     place: str, error: Exception, what: str = "", *, run: str = "", clock: Callable[[], float] = time.monotonic
 ) -> str:
-    """Count and log an unexpected error with its traceback; return its words, at most 300 characters.
+    """Count and log an unexpected error with its traceback; return its text, at most 300 characters.
 
-    ``place`` names the handler and is a label of a metric: it must never hold the name of a run or an object; ``what`` does.
+    ``place`` names the handler and is a metric label: it must never hold the name of a run or an object; ``what`` does.
     """
     for note in _observers:
         note(place)

@@ -1,7 +1,7 @@
-"""Tails: the last output of each ended run, handed over before its end is told, so that it is there when people look.
+"""LogTails: the last output of each ended run, sent before its end is reported, so that users find it with the job.
 
-Tails are a kindness and the lease is not: nothing here holds up a sync for longer than it allows, and a tail that does not get
-through although syncs do is given up, with a warning. While the dispatcher is away tails wait for it, as the ends of runs do.
+Renewing the lease comes first: sending tails never delays a sync for longer than it allows, and a tail that fails although syncs
+succeed is dropped with a warning. While the dispatcher is unreachable tails wait for it, as the ends of runs do.
 """
 
 import asyncio
@@ -23,33 +23,33 @@ _AT_ONCE = 8
 _PAUSE_SECONDS = 0.2
 
 
-class Tails:
-    """The tails of one agent session."""
+class LogTails:
+    """LogTails of one agent session."""
 
     def __init__(self, pusher: Pusher, runtime: Runtime, session: str) -> None:
         self._pusher = pusher
         self._runtime = runtime
         self._session = session
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """By run: what hands its tail over, or has."""
+        """By run: the task that sends its tail, or has sent it."""
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._in_contact_since: float | None = None
         self._answered_at = 0.0
 
     def answered(self) -> None:
-        """A sync was answered."""
+        """Note that a sync was answered."""
         self._answered_at = asyncio.get_running_loop().time()
         if self._in_contact_since is None:
             self._in_contact_since = self._answered_at
 
     def unanswered(self) -> None:
-        """A sync was not answered: what comes before the next answer is nobody's slowness."""
+        """Note that a sync was not answered: time until the next answer does not count against a tail."""
         self._in_contact_since = None
 
     async def keep(self, runs: Iterable[str], within: float, lease: float) -> bool:
-        """Hand over the tails of ended runs. Whether that was done for all of them ``within`` seconds.
+        """Send the tails of ended runs; return whether all were sent within ``within`` seconds.
 
-        The others go on; none is on its way for longer than two leases (of ``lease`` seconds) in which syncs are answered.
+        The others continue; none takes longer than two leases (of ``lease`` seconds) in which syncs are answered.
         """
         asked = set(runs)
         for run in asked - self._tasks.keys():
@@ -60,12 +60,12 @@ class Tails:
         return all(self._tasks[run].done() for run in asked)
 
     def is_over(self, run: str) -> bool:
-        """Whether the tail of this run has been handed over or given up."""
+        """Return whether the tail of this run has been sent or dropped."""
         task = self._tasks.get(run)
         return task is not None and task.done()
 
     def forget(self, run: str) -> None:
-        """The run's end has been told."""
+        """Forget the tail of a run whose end has been reported."""
         task = self._tasks.pop(run, None)
         if task is not None:
             task.cancel()
@@ -81,14 +81,24 @@ class Tails:
                 pushing = group.create_task(self._push_all(run))
                 group.create_task(self._watch_over(run, pushing, lease))
         except* ProblemError as group_error:
-            log.warning("the tail of %s was not taken: %s", run, group_error.exceptions[0], extra={"run_id": run})
+            log.warning(
+                "the last output of %s is lost, the dispatcher refused it: %s",
+                run,
+                group_error.exceptions[0],
+                extra={"run_id": run},
+            )
         except* OSError as group_error:
-            log.warning("the tail of %s could not be read: %s", run, group_error.exceptions[0], extra={"run_id": run})
+            log.warning(
+                "the last output of %s is lost, it could not be read: %s",
+                run,
+                group_error.exceptions[0],
+                extra={"run_id": run},
+            )
         except* Exception as group_error:  # noqa: BLE001 - contained: nothing else ends with it
             contain("tail", _first_of(group_error), run=run)
 
     async def _watch_over(self, run: str, pushing: "asyncio.Task[None]", lease: float) -> None:
-        """Cancel the push when it is late although the dispatcher is there."""
+        """Cancel the push when it is late although the dispatcher is reachable."""
         loop = asyncio.get_running_loop()
         began, patience = loop.time(), 2 * lease
         wait = patience
@@ -98,7 +108,12 @@ class Tails:
             counted_from = max(began, self._in_contact_since or began) if is_there else now
             wait = counted_from + patience - now
             if wait <= 0:
-                log.warning("the tail of %s was given up after %.0f s", run, now - began, extra={"run_id": run})
+                log.warning(
+                    "the last output of %s is lost, it could not be sent within %.0f s",
+                    run,
+                    now - began,
+                    extra={"run_id": run},
+                )
                 pushing.cancel()
                 return
 
@@ -107,7 +122,7 @@ class Tails:
             await self._push_members(run)
 
     async def _push_members(self, run: str) -> None:
-        """Member after member, in pieces, so that a gang of thousands is never in memory at once."""
+        """Push member after member, in pieces, so that the output of a gang of thousands is never in memory at once."""
         chunks: list[LogChunk] = []
         size = 0
         for role, index in members_of(self._runtime, run):
@@ -123,7 +138,7 @@ class Tails:
             await self._push(run, chunks)
 
     async def _push(self, run: str, chunks: list[LogChunk]) -> None:
-        """Until it is taken or refused for good."""
+        """Push until the dispatcher takes the chunks or refuses them for good."""
         body = StreamPush(session=self._session, chunks=tuple(chunks), end=True)
         while True:
             with contextlib.suppress(UnreachableError):

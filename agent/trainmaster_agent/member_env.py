@@ -1,4 +1,4 @@
-"""The environment that tells a member who it is and where the others are.
+"""Environment variables that give a member its identity and the addresses of the others.
 
 Pure. The names without prefix are those that PyTorch's distributed package reads (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``,
 ``MASTER_PORT``) and that its launcher ``torchrun`` takes for its options (``PET_*``).
@@ -20,7 +20,7 @@ class Seat:
 
 
 def seats(run: StartRun) -> tuple[Seat, ...]:
-    """All members of a run, by rank."""
+    """Return the seats of all members of a run, by rank."""
     places = ((role["name"], index) for role in run.spec["roles"] for index in range(run.sizes.get(role["name"], 0)))
     return tuple(Seat(role, index, rank) for rank, (role, index) in enumerate(places))
 
@@ -28,7 +28,7 @@ def seats(run: StartRun) -> tuple[Seat, ...]:
 def member_environment(
     run: StartRun, seat: Seat, everyone: tuple[Seat, ...], addresses: dict[Seat, tuple[str, int]], restarts: int = 0
 ) -> dict[str, str]:
-    """Variables of one member, given each member's host and port."""
+    """Return the variables of one member, given each member's host and port."""
     size = sum(1 for other in everyone if other.role == seat.role)
     return shared_environment(run, everyone, addresses) | own_environment(run, seat, size, addresses[seat], restarts)
 
@@ -36,7 +36,7 @@ def member_environment(
 def shared_environment(
     run: StartRun, everyone: tuple[Seat, ...], addresses: dict[Seat, tuple[str, int]]
 ) -> dict[str, str]:
-    """Return the variables that all members have alike; there are as many of them as members, and more."""
+    """Return the variables that are the same for all members; there are at least as many of them as members."""
     master_host, master_port = addresses[everyone[0]]
     world = str(len(everyone))
     env = {
@@ -67,7 +67,7 @@ def shared_environment(
 def own_environment(
     run: StartRun, seat: Seat, role_size: int, address: tuple[str, int], restarts: int = 0
 ) -> dict[str, str]:
-    """Return the variables that tell one member from the others."""
+    """Return the variables that differ between members."""
     host, port = address
     return {
         "TRAINMASTER_MEMBER": member_id(run.run, seat.role, seat.index),

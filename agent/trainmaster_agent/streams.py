@@ -1,4 +1,4 @@
-"""Log streams: output of members, pushed to the dispatcher while somebody follows."""
+"""Log streams: members' output, pushed to the dispatcher while somebody follows."""
 
 import asyncio
 import codecs
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 32_768
 _PUSH_BYTES = 262_144
-"""Bytes of output in one push at most, or a little more. Each waits for its answer, so this bounds what a follower gets."""
+"""About the most bytes of output in one push. Each push waits for its answer, so this bounds a follower's throughput."""
 _LOOK_SECONDS = 0.2
 _KEEP_OPEN_SECONDS = 5.0
 _MOST_STREAMS = 64
@@ -25,9 +25,9 @@ class Pusher(Protocol):
 
 
 def whole_text(data: bytes) -> tuple[str, int]:
-    """The text of as many bytes as end on a whole character, and how many bytes that is.
+    """Return the text of the bytes that end on a whole character, and their number.
 
-    Bytes that can never become UTF-8 are replaced, so that output of any kind gets through.
+    Bytes that are not UTF-8 are replaced, so that output of any kind can be sent.
     """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text = decoder.decode(data)
@@ -35,7 +35,7 @@ def whole_text(data: bytes) -> tuple[str, int]:
 
 
 def members_of(runtime: Runtime, run: str) -> list[tuple[str, int]]:
-    """Role and index of each member of a run that is held."""
+    """Return role and index of each member of a held run."""
     status = runtime.held().get(run)
     return [] if status is None else [(member.role, member.index) for member in status.members]
 
@@ -43,7 +43,7 @@ def members_of(runtime: Runtime, run: str) -> list[tuple[str, int]]:
 async def read_chunk(
     runtime: Runtime, run: str, role: str, index: int, offset: int, limit: int
 ) -> tuple[LogChunk | None, bool]:
-    """At most ``limit`` bytes of a member's output, and whether nothing follows; None for a member that is not held."""
+    """Return at most ``limit`` bytes of a member's output, and whether it has ended; None for a member that is not held."""
     try:
         piece = await runtime.read_log(run, role, index, offset, limit)
     except KeyError:
@@ -65,7 +65,7 @@ class LogStreams:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def open(self, stream: OpenStream) -> None:
-        """Begin to push; a stream that is open already is left alone. Ends by itself when nobody follows."""
+        """Start to push; a stream that is open already is left alone. It ends by itself when nobody follows."""
         if stream.stream in self._tasks or len(self._tasks) >= _MOST_STREAMS:
             return
         task = asyncio.create_task(self._serve(stream), name=f"stream-{stream.stream}")
@@ -85,14 +85,14 @@ class LogStreams:
             contain("stream", error, run=stream.run)
 
     async def _follow(self, stream: OpenStream) -> None:
-        """Push what is there, then what comes, until the members are over or nobody follows."""
+        """Push existing output, then new output, until the members are over or nobody follows."""
         offsets: dict[tuple[str, int], int] = {}
         turn = 0
         last_push = 0.0
         loop = asyncio.get_running_loop()
         while True:
             chunks, over, turn = await self._collect(stream, offsets, turn)
-            # An empty push now and then learns whether anybody still follows.
+            # An empty push now and then finds out whether anybody still follows.
             if chunks or over or loop.time() - last_push > _KEEP_OPEN_SECONDS:
                 last_push = loop.time()
                 if not await self._push(stream, chunks, end=over):
@@ -107,7 +107,7 @@ class LogStreams:
     async def _collect(
         self, stream: OpenStream, offsets: dict[tuple[str, int], int], turn: int
     ) -> tuple[list[LogChunk], bool, int]:
-        """One push of what is new, whether it is the last, and with which member the next one begins: each has its turn."""
+        """Return one push of new output, whether it is the last, and the member that the next one starts with, in rotation."""
         status = self._runtime.held().get(stream.run)
         run_is_over = status is None or status.state.is_terminal
         chunks, size, more = [], 0, False
@@ -135,7 +135,7 @@ class LogStreams:
         return chunks, over, turn
 
     async def _push(self, stream: OpenStream, chunks: list[LogChunk], *, end: bool) -> bool:
-        """Whether somebody still follows. An api that is away is waited for: the stream ends when its followers give up."""
+        """Return whether somebody still follows. Waits while the api is unreachable: the stream ends with its followers."""
         body = StreamPush(session=self._session, chunks=tuple(chunks), end=end)
         for _ in range(50):
             try:

@@ -1,11 +1,11 @@
 """The agent's loop with the dispatcher.
 
-Two tasks. *Sync* states what the runtime holds and has, on change and at least every third of the lease; its answer renews
-the session lease. *Desired* is a long poll for what the dispatcher wants; it starts, stops and opens streams. Both are
-level-triggered: what was not acknowledged is said again, what was done already is done again without harm.
+Two tasks. *Sync* reports the runs held and the capacity, on change and at least every third of the lease; its answer renews the
+session lease. *Desired* is a long poll for the dispatcher's orders: start, stop, open streams. Both are level-triggered: what was not
+acknowledged is sent again, and an order carried out already is carried out again without harm.
 
-Two clocks. The lease counts on CLOCK_BOOTTIME from the moment a sync was sent; while it has run out, nothing new is started.
-The disconnect limit of each run is the runtime's to enforce; it is told of each answered sync.
+Two clocks. The lease counts on CLOCK_BOOTTIME from the time a sync was sent; after it has expired, nothing new is started. The
+disconnect limit of each run is enforced by the runtime, which is told of each answered sync.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.absences import Absences
 from trainmaster_agent.containment import contain
-from trainmaster_agent.log_tails import Tails
+from trainmaster_agent.log_tails import LogTails
 from trainmaster_agent.runtime.port import RunStatus, Runtime, RuntimeAwayError
 from trainmaster_agent.streams import LogStreams
 
@@ -43,18 +43,18 @@ log = logging.getLogger(__name__)
 
 _FIRST_BACK_OFF, _MOST_BACK_OFF = 0.1, 5.0
 _GATHER_SECONDS, _LONGEST_GATHER = 0.005, 0.1
-"""For how long changes are gathered before they are told: as long as the last sync took, so that a dispatcher that is slow gets
+"""Bounds of the seconds in which changes are gathered: as long as the last sync took, so that a slow dispatcher gets
 fewer and larger ones."""
 _NO_LEASE_SECONDS = 0.05
 _SHORTEST_AGO = 1.0
-"""What ended less than so many seconds ago has ended now."""
+"""Seconds below which the age of a run's end is reported as 0."""
 _CAPACITY_SECONDS = 10.0
 _STARTS_AT_ONCE = 32
-"""Recording a run may be a call over the network."""
+"""Runs recorded at once: recording one may be a call over the network."""
 
 
 class Dispatcher(Protocol):
-    """The three calls, as the client package makes them. Each raises ProblemError or UnreachableError."""
+    """The three calls of the protocol, as the client package has them. Each raises ProblemError or UnreachableError."""
 
     async def sync(self, request: SyncRequest) -> SyncAnswer: ...
 
@@ -64,12 +64,12 @@ class Dispatcher(Protocol):
 
 
 class SupersededError(Exception):
-    """A newer session of this cluster's agent has taken over; this process must create nothing more."""
+    """A newer session of this cluster's agent has taken over; this process must create nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewal:
-    """How a sync renewed the lease, in seconds. ``margin``: what was left of it; negative when it had run out."""
+    """One renewal of the lease, in seconds. ``margin``: the time that was left; negative when the lease had expired."""
 
     margin: float
     lease: float
@@ -77,7 +77,7 @@ class LeaseRenewal:
 
 
 def boot_time() -> float:
-    """Seconds since the machine started, suspend included."""
+    """Return seconds since the machine started, suspend included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -105,27 +105,27 @@ class Agent:
         self._epoch = ""
         self._epoch_is_new = False
         self._acknowledged: dict[str, int] = {}
-        """By run: the sequence number that the dispatcher has stored."""
+        """Sequence number that the dispatcher has stored, by run."""
         self._unknown_since: dict[str, float] = {}
-        """Runs that the dispatcher does not know, by when it said so first."""
+        """Runs unknown to the dispatcher, with the time of its first such answer."""
         self._ended_at: dict[str, float] = {}
-        """By run that has ended and is not forgotten: when that was first seen."""
+        """Ended runs that are not forgotten yet, with the time when the end was first seen."""
         self._digests: dict[str, int] = {}
         self._full = False
         self._capacity: CapacityReport | None = None
         self._send_capacity = True
         self._capacity_at = -1e9
         self._version = 0
-        """Of the desired state, as far as it has been acted on."""
+        """Version of the desired state that has been carried out."""
         self._highest_version = 0
-        """That this process was ever told, in the epoch that it knows."""
+        """Highest version of the desired state received in the current epoch."""
         self._kick = asyncio.Event()
         self._absences = Absences(runtime, self._kick.set)
         self._streams = LogStreams(dispatcher, runtime, self._session)
-        self._tails = Tails(dispatcher, runtime, self._session)
+        self._tails = LogTails(dispatcher, runtime, self._session)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Hold the session until ``stop``. The runtime must be open; it is left as it is."""
+        """Hold the session until ``stop``. The runtime must be open; it stays open."""
         tasks = [
             asyncio.create_task(self._for_ever(self._sync_once), name="sync"),
             asyncio.create_task(self._for_ever(self._desired_once), name="desired"),
@@ -144,11 +144,11 @@ class Agent:
             await self._absences.close()
 
     def has_lease(self) -> bool:
-        """Whether this session may start runs now."""
+        """Return whether this session may start runs now."""
         return self._clock() < self._lease_until
 
     async def _for_ever(self, once: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Repeat a call; failures are waited out with growing pauses, for all that is said is said again."""
+        """Repeat a call; wait after failures with growing pauses, because everything is sent again anyway."""
         pause = _FIRST_BACK_OFF
         while True:
             try:
@@ -158,10 +158,10 @@ class Agent:
             except ProblemError as error:
                 if error.code is Code.SESSION_SUPERSEDED:
                     raise SupersededError(error.detail) from error
-                log.warning("the dispatcher refused a call: %s", error)
+                log.warning("the dispatcher refused a call of this agent, trying again: %s", error)
                 wait = error.retry_after or pause
             except UnreachableError as error:
-                log.warning("the dispatcher does not answer: %s", error)
+                log.warning("the dispatcher does not answer, trying again: %s", error)
                 wait = pause
             except RuntimeAwayError as error:
                 log.warning("%s", error)
@@ -179,7 +179,7 @@ class Agent:
         await self._keep_tails()
         reports, full = self._reports(), self._full
         if not full:
-            # A full sync leaves nothing out: what it does not name counts as not held.
+            # A full sync leaves nothing out: a run that it does not name counts as not held.
             reports = [report for report in reports if not self._awaits_tail(report)]
         held = [status for status in self._runtime.held().values() if not status.state.is_terminal]
         self._number += 1
@@ -212,7 +212,7 @@ class Agent:
         await self._wait_for_news()
 
     def _digest(self, runs: Iterable[str]) -> int:
-        """The fingerprint of the runs held; each run's own is worked out once."""
+        """Return the fingerprint of the runs held; each run's own is computed once."""
         known, self._digests = self._digests, {}
         total = 0
         for run in runs:
@@ -247,7 +247,7 @@ class Agent:
             )
 
     def _ended_ago(self, status: RunStatus, now: float) -> float:
-        """How many seconds ago a run was first seen to have ended; a dispatcher that is away hears of it late."""
+        """Return how many seconds ago a run was first seen to have ended; an unreachable dispatcher learns of it late."""
         if not status.state.is_terminal:
             return 0.0
         ago = now - self._ended_at.setdefault(status.run, now)
@@ -262,8 +262,8 @@ class Agent:
         except RuntimeAwayError:
             raise
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
-            # The lease is renewed all the same: what runs here needs it, and the reason reaches whoever can mend it.
-            closed = f"the agent cannot tell what its cluster has: {contain('capacity', error)}"
+            # The lease is renewed all the same: running members need it, and the reason reaches those who can fix it.
+            closed = f"the agent cannot report its cluster's capacity: {contain('capacity', error)}"
             known = self._capacity or CapacityReport(groups=(), runtime="", scheduler="")
             fresh = known.model_copy(update={"closed": closed})
         self._capacity_at = now
@@ -276,9 +276,9 @@ class Agent:
         return report.state.is_terminal and report.run not in self._absences and not self._tails.is_over(report.run)
 
     async def _keep_tails(self) -> None:
-        """Hand over the last output of runs before their end is told.
+        """Send the last output of runs before their end is reported.
 
-        A sync waits a sixth of the lease for them, no longer; the ends of late ones are told by a later sync.
+        A sync waits at most a sixth of the lease for them; a later sync reports the ends of late ones.
         """
         over = [report.run for report in self._reports() if self._awaits_tail(report)]
         if over and not await self._tails.keep(over, self._lease_seconds / 6, self._lease_seconds):
@@ -304,7 +304,7 @@ class Agent:
         for report in request.runs:
             self._acknowledged[report.run] = report.seq
         for part in answer.refused:
-            log.warning("the dispatcher could not read all of the report of %s: %s", part.part, part.message)
+            log.warning("the dispatcher could not read part of the report of %s: %s", part.part, part.message)
         for run in answer.settled:
             self._absences.drop(run)
             self._unknown_since.pop(run, None)
@@ -325,13 +325,13 @@ class Agent:
     async def _meet_unknown(self, answer: SyncAnswer, asked_at: float) -> None:
         """Stop runs that the dispatcher does not know, after two agreeing answers one lease apart; never on a new epoch.
 
-        A new epoch means that the dispatcher's store was restored or replaced: it may have forgotten runs that are wanted.
+        A new epoch means that the dispatcher's store was restored or replaced: it may have lost runs that should go on.
         """
         if self._epoch and answer.epoch != self._epoch:
-            # A dispatcher that quarantines what it has forgotten names as unknown only what is to be stopped.
+            # A dispatcher that quarantines forgotten runs names as unknown only runs that have to stop.
             self._epoch_is_new = answer.quarantined is None
             log.error(
-                "the dispatcher's store is another one, or was restored from a backup (%s, was %s); runs that it has forgotten go on",
+                "the dispatcher's store was replaced, or restored from a backup (epoch %s, was %s); runs that it has forgotten go on",
                 answer.epoch,
                 self._epoch,
             )
@@ -357,7 +357,7 @@ class Agent:
                     contain("stop", error, run=run)
 
     async def _wait_for_news(self) -> None:
-        """Until something changed or a third of the lease has passed. Changes close together are gathered."""
+        """Wait until something has changed or a third of the lease has passed. Changes close together are gathered."""
         longest = self._lease_seconds / 3
         changed = asyncio.ensure_future(self._runtime.wait_changed(longest))
         kicked = asyncio.ensure_future(self._kick.wait())
@@ -388,7 +388,7 @@ class Agent:
             if resize.run in held:
                 failed += await self._tried("resize", resize.run, self._runtime.resize(resize))
         for stop in answer.stop:
-            # Of a run not held, too: the runtime may be about to hold it.
+            # For a run that is not held, too: the runtime may be about to hold it.
             stopped = await self._tried("stop", stop.run, self._runtime.stop(stop))
             failed += stopped
             if not stopped and stop.run not in held:
@@ -396,11 +396,11 @@ class Agent:
         for stream in answer.streams:
             self._streams.open(stream)
         if failed:
-            # All of it is asked for again, and what was done is done again without harm.
+            # Everything is requested again, and orders carried out already are repeated without harm.
             self._kick.set()
             raise failed[0]
         if answer.version == self._version and answer.start:
-            # More than one answer holds: the rest comes once these are reported as held.
+            # More orders than fit into one answer: the rest comes once these are reported as held.
             self._kick.set()
             await asyncio.sleep(_NO_LEASE_SECONDS)
         self._version = answer.version
@@ -410,11 +410,11 @@ class Agent:
 
     @property
     def _installation(self) -> str:
-        """The dispatcher's installation, of which the epoch is the first part."""
+        """The dispatcher's installation, the first part of the epoch."""
         return self._epoch.partition(":")[0]
 
     async def _tried(self, place: str, run: str, order: Coroutine[Any, Any, None]) -> list[RuntimeAwayError]:
-        """Carry out an order for one run; return what kept the runtime from it, so that the orders for others are carried out."""
+        """Carry out an order for one run; return what prevented it, so that the orders for others are carried out."""
         try:
             await order
         except RuntimeAwayError as error:
@@ -424,7 +424,7 @@ class Agent:
         return []
 
     async def _start_all(self, runs: tuple[StartRun, ...]) -> list[RuntimeAwayError]:
-        """Start runs batch by batch while there is a lease; return why some of them could not be recorded now."""
+        """Start runs batch by batch while there is a lease; return the errors of runs that could not be recorded now."""
         away: list[RuntimeAwayError] = []
         for begin in range(0, len(runs), _STARTS_AT_ONCE):
             if not self.has_lease():
@@ -433,11 +433,11 @@ class Agent:
             failed = await self._start(batch)
             away += failed
             if len(failed) == len(batch):
-                break  # the runtime is away: the other runs would wait for it in vain
+                break  # the runtime's store is unreachable: the other runs would wait for it in vain
         return away
 
     async def _start(self, orders: tuple[StartRun, ...]) -> list[RuntimeAwayError]:
-        """Start some runs together; return why some of them could not be recorded now.
+        """Start some runs together; return the errors of runs that could not be recorded now.
 
         A run that the runtime refuses, or does not hold after an unexpected error, has failed: it is reported as such.
         """

@@ -23,7 +23,7 @@ _LOG_SECONDS = 60.0
 _MOST_LOGGED = 1000
 _OF_THE_STORE = frozenset({Code.STORE_AWAY, Code.TOO_BUSY})
 MOST_FAILURES = 48
-"""Failed writes after which ``isolate`` gives up: then it is not a single object that cannot be written."""
+"""The number of failed writes after which ``isolate`` gives up: then the cause is not a single object."""
 
 
 class Part(StrEnum):
@@ -36,6 +36,8 @@ class Part(StrEnum):
     DATASET = "dataset"
     BURST_POLICY = "burst_policy"
     RESERVATION = "reservation"
+    DECLARED = "declared"
+    """Declared objects of kinds that are no part of their own."""
     SHAPE = "shape"
     JOB = "job"
     JOB_CLASS = "job_class"
@@ -51,13 +53,13 @@ class Part(StrEnum):
 
 
 for _part in Part:
-    contained_errors.labels(_part.value)  # at 0 from the start: Prometheus cannot see the rise to a first value
+    contained_errors.labels(_part.value)  # start at 0: Prometheus cannot see the rise to a first value
 
 _logged: dict[tuple[str, str, str], float] = {}
 
 
 def is_of_the_store(error: BaseException) -> bool:
-    """Whether an error says that the store is away or overloaded, and nothing about the object that was worked on."""
+    """Return whether an error means that the store is unreachable or overloaded, and is not about the object that was worked on."""
     return isinstance(error, ProblemError) and error.code in _OF_THE_STORE
 
 
@@ -118,11 +120,12 @@ async def isolate(
     write: Callable[[Sequence[_Item]], Awaitable[_Result]],
     passing: tuple[type[Exception], ...] = (),
 ) -> tuple[list[_Result], list[Failed[_Item]]]:
-    """Write items together; where that fails unexpectedly, in ever smaller parts, until those are found that alone cannot be written.
+    """Write items together; if that fails unexpectedly, in ever smaller parts, until the items are found that cannot be
+    written alone.
 
-    ``write`` must be all or nothing. Errors of the store as a whole and the types in ``passing`` are raised at once. The first error
-    is raised where ``MOST_FAILURES`` writes have failed and none has succeeded; items that are left after so many failures are not
-    written.
+    ``write`` must be all or nothing. Errors of the store as a whole and the types in ``passing`` are raised at once.
+    The first error is raised if ``MOST_FAILURES`` writes have failed and none has succeeded; items that are left after
+    that number of failures are not written.
     """
     done: list[_Result] = []
     failed: list[Failed[_Item]] = []

@@ -1,6 +1,7 @@
-"""Bounds on HTTP connections: bytes and time of a header, time and rate of a body, idle and silent peers, how many at once.
+"""Bounds on HTTP connections: bytes and time of a header, time and rate of a body, idle and silent peers, number of connections.
 
-Built on uvicorn's protocol, which bounds none of these. It reads no header and no body by itself, and knows nothing of requests.
+Built on uvicorn's protocol, which bounds none of these. It reads no header and no body by itself, and knows nothing of
+requests.
 """
 
 import asyncio
@@ -25,10 +26,10 @@ from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
 log = logging.getLogger(__name__)
 
 _LINGER_SECONDS = 2.0
-"""How long a refused peer may go on sending, unread, so that it gets its answer before the connection is reset."""
+"""The time for which a refused peer may continue to send, unread, so that it gets its answer before the connection is reset."""
 _LINGER_BYTES = 1024 * 1024
 _EVICTED_PART = 20
-"""Of all connections, one in so many makes room when there are too many: one search for many newcomers."""
+"""When there are too many connections, one in this many is closed: one search serves many new connections."""
 _SPARE_FILES = 128
 """Open files that are not connections of peers: stores, logs, libraries."""
 
@@ -43,7 +44,7 @@ class _Reading(Enum):
 
 
 class Connections:
-    """All connections of one server. Ends those that break their bounds, about once a second."""
+    """All connections of one server. It closes those that exceed their bounds, about once a second."""
 
     def __init__(self, bounds: ConnectionBounds) -> None:
         self.bounds = bounds
@@ -57,7 +58,7 @@ class Connections:
         return len(self._all)
 
     def add(self, connection: "BoundedProtocol") -> ProblemError | None:
-        """Count a new connection; the problem when it is one too many."""
+        """Count a new connection; return the problem if it is one too many."""
         if len(self._all) >= self.bounds.most:
             self._evict()
         problem = None
@@ -95,9 +96,10 @@ class Connections:
             self._timer = loop.call_later(self.bounds.look_seconds, self._look, loop)
 
     def _evict(self) -> None:
-        """End connections without a request under way.
+        """Close connections without a request in progress.
 
-        Those that never had one go first, then those of the addresses that have most of them; among these, the oldest.
+        Those that never had a request go first, then those of the addresses that have most of them; among these, the
+        oldest.
         """
         idle = [connection for connection in self._all if connection.is_idle]
         held = Counter(connection.address for connection in idle)
@@ -130,20 +132,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self._bounds = self._register.bounds
         self._reading = _Reading.NOTHING
         self._since = self.loop.time()
-        """When the header or body that is read began, or the connection while it was silent."""
+        """When the header or body that is being read began, or the connection while it was silent."""
         self._read = 0
         """Bytes of the header, or of the body, that is being read."""
         self._unframed = 0
         """Bytes that came since the body's last byte: sizes and extensions of chunks, or trailers."""
         self._has_spoken = False
         self._stuck_since: float | None = None
-        """Since when the peer leaves an answer unread."""
+        """The time since which the peer leaves an answer unread."""
         self._closing_since: float | None = None
         self._refusal: ProblemError | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request waits for its answer."""
+        """Return whether no request waits for its answer."""
         return self.cycle is None or self.cycle.response_complete
 
     # -- callbacks of the transport
@@ -181,7 +183,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._reading is not _Reading.BODY:
             return
-        # Trailers and what chunks say of themselves are collected by the parser, and are in no count of the body's bytes.
+        # Trailers and chunk headers are collected by the parser, and are not counted in the body's bytes.
         self._unframed = 0 if self._read > before else self._unframed + len(data)
         if self._unframed > self._bounds.header_bytes:
             self.refuse(self._header_too_large(), "header-bytes")
@@ -198,7 +200,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if self._reading is _Reading.NOTHING:
-            self._begin_header()  # the peer sent it together with the end of the request before
+            self._begin_header()  # the peer sent it together with the end of the previous request
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -219,7 +221,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what the parser could not go on with. uvicorn calls this for each error raised in a callback, too."""
+        """Answer what the parser could not parse. uvicorn calls this for each error raised in a callback, too."""
         if self._refusal is not None:
             self.refuse(self._refusal, "header-bytes")
         else:
@@ -229,10 +231,10 @@ class BoundedProtocol(HttpToolsProtocol):
     # -- bounds
 
     def check_times(self, now: float) -> None:
-        """End the connection when it has broken a bound on time."""
+        """Close the connection when it has exceeded a time bound."""
         bounds = self._bounds
         if self.transport.is_closing():
-            # What is unsent keeps a connection open, and the peer may never read it.
+            # Unsent data keeps a connection open, and the peer may never read it.
             if self._closing_since is None:
                 self._closing_since = now
             elif now - self._closing_since > bounds.unread_answer_seconds:
@@ -257,7 +259,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _check_body(self, now: float, took: float) -> None:
         bounds = self._bounds
         if self.flow.read_paused:
-            self._since += bounds.look_seconds  # it is the application that does not read on
+            self._since += bounds.look_seconds  # it is the application that does not continue to read
             return
         if took > bounds.whole_body_seconds:
             text = f"the body was not whole after {bounds.whole_body_seconds:g} s"
@@ -268,7 +270,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.refuse(ProblemError(Code.REQUEST_TIMEOUT, text), "body")
 
     def refuse(self, problem: ProblemError, reason: str) -> None:
-        """Answer with a problem if no other answer is under way, read no more, and close."""
+        """Answer with a problem if no other answer is in progress, stop reading, and close."""
         cycle = self.cycle
         waits_for_body = self._reading is _Reading.BODY and not (
             self.is_idle or cycle.response_started or self.pipeline
@@ -289,7 +291,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def end(self, reason: str) -> None:
-        """Close at once, whatever is unsent."""
+        """Close at once, even with unsent data."""
         metrics.http_connections_ended.labels(reason).inc()
         self._unset_keepalive_if_required()
         self._register.remove(self)
@@ -333,7 +335,7 @@ def bounded_protocol(bounds: ConnectionBounds) -> type[BoundedProtocol]:
 
 
 def server_config(app: Any, bounds: ConnectionBounds, **options: Any) -> Config:
-    """Return uvicorn's configuration of a server whose connections are bounded; ``options`` are further ones of uvicorn's."""
+    """Return uvicorn's configuration of a server whose connections are bounded; ``options`` are further uvicorn options."""
     return Config(
         app,
         http=bounded_protocol(bounds),
@@ -348,7 +350,8 @@ def server_config(app: Any, bounds: ConnectionBounds, **options: Any) -> Config:
 
 
 def fit_open_files(bounds: ConnectionBounds) -> ConnectionBounds:
-    """Raise this process's limit of open files as far as needed and allowed; the bounds, with as many connections as fit."""
+    """Raise this process's limit of open files as far as needed and allowed; return the bounds with the number of
+    connections that fit."""
     needed = bounds.most + _SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:

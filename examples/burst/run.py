@@ -127,13 +127,13 @@ class Story:
         return self.client.why(job)
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Wait; what does not come is told by the claim that follows."""
+        """Wait; what does not come is reported by the claim that follows."""
         ends = time.monotonic() + _SECONDS
         while not holds() and time.monotonic() < ends:
             time.sleep(0.2)
 
     def claim(self, sentence: str, expected: object, found: object) -> None:
-        """Texts hold where the one has the other in it."""
+        """Check that the one text is in the other."""
         holds = expected in found if isinstance(expected, str) and isinstance(found, str) else expected == found
         self.claims += 1
         self.wrong += not holds

@@ -38,7 +38,7 @@ _UP_SECONDS = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The jobs of one queue, all alike: gangs of ``members`` that take two CPUs each."""
+    """The jobs of one queue, all equivalent: gangs of ``members`` that take two CPUs each."""
 
     queue: str
     jobs: int
@@ -177,7 +177,7 @@ class Story:
         )
 
     def _take_back(self, workload: Workload) -> None:
-        """The queue submits its jobs; measured by the store's clock is when the last one of its guarantee had started."""
+        """Submit the queue's jobs; measure, by the store's clock, when the last one within its guarantee has started."""
         jobs = self.client.submit(workload.specs())
         guaranteed = self.watch.look()[workload.queue].guaranteed
         uses = self._until(lambda uses: uses[workload.queue].running >= guaranteed)
@@ -223,7 +223,8 @@ class Story:
 
 
 def workloads(pace: float, *, fast: bool) -> tuple[Workload, Workload, Workload]:
-    """Of greedy, research and product. Those of greedy last until all have asked; those of research until they are cancelled."""
+    """Return the workloads of greedy, research and product; greedy's last until all have submitted, research's until
+    they are cancelled."""
     greedy, product = (14.0, 8.0) if fast else (20.0, 12.0)
     return (
         Workload("greedy", 11, 1, greedy * pace, stop_seconds=1.0),
@@ -244,7 +245,7 @@ def sum_up(console: Console, claims: list[Claim]) -> int:
 
 
 def play(stage: Stage, console: Console, *, fast: bool) -> int:
-    """Bring everything up and tell the story; how many claims do not hold."""
+    """Bring everything up and run the steps; return how many claims do not hold."""
     console.print(f"starting Postgres, Redis, api, scheduler and two simulated clusters, {FLEET_CPUS} CPUs in all ...")
     began = time.monotonic()
     stage.start()

@@ -80,7 +80,7 @@ class Stage:
         return Client(self.url, self.key)
 
     def command(self, *words: str) -> str:
-        """What ``trainmaster WORDS`` prints here. Raises CalledProcessError."""
+        """Return what ``trainmaster WORDS`` prints here. Raises CalledProcessError."""
         done = subprocess.run([*_PROGRAM, *words], env=self._env, capture_output=True, text=True, check=True)
         return done.stdout.rstrip()
 
@@ -97,7 +97,7 @@ class Stage:
                 self._postgres.stop()
 
     def _make_clusters(self, database_url: str) -> None:
-        """The clusters with their agent's keys, and an admin's key; the queues are applied later, as a person would."""
+        """Create the clusters with their agent's keys, and an admin's key; the queues are applied later, as a person would."""
         keys = {name: "tmk_" + secrets.token_urlsafe(32) for name in NODES}
         for name, key in keys.items():
             private_file(self.folder / "keys" / name, key)

@@ -60,7 +60,7 @@ class Watch:
         self.most: dict[str, int] = defaultdict(int)
         """By queue: the most CPUs that it was seen to run on."""
         self._told: dict[str, int] = defaultdict(int)
-        """By job: the last of its events that was told."""
+        """By job: the last of its events that was shown."""
         self._client = client
         self._console = console
         self._live: Live | None = None
@@ -86,7 +86,7 @@ class Watch:
             self._live.stop()
 
     def look(self) -> dict[str, Use]:
-        """Look once at all jobs: tell what has happened since the last time, and show what each queue has."""
+        """Look once at all jobs: print what has happened since the last time, and show what each queue has."""
         jobs = list(self._client.jobs())
         self.jobs = {job.id: job for job in reversed(jobs)}  # they come newest first
         happened = []
@@ -104,7 +104,7 @@ class Watch:
         return uses
 
     def of(self, queue: str, *states: JobState) -> list[JobView]:
-        """The jobs of a queue in one of these states, the oldest first."""
+        """Return the jobs of a queue in one of these states, the oldest first."""
         return [job for job in self.jobs.values() if job.queue == queue and job.state in states]
 
     def _use(self, queue: str) -> Use:

@@ -7,7 +7,7 @@ from trainmaster import AsyncClient, EventView, JobView
 
 
 async def run(client: AsyncClient, queue: str, number: int) -> JobView:
-    """One job from its submission to its end, with its transitions as they happen."""
+    """Return one job from its submission to its end, with its transitions as they happen."""
     command = [sys.executable, "-c", f"print({number} ** 2)"]
     spec = {
         "name": f"square-{number}",

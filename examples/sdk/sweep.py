@@ -14,7 +14,7 @@ print("loss", round((rate - 0.01) ** 2 * 1e4 + abs(layers - 4), 3))
 
 
 def result(client: Client, job: str) -> float:
-    """The last number that a job has printed."""
+    """Return the last number that a job has printed."""
     output = "".join(piece.data for piece in client.logs(job) if isinstance(piece, LogPiece))
     return float(output.split()[-1])
 

@@ -37,7 +37,7 @@ def gradient(parameters: Vector, pictures: digits.Pictures, labels: digits.Label
 
 
 def accuracy(parameters: Vector, pictures: digits.Pictures, labels: digits.Labels) -> float:
-    """The part of the pictures whose digit is recognised."""
+    """Return the part of the pictures whose digit is recognised."""
     _, scores = _forward(parameters, pictures)
     return float((scores.argmax(axis=1) == labels).mean())
 

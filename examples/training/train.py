@@ -24,7 +24,7 @@ LEAST_ACCURACY = 0.90
 
 @dataclass(frozen=True)
 class Seat:
-    """This member's place in the gang, as its environment tells."""
+    """This member's place in the gang, as its environment says."""
 
     run: str
     rank: int
@@ -70,7 +70,7 @@ def launch(seat: Seat, steps: int) -> int:
 
 
 def gather(seat: Seat) -> dict[int, socket.socket]:
-    """Connections to all workers of this run, by rank."""
+    """Return connections to all workers of this run, by rank."""
     if seat.world < 2:
         raise ValueError("the gang needs a launcher and at least one worker")
     links: dict[int, socket.socket] = {}
@@ -109,7 +109,7 @@ def exchange(links: dict[int, socket.socket], parameters: model.Vector) -> list[
 
 
 def work(seat: Seat, steps: int) -> int:
-    """Every other rank: compute gradients on its own shard until the launcher says that it is over."""
+    """Compute gradients on the shard of this rank until the launcher ends the training; for every rank but 0."""
     pictures, labels, _, _ = digits.load()
     shard = slice(seat.rank - 1, None, seat.world - 1)
     pictures, labels = pictures[shard], labels[shard]

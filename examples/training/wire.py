@@ -16,7 +16,7 @@ class LinkError(Exception):
 
 
 def connect(address: tuple[str, int], timeout: float) -> socket.socket:
-    """A connection to ``address``, tried again until ``timeout`` seconds have passed: members start in any order."""
+    """Return a connection to ``address``, retried until ``timeout`` seconds have passed: members start in any order."""
     deadline = time.monotonic() + timeout
     while True:
         try:

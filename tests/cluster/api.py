@@ -66,7 +66,7 @@ class ApiClient:
         kind: str = "application/json",
         query: Query | None = None,
     ) -> Any:
-        """The answer as JSON, or as text where it is none; raises ``ApiError`` from status 400 on."""
+        """Return the answer as JSON, or as text where it is none; raises ``ApiError`` from status 400 on."""
         async with self._open().request(
             method,
             self.url + path,
@@ -88,7 +88,7 @@ class ApiClient:
         return answer
 
     async def patch(self, path: str, body: object, kind: str = "merge") -> Json:
-        """``kind`` is merge, strategic or json."""
+        """Send a patch of ``kind`` merge, strategic or json."""
         answer: Json = await self.request("PATCH", path, body, type_of_patch[kind])
         return answer
 
@@ -97,7 +97,7 @@ class ApiClient:
         return answer
 
     async def watch(self, path: str, version: str, query: Query | None = None) -> AsyncIterator[Json]:
-        """Events after a resource version, until the server ends the watch or the connection breaks."""
+        """Yield events after a resource version, until the server ends the watch or the connection breaks."""
         async with self._open().get(
             self.url + path,
             params={"watch": "1", "resourceVersion": version, **(query or {})},

@@ -58,7 +58,7 @@ class End(StrEnum):
 
     @property
     def waiting_reason(self) -> str | None:
-        """Why the container never starts, in the words of the kubelet."""
+        """The kubelet's reason why the container never starts."""
         return {End.IMAGE_ERROR: "ImagePullBackOff", End.CONFIG_ERROR: "CreateContainerConfigError"}.get(self)
 
 
@@ -70,7 +70,7 @@ class Exit:
     reason: str
     message: str = ""
     never_began: bool = False
-    """The runtime could not execute the command: then the start is told to have been in 1970."""
+    """The runtime could not execute the command: then the start is reported to have been in 1970."""
 
     @classmethod
     def of(cls, code: int) -> "Exit":
@@ -118,7 +118,7 @@ class Behaviour:
 
 
 def behaviour_of(container: dict[str, Any], annotations: dict[str, str] | None = None) -> Behaviour:
-    """The behaviour of a container of a pod's spec; raises ValueError for words after ``sim`` that mean nothing."""
+    """Return the behaviour of a container of a pod's spec; raises ValueError for words after ``sim`` that mean nothing."""
     if annotations and ANNOTATION in annotations:
         return parse(shlex.split(annotations[ANNOTATION]))
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
@@ -129,7 +129,7 @@ def behaviour_of(container: dict[str, Any], annotations: dict[str, str] | None =
 
 
 def parse(words: list[str]) -> Behaviour:
-    """The words after ``sim``."""
+    """Return the words after ``sim``."""
     steps: list[tuple[Step, str]] = []
     rest = list(words)
     while rest and rest[0] in _STEPS:

@@ -23,13 +23,13 @@ _KEY = "tmk_" + "x" * 32
 
 
 def helm() -> str | None:
-    """The program, or None where there is none."""
+    """Return the program, or None where there is none."""
     own = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/nonexistent") / "helm"
     return str(own) if own.exists() else shutil.which("helm")
 
 
 async def render(chart: str, release: str, namespace: str, *sets: str) -> list[dict[str, Any]]:
-    """All documents of a chart; ``sets`` as ``--set`` takes them."""
+    """Return all documents of a chart; ``sets`` as ``--set`` takes them."""
     program = helm()
     assert program is not None, "helm is needed"
     options = [word for one in sets for word in ("--set", one)]

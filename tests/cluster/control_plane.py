@@ -45,7 +45,7 @@ _USERS = {
 
 
 def assets(*programs: str) -> Path | None:
-    """The folder with these programs, etcd and an API server, or None where one is missing: tests that need it are skipped."""
+    """Return the folder with these programs, etcd and an API server, or None where one is missing: tests that need it are skipped."""
     folder = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/nonexistent")
     return folder if all((folder / name).exists() for name in (ETCD, API_SERVER, *programs)) else None
 
@@ -157,7 +157,7 @@ class ControlPlane:
         return plane
 
     def client(self, token: str | None = None, connections: int = 64) -> ApiClient:
-        """A client, the administrator's unless a token is given; the caller closes it."""
+        """Return a client, the administrator's unless a token is given; the caller closes it."""
         return ApiClient(self.url, self.ca_file, token or self.admin_token, connections)
 
     async def stop(self) -> None:
@@ -205,11 +205,11 @@ class ControlPlane:
             self.daemons[name].signal(signal.SIGCONT)
 
     def kubeconfig_for_token(self, token: str, namespace: str = "default", name: str | None = None) -> Path:
-        """A new kubeconfig; ``name`` is that of the file, without its suffix."""
+        """Return a new kubeconfig; ``name`` is that of the file, without its suffix."""
         return self._layout.kubeconfig(name or f"token-{secrets.token_hex(4)}", token, namespace)
 
     async def service_account_token(self, namespace: str, account: str, seconds: int = 3600) -> str:
-        """A token of an existing ServiceAccount, from the TokenRequest API; at least 600 s long."""
+        """Return a token of an existing ServiceAccount, from the TokenRequest API; at least 600 s long."""
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
@@ -220,13 +220,13 @@ class ControlPlane:
         return str(answer["status"]["token"])
 
     async def service_account_kubeconfig(self, namespace: str, account: str, seconds: int = 3600) -> Path:
-        """A kubeconfig that acts as the ServiceAccount, with the rights its role bindings give and no others."""
+        """Return a kubeconfig that acts as the ServiceAccount, with the rights its role bindings give and no others."""
         token = await self.service_account_token(namespace, account, seconds)
         return self.kubeconfig_for_token(token, namespace, f"{namespace}-{account}")
 
 
 def _etcd(folder: Path, url: str) -> list[str]:
-    """No fsync: the data of tests need not survive the machine."""
+    """Return the command of etcd, without fsync: the data of tests need not survive the machine."""
     return [
         f"--data-dir={folder / 'etcd'}",
         f"--listen-client-urls={url}",
@@ -280,7 +280,7 @@ def _scheduler(layout: _Layout) -> list[str]:
 
 
 def _controller_manager(layout: _Layout, node_grace_seconds: int) -> list[str]:
-    """Nodes are evicted at once rather than one in ten seconds, however many of a zone are away."""
+    """Return the command: nodes are evicted at once rather than one in ten seconds, however many of a zone are unreachable."""
     config = layout.kubeconfig(CONTROLLER_MANAGER, layout.tokens[CONTROLLER_MANAGER])
     return [
         f"--kubeconfig={config}",

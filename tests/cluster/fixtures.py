@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 
 def need_programs(whole_module: bool = False) -> Path:
-    """The folder of Kubernetes programs, or a skip: of a whole module, in one line, where it asks at its top."""
+    """Return the folder of Kubernetes programs, or a skip: of a whole module, in one line, where it asks at its top."""
     folder = assets(SCHEDULER, CONTROLLER_MANAGER, "kubectl")
     if folder is None:
         pytest.skip("KUBEBUILDER_ASSETS names no folder of Kubernetes programs", allow_module_level=whole_module)
@@ -60,7 +60,7 @@ class Cluster:
         return await self.api.post(self.pods, pod(name, *words, cpu=cpu, **spec))
 
     async def pod(self, name: str) -> dict[str, Any] | None:
-        """The pod, or None where there is none."""
+        """Return the pod, or None where there is none."""
         try:
             found: dict[str, Any] = await self.api.get(f"{self.pods}/{name}")
         except ApiError as error:
@@ -73,7 +73,7 @@ class Cluster:
         return {one["metadata"]["name"]: one["status"]["phase"] for one in (await self.api.get(self.pods))["items"]}
 
     async def until_phase(self, name: str, phase: str, seconds: float = 10) -> dict[str, Any]:
-        """The pod, once it is in that phase."""
+        """Return the pod, once it is in that phase."""
 
         async def reached() -> bool:
             found = await self.pod(name)
@@ -92,7 +92,7 @@ class Cluster:
 
 
 def pod(name: str, *words: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
-    """A pod with one container ``main``."""
+    """Return a pod with one container ``main``."""
     container = {"name": "main", "image": "sim", "command": ["sim", *words], "resources": {"requests": {"cpu": cpu}}}
     return {
         "apiVersion": "v1",
@@ -104,7 +104,7 @@ def pod(name: str, *words: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def open_cluster(plane: ControlPlane, lease_seconds: float | None = None) -> AsyncIterator[Cluster]:
-    """A new namespace in which pods can be made, and no nodes yet; afterwards the plane runs and is empty again."""
+    """Provide a new namespace in which pods can be made, and no nodes yet; afterwards the plane runs and is empty again."""
     namespace = f"test-{os.getpid()}-{next(_numbers)}"
     async with plane.client() as api:
         await api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})

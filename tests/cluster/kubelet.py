@@ -1,6 +1,6 @@
 """Plays kubelet for any number of nodes of one API server: pods start, behave as their commands say, and end.
 
-It never trusts the API server about what runs: its own books (``starts``, ``living``) are the world that tests compare with.
+It never trusts the API server about what runs: its own records (``starts``, ``living``) are the world that tests compare with.
 What containers may be told to do is in ``tests.cluster.behaviour``.
 """
 
@@ -56,7 +56,7 @@ class Kubelet:
 
     @classmethod
     async def start(cls, plane: ControlPlane, lease_seconds: float | None = None) -> "Kubelet":
-        """With ``lease_seconds``, nodes prove so often that they live; needed where the plane's nodes have a short grace."""
+        """Start it; with ``lease_seconds``, nodes renew their leases that often, for planes whose nodes have a short grace."""
         kubelet = cls(plane)
         await kubelet._logs.start(plane.certificates)
         kubelet._spawn(kubelet._follow())
@@ -85,11 +85,11 @@ class Kubelet:
     # What tests look at and do
 
     def living(self, selector: Selector = None) -> list[Life]:
-        """Pods with a living container, whatever the API server says of them."""
+        """Return pods with a living container, whatever the API server says of them."""
         return chosen(self._living.values(), selector)
 
     def started(self, selector: Selector = None) -> list[Life]:
-        """Of all starts, those chosen."""
+        """Return the chosen ones of all starts."""
         return chosen(self.starts, selector)
 
     def open_gate(self, name: str) -> None:
@@ -97,7 +97,7 @@ class Kubelet:
         self._gates[name].set()
 
     def freeze(self, *nodes: str) -> None:
-        """These nodes, all unless some are named, neither start, end nor report anything; what runs there runs on."""
+        """Stop these nodes, by default all, from starting, ending and reporting; what runs there continues."""
         for node in nodes or list(self._awake):
             self._awake[node].clear()
 
@@ -106,7 +106,7 @@ class Kubelet:
             self._awake[node].set()
 
     def crash(self, *nodes: str) -> None:
-        """These machines go down: their containers end, and nobody says so. The control plane finds out by their leases."""
+        """Let these machines go down: their containers end without a report. The control plane finds out by their leases."""
         for node in nodes:
             self._awake[node].clear()
             self._down.add(node)
@@ -129,7 +129,7 @@ class Kubelet:
             self._awake[node].set()
         for pod in [pod for pod in self._crashed if pod.node in nodes]:
             self._crashed.remove(pod)
-            self._of_pod[pod.uid] = [self._spawn(self._bury(pod, lost=True))]
+            self._of_pod[pod.uid] = [self._spawn(self._delete_ended(pod, lost=True))]
 
     def write_log(self, namespace: str, pod: str, text: str, container: str | None = None) -> None:
         """Add lines to the log of a pod's container, the first unless one is named."""
@@ -159,7 +159,7 @@ class Kubelet:
         await self._create_nodes([name], Shape(allocatable or {}, labels or {}, taints))
 
     async def remove_node(self, name: str) -> None:
-        """The machine is gone, and its object too; its containers end without a word."""
+        """Remove the machine and its object; its containers end without a report."""
         del self._awake[name]
         self._unready.discard(name)
         for pod in [pod for pod in self._pods.values() if pod.node == name]:
@@ -252,10 +252,10 @@ class Kubelet:
             return
         self._pods[uid] = self._by_name[sandbox.namespace, sandbox.name] = sandbox
         lost = status.get("phase") == "Running"
-        self._of_pod[uid] = [self._spawn(self._bury(sandbox, lost) if over or lost else self._live(sandbox))]
+        self._of_pod[uid] = [self._spawn(self._delete_ended(sandbox, lost) if over or lost else self._live(sandbox))]
 
     def _mark_gone(self, pod: Sandbox) -> None:
-        """Containers of a pod that vanished from the API server are ended as after a deletion, with its grace period."""
+        """End containers of a pod that vanished from the API server as after a deletion, with its grace period."""
         pod.gone = True
         pod.deleted.set()
         pod.changed.set()
@@ -286,15 +286,15 @@ class Kubelet:
                 await self._run(pod)
         elif not pod.deleted.is_set():
             await self._report(pod, status_patch(pod))
-            await self._reap(pod)
+            await self._delete_ended(pod)
             if pod.overdue:
                 await self._report(pod, status_patch(pod))
         if pod.life is None and not pod.overdue and not pod.forced:
             await self._report(pod, never_ran_patch(pod))
-        await self._bury(pod)
+        await self._delete_ended(pod)
 
     async def _fail_to_start(self, pod: Sandbox) -> None:
-        """The runtime cannot execute the command: the pod never runs."""
+        """Report that the runtime cannot execute the command: the pod never runs."""
         pod.begin()
         for container in pod.containers:
             pod.end(container, NO_SUCH_COMMAND)
@@ -315,8 +315,8 @@ class Kubelet:
             _, alive = await asyncio.wait(alive, return_when=asyncio.FIRST_COMPLETED)
             await self._report(pod, status_patch(pod))
 
-    async def _bury(self, pod: Sandbox, lost: bool = False) -> None:
-        """What is left of a pod whose containers have ended: its object, once deletion was asked for."""
+    async def _delete_ended(self, pod: Sandbox, lost: bool = False) -> None:
+        """Delete the object of a pod whose containers have ended, if its deletion was requested."""
         if lost:
             await self._report(pod, lost_patch(pod))
         await pod.deleted.wait()
@@ -355,7 +355,7 @@ class Kubelet:
         await self._insist(pod, "PATCH", f"{pod.path}/status", patch, "application/strategic-merge-patch+json")
 
     async def _insist(self, pod: Sandbox, method: str, path: str, body: dict[str, Any], kind: str) -> None:
-        """Until the API server has it, or knows the pod no more; a frozen node says nothing."""
+        """Retry until the API server has it, or does not know the pod any more; a frozen node reports nothing."""
         while not pod.gone:
             await self._awake[pod.node].wait()
             try:

@@ -25,7 +25,7 @@ def node_path(name: str) -> str:
 
 
 def node_object(name: str, shape: Shape, port: int) -> dict[str, Any]:
-    """A node that is ready from its creation on and whose logs are served at ``port`` of loopback."""
+    """Return a node that is ready from its creation on and whose logs are served at ``port`` of loopback."""
     resources = ALLOCATABLE | dict(shape.allocatable)
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     return {

@@ -13,12 +13,12 @@ def rfc3339(when: datetime) -> str:
 
 
 def status_patch(pod: Sandbox) -> dict[str, Any]:
-    """A strategic merge patch: conditions are merged by type, and another pod of the same name is refused by uid."""
+    """Return a strategic merge patch: conditions are merged by type, and another pod of the same name is refused by uid."""
     return {"metadata": {"uid": pod.uid}, "status": _status(pod)}
 
 
 def lost_patch(pod: Sandbox) -> dict[str, Any]:
-    """For a pod that ran when its machine went down, as its kubelet reports it once the machine is up: exit code 255, Unknown."""
+    """Return the patch for a pod that ran when its machine went down, as its kubelet reports it later: exit code 255, Unknown."""
     now = rfc3339(datetime.now(UTC))
     containers = [
         _container_status(pod, one)
@@ -42,7 +42,7 @@ def lost_patch(pod: Sandbox) -> dict[str, Any]:
 
 
 def never_ran_patch(pod: Sandbox) -> dict[str, Any]:
-    """For a pod that was deleted before its containers began: the kubelet makes up an end, without a time."""
+    """Return the patch for a pod that was deleted before its containers began: the kubelet invents an end, without a time."""
     ended = {
         "exitCode": 137,
         "reason": "ContainerStatusUnknown",

@@ -17,12 +17,13 @@ _PORTS = range(20_000, 32_000)
 
 
 def _die_with_parent() -> None:
-    """A killed test run can stop nothing: the kernel does. It counts the thread that started the process as its parent."""
+    """Let the kernel end this process with its parent, as a killed test run cannot. The parent is the thread that
+    started the process."""
     _libc.prctl(_PR_SET_PDEATHSIG, SIGKILL)
 
 
 def reserve_port() -> int:
-    """A loopback port nobody listens on."""
+    """Return a loopback port nobody listens on."""
     while True:
         port = random.choice(_PORTS)
         with socket.socket() as probe:
@@ -87,7 +88,7 @@ class Daemon:
             await eventually(gone)
 
     def last_words(self, lines: int = 15) -> str:
-        """The end of the log, for messages."""
+        """Return the end of the log, for messages."""
         if not self.log.exists():
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

@@ -29,7 +29,7 @@ async def exit_of(pod: Sandbox, container: Container, gates: Mapping[str, asynci
 
 
 async def _interrupted(asked: asyncio.Event, until: asyncio.Event | float) -> bool:
-    """Wait for an event, or so many seconds; true when the container was asked to end before."""
+    """Wait for an event, or for the given seconds; true when the container was asked to end before."""
     if isinstance(until, float):
         with suppress(TimeoutError):
             await asyncio.wait_for(asked.wait(), until)

@@ -37,7 +37,7 @@ def chosen(lives: Iterable[Life], selector: Selector) -> list[Life]:
 
 
 def overlaps(lives: Iterable[Life], key: Callable[[Life], object]) -> list[tuple[Life, Life]]:
-    """Neighbours of the same key where the second started before the first had ended: two copies of one thing."""
+    """Return neighbours of the same key where the second started before the first had ended: two copies of one thing."""
     by_key: dict[object, list[Life]] = {}
     for life in lives:
         by_key.setdefault(key(life), []).append(life)
@@ -68,7 +68,7 @@ class Container:
     log: list[tuple[datetime, str]] = field(default_factory=list)
 
     def is_lost(self) -> bool:
-        """Looked at anew each time: machines go down while their output is read."""
+        """Return whether the machine is lost, read again each time: machines go down while their output is read."""
         return self.lost
 
     def write(self, text: str) -> None:
@@ -157,7 +157,7 @@ class Sandbox:
         return all(one.exit is not None for one in self.containers)
 
     def begin(self) -> Life:
-        """All containers start now."""
+        """Start all containers."""
         self.started = datetime.now(UTC)
         for container in (*self.init_containers, *self.containers):
             container.started = self.started

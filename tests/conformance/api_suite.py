@@ -32,7 +32,7 @@ class Scene:
 
 @dataclass
 class Copy:
-    """What a watch tells, as a sink."""
+    """What a watch reports, as a sink."""
 
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     lists: int = 0

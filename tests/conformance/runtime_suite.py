@@ -5,6 +5,7 @@ whether they live. Every lab has the same cluster: two nodes of 4 CPU and 8 GiB 
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,13 +32,13 @@ class Does(Enum):
     DIE_BY_SIGNAL = auto()
     PRINT = auto()
     RUN = auto()
-    """Until it is told to end; it then ends at once, with an error."""
+    """Until it is asked to end; it then ends at once, with an error."""
     RUN_STUBBORNLY = auto()
     """Until it is killed: it does not heed SIGTERM."""
     LEAVE_IN_PEACE = auto()
-    """Runs until it is told to end, and then succeeds."""
+    """Runs until it is asked to end, and then succeeds."""
     SAVE_STATE = auto()
-    """Runs until it is told to end; at the signal to save its state it says so and goes on."""
+    """Runs until it is asked to end; at the signal to save its state it says so and goes on."""
     WAIT_FOR_GATE = auto()
     """Succeeds once the lab opens the gate of its run."""
     FAIL_AT_FIRST = auto()
@@ -89,25 +90,25 @@ class Lab(Protocol):
         ...
 
     async def restart(self) -> None:
-        """Drops the runtime and opens another one on the same records; members notice nothing."""
+        """Drop the runtime and open another one on the same records; members notice nothing."""
         ...
 
     def template(self, run: str, behaviour: Behaviour) -> dict[str, Any]:
-        """A member's template, in wire form, that makes it behave so."""
+        """Return a member's template, in wire form, that makes it behave so."""
         ...
 
     def open_gate(self, run: str) -> None: ...
 
     def living(self, run: str) -> int:
-        """How many members of the run live, as the world and not as the runtime sees it."""
+        """Return how many members of the run live, as the world and not as the runtime sees it."""
         ...
 
     def ready(self, run: str) -> int:
-        """How many members have begun to behave as told; before that a stubborn one may still be meek."""
+        """Return how many members behave as told by now; before that a stubborn one may still stop when asked."""
         ...
 
     def now(self) -> float:
-        """The clock that ``Runtime.renew`` counts on."""
+        """Return the clock that ``Runtime.renew`` counts on."""
         ...
 
 
@@ -126,7 +127,7 @@ class Part:
 
 
 async def eventually(condition: Callable[[], bool], what: str, within: float = PATIENCE) -> None:
-    """Looks until ``condition`` holds. The only place where tests let time pass."""
+    """Look until ``condition`` holds. The only place where tests let time pass."""
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
@@ -134,7 +135,7 @@ async def eventually(condition: Callable[[], bool], what: str, within: float = P
 
 
 async def until(lab: Lab, run: str, condition: Callable[[RunStatus], bool], within: float = PATIENCE) -> RunStatus:
-    """Waits on the runtime's own word until the status of ``run`` meets ``condition``."""
+    """Wait on the runtime's own word until the status of ``run`` meets ``condition``."""
     deadline = time.monotonic() + within
     while True:
         status = lab.runtime.held()[run]
@@ -161,7 +162,7 @@ def start_run(
     disconnect: float | None = None,
     **spec: Any,
 ) -> StartRun:
-    """A run made of ``parts``; ``spec`` has further fields of the specification, in wire form."""
+    """Return a run made of ``parts``; ``spec`` has further fields of the specification, in wire form."""
     job = run.rpartition("-r")[0]
     roles = [
         {
@@ -189,7 +190,7 @@ def start_run(
 def stop_run(
     run: str, cause: StopCause = StopCause.CANCEL, grace: float = 10.0, generation: int = 2, *, save: float = 0.0
 ) -> StopRun:
-    """``save``: seconds that members have to save their state before they are told to end."""
+    """Return the order. ``save``: seconds that members have to save their state before they are asked to end."""
     return StopRun(
         run=run,
         generation=generation,
@@ -205,24 +206,24 @@ def resize_run(run: str, size: int, generation: int = 2, grace: float = 10.0) ->
 
 
 def placed(status: RunStatus) -> int:
-    """How many members have places, those that still have to leave included."""
+    """Return how many members have places, those that still have to leave included."""
     return sum(count for roles in (status.placement or {}).values() for count in roles.values())
 
 
 def restarts(status: RunStatus, role: str = "worker") -> list[int]:
-    """How often each member of a role has started again."""
+    """Return how often each member of a role has restarted."""
     return [one.restarts for one in status.members if one.role == role]
 
 
 def has_failed_once(lab: Lab, run: str) -> bool:
-    """Whether the only member of a run has ended, and waits to start again."""
+    """Return whether the only member of a run has ended, and waits to restart."""
     members = lab.runtime.held()[run].members
     is_known = lab.runtime.held()[run].state is RunState.RUNNING
     return is_known and lab.living(run) == 0 and [one.state for one in members] == ["pending"]
 
 
 def is_at(size: int) -> Callable[[RunStatus], bool]:
-    """Whether a run has come to a size: none has still to leave, and none to start."""
+    """Return a test whether a run has reached a size: no member has still to leave or to start."""
     return lambda status: (
         status.sizes == {"worker": size}
         and placed(status) == size
@@ -268,7 +269,7 @@ class RuntimeConformance:
         await until_state(lab, A, RunState.RUNNING)
         await lab.runtime.start(start_run(lab, B, Part(RUNS, count=5)))
         status = await until_state(lab, B, RunState.PENDING)
-        assert "room" in status.message
+        assert re.search(r"\b5( of 5)? members", status.message)
         assert lab.living(B) == 0
 
     async def test_a_waiting_run_starts_when_room_comes(self, lab: Lab) -> None:

@@ -1,6 +1,6 @@
 """The scene of the fault tests on Kubernetes: the whole dispatcher, and clusters with real control planes and agent processes.
 
-Each cluster is a ``Site``. Whatever the product says is compared with two other witnesses: the books of the kubelet, which are what
+Each cluster is a ``Site``. Whatever the product says is compared with two other witnesses: the kubelet's records, which are what
 really ran, and the objects in the API server.
 """
 
@@ -63,7 +63,7 @@ class Site:
         self.installed = installed
 
     async def objects(self, kind: str, run: str | None = None) -> list[dict[str, Any]]:
-        """Return what there is of a kind; ``records`` are in the agent's namespace, all others in that of the jobs."""
+        """Return what exists of a kind; ``records`` are in the agent's namespace, all others in that of the jobs."""
         selectors = ["trainmaster.dev/anchor"] if kind == "records" else []
         selectors += [] if run is None else [f"{RUN_LABEL}={run}"]
         query = {"labelSelector": ",".join(selectors)}
@@ -71,7 +71,7 @@ class Site:
         return [one for one in items if one["metadata"]["name"] not in _NOT_OURS]
 
     async def left(self) -> dict[str, list[str]]:
-        """What there is of runs, by kind."""
+        """Return what exists of runs, by kind."""
         found = {kind: [one["metadata"]["name"] for one in await self.objects(kind)] for kind in (*_KINDS, "records")}
         return {kind: names for kind, names in found.items() if names}
 
@@ -87,11 +87,11 @@ class Site:
             raise AssertionError(f"leaked: {await self.left()}") from error
 
     def starts(self, run: str) -> Counter[str]:
-        """How often each member of a run has started."""
+        """Return how often each member of a run has started."""
         return Counter(life.name for life in self.kubelet.started({RUN_LABEL: run}))
 
     def doubled(self) -> list[tuple[Life, Life]]:
-        """Members that lived twice at one moment."""
+        """Return members that lived twice at one moment."""
         return overlaps(self.kubelet.starts, key=lambda life: (life.namespace, life.name))
 
     def living(self, run: str) -> list[Life]:
@@ -108,7 +108,7 @@ class Site:
                     return
 
     async def apply(self, method: str, path: str, body: object = None) -> None:
-        """A change by hand; that it is done already is no error."""
+        """Make a change by hand; if it was made already, that is no error."""
         try:
             await self.api.request(method, path, body)
         except ApiError as error:
@@ -117,7 +117,7 @@ class Site:
 
 
 def path_of(kind: str, name: str = "") -> str:
-    """Where objects of a kind are: in the namespace of the jobs, but for records."""
+    """Return the path of objects of a kind: in the namespace of the jobs, except for records."""
     if kind == "records":
         return f"{_RECORDS}{'/' if name else ''}{name}"
     return f"{_KINDS[kind]}/namespaces/{JOBS}/{kind}{'/' if name else ''}{name}"
@@ -149,7 +149,7 @@ class Scene:
         return sorted((await self.job(job)).runs, key=lambda run: run.attempt)
 
     async def until_job(self, job: str, *states: str, within: float = PATIENCE) -> JobView:
-        """The job, once it is in one of these states."""
+        """Return the job, once it is in one of these states."""
         ends = time.monotonic() + within
         while True:
             found = await self._job(job)
@@ -194,13 +194,13 @@ class Scene:
     # -- agents
 
     def process(self, agent: str) -> "subprocess.Popen[bytes]":
-        """The process of ``agent-NAME`` or of a replica."""
+        """Return the process of ``agent-NAME`` or of a replica."""
         process = self.stage.children[agent].process
         assert process is not None
         return process
 
     def kill(self, agent: str) -> None:
-        """kill -9."""
+        """Send SIGKILL."""
         process = self.process(agent)
         process.kill()
         process.wait()
@@ -209,7 +209,7 @@ class Scene:
         self.stage.children[agent].start()
 
     def replica(self, site: str, name: str) -> None:
-        """One more agent of the same cluster."""
+        """Start one more agent of the same cluster."""
         cluster = next(one for one in self.stage.clusters if one.name == site)
         self.stage.add(name, self.stage.agent_command(cluster))
 
@@ -217,7 +217,7 @@ class Scene:
         return self.stage.children[agent].log.read_text(errors="replace")
 
     async def until_said(self, agent: str, words: str, within: float = PATIENCE) -> float:
-        """Seconds until the agent's log holds these words."""
+        """Return the seconds until the agent's log contains these words."""
         began = time.monotonic()
         await until(lambda: words in self.log(agent), f"{agent} says {words!r}", within)
         return time.monotonic() - began
@@ -231,7 +231,7 @@ class Scene:
 
 
 def a_gang(name: str, size: int, *words: str, cpu: str = "1", role: Mapping[str, Any] | None = None, **job: Any) -> Any:
-    """A job of ``size`` members that do ``sim WORDS``."""
+    """Return a job of ``size`` members that do ``sim WORDS``."""
     template = {"image": "sim", "command": ["sim", *words], "resources": {"cpu": cpu}}
     worker = {"name": "worker", "replicas": size, "template": template, **(role or {})}
     return {"name": name, "queue": "default", "roles": [worker], **job}
@@ -272,7 +272,7 @@ async def open_scene(
 
 
 async def kubectl(site: Site, *words: str) -> str:
-    """What a person does by hand; the output. Does not wait for deletions to end."""
+    """Run kubectl as a person would; return the output. Does not wait for deletions to end."""
     program = need_programs() / "kubectl"
     wait = ("--wait=false",) if words[0] == "delete" else ()
     process = await asyncio.create_subprocess_exec(

@@ -22,7 +22,7 @@ def exit_of(found: dict[str, Any]) -> tuple[int, str]:
 
 
 async def kubectl(cluster: Cluster, *arguments: str) -> str:
-    """What it prints; fails the test where it fails."""
+    """Return what kubectl prints; fails the test if kubectl fails."""
     process = await asyncio.create_subprocess_exec(
         str(PROGRAMS / "kubectl"),
         f"--kubeconfig={cluster.plane.kubeconfig}",

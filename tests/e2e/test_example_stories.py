@@ -37,7 +37,7 @@ class Story:
         return self._output.read_text()
 
     def left_behind(self) -> list[str]:
-        """The example's own folder, and processes that were told of it; a lock of the Postgres package is the machine's."""
+        """Return the example's own folder, and processes that were told of it; a lock of the Postgres package is the machine's."""
         files = [str(path) for path in self.temporary.glob("trainmaster-*")]
         processes = [
             " ".join(process.info["cmdline"])

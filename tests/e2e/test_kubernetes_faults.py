@@ -29,7 +29,7 @@ MOMENTS = [
 
 
 async def one_kill(scene: Scene, number: int, kind: str, count: int) -> tuple[int, int, int]:
-    """Kill the agent once so many objects are there and start it again: starts, runs, returned runs."""
+    """Kill the agent once the given number of objects exists and start it again: starts, runs, returned runs."""
     site = scene.site
     gate = f"gate-{number}"
     if kind == "dispatched":
@@ -80,10 +80,10 @@ async def test_a_gang_starts_once_whenever_its_agent_is_killed(tmp_path: Path, p
 
 
 async def test_a_gang_that_nearly_fills_its_quota_is_completed_by_the_agent_that_comes_after(tmp_path: Path) -> None:
-    """What is there of it already counts as used, and must not be held against the rest.
+    """The existing part of a gang already counts as used, and must not be subtracted again from the quota that is left.
 
-    The quota has room for 32 more, as many as the agent asks for at a time: what was cut off while it was created stays counted until
-    Kubernetes counts anew, which may take five minutes.
+    The quota has room for 32 more, as many as the agent creates at a time: a creation that was cut off stays counted
+    until Kubernetes recounts, which may take five minutes.
     """
     async with open_scene(tmp_path, NODES) as scene:
         site = scene.site

@@ -22,7 +22,7 @@ NODE = {"cpu": "16", "memory": "64Gi", "pods": "110"}
 
 
 async def check_end(scene: Scene, jobs: dict[str, int]) -> str:
-    """Every job has succeeded, each member started once and in one run only, and nothing is left; the words for it."""
+    """Return every job has succeeded, each member started once and in one run only, and nothing is left; the words for it."""
     returned = runs = 0
     for job, members in jobs.items():
         done = await scene.until_job(job, "succeeded", "failed", "cancelled")
@@ -114,7 +114,7 @@ async def test_when_one_of_two_clusters_is_full_or_away_jobs_go_to_the_other(tmp
 
 
 async def test_changes_are_seen_after_the_api_server_has_forgotten_the_place_of_a_watch(tmp_path: Path) -> None:
-    """The agent stands still while things change and the API server starts anew: its watches then get 410."""
+    """The agent stands still while things change and the API server starts again: its watches then get 410."""
     async with open_scene(tmp_path, {"north": (2, NODE)}) as scene:
         site = scene.site
         ends = await scene.submit(a_gang("ends", 3, "gate", "ends"))
@@ -139,7 +139,7 @@ async def test_changes_are_seen_after_the_api_server_has_forgotten_the_place_of_
         site.kubelet.open_gate("mends")
         done = await scene.until_job(mends, "succeeded", "failed")
         assert done.state == "succeeded"
-        lost = scene.log("agent-north").count("are listed anew")
+        lost = scene.log("agent-north").count("listing all ")
         assert lost, "no watch was told 410"
         assert site.starts(run) == {f"{run}-worker-0": 1, f"{run}-worker-1": 2, f"{run}-worker-2": 1}
         assert not site.doubled()

@@ -18,13 +18,13 @@ if helm() is None:
 NODES = {"north": (2, {"cpu": "128", "memory": "512Gi", "pods": "250"})}
 LEASE = "10s"
 """As it is by default."""
-ACTS = "this agent acts now"
+ACTS = "this replica holds the lease and acts now"
 FIRST, SECOND = "agent-north", "agent-north-b"
 
 
 async def open_second(scene: Scene) -> None:
     scene.replica("north", SECOND)
-    await scene.until_said(SECOND, "another replica acts:")
+    await scene.until_said(SECOND, "waiting for the lease, which another replica holds:")
 
 
 async def check_end(scene: Scene, jobs: dict[str, int]) -> str:
@@ -43,7 +43,7 @@ async def check_end(scene: Scene, jobs: dict[str, int]) -> str:
 
 
 async def creating(scene: Scene) -> tuple[str, str, set[str]]:
-    """A second replica waits, a gang of 10 runs, one of 200 has 60 pods: both jobs, and the pods of the first."""
+    """Return a second replica waits, a gang of 10 runs, one of 200 has 60 pods: both jobs, and the pods of the first."""
     site = scene.site
     await open_second(scene)
     steady = await scene.submit(a_gang("steady", 10, "gate", "end"))

@@ -34,7 +34,7 @@ RACK = "topology.example.com/rack"
 
 @asynccontextmanager
 async def agent(cluster: Cluster, scheduler: str, **config: Any) -> AsyncIterator[KubernetesRuntime]:
-    """A runtime that acts as the chart's ServiceAccount."""
+    """Provide a runtime that acts as the chart's ServiceAccount."""
     installed = await install_agent(cluster.plane, "north")
     data = {**installed.config, "tombstone": "1s", **config}
     data["placement"] = {**data.get("placement", {}), "scheduler": scheduler}
@@ -74,7 +74,7 @@ async def until(runtime: KubernetesRuntime, holds: Callable[[RunStatus], bool], 
 
 
 async def nothing_is_left(cluster: Cluster, runtime: KubernetesRuntime) -> None:
-    """After the end is told: no object of the run is in the API server any more."""
+    """After the end is acknowledged: no object of the run is in the API server any more."""
     await runtime.forget(RUN)
     kinds = (
         ("api/v1", "pods"),

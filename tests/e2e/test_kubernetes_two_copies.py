@@ -1,7 +1,7 @@
 """Kubernetes agents without their records, and two with one key, on a real control plane: no two copies of a member ever live at once.
 
 The members ignore SIGTERM and live until they are killed, so that a copy that is started too early meets them. What lives is read from
-the books of the kubelet.
+the kubelet's records.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ if helm() is None:
 
 ROUNDS = int(os.environ.get("TRAINMASTER_ROUNDS", "1"))
 """How often each scenario is played."""
+ACTS = "this replica holds the lease and acts now"
 NODES = {"north": (2, {"cpu": "4", "memory": "16Gi", "pods": "50"})}
 SIZE, GRACE = 4, "2s"
 AGENT, RIVAL = "agent-north", "rival-north"
@@ -37,7 +38,7 @@ _numbers = itertools.count()
 
 
 def seat_of(life: Life) -> tuple[str, str, str]:
-    """Which member of which job it is, whatever the run."""
+    """Return the member and the job, whatever the run."""
     labels = life.labels
     return labels[RUN_LABEL].rpartition("-r")[0], labels[LABEL_ROLE], labels[LABEL_INDEX]
 
@@ -57,7 +58,7 @@ async def delete_the_records(scene: Scene) -> None:
 
 
 async def delete_records_and_lease(scene: Scene) -> None:
-    """Nothing is left by which the next agent could know that it is the one before."""
+    """Delete everything by which the next agent could recognise its predecessor."""
     scene.kill(AGENT)
     for record in await scene.site.objects("records"):
         await scene.site.apply("DELETE", path_of("records", record["metadata"]["name"]))
@@ -68,7 +69,7 @@ async def delete_records_and_lease(scene: Scene) -> None:
 
 
 async def move_the_records(scene: Scene) -> None:
-    """The agent is told of another namespace for its records: those that it has stay where they are."""
+    """Configure another namespace for the agent's records: the existing ones stay where they are."""
     scene.kill(AGENT)
     child = scene.stage.children[AGENT]
     child.command = await in_other_namespace(scene, f"records-{next(_numbers)}", lease=False)
@@ -76,7 +77,7 @@ async def move_the_records(scene: Scene) -> None:
 
 
 async def in_other_namespace(scene: Scene, namespace: str, *, lease: bool) -> list[str]:
-    """The command of an agent with its records, and perhaps its lease, in a namespace of its own, where it has the same rights."""
+    """Return the command of an agent with its records, and perhaps its lease, in a namespace of its own with the same rights."""
     api, roles = scene.site.api, "/apis/rbac.authorization.k8s.io/v1/namespaces"
     await api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
     for kind in ("roles", "rolebindings"):
@@ -119,7 +120,7 @@ async def drain(scene: Scene, job: str) -> None:
 
 
 async def preempt(scene: Scene, job: str) -> None:
-    """Another job of a higher class takes the room, and is cancelled once it has it."""
+    """Submit a job of a higher class that takes the capacity, and cancel it once it has it."""
     other = await scene.submit(a_gang("urgent", SIZE, "run", cpu="2", priorityClass="high"))
     await scene.until_job(other, "running")
     await act(scene, lambda client: client.cancel(other))
@@ -152,7 +153,7 @@ async def test_a_job_whose_agent_lost_its_records_runs_once_at_a_time(
                 job = await scene.submit(a_gang(name, SIZE, "stubborn", cpu="2", stopGrace=GRACE))
                 await scene.until_job(job, "running")
                 await loss(scene)
-                await scene.until_said(AGENT, "this agent acts now")
+                await scene.until_said(AGENT, ACTS)
                 await scene.until_cluster("north", lambda cluster: cluster.state == "ready")
                 await action(scene, job)
                 if action is not cancel:
@@ -179,7 +180,7 @@ async def test_two_agents_with_one_key_do_not_take_turns(tmp_path: Path) -> None
                 scene.kill(
                     AGENT
                 )  # the second is served once the first has been silent for a lease, and takes all of it over
-                await until(lambda rival=rival: "this agent acts now" in scene.log(rival), "the rival acts")  # type: ignore[misc]
+                await until(lambda rival=rival: ACTS in scene.log(rival), "the rival acts")  # type: ignore[misc]
                 await scene.until_cluster("north", lambda cluster: cluster.orphaned_runs == 1)
                 await asyncio.sleep(orphans._PATIENCE + 2)
                 assert {life.uid for life in scene.site.kubelet.living()} == lives, (

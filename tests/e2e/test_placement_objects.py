@@ -63,13 +63,13 @@ async def start(folder: Path, **flags: list[str]) -> ControlPlane:
 
 @asynccontextmanager
 async def agent_of(plane: ControlPlane) -> AsyncIterator[ApiServer]:
-    """The product's own client."""
+    """Provide the product's own client."""
     async with ApiServer(await open_access(plane.kubeconfig)) as api:
         yield api
 
 
 async def apply_crds(api: ApiClient) -> None:
-    """All of them, where they are not there yet; return once they are served."""
+    """Apply all of them if they do not exist yet; return once they are served."""
     for path in sorted(CRDS.iterdir()):
         for crd in yaml.safe_load_all(path.read_text()):
             try:
@@ -87,7 +87,7 @@ async def apply_crds(api: ApiClient) -> None:
 
 
 def holds(stored: object, written: object) -> bool:
-    """Whether all that was written is stored as it was; the server may add to mappings."""
+    """Return whether all that was written is stored unchanged; the server may add to mappings."""
     if isinstance(written, dict) and isinstance(stored, dict):
         return all(name in stored and holds(stored[name], value) for name, value in written.items())
     if isinstance(written, list) and isinstance(stored, list):

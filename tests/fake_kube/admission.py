@@ -132,7 +132,7 @@ def check_form(resource: Resource, namespace: str, body: Object) -> None:
 
 
 def _check_identity(resource: Resource, metadata: Object, held: Object) -> None:
-    """That the change is meant for this object, in this state."""
+    """Check that the change is meant for this object, in this state."""
     name, version = held["name"], metadata.get("resourceVersion")
     if metadata.get("name", name) != name:
         raise ApiError(400, f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})")

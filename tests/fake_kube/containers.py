@@ -31,7 +31,7 @@ class Exit:
     reason: str = ""
     message: str = ""
     never_began: bool = False
-    """The runtime could not execute the command: then the start is told to have been in 1970."""
+    """The runtime could not execute the command: then the start is reported to have been in 1970."""
 
     @property
     def told(self) -> str:
@@ -69,7 +69,7 @@ class Script:
 
     @property
     def exit_at_once(self) -> Exit | None:
-        """How it ends by itself right after its start, if it does."""
+        """The exit right after its start, if the container ends by itself."""
         match self.word:
             case "succeed" | "print":
                 return Exit(0)
@@ -86,7 +86,7 @@ class Script:
 
     @property
     def exit_at_deletion(self) -> Exit | None:
-        """How it answers SIGTERM; one that does not answer is killed when its grace is over."""
+        """The exit after SIGTERM; None if it ignores SIGTERM and is killed when its grace is over."""
         match self.word:
             case "stubborn":
                 return None
@@ -97,7 +97,7 @@ class Script:
 
 
 def report_waiting(pod: Object, script: Script) -> None:
-    """The node has taken the pod, and its container cannot start."""
+    """Report that the node has taken the pod, and its container cannot start."""
     reason, message = _NEVER_STARTS[script.word]
     _report_taken(pod)
     _report_containers(pod, {"waiting": {"reason": reason, "message": message}}, ready=False)
@@ -114,7 +114,7 @@ def report_running(pod: Object, address: str, began: datetime) -> None:
 
 
 def report_ended(pod: Object, how: Exit, began: datetime) -> None:
-    """All containers have ended; those beside the first ended well."""
+    """Report that all containers have ended; those after the first with success."""
     _report_taken(pod)
     pod["status"]["phase"] = "Succeeded" if how.code == 0 else "Failed"
     moments = {"startedAt": _NEVER if how.never_began else rfc3339(began), "finishedAt": rfc3339(now())}
@@ -128,7 +128,7 @@ def report_ended(pod: Object, how: Exit, began: datetime) -> None:
 
 
 def report_crashed(pod: Object, began: datetime) -> None:
-    """What a kubelet finds after its machine went down and came up again: containerd knows that they ran, and no more."""
+    """Report what a kubelet finds after its machine went down and came up again: containerd knows only that they ran."""
     pod["status"]["phase"] = "Failed"
     ended = {"exitCode": 255, "reason": "Unknown", "startedAt": rfc3339(began), "finishedAt": rfc3339(now())}
     _report_containers(pod, {"terminated": ended}, ready=False)
@@ -137,7 +137,7 @@ def report_crashed(pod: Object, began: datetime) -> None:
 
 
 def report_never_ran(pod: Object) -> None:
-    """A pod was deleted before its containers began: the kubelet makes up an end, without a time."""
+    """Report a pod that was deleted before its containers began: the kubelet invents an end, without a time."""
     pod["status"]["phase"] = "Failed"
     message = "The container could not be located when the pod was terminated"
     _report_containers(
@@ -156,7 +156,7 @@ def report_never_ran(pod: Object) -> None:
 
 
 def report_deadline(pod: Object) -> None:
-    """The pod was there for longer than it may be, whatever its containers did."""
+    """Report that the pod exceeded its deadline, whatever its containers did."""
     pod["status"] |= {
         "phase": "Failed",
         "reason": "DeadlineExceeded",

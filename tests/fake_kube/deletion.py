@@ -26,7 +26,7 @@ class Options:
 
     @classmethod
     def read(cls, body: Object, query: Callable[[str], str | None]) -> "Options":
-        """From the body of a request, or where it says nothing, its query. Raises ApiError 400 or 422."""
+        """Parse the options from the body of a request or, if it has none, its query. Raises ApiError 400 or 422."""
         grace = body.get("gracePeriodSeconds", query("gracePeriodSeconds"))
         try:
             seconds = None if grace is None else int(grace)
@@ -46,7 +46,7 @@ class Deletion:
         self._table = table
 
     def delete(self, resource: Resource, namespace: str, name: str, options: Options) -> tuple[Object, bool]:
-        """The last state of the object, and whether it is gone already. Raises ApiError."""
+        """Return the last state of the object, and whether it is gone already. Raises ApiError."""
         key = Key(*resource.id, namespace, name)
         held = self._store.get(key)
         if held is None:
@@ -61,7 +61,7 @@ class Deletion:
         return self._hasten(key, held, options.grace)
 
     def was_held(self, value: Object) -> bool:
-        """Whether an object that is being deleted is there only for its finalizers, so that it goes with the last."""
+        """Return whether an object that is being deleted exists only for its finalizers, so that it goes with the last."""
         return bool(value["metadata"].get("finalizers")) and not value["metadata"].get("deletionGracePeriodSeconds")
 
     def _begin(self, resource: Resource, key: Key, held: Object, options: Options) -> tuple[Object, bool]:
@@ -78,7 +78,7 @@ class Deletion:
         return self._store.remove(key), True
 
     def _hasten(self, key: Key, held: Object, grace: int | None) -> tuple[Object, bool]:
-        """A later deletion may only shorten the grace; at nothing the object goes, unless finalizers hold it."""
+        """Shorten the grace, which is all a later deletion may do; at zero the object goes, unless finalizers hold it."""
         metadata = held["metadata"]
         before = metadata.get("deletionGracePeriodSeconds", 0)
         wanted = 1 if grace is not None and grace < 0 else grace

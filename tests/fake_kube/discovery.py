@@ -15,7 +15,7 @@ _SUBRESOURCES = {
 
 
 def version_info(git_version: str) -> Object:
-    """``/version`` of a server that calls itself ``git_version``, such as ``v1.35.0``."""
+    """Return ``/version`` of a server that calls itself ``git_version``, such as ``v1.35.0``."""
     major, minor, *_ = git_version.removeprefix("v").split(".")
     return {
         "major": major,
@@ -40,13 +40,13 @@ def group_list(table: Table) -> Object:
 
 
 def group(table: Table, name: str) -> Object | None:
-    """None for a group that is not served."""
+    """Return a group; None if it is not served."""
     versions = table.groups().get(name)
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)} if versions else None
 
 
 def resource_list(table: Table, group_version: str) -> Object | None:
-    """None for a version that is not served."""
+    """Return the resources of a version; None if it is not served."""
     if not table.serves(group_version):
         return None
     rows = [row for resource in table.of(group_version) for row in _rows(resource)]

@@ -62,7 +62,7 @@ class ApiError(Exception):
 
 
 def success(resource: Resource, name: str, uid: str) -> Object:
-    """The answer to a deletion that took place."""
+    """Return the answer to a deletion that took place."""
     details = {"name": name, "kind": resource.plural, "uid": uid, **_group(resource)}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
@@ -82,7 +82,7 @@ def conflict(resource: Resource, name: str, why: str) -> ApiError:
 
 
 def modified(resource: Resource, name: str) -> ApiError:
-    """The conflict of optimistic locking."""
+    """Return the conflict of optimistic locking."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(resource, name, why)
 
@@ -96,7 +96,8 @@ def forbidden(resource: Resource, name: str, why: str, *, cause: str = "") -> Ap
 
 
 def invalid(resource: Resource, name: str, field: str, why: str) -> ApiError:
-    """``why`` begins with what is wrong: ``Required value``, ``Forbidden: ...``, ``Invalid value: ...``."""
+    """Return the 422 for an invalid field. ``why`` begins with the kind of mistake: ``Required value``, ``Forbidden: ...``
+    or ``Invalid value: ...``."""
     kinds = {"Required value": "FieldValueRequired", "Forbidden": "FieldValueForbidden"}
     cause = {"reason": kinds.get(why.split(":")[0], "FieldValueInvalid"), "message": why, "field": field}
     details: dict[str, Any] = {"name": name, "kind": resource.kind, "causes": [cause], **_group(resource)}

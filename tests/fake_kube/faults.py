@@ -49,7 +49,7 @@ class Faults:
         self._lost.append((verb, resource))
 
     def deny(self, verb: str, resource: str) -> None:
-        """403 from now on, as without a role; reviews of access say so too."""
+        """Answer 403 from now on, as without a role; reviews of access say so too."""
         self._denied.add((verb, resource))
 
     def allow(self, verb: str, resource: str) -> None:
@@ -60,7 +60,7 @@ class Faults:
         return any(_fits(one, verb, resource) for one in self._denied)
 
     def check(self, call: Call, group: str) -> None:
-        """Raises the ApiError that this request is to meet."""
+        """Raise the ApiError that this request is to get, if any."""
         if self._throttled:
             self._throttled -= 1
             message = "the server has received too many requests and has asked us to try again later"
@@ -80,7 +80,7 @@ class Faults:
                 raise ApiError(failure.status, f"injected: {call.verb} {call.resource} fails with {failure.status}")
 
     def loses(self, call: Call) -> bool:
-        """Whether the answer to this request is to be lost."""
+        """Return whether the answer to this request is to be lost."""
         for one in self._lost:
             if _fits(one, call.verb, call.resource):
                 self._lost.remove(one)

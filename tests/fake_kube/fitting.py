@@ -33,7 +33,7 @@ class Guest(NamedTuple):
 
 
 @dataclass
-class Room:
+class NodeSpace:
     """A node and what is bound to it."""
 
     node: Object
@@ -81,12 +81,12 @@ class Room:
 class Surroundings:
     """All rooms as one pod looks at them, for what depends on other nodes' pods."""
 
-    def __init__(self, rooms: Iterable[Room]) -> None:
+    def __init__(self, rooms: Iterable[NodeSpace]) -> None:
         self.rooms = list(rooms)
         self._averse = [(room, guest) for room in self.rooms for guest in room.averse.values()]
 
-    def avoids(self, guest: Guest, room: Room) -> bool:
-        """Whether a pod near the room is one that the guest keeps away from."""
+    def avoids(self, guest: Guest, room: NodeSpace) -> bool:
+        """Return whether the guest's anti-affinity excludes a pod near the room."""
         return any(
             _meant(term, guest.pod, other.pod)
             for term in guest.aversions
@@ -94,8 +94,8 @@ class Surroundings:
             for other in near.guests.values()
         )
 
-    def is_avoided(self, guest: Guest, room: Room) -> bool:
-        """Whether a pod near the room keeps away from the guest."""
+    def is_avoided(self, guest: Guest, room: NodeSpace) -> bool:
+        """Return whether the anti-affinity of a pod near the room excludes the guest."""
         return any(
             term["topologyKey"] in room.labels
             and room.labels[term["topologyKey"]] == near.labels.get(term["topologyKey"])
@@ -104,14 +104,14 @@ class Surroundings:
             for term in other.aversions
         )
 
-    def _near(self, room: Room, key: str) -> list[Room]:
+    def _near(self, room: NodeSpace, key: str) -> list[NodeSpace]:
         if key not in room.labels:
             return []
         return [room] if key == _HOSTNAME else [one for one in self.rooms if one.labels.get(key) == room.labels[key]]
 
 
-def obstacles(guest: Guest, room: Room, around: Surroundings) -> list[str]:
-    """Why the pod does not fit: what the first plugin that refuses says, which may be several things; nothing if it fits."""
+def obstacles(guest: Guest, room: NodeSpace, around: Surroundings) -> list[str]:
+    """Return why the pod does not fit: the messages of the first plugin that refuses; empty if it fits."""
     spec = guest.pod["spec"]
     if room.node["spec"].get("unschedulable"):
         return ["node(s) were unschedulable"]
@@ -128,7 +128,7 @@ def obstacles(guest: Guest, room: Room, around: Surroundings) -> list[str]:
 
 
 def unavailable(reasons: Iterable[list[str]]) -> str:
-    """The message of a pod that fits no node, from the obstacles of each."""
+    """Return the message of a pod that fits no node, from the obstacles of each."""
     each = list(reasons)
     if not each:
         return "no nodes available to schedule pods"
@@ -148,7 +148,7 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
     return bool(key) and toleration.get("value", "") == taint.get("value", "")
 
 
-def _selects(spec: Object, room: Room) -> bool:
+def _selects(spec: Object, room: NodeSpace) -> bool:
     labels = room.labels
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
@@ -166,7 +166,7 @@ def _selects(spec: Object, room: Room) -> bool:
     )
 
 
-def _shortages(guest: Guest, room: Room) -> Iterator[str]:
+def _shortages(guest: Guest, room: NodeSpace) -> Iterator[str]:
     for name, amount in guest.needs.items():
         if name == "pods" and name not in room.allocatable:
             continue

@@ -57,7 +57,7 @@ class GarbageCollector:
             self._store.update(key, value)
 
     def _stands(self, dependent: Key, uid: str) -> bool:
-        """Whether the owner is there, where an owner can be, and is not waiting for its dependents to go."""
+        """Return whether the owner exists, where an owner can exist, and is not waiting for its dependents to go."""
         key = self._store.key_of(uid)
         owner = self._store.peek(key) if key else None
         if key is None or owner is None or key.namespace not in ("", dependent.namespace):

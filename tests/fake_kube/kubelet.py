@@ -77,14 +77,14 @@ class Kubelet:
         self._lives.clear()
 
     def open_gate(self, name: str) -> None:
-        """All containers that wait at this gate succeed, and so will those that come to it."""
+        """Let all containers that wait at this gate succeed, and those that come to it later."""
         self._open_gates.add(name)
         for life in tuple(self._lives.values()):
             if life.script == Script("gate", name):
                 self._end(life, Exit(0))
 
     def exit(self, namespace: str, name: str, code: int) -> None:
-        """A running container exits. Raises KeyError for a pod that does not run."""
+        """Let a running container exit. Raises KeyError for a pod that does not run."""
         found = [
             one
             for one in self._lives.values()
@@ -95,12 +95,12 @@ class Kubelet:
         self._end(found[0], Exit(code))
 
     def living(self) -> list[Object]:
-        """Pods whose first container runs now."""
+        """Return pods whose first container runs now."""
         pods = [self._store.get(life.key) for life in self._lives.values() if life.running]
         return [pod for pod in pods if pod is not None]
 
     def crash(self, node: str) -> None:
-        """The machine stands still: its containers end, and nobody says so."""
+        """Stop the machine: its containers end without a report."""
         self.down.add(node)
         self._logs.silent.add(node)
         for life in list(self._lives.values()):
@@ -112,7 +112,7 @@ class Kubelet:
                     self._logs.lose(life.uid)
 
     def boot(self, node: str) -> None:
-        """The machine is up again, and its kubelet looks at what the API server says of its pods."""
+        """Start the machine again; its kubelet reads what the API server has of its pods."""
         self.down.discard(node)
         self._logs.silent.discard(node)
         loop = asyncio.get_running_loop()
@@ -214,7 +214,7 @@ class Kubelet:
         life.kill = loop.call_at(life.told_to_stop + grace, self._end, life, Exit(containers.SIGKILL_CODE, 9))
 
     def _end(self, life: _Life, how: Exit, tell: Callable[[Object], None] = lambda _: None) -> None:
-        """The containers have ended: say so, with what ``tell`` adds, and let the pod go if it is being deleted."""
+        """Report that the containers have ended, with what ``tell`` adds, and let the pod go if it is being deleted."""
         if not life.running:
             return
         life.running = False
@@ -245,7 +245,7 @@ class Kubelet:
             life.deadline = asyncio.get_running_loop().call_at(life.taken + seconds, self._exceed, life)
 
     def _let_go(self, life: _Life) -> None:
-        """The kubelet's own deletion, without grace, after which only finalizers can hold the pod."""
+        """Delete the pod as its kubelet does, without grace, after which only finalizers can hold it."""
         with suppress(ApiError):  # gone already, or another pod has its name
             self._verbs.deletion.delete(PODS, life.key.namespace, life.key.name, Options(0, {"uid": life.uid}))
 
@@ -254,7 +254,7 @@ class Kubelet:
         return pod if self._lives.get(life.uid) is life and pod and pod["metadata"]["uid"] == life.uid else None
 
     def _report(self, life: _Life, *writes: Callable[[Object], None]) -> None:
-        """All of ``writes`` at once: nobody sees a pod that has ended without its reason."""
+        """Make all of ``writes`` at once: a pod that has ended is never seen without its reason."""
         pod = self._store.get(life.key)
         if pod is not None and self._current(life) is not None:
             for write in writes:

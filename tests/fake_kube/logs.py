@@ -33,7 +33,7 @@ class Logs:
         """Nodes whose kubelet does not answer."""
 
     def open(self, uid: str, container: str) -> None:
-        """The container runs: from now on its log can be read."""
+        """Make the log of a container readable, because it runs now."""
         self._logs.setdefault((uid, container), _Log())
 
     def write(self, uid: str, container: str, text: str) -> None:
@@ -43,28 +43,28 @@ class Logs:
         log.wake()
 
     def end(self, uid: str, container: str) -> None:
-        """Nothing more will come: readers that follow are let go."""
+        """End the log: readers that follow it are released."""
         if log := self._logs.get((uid, container)):
             log.ended = True
             log.wake()
 
     def drop(self, uid: str) -> None:
-        """The pod is gone, and its logs with it."""
+        """Remove the logs of a pod that is gone."""
         for key in [key for key in self._logs if key[0] == uid]:
             self.end(*key)
             del self._logs[key]
 
     def lose(self, uid: str) -> None:
-        """The machine went down: readers are cut off, and from now on its kubelet knows nothing of these containers."""
+        """Cut off readers because the machine went down; from now on its kubelet knows nothing of these containers."""
         for (of, _), log in self._logs.items():
             if of == uid:
                 log.cut = log.lost = True
                 log.wake()
 
     def read(self, pod: Object, options: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """Lines of one container as asked for (follow, tailLines, limitBytes, timestamps, sinceTime, sinceSeconds).
+        """Return lines of one container as asked for (follow, tailLines, limitBytes, timestamps, sinceTime, sinceSeconds).
 
-        Raises ApiError 400 for a container that is not there, is not named though there are several, or did not start, and 500
+        Raises ApiError 400 for a container that does not exist, is not named though there are several, or did not start, and 500
         for a node that is silent.
         """
         name, container = pod["metadata"]["name"], _container(pod, options.get("container", ""))
@@ -83,7 +83,7 @@ class Logs:
 
 
 async def _unable(pod: Object, container: str) -> AsyncIterator[bytes]:
-    """What a kubelet answers for a container that it no longer finds: with status 200, as if the program had said it."""
+    """Yield a kubelet's answer for a container that it no longer finds: with status 200, as if it were the program's output."""
     yield f"unable to retrieve container logs for {container_id(pod['metadata']['uid'], container)}".encode()
 
 

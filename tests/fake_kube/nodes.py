@@ -40,7 +40,7 @@ class FakeNodes:
         labels: Mapping[str, str] | None = None,
         taints: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """A ready node; without ``pods`` among what is allocatable, their number is not bounded."""
+        """Add a ready node; if ``pods`` is not in ``allocatable``, their number is not bounded."""
         self._kubelet.nodes.add(name)
         amounts = {resource: str(amount) for resource, amount in allocatable.items()}
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastTransitionTime": rfc3339(now())}
@@ -57,7 +57,7 @@ class FakeNodes:
         self._server.verbs.create(NODES, "", node)
 
     def remove_node(self, name: str) -> None:
-        """The node is gone, and so are its pods, without grace, as the control plane sees to after a while."""
+        """Remove the node and its pods, without grace, as the control plane does after a while."""
         self._kubelet.nodes.discard(name)
         deletion = self._server.verbs.deletion
         deletion.delete(NODES, "", name, Options())
@@ -83,12 +83,12 @@ class FakeNodes:
         self._server.store.update(key, node)
 
     def crash_node(self, name: str) -> None:
-        """The machine goes down, and the control plane has noticed that its kubelet is silent."""
+        """Let the machine go down; the control plane has noticed that its kubelet is silent."""
         self._kubelet.crash(name)
         self.set_ready(name, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
 
     def boot_node(self, name: str) -> None:
-        """The machine comes up again, and its kubelet finds what is left of its pods."""
+        """Start the machine again; its kubelet finds what is left of its pods."""
         self.set_ready(name, "True", "KubeletReady")
         self._kubelet.boot(name)
 
@@ -109,7 +109,7 @@ class FakeNodes:
                 self._server.verbs.deletion.delete(PODS, key.namespace, key.name, Options())
 
     def fail(self, namespace: str, name: str, code: int) -> None:
-        """The first container of a running pod exits with a code."""
+        """Let the first container of a running pod exit with a code."""
         self._kubelet.exit(namespace, name, code)
 
     def open_gate(self, name: str) -> None:
@@ -117,7 +117,7 @@ class FakeNodes:
         self._kubelet.open_gate(name)
 
     def living(self, predicate: Callable[[Object], bool] = lambda _: True) -> list[Object]:
-        """Pods whose first container runs now, as far as ``predicate`` is true of them."""
+        """Return pods whose first container runs now, as far as ``predicate`` is true of them."""
         return [pod for pod in self._kubelet.living() if predicate(pod)]
 
     def write_log(self, namespace: str, name: str, text: str, container: str = "") -> None:

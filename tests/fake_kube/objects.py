@@ -10,30 +10,30 @@ Object = dict[str, Any]
 
 
 def copied(value: Object) -> Object:
-    """A copy that shares nothing with the original; only JSON comes through."""
+    """Return a copy that shares nothing with the original; only JSON comes through."""
     copy: Object = orjson.loads(orjson.dumps(value))
     return copy
 
 
 def without_nulls(value: Any) -> Any:
-    """A copy without the fields that are null: to a typed server they are not there."""
+    """Return a copy without the fields that are null: for a typed server they do not exist."""
     if isinstance(value, dict):
         return {name: without_nulls(part) for name, part in value.items() if part is not None}
     return [without_nulls(part) for part in value] if isinstance(value, list) else value
 
 
 def rfc3339(moment: datetime) -> str:
-    """The form of ``metav1.Time``: whole seconds in UTC."""
+    """Return the form of ``metav1.Time``: whole seconds in UTC."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rfc3339_nano(moment: datetime) -> str:
-    """The form before each line of a log that is asked for with timestamps; always nine digits, so that it sorts."""
+    """Return the form before each line of a log that is asked for with timestamps; always nine digits, so that it sorts."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
 
 
 def parse_time(text: str) -> datetime:
-    """Raises ValueError. Digits beyond microseconds are cut off."""
+    """Parse a time. Raises ValueError. Digits beyond microseconds are cut off."""
     return datetime.fromisoformat(text)
 
 
@@ -46,12 +46,12 @@ def is_deleting(value: Object) -> bool:
 
 
 def is_finished(pod: Object) -> bool:
-    """Whether none of its containers will run again."""
+    """Return whether none of its containers will run again."""
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def node_of(pod: Object) -> str:
-    """The node it is bound to, or nothing."""
+    """Return the node it is bound to, or nothing."""
     name: str = pod["spec"].get("nodeName") or ""
     return name
 

@@ -19,7 +19,7 @@ _FROM_SET = "$deleteFromPrimitiveList/"
 
 
 def apply_patch(resource: Resource, content_type: str, current: Object, patch: Any) -> Object:
-    """The object with the patch applied; ``current`` is left alone.
+    """Return the object with the patch applied; ``current`` is left alone.
 
     Raises ApiError: 415 for a kind of patch that the resource does not take, 400 for one that cannot be read, 422 for a
     JSON patch that does not apply (a failed ``test`` among them).
@@ -54,7 +54,7 @@ def merged(target: Object, patch: Object) -> Object:
 
 
 def strategically_merged(target: Object, patch: Object) -> Object:
-    """As a merge, but lists of objects merge by their key, finalizers are a set, and ``$patch`` deletes or replaces."""
+    """Return a merge in which lists of objects merge by their key, finalizers are a set, and ``$patch`` deletes or replaces."""
     if patch.get("$patch") == "replace":
         return {field: value for field, value in patch.items() if field != "$patch"}
     for field, value in patch.items():

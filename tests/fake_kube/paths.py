@@ -23,12 +23,12 @@ class Target:
 
     @property
     def qualified(self) -> str:
-        """As faults and roles name it: ``pods``, ``pods/status``."""
+        """The name in faults and roles: ``pods``, ``pods/status``."""
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
 
 
 def split_version(path: str) -> tuple[str, list[str]] | None:
-    """``v1`` or ``group/version`` of a path and the steps after it; None for a path that names no version."""
+    """Return ``v1`` or ``group/version`` of a path and the steps after it; None for a path that names no version."""
     steps = [step for step in path.split("/") if step]
     match steps:
         case ["api", version, *rest]:
@@ -40,7 +40,7 @@ def split_version(path: str) -> tuple[str, list[str]] | None:
 
 
 def read_target(table: Table, method: str, group_version: str, steps: list[str], query: Mapping[str, str]) -> Target:
-    """Raises ApiError: 404 for what is not served, 405 for what cannot be done with it."""
+    """Parse a path. Raises ApiError: 404 for what is not served, 405 for what cannot be done with it."""
     namespace = ""
     if len(steps) > 2 and steps[0] == "namespaces" and steps[2] not in ("status", "finalize"):
         namespace, steps = steps[1], steps[2:]

@@ -19,7 +19,7 @@ _MAY_CHANGE = (
 
 
 def prepare(pod: Object) -> None:
-    """Defaults and the first status of a pod that is about to be created."""
+    """Set defaults and the first status of a pod that is about to be created."""
     spec = pod["spec"]
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
@@ -42,7 +42,7 @@ def prepare(pod: Object) -> None:
 
 
 def check_new(pod: Object) -> None:
-    """Raises ApiError 422."""
+    """Check a new pod. Raises ApiError 422."""
     name, spec = pod["metadata"].get("name", ""), pod.get("spec") or {}
     if not spec.get("containers"):
         raise errors.invalid(PODS, name, "spec.containers", "Required value")
@@ -55,7 +55,7 @@ def check_new(pod: Object) -> None:
 
 
 def check_change(new: Object, old: Object) -> None:
-    """Raises ApiError 422 when a field of the spec changes that may not."""
+    """Check a change of a pod. Raises ApiError 422 if it changes a field of the spec that may not change."""
     name, after, before = new["metadata"]["name"], copied(new["spec"]), copied(old["spec"])
     _check_gates(name, after, before)
     _check_deadline(name, after, before)
@@ -72,7 +72,7 @@ def check_change(new: Object, old: Object) -> None:
 
 
 def grace_of(pod: Object, asked: int | None) -> int:
-    """Seconds from the first deletion to the end: none for what runs nowhere."""
+    """Return the seconds from the first deletion to the end: none for a pod that runs nowhere."""
     if not node_of(pod) or is_finished(pod):
         return 0
     seconds: int | None = pod["spec"].get("terminationGracePeriodSeconds") if asked is None else asked

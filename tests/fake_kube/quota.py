@@ -23,7 +23,7 @@ class Quota:
         store.listen(self._follow)
 
     def admit(self, namespace: str, pod: Object) -> None:
-        """Raises ApiError 403 when a quota has no room for the pod, or needs requests that the pod does not name."""
+        """Admit a pod. Raises ApiError 403 if a quota has no room for it, or needs requests that the pod does not name."""
         for quota in self._quotas(namespace):
             name, hard = quota["metadata"]["name"], quota["spec"].get("hard") or {}
             needs, used = _needs(pod, hard), self._used(namespace, hard)
@@ -64,7 +64,7 @@ class Quota:
 
 
 def _needs(pod: Object, hard: Object) -> dict[str, int]:
-    """What the pod takes of each item of a quota; items that a container of it should name and does not are left out."""
+    """Return what the pod takes of each item of a quota; items that a container should name and does not are left out."""
     needs: dict[str, int] = {}
     for item in hard:
         if item in ("pods", "count/pods"):

@@ -14,7 +14,7 @@ from tests.fake_kube.selectors import Selector, read_field_selector, read_label_
 from tests.fake_kube.store import ExpiredError, Key, Store
 
 _PRESENT = -1
-"""Version in the token that a 410 for an expired one offers: go on with what there is now, consistent or not."""
+"""Version in the token that a 410 for an expired one offers: go on with what exists now, consistent or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Query:
     options: Mapping[str, str]
 
     def selector(self) -> Selector:
-        """Raises ApiError 400 for selectors that cannot be read."""
+        """Return the selector. Raises ApiError 400 for selectors that cannot be parsed."""
         labels = read_label_selector(self.options.get("labelSelector", ""))
         fields = read_field_selector(self.options.get("fieldSelector", ""), self.resource)
         namespace = self.namespace
@@ -39,7 +39,7 @@ class Query:
         return bool(self.options.get("labelSelector") or self.options.get("fieldSelector"))
 
     def number(self, name: str) -> int:
-        """A whole number of the query, 0 where it is not given; raises ApiError 400."""
+        """Return a whole number of the query, 0 where it is not given; raises ApiError 400."""
         text = self.options.get(name) or "0"
         if not text.isdecimal():
             raise ApiError(400, f"invalid {'resource version' if name == 'resourceVersion' else name}: {text!r}")
@@ -50,7 +50,7 @@ class Query:
 
 
 def read_list(store: Store, query: Query) -> Object:
-    """A list, or a page of one. Raises ApiError: 400, 410 when its version is forgotten, 504 when it is not reached yet."""
+    """Return a list, or a page of one. Raises ApiError: 400, 410 when its version is forgotten, 504 when it is not reached yet."""
     token, version = query.options.get("continue", ""), query.number("resourceVersion")
     if token and version:
         raise ApiError(400, "specifying resource version is not allowed when using continue")
@@ -75,14 +75,14 @@ def read_list(store: Store, query: Query) -> Object:
 
 
 def as_list(resource: Resource, values: list[Object], metadata: Object) -> Object:
-    """The list's form; items of built-in kinds do not name their kind, as in a real answer."""
+    """Return the list's form; items of built-in kinds do not name their kind, as in a real answer."""
     if not resource.is_custom:
         values = [{name: part for name, part in one.items() if name not in ("kind", "apiVersion")} for one in values]
     return {"kind": f"{resource.kind}List", "apiVersion": resource.group_version, "metadata": metadata, "items": values}
 
 
 def check_reached(store: Store, version: int) -> None:
-    """Raises ApiError 504 for a version of the future."""
+    """Check a version. Raises ApiError 504 for a version of the future."""
     if version > store.version:
         details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
         message = f"Too large resource version: {version}, current: {store.version}"

@@ -32,12 +32,12 @@ class Resource:
 
     @property
     def qualified(self) -> str:
-        """As messages name it: ``pods``, ``leases.coordination.k8s.io``."""
+        """The name in messages: ``pods``, ``leases.coordination.k8s.io``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def is_custom(self) -> bool:
-        """Whether a CustomResourceDefinition would serve it: those take no strategic merge, and their lists name kinds."""
+        """Return whether a CustomResourceDefinition would serve it: those take no strategic merge, and their lists name kinds."""
         return "." in self.group and (not self.group.endswith(".k8s.io") or self.group.endswith(".x-k8s.io"))
 
     @property
@@ -46,7 +46,7 @@ class Resource:
 
     @property
     def takes_blind_updates(self) -> bool:
-        """Whether PUT may leave out the resource version (``AllowUnconditionalUpdate`` of its strategy)."""
+        """True if PUT may leave out the resource version (``AllowUnconditionalUpdate`` of its strategy)."""
         return not self.is_custom and self.plural not in ("leases", "poddisruptionbudgets")
 
 
@@ -98,9 +98,9 @@ class Table:
         self._rows = {resource.id: resource for resource in _BUILT_IN}
 
     def serve(self, group_version: str, plurals: Iterable[str]) -> None:
-        """From now on this version of a group has exactly these resources; names in the table's own list keep their kind.
+        """Serve exactly these resources for this version of a group; names in the table's own list keep their kind.
 
-        What is not known is namespaced and has a status subresource.
+        Unknown resources are namespaced and have a status subresource.
         """
         plurals = tuple(plurals)
         built_in = {resource.id: resource for resource in _BUILT_IN}
@@ -126,14 +126,14 @@ class Table:
         return [resource for resource in self._rows.values() if resource.group_version == group_version]
 
     def pod_groups(self) -> list[Resource]:
-        """The native PodGroup resources, whichever versions are served."""
+        """Return the native PodGroup resources, whichever versions are served."""
         return [one for one in self._rows.values() if (one.group, one.plural) == ("scheduling.k8s.io", "podgroups")]
 
     def all(self) -> list[Resource]:
         return list(self._rows.values())
 
     def groups(self) -> dict[str, list[str]]:
-        """Versions by group, without the core group, in the order of declaration."""
+        """Return versions by group, without the core group, in the order of declaration."""
         groups: dict[str, list[str]] = {}
         for resource in self._rows.values():
             versions = groups.setdefault(resource.group, [])

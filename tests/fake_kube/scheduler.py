@@ -6,7 +6,7 @@ Wakes with the changes that may let a pod be bound, and works in a turn of the e
 import asyncio
 import itertools
 
-from tests.fake_kube.fitting import Guest, Room, Surroundings, obstacles, unavailable
+from tests.fake_kube.fitting import Guest, NodeSpace, Surroundings, obstacles, unavailable
 from tests.fake_kube.objects import Object, is_deleting, is_finished, node_of, set_condition
 from tests.fake_kube.resources import NODES, PODS, Table
 from tests.fake_kube.store import Change, Key, Store
@@ -22,7 +22,7 @@ class Scheduler:
         self._store = store
         self._table = table
         self._verbs = verbs
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, NodeSpace] = {}
         self._waiting: dict[Key, int] = {}
         """Pods that are to be bound, with their places in the order of creation."""
         self._active: set[Key] = set()
@@ -67,7 +67,7 @@ class Scheduler:
         elif name in self._rooms:
             self._rooms[name].renew(change.new)
         else:
-            room = self._rooms[name] = Room(change.new)
+            room = self._rooms[name] = NodeSpace(change.new)
             for key, pod in self._store.scan(PODS.id).items():
                 if node_of(pod) == name and not is_finished(pod):
                     room.occupy(key, Guest.of(pod))
@@ -120,7 +120,7 @@ class Scheduler:
             for key in members:
                 self._refuse(key, f"waiting for minCount pods from a gang to appear: {bound + len(members)} of {least}")
             return
-        places: dict[Key, Room] = {}
+        places: dict[Key, NodeSpace] = {}
         refusals: dict[Key, str] = {}
         for key in members:
             pod = self._store.peek(key)
@@ -155,7 +155,7 @@ class Scheduler:
         keys = [Key(*resource.id, namespace, name) for resource in self._table.pod_groups()]
         return next((key for key in keys if self._store.peek(key) is not None), None)
 
-    def _choose(self, pod: Object) -> tuple[Room | None, str]:
+    def _choose(self, pod: Object) -> tuple[NodeSpace | None, str]:
         guest, around = Guest.of(pod), Surroundings(self._rooms.values())
         found = [(room, obstacles(guest, room, around)) for room in around.rooms]
         fitting = [room for room, against in found if not against]
@@ -163,7 +163,7 @@ class Scheduler:
             return None, unavailable(against for _, against in found)
         return min(fitting, key=lambda room: room.load_with(guest)), ""
 
-    def _bind(self, key: Key, room: Room) -> None:
+    def _bind(self, key: Key, room: NodeSpace) -> None:
         self._verbs.bind(key.namespace, key.name, {"target": {"kind": "Node", "name": room.node["metadata"]["name"]}})
 
     def _refuse(self, key: Key, message: str, reason: str = "Unschedulable") -> None:
@@ -178,5 +178,5 @@ class Scheduler:
 
 
 def _is_new(change: Change) -> bool:
-    """Whether it changes what is wished for, and not only what is told of it."""
+    """Return whether the change is of the desired state, and not only of the status."""
     return change.old is None or change.new is None or change.old["spec"] != change.new["spec"]

@@ -43,7 +43,7 @@ def read_label_selector(text: str) -> Selector:
 
 
 def read_field_selector(text: str, resource: Resource) -> Selector:
-    """``=``, ``==`` and ``!=`` on the fields that the resource is indexed by; raises ApiError 400 for others."""
+    """Read ``=``, ``==`` and ``!=`` on the fields that the resource is indexed by; raises ApiError 400 for others."""
     allowed = ("metadata.name", "metadata.namespace", *_FIELDS.get(resource.plural, ()))
     tests: list[Selector] = []
     for part in filter(None, text.split(",")):
@@ -60,7 +60,7 @@ def read_field_selector(text: str, resource: Resource) -> Selector:
 
 
 def matches_labels(selector: Object | None, labels: Labels) -> bool:
-    """``metav1.LabelSelector``: none selects nothing, an empty one everything."""
+    """Return whether a ``metav1.LabelSelector`` matches: none selects nothing, an empty one everything."""
     if selector is None:
         return False
     plain = all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
@@ -68,7 +68,7 @@ def matches_labels(selector: Object | None, labels: Labels) -> bool:
 
 
 def matches_expression(expression: Object, labels: Labels) -> bool:
-    """One requirement of a label selector or of node affinity, which knows ``Gt`` and ``Lt`` besides."""
+    """Return one requirement of a label selector or of node affinity, which knows ``Gt`` and ``Lt`` besides."""
     key, operator, values = expression["key"], expression["operator"], expression.get("values") or []
     held = labels.get(key)
     match operator:

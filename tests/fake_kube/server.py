@@ -134,7 +134,7 @@ class FakeKube:
 
     @property
     def watching(self) -> int:
-        """How many watches are open."""
+        """The number of open watches."""
         return len(self._watches)
 
     def _cut(self, runner: web.AppRunner) -> None:

@@ -82,16 +82,16 @@ class Store:
         self._telling = False
 
     def get(self, key: Key) -> Object | None:
-        """A copy, free to be changed."""
+        """Return a copy, free to be changed."""
         stored = self.peek(key)
         return None if stored is None else copied(stored)
 
     def peek(self, key: Key) -> Object | None:
-        """What is stored itself: to be read only."""
+        """Return the stored object itself: to be read only."""
         return self._objects.get(key.resource, {}).get(key)
 
     def scan(self, resource: ResourceId) -> dict[Key, Object]:
-        """All of a resource in order of creation, to be read only; the mapping itself is a copy."""
+        """Return all of a resource in order of creation, to be read only; the mapping itself is a copy."""
         return dict(self._objects.get(resource, {}))
 
     def key_of(self, uid: str) -> Key | None:
@@ -149,12 +149,12 @@ class Store:
         return old
 
     def since(self, resource: ResourceId, version: int) -> list[Change]:
-        """Changes after ``version``, oldest first. Raises ExpiredError when some of them are forgotten."""
+        """Return changes after ``version``, oldest first. Raises ExpiredError when some of them are forgotten."""
         self._check(resource, version)
         return [change for change in self._past.get(resource, ()) if change.version > version]
 
     def at(self, resource: ResourceId, version: int) -> dict[Key, Object]:
-        """All of a resource as it was at ``version``, found by undoing what came after. Raises ExpiredError."""
+        """Return all of a resource as it was at ``version``, found by undoing what came after. Raises ExpiredError."""
         self._check(resource, version)
         objects = self.scan(resource)
         for change in reversed(self._past.get(resource, ())):

@@ -50,7 +50,7 @@ class Watch:
         self._queue.put_nowait(None)
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Events as they are sent, one or more to a piece, each a line of JSON."""
+        """Yield events as they are sent, one or more to a piece, each a line of JSON."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         ends = began + (self._query.number("timeoutSeconds") or _NEVER)
@@ -76,7 +76,8 @@ class Watch:
             self._queue.put_nowait(change)
 
     def _seen(self, change: Change) -> bytes:
-        """An object that begins to match is added, and one that stops is deleted, in its last matching state."""
+        """Return the event that a watch sends: an object that begins to match is added, one that stops is deleted, in
+        its last matching state."""
         was = change.old is not None and self._selected(change.old)
         if change.new is not None and self._selected(change.new):
             return _line("MODIFIED" if was else "ADDED", change.new)
@@ -97,5 +98,5 @@ def _line(kind: str, value: Object) -> bytes:
 
 
 def error_line(error: ApiError) -> bytes:
-    """How a watch that has begun with 200 tells that it cannot go on."""
+    """Return the error line of a watch that began with 200 and cannot continue."""
     return _line("ERROR", error.body())

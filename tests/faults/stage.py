@@ -125,7 +125,7 @@ class Stage:
         return [*program, "agent", "run", *[word for pair in options.items() for word in pair]]
 
     def state_dir(self, name: str) -> Path:
-        """Where the agent of a cluster has its records now."""
+        """Return where the agent of a cluster has its records now."""
         command = self.children[f"agent-{name}"].command
         return Path(command[command.index("--state-dir") + 1])
 
@@ -272,7 +272,7 @@ class Stage:
             raise AssertionError(f"not {state}: {self.job(job_id)}") from error
 
     def starts(self, job_id: str, attempt: int) -> int:
-        """How many members of one run of a job have started."""
+        """Return how many members of one run of a job have started."""
         lines = [line for file in self.members.glob(f"{job_id}.*.starts") for line in file.read_text().splitlines()]
         return lines.count(f"{job_id}-r{attempt}")
 
@@ -302,7 +302,7 @@ class Stage:
         return {cluster["state"] for cluster in self.request("GET", "/v1/clusters").json()["clusters"]}
 
     def jobs(self) -> dict[str, dict[str, Any]]:
-        """All jobs, by id."""
+        """Return all jobs, by id."""
         out: dict[str, dict[str, Any]] = {}
         cursor = ""
         while True:
@@ -345,7 +345,7 @@ class Stage:
             raise AssertionError(f"not ended: {late}") from error
 
     def check(self, *, reruns_allowed: bool) -> None:
-        """Every job ended exactly as it should, none was lost or doubled, nothing is left behind, no copies met."""
+        """Check that every job ended exactly as it should, none was lost or doubled, nothing is left behind, no copies met."""
         self.await_all_ended()
         jobs = self.jobs()
         assert jobs.keys() == self.expected.keys(), "jobs lost or doubled"
@@ -364,7 +364,7 @@ class Stage:
         self.no_copies_met()
 
     def reruns(self) -> int:
-        """How many jobs took more runs than their failures explain."""
+        """Return how many jobs took more runs than their failures explain."""
         jobs = self.jobs()
         return sum(
             jobs[job_id]["attempt"] > expected.attempts

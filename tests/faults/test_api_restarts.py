@@ -1,4 +1,4 @@
-"""Scripts with the SDK and the command line go on while the api is killed and started anew, again and again."""
+"""Scripts with the SDK and the command line go on while the api is killed and started again, again and again."""
 
 import asyncio
 import os
@@ -64,7 +64,7 @@ class Work:
         return time.monotonic() < self.until
 
     def check_output(self, text: str) -> None:
-        """No line is told twice or left out."""
+        """Check that no line is repeated or left out."""
         lines = text.splitlines()
         assert lines == [f"line {number}" for number in range(LINES)], text
         self.whole_outputs += 1
@@ -74,7 +74,7 @@ class Work:
 
 
 def spec(name: str, *, fails: bool = False) -> dict[str, Any]:
-    """A job that prints lines for about a second."""
+    """Return a job that prints lines for about a second."""
     code = f"import time\nfor n in range({LINES}):\n    print('line', n, flush=True)\n    time.sleep(0.08)\n"
     command = [sys.executable, "-I", "-S", "-c", code + f"raise SystemExit({3 if fails else 0})"]
     template = {"command": command, "resources": {"cpu": "100m"}}
@@ -82,7 +82,7 @@ def spec(name: str, *, fails: bool = False) -> dict[str, Any]:
 
 
 def check_events(told: list[EventView]) -> None:
-    """Every transition once, in order, none left out."""
+    """Check that every transition is there once, in order, none left out."""
     assert [event.seq for event in told] == list(range(1, len(told) + 1))
 
 
@@ -90,7 +90,7 @@ def check_events(told: list[EventView]) -> None:
 
 
 def blocking_script(work: Work) -> None:
-    """Submits, watches, waits, one job after the other; every third fails."""
+    """Submit, watch, wait, one job after the other; every third fails."""
     number = 0
     with Client(work.url, "tmk_admin", on_retry=work.count) as client:
         while work.goes_on:
@@ -105,7 +105,7 @@ def blocking_script(work: Work) -> None:
 
 
 def waiting_script(work: Work) -> None:
-    """Submits many at once from an event loop and waits for all, while others are submitted."""
+    """Submit many at once from an event loop and wait for all, while others are submitted."""
 
     async def one(client: AsyncClient, name: str) -> JobView:
         (job,) = await client.submit(spec(name))
@@ -125,7 +125,7 @@ def waiting_script(work: Work) -> None:
 
 
 def table_script(work: Work) -> None:
-    """Submits tables of parameters and waits for all of their jobs together."""
+    """Submit tables of parameters and wait for all of their jobs together."""
     number = 0
     with Client(work.url, "tmk_admin", on_retry=work.count) as client:
         while work.goes_on:
@@ -138,7 +138,7 @@ def table_script(work: Work) -> None:
 
 
 def log_script(work: Work) -> None:
-    """Follows the output of one job after the other."""
+    """Follow the output of one job after the other."""
     number = 0
     with Client(work.url, "tmk_admin", on_retry=work.count) as client:
         while work.goes_on:
@@ -153,7 +153,7 @@ def log_script(work: Work) -> None:
 
 
 def command_script(work: Work) -> None:
-    """The command line: ``submit --wait``, ``submit`` with ``watch``, ``logs -f``, ``job`` and ``jobs``."""
+    """Run the command line: ``submit --wait``, ``submit`` with ``watch``, ``logs -f``, ``job`` and ``jobs``."""
     number = 0
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "job.yaml")
@@ -194,7 +194,7 @@ def command(work: Work, *words: str, expected: int = 0) -> "subprocess.Completed
 
 @contextmanager
 def restarting(stage: Stage) -> Iterator[list[float]]:
-    """The only api is killed and started anew, over and over, when it has been up for a while; the times of its deaths."""
+    """Kill and restart the only api repeatedly, when it has been up for a while; yield the times of its deaths."""
     enough, deaths = threading.Event(), list[float]()
     stage.kill("api-1")
 

@@ -27,7 +27,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 def pause(seconds: float) -> None:
-    """How long a fault lasts; nothing is waited for by this."""
+    """Sleep for the length of a fault; nothing is waited for by this."""
     time.sleep(seconds)
 
 

@@ -61,7 +61,7 @@ def recovered(stage: Stage, *options: str) -> str:
 
 
 def start_together(stage: Stage) -> tuple[str, str, str]:
-    """Jobs that run before the copy, that wait at its time, and that it does not have; all of them run at the end."""
+    """Return jobs that run before the copy, that wait at its time, and that it does not have; all of them run at the end."""
     before = stage.submit_lasting("before", _LONG)
     stage.until(before, "running")
     stage.act("clusters/private/cordon")

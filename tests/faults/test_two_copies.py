@@ -42,7 +42,7 @@ def delete_the_records(stage: Stage) -> None:
 
 
 def delete_the_runs(stage: Stage) -> None:
-    """The identity of the records stays; what they say is gone."""
+    """Delete what the records say; their identity stays."""
     stage.kill("agent-private")
     shutil.rmtree(stage.state_dir("private") / "runs")
     stage.revive("agent-private")
@@ -75,7 +75,7 @@ def drain(stage: Stage, job_id: str) -> None:
 
 
 def preempt(stage: Stage, job_id: str) -> None:
-    """Another job of a higher class takes the room, and is cancelled once it has it."""
+    """Submit a job of a higher class that takes the capacity, and cancel it once it has it."""
     other = stage.submit_lasting("urgent", _LONG, cpu="4", replicas=4, priority_class="high")
     stage.until(other, "running")
     stage.act(f"jobs/{other}/cancel")

@@ -63,7 +63,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 def without_repeats(states: list[str]) -> list[str]:
-    """A message that was sent twice counts once: repeats follow what they repeat at once, or not at all."""
+    """Return the states with repeated messages counted once: repeats directly follow what they repeat."""
     return [state for state, _ in groupby(states)]
 
 

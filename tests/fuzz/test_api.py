@@ -22,7 +22,7 @@ SPECIFICATIONS, DECLARED, MESSAGES = (15_000, 3_000, 5_000) if IS_DEEP else (100
 BATCH = 500 if IS_DEEP else 50
 AT_ONCE = 4
 _TRIES = 50
-"""Of a call that is told to come again, as this test's key makes more calls than a person."""
+"""Of a call that is asked to come again, as this test's key makes more calls than a person."""
 
 CONTAINER: dict[str, Any] = {
     "name": "main",
@@ -214,7 +214,7 @@ class Door:
         return answer
 
     async def check(self, what: str, method: str, path: str, content: bytes, key: str | None = None) -> None:
-        """One call, which may be taken or refused, in few words."""
+        """Make one call, which may be accepted or refused, in few words."""
         answer = await self.send(method, path, content, key)
         code = "" if answer.status_code < 400 else answer.json()["code"]
         self.answers[f"{answer.status_code} {code}".strip()] += 1
@@ -222,7 +222,7 @@ class Door:
         assert answer.status_code < 400 or len(answer.content) < 200_000, f"{what}: {len(answer.content)} bytes"
 
     async def goes_on(self) -> None:
-        """The api answers, lists can be read, and a job of the quiet tenant is decided."""
+        """Check that the api answers, lists can be read, and a job of the quiet tenant is decided."""
         http = self.service.http
         for path in ("/healthz", "/v1/jobs?limit=1000", "/v1/clusters", "/v1/queues?usage=true", "/v1/burst-policies"):
             answer = await self.send("GET", path, b"")

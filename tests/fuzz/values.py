@@ -29,7 +29,7 @@ class Raw:
 
 
 def nested(depth: int) -> Any:
-    """Lists in mappings in lists."""
+    """Return lists in mappings in lists."""
     value: Any = 1
     for level in range(depth):
         value = {"a": value} if level % 2 else [value]
@@ -150,7 +150,7 @@ RAW: dict[str, Raw] = {
 
 
 def to_json(document: Any) -> bytes:
-    """A document with whatever it holds as JSON text; ``Raw`` stands as it is."""
+    """Return a document with whatever it holds as JSON text; ``Raw`` stands as it is."""
     raws: list[str] = []
 
     def place(value: object) -> str:
@@ -166,7 +166,7 @@ def to_json(document: Any) -> bytes:
 
 
 def fields(document: Any, path: Path = ()) -> Iterator[Path]:
-    """The path of the document and of each value in it."""
+    """Yield the path of the document and of each value in it."""
     yield path
     if isinstance(document, dict):
         for key, value in document.items():
@@ -177,7 +177,7 @@ def fields(document: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def changed(document: Any, path: Path, value: Any) -> Any:
-    """A document with another value at this path; all else is shared with the given one."""
+    """Return a document with another value at this path; all else is shared with the given one."""
     if not path:
         return value
     new = copy.copy(document)
@@ -186,7 +186,7 @@ def changed(document: Any, path: Path, value: Any) -> Any:
 
 
 def without(document: Any, path: Path) -> Any:
-    """A document without what is at this path, which is not the whole."""
+    """Return a document without what is at this path, which is not the whole."""
     new = copy.copy(document)
     if len(path) == 1:
         del new[path[0]]
@@ -204,7 +204,7 @@ class Mutant:
 
 
 def mutants(documents: dict[str, Any], count: int, seed: int, values: dict[str, Any]) -> Iterator[Mutant]:
-    """``count`` documents, each with one or two fields that hold one of these values, are missing, or are not known.
+    """Yield ``count`` documents, each with one or two fields that hold one of these values, are missing, or are not known.
 
     Fields and values are dealt out like cards: each pair comes once before any comes twice.
     """

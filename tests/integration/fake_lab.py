@@ -15,7 +15,7 @@ AGENT_NAMESPACE = "agent"
 
 @asynccontextmanager
 async def fake_cluster() -> AsyncIterator[FakeKube]:
-    """An API server with the namespaces of jobs and agent, and the PriorityClass of ours."""
+    """Provide an API server with the namespaces of jobs and agent, and the PriorityClass of ours."""
     async with FakeKube() as server:
         server.add_namespace(NAMESPACE)
         server.add_namespace(AGENT_NAMESPACE)
@@ -34,7 +34,7 @@ def two_nodes(kube: FakeKube) -> Iterator[FakeNodes]:
 
 
 def lab_on(kube: FakeKube, nodes: FakeNodes, **config: Any) -> KubeLab:
-    """A lab whose runtime is not open yet; ``config``: fields of the agent's configuration."""
+    """Return a lab whose runtime is not open yet; ``config``: fields of the agent's configuration."""
 
     def living(labels: dict[str, str]) -> int:
         return len(nodes.living(lambda pod: labels.items() <= (pod["metadata"].get("labels") or {}).items()))

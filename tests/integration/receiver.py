@@ -30,7 +30,7 @@ class Received:
         return value
 
     def is_signed(self, root: str = SECRET, version: int = 1) -> bool:
-        """Whether it is signed with the secret of its queue, derived from the installation's."""
+        """Return whether it is signed with the secret of its queue, derived from the installation's."""
         secret = secret_of(root, self.value["queue"], version)
         signature = self.headers["trainmaster-signature"]
         moment = signature.split(",")[0].removeprefix("t=")
@@ -73,7 +73,7 @@ class Receiver:
             request_queue_size = 256
 
             def handle_error(self, *_: object) -> None:
-                """A sender that was killed resets its connections."""
+                """Ignore errors: a sender that was killed resets its connections."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -89,11 +89,11 @@ class Receiver:
 
     @property
     def taken(self) -> list[Received]:
-        """What was answered with a success."""
+        """The messages that were answered with a success."""
         return [one for one in list(self.received) if one.status < 300]
 
     def states(self) -> dict[str, list[str]]:
-        """The states told of each job, in the order in which they were taken."""
+        """Return the states reported of each job, in the order of arrival."""
         out = defaultdict(list)
         for one in self.taken:
             out[one.value["job"]].append(one.value["state"])

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from sqlalchemy import Row
-
 from tests.conftest import Service
-from trainmaster_dispatcher.services import agents
+from trainmaster_dispatcher.services import agent_reports
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store.tables import metadata
 
@@ -13,7 +11,7 @@ _ALWAYS_MOVING = {"installation", "leadership", "cluster_contacts", "class_reaso
 """Tables that heartbeats and cycles write by themselves."""
 
 
-async def rows(stores: Stores, sql: str, **parameters: Any) -> list[Row[Any]]:
+async def rows(stores: Stores, sql: str, **parameters: Any) -> list[Any]:
     async with stores.database.transaction() as tx:
         return list(await tx.all(sql, **parameters))
 
@@ -28,7 +26,7 @@ async def execute(stores: Stores, sql: str, **parameters: Any) -> int:
 
 
 async def picture(stores: Stores) -> dict[str, Any]:
-    """How many rows each table has, and the version of each job: equal pictures mean that nothing was changed."""
+    """Return the number of rows of each table, and the version of each job: equal pictures mean that nothing was changed."""
     tables = sorted(table.name for table in metadata.sorted_tables if table.name not in _ALWAYS_MOVING)
     # Refused calls are written into the audit a moment later, by themselves.
     narrowed = {"audit": " WHERE action <> 'refused'"}
@@ -60,11 +58,11 @@ async def age_contact(stores: Stores, cluster: str, seconds: float) -> None:
 
 
 async def age_service(stores: Stores, seconds: float = 60) -> None:
-    """Let the service have been up for so long."""
+    """Let the service have been up for that long."""
     await execute(stores, "UPDATE installation SET up_since = clock_timestamp() - make_interval(secs => :s)", s=seconds)
 
 
 async def give_up_now(service: Service) -> int:
     """Do at once what the leader does on its timer; how many runs it called lost."""
     token = await value(service.stores, "SELECT token FROM leadership")
-    return await agents.give_up_overdue(service.stores, token)
+    return await agent_reports.give_up_overdue(service.stores, token)

@@ -41,7 +41,7 @@ async def why(service: Service, job_id: str) -> dict[str, Any]:
 
 
 async def why_with(service: Service, job_id: str, **fields: Any) -> dict[str, Any]:
-    """What is said once it has these fields."""
+    """Return the reason that is reported once it has these fields."""
 
     async def look() -> bool:
         told = await why(service, job_id)

@@ -7,6 +7,7 @@ import pytest
 from tests.conftest import Service, job
 from tests.integration.rows import rows
 from tests.integration.test_authorization import make_key
+from tests.integration.test_conditions import OBJECTS
 from tests.integration.test_parameter_sets import sweep
 from tests.waiting import eventually
 
@@ -34,23 +35,17 @@ async def test_a_change_is_told_before_and_after(service: Service) -> None:
     assert (gone["before"]["weight"], gone["after"]) == (2.0, None)
 
 
-@pytest.mark.parametrize(
-    ("address", "body"),
-    [
-        ("priority-classes/c", {"name": "c", "value": 1}),
-        ("price-books/c", {"name": "c"}),
-        ("clusters/c", {"name": "c"}),
-        ("datasets/c", {"name": "c", "size": "1Gi"}),
-        ("burst-policies/c", {"name": "c", "queues": ["default"], "budget": {"day": "1"}}),
-    ],
-)
-async def test_each_kind_of_object_is_told(service: Service, address: str, body: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("address", "body", "_changed"), OBJECTS.values(), ids=OBJECTS)
+async def test_each_kind_of_object_is_told(
+    service: Service, address: str, body: dict[str, Any], _changed: dict[str, Any]
+) -> None:
     for text in ("one", "two"):
-        assert (await service.http.put(f"/v1/{address}", json=body | {"description": text})).is_success
-    await service.http.delete(f"/v1/{address}")
-    removed, changed, made = (one["details"] for one in (await lines(service, target="c"))[:3])
+        assert (await service.http.put(address, json=body | {"description": text})).is_success
+    await service.http.delete(address)
+    name = address.rpartition("/")[2]
+    removed, changed, made = (one["details"] for one in (await lines(service, target=name))[:3])
     assert changed == {"before": {"description": "one"}, "after": {"description": "two"}}
-    assert (made["before"], made["after"]["name"]) == (None, "c")
+    assert (made["before"], made["after"].get("name", made["after"].get("path"))) == (None, name)
     assert (removed["before"]["description"], removed["after"]) == ("two", None)
 
 

@@ -14,6 +14,7 @@ from tests.conftest import Service, job
 from tests.integration.rows import execute, picture, rows
 from tests.waiting import eventually
 from trainmaster.protocol.agent import RunReport
+from trainmaster.protocol.resource_kinds import KINDS
 from trainmaster.protocol.states import RunState
 from trainmaster_dispatcher.api import keyring as keyring_module
 from trainmaster_dispatcher.api.app import make_app
@@ -52,22 +53,6 @@ ALLOWED: dict[Call, set[str]] = {
     ("GET", "/v1/jobs/{job_id}/why"): PEOPLE,
     ("GET", "/v1/jobs/{job_id}/events"): PEOPLE,
     ("GET", "/v1/jobs/{job_id}/logs"): PEOPLE,
-    ("GET", "/v1/queues"): PEOPLE,
-    ("GET", "/v1/queues/{path:path}"): PEOPLE,
-    ("PUT", "/v1/queues/{path:path}"): ADMINS,
-    ("DELETE", "/v1/queues/{path:path}"): ADMINS,
-    ("GET", "/v1/priority-classes"): PEOPLE,
-    ("GET", "/v1/priority-classes/{name}"): PEOPLE,
-    ("PUT", "/v1/priority-classes/{name}"): ADMINS,
-    ("DELETE", "/v1/priority-classes/{name}"): ADMINS,
-    ("GET", "/v1/reservations"): PEOPLE,
-    ("GET", "/v1/reservations/{name}"): PEOPLE,
-    ("PUT", "/v1/reservations/{name}"): ADMINS,
-    ("DELETE", "/v1/reservations/{name}"): ADMINS,
-    ("GET", "/v1/burst-policies"): PEOPLE,
-    ("GET", "/v1/burst-policies/{name}"): PEOPLE,
-    ("PUT", "/v1/burst-policies/{name}"): ADMINS,
-    ("DELETE", "/v1/burst-policies/{name}"): ADMINS,
     ("POST", "/v1/burst-policies/preview"): ADMINS,
     ("GET", "/v1/workload"): ADMINS,
     ("POST", "/v1/simulations"): ADMINS,
@@ -76,19 +61,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("GET", "/v1/simulations/{simulation}/report"): ADMINS,
     ("POST", "/v1/simulations/{simulation}/cancel"): ADMINS,
     ("DELETE", "/v1/simulations/{simulation}"): ADMINS,
-    ("GET", "/v1/datasets"): PEOPLE,
-    ("GET", "/v1/datasets/{name}"): PEOPLE,
-    ("PUT", "/v1/datasets/{name}"): ADMINS,
-    ("DELETE", "/v1/datasets/{name}"): ADMINS,
-    ("GET", "/v1/price-books"): PEOPLE,
-    ("GET", "/v1/price-books/{name}"): PEOPLE,
-    ("PUT", "/v1/price-books/{name}"): ADMINS,
-    ("DELETE", "/v1/price-books/{name}"): ADMINS,
     ("GET", "/v1/usage"): PEOPLE,
-    ("GET", "/v1/clusters"): PEOPLE,
-    ("GET", "/v1/clusters/{name}"): PEOPLE,
-    ("PUT", "/v1/clusters/{name}"): ADMINS,
-    ("DELETE", "/v1/clusters/{name}"): ADMINS,
     ("POST", "/v1/clusters/{name}/cordon"): ADMINS,
     ("POST", "/v1/clusters/{name}/uncordon"): ADMINS,
     ("POST", "/v1/clusters/{name}/join"): ADMINS,
@@ -111,6 +84,9 @@ ALLOWED: dict[Call, set[str]] = {
     ("POST", "/agent/v1/streams/{stream}"): AGENTS,
 }
 """Each route with the roles that it is for. A new route has to be written down here."""
+for kind in KINDS.values():
+    one = f"{kind.address}/{{path:path}}" if kind.key == "path" else f"{kind.address}/{{name}}"
+    ALLOWED |= {("GET", kind.address): PEOPLE, ("GET", one): PEOPLE, ("PUT", one): ADMINS, ("DELETE", one): ADMINS}
 
 
 def calls_of(routes: Iterable[BaseRoute]) -> Iterator[Call]:

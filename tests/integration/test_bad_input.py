@@ -57,7 +57,7 @@ class World:
         return answer.status_code, problem["code"], [mistake["path"] for mistake in problem.get("mistakes", [])]
 
     async def check(self, cases: Sequence[Case]) -> None:
-        """Every case is refused as written and leaves the store as it was."""
+        """Check that every case is refused as written and leaves the store as it was."""
         wrong = []
         for case in cases:
             before = await picture(self.service.stores)
@@ -93,7 +93,7 @@ def template(**fields: Any) -> dict[str, Any]:
 
 
 def pod(**fields: Any) -> dict[str, Any]:
-    """A job whose pod template is allowed but for these fields of its spec."""
+    """Return a job whose pod template is allowed but for these fields of its spec."""
     container = {
         "name": "main",
         "image": "busybox",

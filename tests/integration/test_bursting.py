@@ -36,7 +36,7 @@ async def policy(service: Service, **fields: Any) -> None:
 
 
 async def two_clusters(service: Service, **fields: Any) -> tuple[FakeAgent, FakeAgent]:
-    """A private cluster with 1 core and a public one with 8 at a price; and the policy."""
+    """Return a private cluster with 1 core and a public one with 8 at a price; and the policy."""
     await put(service, "price-books", "cloud", {"name": "cloud", "onDemand": {"cpu": str(PRICE)}})
     spec = {"name": "public", "clusterKind": "public", "priceBook": "cloud", "placementTimeout": "10s"}
     await put(service, "clusters", "public", spec)
@@ -48,7 +48,7 @@ async def two_clusters(service: Service, **fields: Any) -> tuple[FakeAgent, Fake
 
 
 async def gone(service: Service, public: FakeAgent, **fields: Any) -> tuple[str, dict[str, Any]]:
-    """A job that was sent to the public cluster, and what its agent was told."""
+    """Return a job that was sent to the public cluster, and what its agent received."""
     job_id = await service.submit(**fields)
     return job_id, await public.next_start()
 

@@ -35,7 +35,7 @@ class Api:
         return socket.create_connection(("127.0.0.1", self.port), 60)
 
     def is_well(self) -> bool:
-        """Whether a newcomer is answered, in seconds and not in minutes."""
+        """Return whether a new connection is answered, in seconds and not in minutes."""
         began = time.monotonic()
         answer = httpx.get(f"http://127.0.0.1:{self.port}/healthz", timeout=60)
         return answer.status_code == 200 and self.process.poll() is None and time.monotonic() - began < 20

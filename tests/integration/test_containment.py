@@ -33,7 +33,7 @@ QUEUES = ("org", "org/a", "org/b")
 
 
 class InjectedError(Exception):
-    """What nobody expected."""
+    """An unexpected error."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class World:
         await execute(self.stores, sql, **parameters)
 
     async def changed(self, kind: str = "queue") -> None:
-        """Let the scheduler read tenants anew."""
+        """Let the scheduler read tenants again."""
         await self.execute("INSERT INTO changes (kind, ref) VALUES (:kind, 0)", kind=kind)
 
 
@@ -463,7 +463,7 @@ async def test_unreadable_rows_keep_lists_from_nobody(world: World) -> None:
     async with world.stores.database.transaction() as tx:
         from trainmaster_dispatcher.store import tenants
 
-        assert {row.spec.path for row in await tenants.queues(tx)} == {"org", "org/b"}
+        assert {row.spec.path for row in await tenants.QUEUES.every(tx)} == {"org", "org/b"}
         assert (await pricing.histories(tx)).unreadable == {}
     await mend(world)
     await world.submit("a")

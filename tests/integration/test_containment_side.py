@@ -30,7 +30,7 @@ from trainmaster_dispatcher.store import usage
 from trainmaster_dispatcher.store.database import StoreAwayError
 from trainmaster_dispatcher.worker import tasks
 from trainmaster_dispatcher.worker.async_bridge import Side
-from trainmaster_dispatcher.worker.carrier import Carrier
+from trainmaster_dispatcher.worker.simulation_runner import SimulationRunner
 
 FLEET = {
     "seed": 1,
@@ -39,7 +39,7 @@ FLEET = {
 
 
 class InjectedError(Exception):
-    """What nobody expected."""
+    """An unexpected error."""
 
 
 @pytest.fixture(autouse=True)
@@ -237,13 +237,13 @@ async def test_a_simulation_whose_handling_fails_keeps_no_other_from_being_carri
         assert (await service.http.post("/v1/simulations", json=spec)).status_code == 202
     handled = list[int]()
 
-    async def fails_first(carrier: Carrier) -> None:
-        handled.append(carrier._claimed.id)
+    async def fails_first(runner: SimulationRunner) -> None:
+        handled.append(runner._claimed.id)
         if len(handled) == 1:
             raise InjectedError
-        await carrier._finish(SimulationState.SUCCEEDED)
+        await runner._finish(SimulationState.SUCCEEDED)
 
-    monkeypatch.setattr(Carrier, "run", fails_first)
+    monkeypatch.setattr(SimulationRunner, "run", fails_first)
     before = counted(Part.TASK)
     assert await tasks.simulate(service.stores.database, cast(Side, OneDatabase(service))) == 2
     assert len(set(handled)) == 2

@@ -73,7 +73,7 @@ async def test_a_decision_on_what_has_changed_since_is_dropped_without_a_hurry(s
 
 
 async def _follower_of_before(stores: Stores, job: int) -> Follower:
-    """A follower that loaded everything while the job was still queued."""
+    """Return a follower that loaded everything while the job was still queued."""
     follower = Follower()
     await execute(stores, "UPDATE jobs SET version = 1, state = 'queued', ended_at = NULL WHERE id = :id", id=job)
     await follower.absorb(stores, 0.0)
@@ -116,7 +116,7 @@ async def test_a_lead_that_is_lost_while_a_plan_is_applied_leaves_none_of_it_in_
 
 
 async def test_a_scheduler_that_read_nothing_for_long_reads_everything_anew(scheduler: Scheduler) -> None:
-    """What the feed told meanwhile may have been removed; a view that only goes on would never learn of it."""
+    """The changes in the feed meanwhile may have been removed; a state that only continues would never learn of them."""
     await scheduler.step()
     asleep = [1000.0]
     sleeping = Scheduler(scheduler.stores, boot_clock=lambda: asleep[0])

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import pytest
 
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster_dispatcher.store.database import Database
+from trainmaster.protocol.states import JobState, Wish
+from trainmaster_dispatcher.store.database import ColumnsError, Database
 
 
 @pytest.fixture
@@ -59,3 +61,49 @@ async def test_a_caller_that_goes_away_while_reading_gives_its_connection_back(d
         await task
     async with asyncio.timeout(10), database.reading() as tx:
         assert (await tx.one("SELECT 1 AS one")).one == 1
+
+
+class _Weighed(NamedTuple):
+    """A row with an enum, one that may be null, and a number."""
+
+    state: JobState
+    wish: Wish | None
+    weight: int
+
+
+_WEIGHED = "SELECT * FROM (VALUES ('held', 'cancelling', 3), ('running', NULL, 1)) AS v(state, wish, weight)"
+
+
+async def test_rows_have_the_type_that_was_asked_for(database: Database) -> None:
+    held, running = _Weighed(JobState.HELD, Wish.CANCEL, 3), _Weighed(JobState.RUNNING, None, 1)
+    async with database.transaction() as tx:
+        rows = await tx.all_of(_Weighed, _WEIGHED)
+        first = await tx.first_of(_Weighed, f"{_WEIGHED} WHERE weight = :weight", weight=1)
+        only = await tx.one_of(_Weighed, f"{_WEIGHED} WHERE weight = :kind", kind=3)
+        assert await tx.first_of(_Weighed, f"{_WEIGHED} WHERE weight = 2") is None
+        assert [page async for page in tx.pages_of(_Weighed, _WEIGHED, 1)] == [[held], [running]]
+        with pytest.raises(LookupError):
+            await tx.one_of(_Weighed, f"{_WEIGHED} WHERE weight = 2")
+    assert (rows, first, only) == ([held, running], running, held)
+    assert all(type(row) is _Weighed and type(row.state) is JobState for row in [*rows, first, only])
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT 'cancelling' AS wish, 'held' AS state, 3 AS weight",
+        "SELECT 'held' AS state, 'cancelling' AS wish, 3 AS weight, 4 AS height",
+        "SELECT 'held' AS state, 'cancelling' AS wish",
+        "SELECT 'held' AS state, 'cancelling' AS wish, 3 AS weigth",
+        "SELECT 'cancelling' AS wish, 'held' AS state, 3 AS weight WHERE false",
+        "SET LOCAL lock_timeout = 5000",
+    ],
+    ids=["other order", "one more", "one less", "another name", "no rows", "no columns"],
+)
+async def test_columns_that_are_not_the_fields_of_the_type_are_an_error(database: Database, statement: str) -> None:
+    async with database.transaction() as tx:
+        with pytest.raises(ColumnsError, match="_Weighed has the fields state, wish, weight; the statement gives"):
+            await tx.all_of(_Weighed, statement)
+        with pytest.raises(ColumnsError):
+            await tx.first_of(_Weighed, statement)
+        assert (await tx.one("SELECT 1 AS n")).n == 1, "the transaction goes on"

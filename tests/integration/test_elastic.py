@@ -1,4 +1,4 @@
-"""Elastic jobs through the dispatcher: what an agent is told as a run grows and shrinks, and what becomes of its answers."""
+"""Elastic jobs through the dispatcher: what an agent receives as a run grows and shrinks, and what becomes of its answers."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from trainmaster.protocol.states import RunState
 
 
 async def connected(service: Service, cpu: int = 8) -> FakeAgent:
-    """An agent of one node group with so many CPUs that can resize runs."""
+    """Return an agent of one node group with the given CPUs that can resize runs."""
     agent = service.agent()
     group = NodeGroup(name="node", count=cpu, free={"cpu": 1000})
     report = CapacityReport(groups=(group,), runtime="test", scheduler="test", capabilities=("gang", "resize"))
@@ -28,7 +28,7 @@ def elastic(most: int = 8, least: int = 2, **fields: Any) -> dict[str, Any]:
 
 
 async def told(agent: FakeAgent, kind: str) -> dict[str, Any]:
-    """The next thing of a kind that the agent is told."""
+    """Return the next instruction of a kind that the agent receives."""
     found: list[dict[str, Any]] = []
 
     async def look() -> bool:
@@ -42,7 +42,7 @@ async def told(agent: FakeAgent, kind: str) -> dict[str, Any]:
 
 
 def at(run: str, size: int, seq: int, generation: int, *, placed: int | None = None, resized: bool = True) -> RunReport:
-    """A running run that is kept at a size, with so many members in their places."""
+    """Return the report of a running run kept at ``size``, with ``placed`` members in place."""
     return RunReport(
         run=run,
         generation=generation,
@@ -54,7 +54,7 @@ def at(run: str, size: int, seq: int, generation: int, *, placed: int | None = N
 
 
 async def grown(service: Service, agent: FakeAgent) -> tuple[str, str]:
-    """A run that has grown from 2 to 5 members: its job and itself."""
+    """Return a run that has grown from 2 to 5 members: its job and itself."""
     answer = await service.http.post("/v1/jobs", json=elastic())
     job_id = answer.json()["id"]
     start = await agent.next_start()

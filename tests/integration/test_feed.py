@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -39,8 +39,12 @@ async def stores(database_url: str) -> AsyncIterator[Stores]:
     await opened.close()
 
 
+class _Number(NamedTuple):
+    n: int
+
+
 async def tell(tx: Transaction, job_id: int) -> None:
-    """What a submission leaves in the feed."""
+    """Write what a submission leaves in the feed."""
     await tx.run("INSERT INTO events (job_id, seq, kind) VALUES (:id, 1, 'submitted')", id=job_id)
 
 
@@ -58,7 +62,7 @@ async def test_what_is_read_in_pages_may_take_longer_than_a_transaction_may_be_i
     found: list[int] = []
     async with stores.database.transaction() as tx:
         await tx.run("SET LOCAL idle_in_transaction_session_timeout = '600ms'")
-        async for page in tx.pages("SELECT n FROM generate_series(1, :last) n", 4, last=22):
+        async for page in tx.pages_of(_Number, "SELECT n FROM generate_series(1, :last) n", 4, last=22):
             assert len(page) in (4, 2)
             found += [row.n for row in page]
             assert (await tx.one("SELECT count(*) AS queues FROM queues")).queues > 0, (
@@ -70,7 +74,7 @@ async def test_what_is_read_in_pages_may_take_longer_than_a_transaction_may_be_i
 
 async def test_no_rows_are_no_page(stores: Stores) -> None:
     async with stores.database.transaction() as tx:
-        assert [page async for page in tx.pages("SELECT 1 AS n WHERE false", 4)] == []
+        assert [page async for page in tx.pages_of(_Number, "SELECT 1 AS n WHERE false", 4)] == []
         assert (await tx.one("SELECT 1 AS n")).n == 1
 
 
@@ -159,7 +163,7 @@ async def test_no_interleaving_loses_a_change_or_tells_it_unsettled(stores: Stor
 
 
 def indexes(view: SchedulerState) -> dict[str, Any]:
-    """All that a view holds, in a form that compares."""
+    """Return all that a view holds, in a form that compares."""
     waiting = {
         queue: {key: list(jobs) for key, jobs in classes.items() if jobs}
         for queue, classes in view.waiting.items()

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -10,7 +9,7 @@ from tests.conftest import Service
 from trainmaster.protocol.ids import parse_job_id
 from trainmaster_dispatcher.services.followers import Followers, Happened
 from trainmaster_dispatcher.store import jobs as job_store
-from trainmaster_dispatcher.store.database import Row, StoreAwayError, Transaction
+from trainmaster_dispatcher.store.database import StoreAwayError, Transaction
 
 _real = job_store.events_after
 
@@ -24,7 +23,7 @@ class Reads:
         self.error: Exception | None = None
         monkeypatch.setattr(job_store, "events_after", self._read)
 
-    async def _read(self, tx: Transaction, job_id: int, seq: int, limit: int) -> Sequence[Row[Any]]:
+    async def _read(self, tx: Transaction, job_id: int, seq: int, limit: int) -> Sequence[job_store.StoredEvent]:
         self.count += 1
         rows = await _real(tx, job_id, seq, limit)
         await self.may_go.wait()

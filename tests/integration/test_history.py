@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.conftest import FakeAgent, Service
-from trainmaster.protocol.resource_kinds import Document
+from trainmaster.protocol.documents import Document
 from trainmaster.protocol.states import RunState
 from trainmaster.protocol.workload import Workload
 from trainmaster_dispatcher.services import workload_export

@@ -158,3 +158,29 @@ async def test_a_query_parameter_that_a_call_does_not_have_is_a_mistake(service:
     assert "it has none" in (await service.http.get("/v1/priority-classes?limit=1")).json()["detail"]
     assert await picture(service.stores) == before
     assert (await service.http.post("/v1/jobs?dryRun=true", json=job())).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH"])
+async def test_an_action_on_many_jobs_is_no_job(service: Service, method: str) -> None:
+    answer = await service.http.request(method, "/v1/jobs/cancel", json={})
+    assert (answer.status_code, answer.headers["allow"]) == (405, "OPTIONS, POST")
+
+
+async def test_a_time_that_is_a_number_is_refused(service: Service) -> None:
+    for time in ("1764316800", "1764316800000", "2026-11-28", "2026-11-28T00:00:00"):
+        answer = await service.http.get("/v1/usage", params={"begin": time, "end": "2026-11-29T00:00:00Z"})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid-parameter"), time
+    answer = await service.http.get(
+        "/v1/usage", params={"begin": "2026-11-28T00:00:00Z", "end": "2026-11-29T00:00:00Z"}
+    )
+    assert answer.status_code == 200
+
+
+async def test_dry_runs_refuse_an_idempotency_key_that_is_none(service: Service) -> None:
+    key = {"Idempotency-Key": "x" * 201}
+    for path, body in (
+        ("/v1/jobs?dryRun=true", job()),
+        ("/v1/jobs/cancel", {"filter": {"queue": "default"}, "dryRun": True}),
+    ):
+        answer = await service.http.post(path, json=body, headers=key)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid-parameter"), path

@@ -15,7 +15,7 @@ from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import KeySpec, QueueSpec
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
 from trainmaster_dispatcher.services.context import Stores
-from trainmaster_dispatcher.services.group_commit import ByItselfError, Intake, PendingSubmission
+from trainmaster_dispatcher.services.group_commit import ByItselfError, GroupCommits, PendingSubmission
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.submission_parsing import Most, prepare
 from trainmaster_dispatcher.services.submit import Submission
@@ -45,8 +45,8 @@ async def stores(database_url: str) -> AsyncIterator[Stores]:
 
 
 @pytest.fixture
-async def intake(stores: Stores) -> AsyncIterator[Intake]:
-    made = Intake(stores)
+async def intake(stores: Stores) -> AsyncIterator[GroupCommits]:
+    made = GroupCommits(stores)
     yield made
     await made.close()
 
@@ -61,18 +61,20 @@ def asked(
     return PendingSubmission(Submission(caller, prepare(body, Most())), claim, body, "request")
 
 
-async def outcomes(intake: Intake, given: list[PendingSubmission]) -> list[Any]:
-    """What each is answered: an answer's value, or the error."""
+async def outcomes(intake: GroupCommits, given: list[PendingSubmission]) -> list[Any]:
+    """Return the answer to each: an answer's value, or the error."""
     done = await asyncio.gather(*[intake.submit(one) for one in given], return_exceptions=True)
     return [orjson.loads(one) if isinstance(one, bytes) else one for one in done]
 
 
 async def transactions(stores: Stores) -> int:
-    """Each transaction that stored jobs has left one row."""
+    """Return the number of transactions that stored jobs: each has left one row."""
     return int(await value(stores, "SELECT count(*) FROM changes WHERE kind = 'jobs'"))
 
 
-async def test_submissions_that_come_together_are_stored_in_few_transactions(intake: Intake, stores: Stores) -> None:
+async def test_submissions_that_come_together_are_stored_in_few_transactions(
+    intake: GroupCommits, stores: Stores
+) -> None:
     given = [asked(name=f"job-{number}", jobs=1 + number % 3) for number in range(60)]
     done = await outcomes(intake, given)
     ids = [item["id"] for one in done for item in one.get("jobs", [one])]
@@ -86,7 +88,7 @@ async def test_submissions_that_come_together_are_stored_in_few_transactions(int
     assert [row.target for row in targets] == [f"{one.jobs} jobs" for one in given]
 
 
-async def test_one_that_is_refused_takes_no_other_with_it(intake: Intake, stores: Stores) -> None:
+async def test_one_that_is_refused_takes_no_other_with_it(intake: GroupCommits, stores: Stores) -> None:
     given = [
         asked(),
         asked(),
@@ -106,7 +108,7 @@ async def test_one_that_is_refused_takes_no_other_with_it(intake: Intake, stores
     assert [row.api_key_id for row in keys] == [1, 1, 2, 1]
 
 
-async def test_room_in_a_queue_goes_to_the_first_that_ask(intake: Intake, stores: Stores) -> None:
+async def test_room_in_a_queue_goes_to_the_first_that_ask(intake: GroupCommits, stores: Stores) -> None:
     await outcomes(intake, [asked("narrow")])
     done = await outcomes(intake, [asked(), asked("narrow", jobs=3), asked("narrow"), asked("narrow"), asked("narrow")])
     assert [isinstance(one, ProblemError) for one in done] == [False, True, False, False, True]
@@ -116,14 +118,14 @@ async def test_room_in_a_queue_goes_to_the_first_that_ask(intake: Intake, stores
     assert await value(stores, "SELECT count(*) FROM jobs WHERE queue_id = 2 OR name = 'x'") == 4
 
 
-async def test_room_for_each_user_is_counted_for_each(intake: Intake) -> None:
+async def test_room_for_each_user_is_counted_for_each(intake: GroupCommits) -> None:
     other = replace(USER, queues=("shared",))
     given = [asked("shared", caller=who) for who in (ADMIN, other, ADMIN, ADMIN, other, other)]
     done = await outcomes(intake, [asked(), *given])
     assert [isinstance(one, ProblemError) for one in done[1:]] == [False, False, False, True, False, True]
 
 
-async def test_a_key_used_before_or_twice_at_once_has_to_come_alone(intake: Intake, stores: Stores) -> None:
+async def test_a_key_used_before_or_twice_at_once_has_to_come_alone(intake: GroupCommits, stores: Stores) -> None:
     (first,) = await outcomes(intake, [asked(key="old")])
     done = await outcomes(intake, [asked(), asked(key="old"), asked(key="new"), asked(key="new"), asked()])
     assert intake._claims == set()
@@ -134,7 +136,7 @@ async def test_a_key_used_before_or_twice_at_once_has_to_come_alone(intake: Inta
     assert kept == {"old": (201, first), "new": (201, done[2])}
 
 
-async def test_what_postgres_refuses_is_refused_alone(intake: Intake, stores: Stores) -> None:
+async def test_what_postgres_refuses_is_refused_alone(intake: GroupCommits, stores: Stores) -> None:
     bad = asked()
     broken = replace(bad.submission.prepared.specs[0], spec=b'{"a": "\\u0000"}')
     bad.submission.prepared.specs[0] = broken
@@ -148,7 +150,7 @@ async def test_what_postgres_refuses_is_refused_alone(intake: Intake, stores: St
     assert await picture(stores) == before
 
 
-async def test_a_queue_that_is_held_up_holds_up_no_other(intake: Intake, stores: Stores) -> None:
+async def test_a_queue_that_is_held_up_holds_up_no_other(intake: GroupCommits, stores: Stores) -> None:
     async with stores.database.transaction() as tx:
         await job_store.hold_room(tx, await value(stores, "SELECT id FROM queues WHERE path = 'narrow'"))
         done = await outcomes(intake, [asked("narrow", key="k"), asked(), asked("narrow"), asked()])
@@ -160,13 +162,13 @@ async def test_a_queue_that_is_held_up_holds_up_no_other(intake: Intake, stores:
     assert "id" in done_now
 
 
-async def test_too_many_that_wait_are_turned_away(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_that_wait_are_turned_away(intake: GroupCommits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainmaster_dispatcher.services.group_commit._MOST_WAITING", 3)
     done = await outcomes(intake, [asked() for _ in range(6)])
     assert [getattr(one, "code", None) for one in done] == [None] * 4 + [Code.TOO_BUSY] * 2
 
 
-async def test_a_request_that_is_given_up_disturbs_no_other(intake: Intake, stores: Stores) -> None:
+async def test_a_request_that_is_given_up_disturbs_no_other(intake: GroupCommits, stores: Stores) -> None:
     tasks = [asyncio.create_task(intake.submit(asked())) for _ in range(4)]
     await asyncio.sleep(0)
     tasks[0].cancel()
@@ -175,13 +177,15 @@ async def test_a_request_that_is_given_up_disturbs_no_other(intake: Intake, stor
     assert [isinstance(one, bytes) for one in done] == [False, True, False, True]
 
     async def are_stored() -> bool:
-        """The first was under way, the third had not begun. Nobody waits for the first any more."""
+        """Return whether the first, in progress, and the third, not begun, are stored. The first has no waiter any more."""
         return bool(await value(stores, "SELECT count(*) FROM jobs") == 3)
 
     await eventually(are_stored)
 
 
-async def test_a_request_that_is_given_up_and_comes_again_at_once_makes_one_job(intake: Intake, stores: Stores) -> None:
+async def test_a_request_that_is_given_up_and_comes_again_at_once_makes_one_job(
+    intake: GroupCommits, stores: Stores
+) -> None:
     under_way = asyncio.create_task(intake.submit(asked()))
     given_up = asyncio.create_task(intake.submit(asked(key="k")))
     await asyncio.sleep(0)
@@ -194,7 +198,7 @@ async def test_a_request_that_is_given_up_and_comes_again_at_once_makes_one_job(
     assert [row.answer for row in await rows(stores, "SELECT answer FROM idempotency_keys")] == [again]
 
 
-async def test_an_end_answers_those_that_wait(intake: Intake, stores: Stores) -> None:
+async def test_an_end_answers_those_that_wait(intake: GroupCommits, stores: Stores) -> None:
     tasks = [asyncio.create_task(intake.submit(asked())) for _ in range(3)]
     await asyncio.sleep(0)
     await intake.close()
@@ -204,7 +208,7 @@ async def test_an_end_answers_those_that_wait(intake: Intake, stores: Stores) ->
     assert await value(stores, "SELECT count(*) FROM jobs") == 1
 
 
-async def test_an_expired_key_is_free_again(intake: Intake, stores: Stores) -> None:
+async def test_an_expired_key_is_free_again(intake: GroupCommits, stores: Stores) -> None:
     await outcomes(intake, [asked(key="old")])
     await execute(stores, "UPDATE idempotency_keys SET created_at = now() - interval '8 days'")
     (again,) = await outcomes(intake, [asked(key="old")])
@@ -213,6 +217,6 @@ async def test_an_expired_key_is_free_again(intake: Intake, stores: Stores) -> N
 
 def test_parameter_sets_and_many_jobs_are_no_part_of_a_group() -> None:
     sets = prepare(b'{"job": %b, "parameters": [{"a": 1}]}' % asked().body_hash.replace(b'"true"', b'"${a}"'), Most())
-    assert not Intake.takes(replace(asked(), submission=Submission(ADMIN, sets)))
-    assert Intake.takes(asked(jobs=100))
-    assert not Intake.takes(asked(jobs=101))
+    assert not GroupCommits.takes(replace(asked(), submission=Submission(ADMIN, sets)))
+    assert GroupCommits.takes(asked(jobs=100))
+    assert not GroupCommits.takes(asked(jobs=101))

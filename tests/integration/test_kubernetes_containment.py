@@ -35,8 +35,8 @@ from trainmaster_agent.kube.paths import NODES, PODS
 from trainmaster_agent.placement.gates import Gates
 from trainmaster_agent.runtime.kubernetes import observer, run_reconciler, runtime
 from trainmaster_agent.runtime.kubernetes.accept import OrderIntake
-from trainmaster_agent.runtime.kubernetes.garbage_collector import Burial
-from trainmaster_agent.runtime.kubernetes.gate_opener import Opening
+from trainmaster_agent.runtime.kubernetes.garbage_collector import GarbageCollector
+from trainmaster_agent.runtime.kubernetes.gate_opener import GateOpener
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
@@ -76,7 +76,7 @@ async def lab(kube: FakeKube, nodes: FakeNodes) -> AsyncIterator[KubeLab]:
 
 
 def contained(place: str) -> float:
-    """The metric's value for one place."""
+    """Return the metric's value for one place."""
     series = f'trainmaster_agent_contained_errors_total{{place="{place}"}} '
     for line in exporter.page(Process.AGENT)[0].decode().splitlines():
         if line.startswith(series):
@@ -85,7 +85,7 @@ def contained(place: str) -> float:
 
 
 def is_of(run: str, values: tuple[object, ...]) -> bool:
-    """Whether a call has to do with a run."""
+    """Return whether a call concerns a run."""
     for value in values:
         name = getattr(value, "run", None)
         if run in (value, name, getattr(value, "_run_of_test", None)):
@@ -134,7 +134,7 @@ ONCE_PER_RUN: dict[str, tuple[object, str, float]] = {
     "it is checked against the policy": (Manifests, "mistakes", FOR_EVER),
     "it is looked over": (runtime, "what_lacks", FOR_EVER),
     "room is looked for": (NodeCapacity, "never", FOR_EVER),
-    "its gates are opened": (Opening, "open", FOR_EVER),
+    "its gates are opened": (GateOpener, "open", FOR_EVER),
     "its scheduler's objects are read": (Gates, "read", FOR_EVER),
     # Without these no run can end, so that they recover after some errors.
     "its state is worked out": (run_reconciler, "assess", 6),
@@ -196,7 +196,7 @@ async def test_a_run_at_work_survives_errors_that_pass(lab: KubeLab, monkeypatch
     await eventually(lambda: fault.count == 3, "the errors have been met")
     monkeypatch.undo()
     lab.kubernetes._look_at(A)
-    await eventually(lambda: lab.kubernetes._books[A].errors == 0, "it is handled again")
+    await eventually(lambda: lab.kubernetes._trackers[A].errors == 0, "it is handled again")
     assert lab.runtime.held()[A].state is RunState.RUNNING
     assert lab.living(A) == 1
 
@@ -265,8 +265,8 @@ async def test_a_run_whose_recording_raises_is_not_called_off_as_its_record_may_
 
 
 SIDE_TASKS: dict[str, tuple[object, str, str]] = {
-    "what ended runs leave is cleared away": (Burial, "_clear", "clear"),
-    "records of ended runs are removed": (Burial, "_delete", "clear"),
+    "what ended runs leave is cleared away": (GarbageCollector, "_clear", "clear"),
+    "records of ended runs are removed": (GarbageCollector, "_delete", "clear"),
     "the lease is renewed": (LeaseKeeper, "_renew", "lease"),
     "namespaces are looked for": (JobNamespaces, "_look_again", "namespaces"),
     "objects without a run are looked for": (Leftovers, "clear", "leftovers"),
@@ -321,14 +321,14 @@ async def test_an_anchor_that_breaks_the_reader_is_passed_over(lab: KubeLab, mon
 async def test_a_report_that_cannot_be_made_names_the_nodes_left_out(
     lab: KubeLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Inventory._alike
+    original = Inventory._traits
 
     def broken(self: Inventory, host: Any) -> Any:
         if host.name == "node-0":
             raise LookupError("an injected fault")
         return original(self, host)
 
-    monkeypatch.setattr(Inventory, "_alike", broken)
+    monkeypatch.setattr(Inventory, "_traits", broken)
     await lab.api.patch(NODES, None, "node-0", {"metadata": {"labels": {"seen": "again"}}})
     await eventually(lambda: bool(lab.kubernetes.inventory._dirty), "the node has changed")
     report = await lab.runtime.capacity()

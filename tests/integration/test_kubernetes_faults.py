@@ -30,7 +30,7 @@ from trainmaster.protocol.agent import OpenStream, StreamPush
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.kube import watch
 from trainmaster_agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, SERVICES
-from trainmaster_agent.log_tails import Tails
+from trainmaster_agent.log_tails import LogTails
 from trainmaster_agent.runtime.kubernetes import accept, orphans, run_reconciler, runtime
 from trainmaster_agent.runtime.kubernetes.checkpoint import NO_PROGRAM
 from trainmaster_agent.runtime.kubernetes.record import RunAnchor
@@ -74,7 +74,7 @@ def starts(nodes: FakeNodes, name: str) -> int:
 
 
 async def delete_pod(lab: KubeLab, name: str, grace: int = 1) -> None:
-    """As a person does; with no grace the pod is gone at once, and nobody sees it end."""
+    """Delete a pod as a person does; with no grace the pod is gone at once, and its end is not observed."""
     await lab.api.delete(PODS, NAMESPACE, name, grace=grace)
 
 
@@ -146,7 +146,7 @@ async def test_a_follower_and_the_tail_have_the_output_of_all_lives_of_a_member(
     name = f"{A}-worker-0"
     await lab.runtime.start(start_run(lab, A, Part(RUNS, of_role={"memberFailure": RESTART_MEMBER})))
     followed, kept = Followed(), Followed()
-    streams, tails = LogStreams(followed, lab.runtime, "s"), Tails(kept, lab.runtime, "s")
+    streams, tails = LogStreams(followed, lab.runtime, "s"), LogTails(kept, lab.runtime, "s")
     streams.open(OpenStream(stream="f", run=A, follow=True, tail_bytes=65_536))
     said = ""
     for life in range(3):
@@ -170,7 +170,7 @@ async def test_what_was_followed_of_a_member_is_kept_when_its_node_goes(lab: Kub
     node = (await until_state(lab, A, RunState.RUNNING)).members[0].node
     nodes.write_log(NAMESPACE, f"{A}-worker-0", "said before")
     followed, kept = Followed(), Followed()
-    streams, tails = LogStreams(followed, lab.runtime, "s"), Tails(kept, lab.runtime, "s")
+    streams, tails = LogStreams(followed, lab.runtime, "s"), LogTails(kept, lab.runtime, "s")
     streams.open(OpenStream(stream="f", run=A, follow=True, tail_bytes=65_536))
     await told(followed, "said before\n")
     nodes.crash_node(node)
@@ -191,7 +191,7 @@ async def test_a_kubelet_without_the_output_adds_nothing_to_it(lab: KubeLab, nod
     nodes.boot_node(node)
     await until_over(lab, A)
     kept = Followed()
-    tails = Tails(kept, lab.runtime, "s")
+    tails = LogTails(kept, lab.runtime, "s")
     assert await tails.keep([A], 10.0, 10.0)
     await tails.close()
     assert kept.told == {}
@@ -429,7 +429,7 @@ async def test_without_its_namespace_a_cluster_is_closed(lab: KubeLab) -> None:
     await eventually(lambda: lab.kubernetes._namespaces.is_missing(NAMESPACE), "it is seen that the namespace is gone")
     with pytest.raises(RuntimeAwayError):
         await lab.runtime.start(start_run(lab, B, Part(RUNS)))
-    assert "there is no namespace jobs" in (await lab.runtime.capacity()).closed
+    assert "namespace jobs does not exist" in (await lab.runtime.capacity()).closed
     await lab.runtime.start(start_run(lab, B, Part(RUNS)))
     assert lab.runtime.held()[B].state is RunState.PREEMPTED
 
@@ -562,7 +562,7 @@ async def test_a_record_that_somebody_spoilt_ends_its_run(lab: KubeLab) -> None:
 async def test_a_late_sight_of_an_earlier_pod_does_not_hide_the_one_that_came_after_it(lab: KubeLab) -> None:
     await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     await until(lab, A, lambda status: status.state is RunState.RUNNING)
-    book = lab.kubernetes._books[A]
+    book = lab.kubernetes._trackers[A]
     now = book.pods["worker", 0]
     assert not book.note(replace(now, uid="earlier", version=now.version - 1))
     assert book.pods["worker", 0] is now

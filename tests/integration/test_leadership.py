@@ -26,7 +26,7 @@ from trainmaster_dispatcher.cli.embedded import free_port, wait_for_port
 from trainmaster_dispatcher.scheduler import loop
 from trainmaster_dispatcher.scheduler.loop import Scheduler
 from trainmaster_dispatcher.scheduling.state.plan import Plan
-from trainmaster_dispatcher.services import agents
+from trainmaster_dispatcher.services import agent_reports
 from trainmaster_dispatcher.services.apply_plan import NotLeaderError, apply_plan, release_holds
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
 from trainmaster_dispatcher.services.context import Stores
@@ -61,7 +61,7 @@ class Running:
 
 @pytest.fixture
 async def settings(database_url: str, redis_url: str) -> Settings:
-    """Of an installation with one cluster that nobody schedules yet."""
+    """The settings of an installation with one cluster that is not scheduled yet."""
     made = Settings.model_validate({"database_url": database_url, "redis_url": redis_url, "lease_seconds": 60.0})
     cluster = ClusterSpec(name="private", cluster_kind=ClusterKind.PRIVATE)
     await make_local_installation(
@@ -149,7 +149,7 @@ async def test_an_old_token_applies_nothing(service: Service) -> None:
     with pytest.raises(NotLeaderError):
         await apply_plan(stores, old, Plan(), {}, 1)
     assert await release_holds(stores, old) == 0
-    assert await agents.give_up_overdue(stores, old) == 0
+    assert await agent_reports.give_up_overdue(stores, old) == 0
 
 
 # -- real processes

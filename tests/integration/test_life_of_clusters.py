@@ -23,7 +23,7 @@ async def agent(service: Service) -> FakeAgent:
 
 
 async def running(service: Service, agent: FakeAgent, **fields: Any) -> tuple[str, str]:
-    """A job and its run, which the agent runs."""
+    """Return a job and its run, which the agent runs."""
     await agent.sync()
     job_id = await service.submit(**fields)
     run = str((await agent.next_start())["run"])

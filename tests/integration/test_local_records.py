@@ -148,7 +148,7 @@ PLACES: dict[str, Callable[[Path], Any]] = {
     "a foreign folder among the runs": lambda state: (state / layout.RUNS / "Lost+Found").mkdir(),
     "a foreign file among the runs": lambda state: (state / layout.RUNS / "notes").write_text("mine"),
     "locks with other words": lambda state: [
-        (state / name).write_bytes(b"\xff") for name in (layout.AGENT_LOCK, layout.ZYGOTE_LOCK)
+        (state / name).write_bytes(b"\xff") for name in (layout.AGENT_LOCK, layout.FORK_SERVER_LOCK)
     ],
 }
 

@@ -72,7 +72,7 @@ class LocalLab:
         await self.local.open()
 
     async def end(self) -> None:
-        """Stops what still runs, so that no test leaves processes behind."""
+        """Stop what still runs, so that no test leaves processes behind."""
         for run in self.local.held():
             await self.local.stop(stop_run(run, grace=0, generation=1000))
             await until_over(self, run)
@@ -127,7 +127,7 @@ class LocalLab:
         return (self.run_dir(run) / f"{member}.log").read_text()
 
     def keeper(self, run: str) -> int:
-        """The process that keeps a run: its members' parent."""
+        """Return the process that keeps a run: its members' parent."""
         pid, _ = (self.run_dir(run) / layout.PROCESSES).read_text().split()[:2]
         member = process_table.look(int(pid))
         assert member is not None
@@ -473,7 +473,7 @@ class KilledAgents:
         return process
 
     def kill_after(self, process: subprocess.Popen[str], accepted: int) -> None:
-        """Kills an agent at the moment it has accepted so many runs."""
+        """Kill an agent at the moment it has accepted the given number of runs."""
         assert process.stdout is not None
         for _ in range(accepted):
             assert process.stdout.readline().startswith("accepted")
@@ -564,7 +564,7 @@ async def test_wherever_the_agent_is_killed_each_accepted_run_starts_exactly_onc
 async def test_another_zygote_takes_the_place_of_one_that_was_killed(lab: LocalLab) -> None:
     for number in range(5):
         run = f"next-{number:07d}-r1"
-        os.kill(int((lab.state_dir / layout.ZYGOTE_LOCK).read_text()), signal.SIGKILL)
+        os.kill(int((lab.state_dir / layout.FORK_SERVER_LOCK).read_text()), signal.SIGKILL)
         await lab.runtime.start(start_run(lab, run, Part(SUCCEEDS)))
         assert (await until_over(lab, run)).state is RunState.SUCCEEDED
 
@@ -576,7 +576,7 @@ async def test_no_process_of_ours_outlives_the_agent_when_nothing_runs(
     agents.kill_after(agents.start(start_run(lab, A, Part(SUCCEEDS))), 1)
     await lab.reopen()
     await until_over(lab, A)
-    zygote_pid = int((lab.state_dir / layout.ZYGOTE_LOCK).read_text())
+    zygote_pid = int((lab.state_dir / layout.FORK_SERVER_LOCK).read_text())
     await lab.local.close()
     assert process_table.look(zygote_pid) is None
     await lab.reopen()
@@ -584,7 +584,7 @@ async def test_no_process_of_ours_outlives_the_agent_when_nothing_runs(
 
 async def test_two_agents_on_one_directory_are_refused(lab: LocalLab) -> None:
     second = LocalRuntime(lab.state_dir, CLUSTER)
-    with pytest.raises(RuntimeRefusedError, match=f"held by process {os.getpid()}"):
+    with pytest.raises(RuntimeRefusedError, match=f"locked by process {os.getpid()}"):
         await second.open()
 
 
@@ -592,7 +592,7 @@ async def test_two_agents_on_one_directory_are_refused(lab: LocalLab) -> None:
 
 
 def pretend_reboot(lab: LocalLab, run: str) -> None:
-    """Makes the records say that they are of an earlier boot."""
+    """Make the records say that they are of an earlier boot."""
     for name in (layout.RECORD, layout.PLAN):
         path = lab.run_dir(run) / name
         if path.exists():
@@ -663,8 +663,8 @@ def test_the_zygote_stays_light() -> None:
     [
         ("run_registry", "admit"),
         ("run_registry", "make_plan"),
-        ("room.LocalCapacity", "find"),
-        ("room.LocalCapacity", "use"),
+        ("local_capacity.LocalCapacity", "find"),
+        ("local_capacity.LocalCapacity", "use"),
     ],
     ids=lambda value: value,
 )
@@ -673,7 +673,9 @@ async def test_a_run_whose_handling_raises_has_failed_and_the_next_one_starts(
 ) -> None:
     place = f"trainmaster_agent.runtime.local.{owner}.{name}"
     original = pkgutil.resolve_name(
-        place.replace(".room.LocalCapacity", ".room:LocalCapacity").replace(".run_registry.", ".run_registry:")
+        place.replace(".local_capacity.LocalCapacity", ".local_capacity:LocalCapacity").replace(
+            ".run_registry.", ".run_registry:"
+        )
     )
 
     def broken(*args: Any, **kwargs: Any) -> Any:
@@ -703,7 +705,7 @@ def _spec_name(value: Any) -> str:
 
 async def test_looks_go_on_after_one_that_raises(lab: LocalLab, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    original = lab.local._books.mind_clocks
+    original = lab.local._registry.mind_clocks
 
     def broken(lease: float | None) -> None:
         calls.append(1)
@@ -711,7 +713,7 @@ async def test_looks_go_on_after_one_that_raises(lab: LocalLab, monkeypatch: pyt
             raise LookupError("an injected fault")
         original(lease)
 
-    monkeypatch.setattr(lab.local._books, "mind_clocks", broken)
+    monkeypatch.setattr(lab.local._registry, "mind_clocks", broken)
     await eventually(lambda: len(calls) > 3, "there are further looks")
 
 

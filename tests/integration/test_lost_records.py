@@ -23,7 +23,7 @@ async def agent(service: Service) -> FakeAgent:
 
 
 async def running(service: Service, agent: FakeAgent, **fields: Any) -> tuple[str, str]:
-    """A job and its run, which the agent runs on the private cluster."""
+    """Return a job and its run, which the agent runs on the private cluster."""
     job_id = await service.submit(**ON_PRIVATE, **fields)
     run = str((await agent.next_start())["run"])
     await agent.report(run, RunState.RUNNING, 1)
@@ -32,7 +32,7 @@ async def running(service: Service, agent: FakeAgent, **fields: Any) -> tuple[st
 
 
 async def takes_over(service: Service, *reports: RunReport, **fields: Any) -> FakeAgent:
-    """An agent with other records and the same key, once the one before it has not been heard for a lease."""
+    """Return an agent with other records and the same key, once its predecessor was silent for a lease."""
     await age_contact(service.stores, "private", 60)
     other = service.agent(**({"session": "session-2", "holder": "holder-2"} | fields))
     assert (await other.sync()).json()["sendFull"]
@@ -41,7 +41,7 @@ async def takes_over(service: Service, *reports: RunReport, **fields: Any) -> Fa
 
 
 def absent(stop: dict[str, Any], absence: Absence | None) -> RunReport:
-    """What an agent says of a run that it was asked to stop and does not hold; None: as releases before ``absence`` did."""
+    """Return an agent's report of a run that it was asked to stop and does not hold; None: as releases before ``absence`` did."""
     state = StopCause(stop["cause"]).ends_as
     return RunReport(
         run=stop["run"],

@@ -83,11 +83,14 @@ def test_members_of_another_users_installation_run_as_that_user(monkeypatch: pyt
 
 def test_which_users_members_may_run_as(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert user_ids("nobody") == (USER.pw_uid, USER.pw_gid)
-    for name, said in (("no-such-user", "there is no user 'no-such-user'"), ("root", "may do anything here")):
+    for name, said in (
+        ("no-such-user", "there is no user 'no-such-user'"),
+        ("root", "may do anything on this machine"),
+    ):
         with pytest.raises(typer.Exit):
             user_ids(name)
         assert said in capsys.readouterr().err
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(typer.Exit):
         user_ids("nobody")
-    assert "needs root" in capsys.readouterr().err
+    assert "only root may" in capsys.readouterr().err

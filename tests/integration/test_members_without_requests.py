@@ -11,7 +11,7 @@ from trainmaster_dispatcher.services.settings import Settings
 
 @pytest.fixture
 def default_requests() -> str:
-    """What ships."""
+    """The default requests that ship."""
     return str(Settings.model_fields["default_requests"].default)
 
 

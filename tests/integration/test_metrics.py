@@ -21,7 +21,7 @@ Page = dict[str, float]
 
 
 def page(process: Process) -> Page:
-    """The samples of a page by series, labels included."""
+    """Return the samples of a page by series, labels included."""
     lines = exporter.page(process)[0].decode().splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
 

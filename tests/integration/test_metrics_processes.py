@@ -97,7 +97,7 @@ def start_agent(processes: Processes) -> None:
 
 
 def configure(folder: Path, ports: dict[str, int]) -> Path:
-    """The files of ``deploy/prometheus`` for these two processes, with seconds where they have minutes."""
+    """Return the files of ``deploy/prometheus`` for these two processes, with seconds where they have minutes."""
     for file in ("recording-rules.yaml", "alerts.yaml"):
         rules = yaml.safe_load((RULES / file).read_text())
         for group in rules["groups"]:
@@ -213,5 +213,5 @@ def test_a_port_that_is_taken_is_said_in_one_line(processes: Processes) -> None:
         timeout=180,
     )
     assert ended.returncode == Exit.USAGE
-    assert ended.stderr.startswith(f"metrics cannot be served at 127.0.0.1, port {taken}: ")
+    assert ended.stderr.startswith(f"cannot serve metrics at 127.0.0.1, port {taken}: ")
     assert "Traceback" not in ended.stderr

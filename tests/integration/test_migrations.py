@@ -8,17 +8,21 @@ from datetime import UTC, datetime, timedelta
 from importlib.resources import as_file, files
 from typing import Any
 
+import orjson
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, text
 
-from tests.conftest import Service, on_database
+from tests.conftest import FakeAgent, Service, job, on_database
+from tests.integration.rows import execute, rows, value
+from tests.waiting import eventually
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, parse_job_id
+from trainmaster_dispatcher.domain.run_orders import BindingTerm, BurstTerms, NarrowedDevice, RunOrders
 from trainmaster_dispatcher.store import migrate as migration
-from trainmaster_dispatcher.store.database import Database, driver_url
+from trainmaster_dispatcher.store.database import Database, driver_url, dumps
 from trainmaster_dispatcher.store.migrate import (
     IncompatibleSchemaError,
     current_schema,
@@ -41,7 +45,7 @@ def empty_url(database_url: str, postgres_url: str) -> str:
 
 
 def schema_of(url: str) -> list[Any]:
-    """Every table, column, index and constraint of a database, but the partitions of single days: at midnight others are due."""
+    """Return every table, column, index and constraint of a database, except partitions of single days: at midnight others are due."""
     engine = create_engine(driver_url(url))
     with engine.connect() as connection:
         found = connection.execute(
@@ -73,7 +77,7 @@ def test_models_and_migrations_say_the_same(database_url: str) -> None:
 
 
 def _is_xid(difference: Any) -> bool:
-    """Alembic cannot read the type xid8 back and so cannot compare it."""
+    """Return whether ``difference`` is only of the type xid8, which Alembic cannot read back."""
     items = difference if isinstance(difference, list) else [difference]
     return all(item[0] == "modify_type" and item[3] == "xid" for item in items)
 
@@ -118,7 +122,7 @@ FUTURE = "UPDATE alembic_version SET version_num = '0999'"
 
 
 def raised_to(revision: str) -> str:
-    """What a contracting migration says."""
+    """Return the statement of a contracting migration."""
     return f"UPDATE schema_compatibility SET oldest_release = '{revision}'"
 
 
@@ -152,7 +156,7 @@ def test_a_schema_that_a_newer_release_has_contracted_is_refused_and_left_alone(
 
 
 def migrating_again_waits_for_nobody(url: str) -> None:
-    """The lock was given back."""
+    """Check that the lock was released."""
     engine = create_engine(driver_url(url))
     with engine.connect() as connection:
         assert connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": migration._LOCK}).scalar()
@@ -205,7 +209,7 @@ def test_migrations_wait_for_locks_only_shortly(database_url: str) -> None:
 
 
 def place_of(connection: Connection, at: datetime) -> str:
-    """The partition that an event of this moment lands in."""
+    """Return the partition that an event of this moment lands in."""
     statement = (
         "INSERT INTO events (at, job_id, seq, kind) VALUES (:at, 1, nextval('audit_id_seq'), 'test')"
         " RETURNING tableoid::regclass::text"
@@ -239,7 +243,7 @@ def test_old_and_far_events_are_kept_in_the_default_partition(database_url: str)
 
 
 async def test_a_day_whose_events_are_in_the_default_partition_already_stops_nothing(database_url: str) -> None:
-    """As after a pause of more than a week: the first events come before the leader has made the day's partition."""
+    """After a pause of more than a week the first events come before the leader has made the day's partition."""
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     engine = create_engine(driver_url(database_url))
     with engine.begin() as connection:
@@ -278,3 +282,113 @@ def test_an_installation_with_jobs_goes_on_counting(empty_url: str) -> None:
         migrate(empty_url)
         assert connection.execute(text("SELECT take_ids('jobs_id_seq', 1)")).scalar_one() == 6
     engine.dispose()
+
+
+# Orders of runs: a column since 0024, keys of the decision before
+
+GPU = "nvidia.com/gpu"
+H100 = NarrowedDevice(resource=GPU, selector={"nvidia.com/gpu.product": "H100"})
+SPOT = BurstTerms(
+    limit_seconds=90.5, binding=(BindingTerm(key="trainmaster.dev/spot", operator="In", values=("true", "yes")),)
+)
+ORDERS = {
+    "plain": RunOrders(),
+    "narrowed": RunOrders(narrowed=H100),
+    "burst": RunOrders(burst=SPOT),
+    "awaiting": RunOrders(awaits_seconds=12.5),
+    "all": RunOrders(narrowed=H100, awaits_seconds=7.0, burst=SPOT),
+}
+"""By the name of a job, what its run is told."""
+READ_BY_0023 = """
+    SELECT j.name, r.decision->'narrowed' AS narrowed, (r.decision->>'awaitsSeconds')::float8 AS awaits,
+           r.decision->'burst' AS burst
+    FROM runs r JOIN jobs j ON j.id = r.job_id
+"""
+"""How the release of schema 0023 reads what a run is told."""
+
+
+async def lease_all(service: Service, agent: FakeAgent) -> None:
+    """Lease runs with all kinds of orders, leased and not delivered yet, as this release stores them."""
+    await agent.connect(cpu=64)
+    template = {"command": ["true", "${seed}"], "resources": {"cpu": "1"}}
+    for name in ORDERS:
+        await service.submit(name, roles=[{"name": "main", "template": template}])
+    parameters = {"job": job("swept", roles=[{"name": "main", "template": template}]), "parameters": [{"seed": 1}]}
+    assert (await service.http.post("/v1/jobs", json=parameters)).is_success
+    many = len(ORDERS) + 1
+
+    async def are_leased() -> bool:
+        return bool(await value(service.stores, "SELECT count(*) = :many FROM runs", many=many))
+
+    await eventually(are_leased)
+    for name, orders in ORDERS.items():
+        # What the scheduler stores of a start with these orders, and what members take of the device.
+        await execute(
+            service.stores,
+            "UPDATE runs SET orders = CAST(:orders AS jsonb), decision = decision || CAST(:decision AS jsonb)"
+            " WHERE job_id = (SELECT id FROM jobs WHERE name = :name)",
+            orders=dumps(orders.stored()),
+            decision=dumps(orders.for_earlier_release()),
+            name=name,
+        )
+        await execute(
+            service.stores,
+            "UPDATE job_specs SET spec = jsonb_set(spec, '{roles,0,template,resources,nvidia.com/gpu}', '\"1\"')",
+        )
+
+
+async def delivered(agent: FakeAgent) -> bytes:
+    """Return all that is sent to the agent, to the byte."""
+    headers = {"Authorization": f"Bearer {agent.key}"}
+    answer = await agent.http.get(f"/agent/v1/desired?session={agent.session}&after=0&wait=0", headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.content
+
+
+async def test_runs_that_the_release_before_leased_are_delivered_after_the_migration_as_they_were(
+    service: Service,
+) -> None:
+    agent = service.agent()
+    await lease_all(service, agent)
+    before = await delivered(agent)
+    starts = {start["job"].rsplit("-", 1)[0]: start for start in orjson.loads(before)["start"]}
+    assert starts.keys() == {*ORDERS, "swept"}
+    assert starts["all"]["spec"]["roles"][0]["template"]["nodeSelector"] == {"nvidia.com/gpu.product": "H100"}
+    assert starts["all"]["spec"]["timeLimit"] == "90.500s"
+    assert starts["all"]["placementTimeoutSeconds"] == starts["plain"]["placementTimeoutSeconds"] + 7.0
+    assert starts["swept"]["spec"]["roles"][0]["template"]["command"] == ["true", "1"]
+    # Back to the schema of the release before: what its runs are told is in their decisions alone.
+    change(
+        service.settings.database_url,
+        "ALTER TABLE runs DROP COLUMN orders",
+        "UPDATE alembic_version SET version_num = '0023'",
+    )
+    assert not current_schema(service.settings.database_url).serves
+    assert (await asyncio.to_thread(migrate, service.settings.database_url)).revision == newest_revision()
+    assert await value(service.stores, "SELECT count(*) FROM runs WHERE orders IS NOT NULL") == 0, (
+        "no data is rewritten"
+    )
+    assert await delivered(agent) == before
+
+
+async def test_runs_that_this_release_leases_are_read_by_the_one_before(service: Service) -> None:
+    await lease_all(service, service.agent())
+    found = {row.name: row for row in await rows(service.stores, READ_BY_0023)}
+    for name, orders in ORDERS.items():
+        row = found[name]
+        assert row.narrowed == (None if orders.narrowed is None else {"resource": GPU, "selector": H100.selector})
+        assert row.awaits == (orders.awaits_seconds or None)
+        assert (row.burst is None) == (orders.burst is None)
+        if row.burst is not None:
+            assert row.burst["limitSeconds"] == 90.5
+            assert row.burst["binding"] == [["trainmaster.dev/spot", "In", ["true", "yes"]]]
+    assert found["swept"].narrowed is found["swept"].awaits is found["swept"].burst is None
+
+
+async def test_the_release_before_goes_on_leasing_runs_on_the_new_schema(service: Service) -> None:
+    agent = service.agent()
+    await lease_all(service, agent)
+    before = await delivered(agent)
+    await execute(service.stores, "UPDATE runs SET orders = NULL")  # as its INSERT leaves the column
+    assert await delivered(agent) == before
+    assert await value(service.stores, "SELECT oldest_release <= '0023' FROM schema_compatibility"), "it may start"

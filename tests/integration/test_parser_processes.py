@@ -20,7 +20,7 @@ _LARGE = orjson.dumps({"jobs": [job()] * 3})
 
 
 def check_slowly(body: bytes, most: Most) -> PreparedSubmission:
-    """As ``prepare``; begins with a body that never ends, which names the file that says that it has begun."""
+    """Do what ``prepare`` does; a body that never ends comes first, naming the file that shows that it has begun."""
     if body.startswith(_FOR_EVER):
         Path(body.removeprefix(_FOR_EVER).decode()).touch()
         while True:

@@ -12,7 +12,7 @@ SAFE: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"dro
 
 
 def pod(**spec: Any) -> list[dict[str, Any]]:
-    """Roles of one pod template that the default policy allows but for ``spec``."""
+    """Return roles of one pod template that the default policy allows but for ``spec``."""
     body = {
         "containers": [{"name": "main", "image": "example/train:1", "securityContext": SAFE}],
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},

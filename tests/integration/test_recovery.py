@@ -53,7 +53,7 @@ async def forget_job(service: Service, run: str) -> None:
 
 
 async def restored(service: Service, *, behind: int = 0) -> None:
-    """What ``admin recovered`` does, with the scheduler forgetting what it has read."""
+    """Do what ``admin recovered`` does, with the scheduler forgetting what it has read."""
     await execute(service.stores, "UPDATE cluster_desired SET version = greatest(0, version - :by)", by=behind)
     await recovery.begin(service.stores)
 

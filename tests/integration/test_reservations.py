@@ -9,7 +9,7 @@ from trainmaster.protocol.tenants import QueueSpec
 
 
 def window(queue: str, hours: float = 1.0, nodes: int = 1) -> dict[str, Any]:
-    """All of the nodes, from an hour ago on."""
+    """Return a reservation of all of the nodes, from an hour ago on."""
     now = datetime.now(UTC)
     return {
         "name": "weekend",

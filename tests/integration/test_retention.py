@@ -34,7 +34,7 @@ async def retain(service: Service, batch: int = 1000, **keep: str) -> Removed:
 
 
 async def ended(service: Service, agent: FakeAgent, **fields: Any) -> int:
-    """The key of a job that has run and succeeded."""
+    """Return the key of a job that has run and succeeded."""
     job_id = await service.submit(**fields)
     run = (await agent.next_start())["run"]
     await agent.report(run, RunState.RUNNING, 1)
@@ -54,7 +54,7 @@ async def age_jobs(service: Service, days: int, *keys: int) -> None:
 
 
 async def left_of(service: Service, key: int) -> dict[str, int]:
-    """Rows of a job, by table."""
+    """Return rows of a job, by table."""
     sql = " UNION ALL ".join(
         f"SELECT '{name}' AS name, count(*) AS many FROM {name} WHERE job_id = :key" for name in OWN
     )
@@ -274,7 +274,7 @@ async def age_left_overs(service: Service, days: int) -> None:
 
 
 async def is_judged(service: Service, job_id: str) -> bool:
-    """Whether a verdict of the job's class is told."""
+    """Return whether a verdict of the job's class is reported."""
     answer = await service.http.get(f"/v1/jobs/{job_id}/why")
     return bool(answer.json()["token"] != Token.NOT_LOOKED_AT)
 

@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "sdk"
 
 @asynccontextmanager
 async def local_agent(service: Service, folder: Path) -> AsyncIterator[None]:
-    """A real agent of the cluster ``private`` whose local runtime runs members as processes."""
+    """Provide a real agent of the cluster ``private`` whose local runtime runs members as processes."""
     (folder / "key").write_text("tmk_private")
     nodes = [{"count": 2, "allocatable": {"cpu": "4", "memory": "8Gi"}}]
     (folder / "cluster.yaml").write_text(yaml.safe_dump({"nodes": nodes}))

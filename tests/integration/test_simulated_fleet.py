@@ -29,7 +29,7 @@ def fleet_of(names: list[str], **fields: Any) -> Fleet:
 
 @asynccontextmanager
 async def running(service: Service, fleet: Fleet, state_dir: Path | None = None) -> AsyncIterator[asyncio.Task[Any]]:
-    """The agents of a fleet, until the block ends."""
+    """Provide the agents of a fleet, until the block ends."""
     pool, stop = AgentPool(service.url), asyncio.Event()
     keys = {cluster.name: read_key(fleet, cluster, Path()) for cluster in fleet.clusters}
     task = asyncio.create_task(
@@ -43,7 +43,7 @@ async def running(service: Service, fleet: Fleet, state_dir: Path | None = None)
 
 
 async def until_counted(service: Service, queue: str, **states: int) -> None:
-    """Wait until the queue has so many jobs in each of these states."""
+    """Wait until the queue has the given number of jobs in each of these states."""
 
     async def look() -> bool:
         answer = await service.http.get("/v1/jobs", params={"queue": queue, "limit": 1000})
@@ -85,7 +85,7 @@ async def test_one_superseded_cluster_does_not_end_the_others(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def told() -> bool:
-        return "the agent of private ends" in caplog.text
+        return "the agent of cluster private ends" in caplog.text
 
     async with running(service, fleet_of(["private", "public"])) as agents:
         first = await service.submit(placement={"clusters": ["private"]}, labels={LABEL + "run-time": "10ms"})

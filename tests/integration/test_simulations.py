@@ -30,7 +30,7 @@ from trainmaster_dispatcher.cli.embedded import free_port, redis_command, wait_f
 from trainmaster_dispatcher.services import simulations as service_of
 from trainmaster_dispatcher.services.retention import Retention
 from trainmaster_dispatcher.store import simulations as store
-from trainmaster_dispatcher.worker import carrier
+from trainmaster_dispatcher.worker import simulation_runner
 
 PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
 Worker = Callable[[], "subprocess.Popen[bytes]"]
@@ -115,7 +115,7 @@ async def until(service: Service, simulation: int, *states: SimulationState, sec
 
 
 async def at_work(service: Service, simulation: int) -> None:
-    """Wait until its process tells how far it is."""
+    """Wait until its process reports its progress."""
 
     async def look() -> bool:
         return (await shown(service, simulation)).progress.jobs > 0
@@ -124,7 +124,7 @@ async def at_work(service: Service, simulation: int) -> None:
 
 
 def processes(of: "subprocess.Popen[bytes]") -> list[psutil.Process]:
-    """Of simulations that a worker has begun."""
+    """Return the processes of simulations that a worker has started."""
     found = []
     for child in psutil.Process(of.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # a zombie is none either
@@ -281,6 +281,7 @@ async def test_a_store_that_is_away_for_a_moment_ends_nothing(
     simulation = await asked(service, SPEC)
     async with service.stores.database.transaction() as tx:
         claimed = await store.claim(tx, 30)
+    assert claimed is not None
     failures = iter([True, True])
     renew = store.renew
 
@@ -290,8 +291,8 @@ async def test_a_store_that_is_away_for_a_moment_ends_nothing(
         return await renew(*words)
 
     monkeypatch.setattr(store, "renew", sometimes)
-    monkeypatch.setattr(carrier, "_RENEW_SECONDS", 0.05)
-    await carrier.Carrier(service.stores.database, claimed, "EUR", lambda: False).run()
+    monkeypatch.setattr(simulation_runner, "_RENEW_SECONDS", 0.05)
+    await simulation_runner.SimulationRunner(service.stores.database, claimed, "EUR", lambda: False).run()
     assert next(failures, None) is None, "it was away twice"
     assert (await shown(service, simulation)).state is SimulationState.SUCCEEDED
 

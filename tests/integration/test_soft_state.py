@@ -1,4 +1,4 @@
-"""Soft state: a process that is told to stop stops, whatever its Redis client was doing at that moment."""
+"""Soft state: a process that is asked to stop stops, whatever its Redis client was doing at that moment."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable

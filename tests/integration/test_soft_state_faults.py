@@ -1,4 +1,4 @@
-"""Redis that talks nonsense, says nothing, is full or is not there costs latency only, and all is well again when it is."""
+"""Redis that talks nonsense, says nothing, is full or is unreachable costs latency only, and all is well again when it is."""
 
 import asyncio
 import subprocess
@@ -83,7 +83,7 @@ async def test_garbage_in_a_followed_log_is_passed_to_nobody_else_and_ends_no_li
 
 
 async def test_a_whole_service_goes_on_after_garbage(service: Service, redis_url: str) -> None:
-    """As found: one byte on a channel ended the listeners of all apis and schedulers."""
+    """One byte on a channel ended the listeners of all apis and schedulers once."""
     async with Redis.from_url(redis_url) as stranger:
         for channel in (SCHEDULER, CLUSTERS, JOBS):
             await stranger.publish(f"trainmaster:{channel}", b"\xff")

@@ -1,4 +1,4 @@
-"""What a process says and does when a store is away as it starts."""
+"""What a process says and does when a store is unreachable as it starts."""
 
 import asyncio
 import os
@@ -133,7 +133,7 @@ def test_postgres_that_recovers_for_longer_than_its_package_waits_is_waited_for(
     begun: list[float] = []
 
     def impatient(args: list[str], **more: Any) -> Any:
-        """Starts the server and does not wait for it, as the package's time-out has it."""
+        """Start the server and do not wait for it, as the package's time-out has it."""
         begun.append(time.monotonic())
         pg_ctl([word for word in args if word != "-w"] + ["-W"], **more)
         while not (tmp_path / "pg" / "postmaster.pid").exists():
@@ -186,7 +186,7 @@ LIVES = {"serve": "Uvicorn running", "scheduler": "leading with token", "worker"
 
 
 def make_newer(url: str, oldest: str) -> None:
-    """As a newer release leaves the schema; ``oldest`` release that may run on it."""
+    """Leave the schema as a newer release does; ``oldest`` release that may run on it."""
     with psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://")) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0999'")
         connection.execute("ALTER TABLE jobs ADD COLUMN future int NOT NULL DEFAULT 7")

@@ -108,7 +108,7 @@ async def test_members_outlive_a_keeper_only_for_a_moment_and_are_found_meanwhil
     await scene.start()
     keeper = scene.lab.keeper(scene.run)
     await scene.lab.local.close()
-    assert [family.keeper for family in strays.families(scene.run)] == [keeper]
+    assert [family.supervisor for family in strays.families(scene.run)] == [keeper]
     process_table.send(keeper, signal.SIGKILL)
     assert await scene.other.verify_absent(stop_run(scene.run), OURS) in (True, False)
 
@@ -127,7 +127,7 @@ async def test_a_run_of_another_dispatcher_with_the_same_id_is_none_of_ours(scen
 
 
 async def test_a_run_that_may_be_of_another_dispatcher_is_left_alone_and_not_called_absent(scene: Scene) -> None:
-    """As releases before this one started them, without the variable that tells."""
+    """Releases before this one started runs without the variable that identifies the dispatcher."""
     await scene.start(installation="")
     there = scene.members()
     for _ in range(2):

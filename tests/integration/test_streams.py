@@ -36,7 +36,7 @@ class Stage:
         return await self.agent.http.post(f"/agent/v1/streams/{stream}", json=body, headers=self.agent._headers())
 
     async def opened(self) -> dict[str, Any]:
-        """The stream that the agent is asked to open, waited for."""
+        """Wait for the stream that the agent is asked to open, and return it."""
         found: list[dict[str, Any]] = []
 
         async def look() -> bool:
@@ -49,7 +49,7 @@ class Stage:
 
     @asynccontextmanager
     async def following(self, **parameters: Any) -> AsyncIterator["asyncio.Queue[dict[str, Any]]"]:
-        """What a follower gets, without notes and signs of life; the follower hangs up at the end."""
+        """Yield what a follower gets, without notes and keep-alives; the follower hangs up at the end."""
         pieces: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
         async def follow() -> None:

@@ -1,6 +1,6 @@
 """What an agent and the dispatcher make of each other's messages: sessions, holders, reports, losses and stops."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -11,6 +11,7 @@ from tests.integration.rows import age_contact, age_service, execute, give_up_no
 from tests.waiting import eventually
 from trainmaster.protocol.agent import NOT_HELD_SEQ, Absence, RunEnd, RunReport
 from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster_dispatcher.domain.spec_rendering import render
 from trainmaster_dispatcher.services import agents as agent_service
 from trainmaster_dispatcher.services.feed_follower import Follower
 from trainmaster_dispatcher.services.stop_orders import stop_of
@@ -21,7 +22,7 @@ LIMIT = {"onDisconnect": {"requeueAfter": "10s"}}
 
 
 async def running(service: Service, agent: FakeAgent, **fields: Any) -> tuple[str, str]:
-    """A job and its run, which the agent runs on the private cluster."""
+    """Return a job and its run, which the agent runs on the private cluster."""
     await agent.sync()
     job_id = await service.submit(placement={"clusters": ["private"]}, **fields)
     run = str((await agent.next_start())["run"])
@@ -387,17 +388,15 @@ async def test_an_answer_holds_so_many_specifications_and_the_rest_comes_next(
 async def test_a_run_of_which_no_order_can_be_made_has_failed_and_the_others_get_theirs(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = agent_service._spec_of
-
-    def broken(row: Any, declared: Collection[str]) -> Any:
-        if row.name == "odd":
+    def broken(spec: str, *terms: Any) -> bytes:
+        if "is-odd" in spec:
             raise TypeError("string indices must be integers, not 'str'")
-        return original(row, declared)
+        return render(spec, *terms)
 
-    monkeypatch.setattr(agent_service, "_spec_of", broken)
+    monkeypatch.setattr(agent_service, "render", broken)
     agent = service.agent()
     await agent.connect(cpu=64)
-    odd = await service.submit("odd")
+    odd = await service.submit("odd", labels={"kind": "is-odd"})
     plain = await service.submit("plain")
     start = await agent.next_start()
     assert start["run"] == f"{plain}-r1"
@@ -409,6 +408,32 @@ async def test_a_run_of_which_no_order_can_be_made_has_failed_and_the_others_get
     await agent.report(start["run"], RunState.RUNNING, 2)
     await agent.report(start["run"], RunState.SUCCEEDED, 3)
     assert (await service.until(plain, "succeeded"))["runs"][0]["attempt"] == 1
+
+
+async def test_a_run_whose_orders_this_release_cannot_read_has_failed_and_one_that_is_stopped_is_stopped(
+    service: Service,
+) -> None:
+    agent = service.agent()
+    await agent.connect(cpu=64)
+    ids = [await service.submit(name) for name in ("newer", "plain", "stopped")]
+
+    async def all_are_leased() -> bool:
+        return bool(await value(service.stores, "SELECT count(*) = 3 FROM runs"))
+
+    await eventually(all_are_leased)
+    await execute(
+        service.stores,
+        "UPDATE runs SET orders = '{\"version\": 2}' WHERE job_id IN (SELECT id FROM jobs WHERE name <> 'plain')",
+    )
+    assert (await service.http.post(f"/v1/jobs/{ids[2]}/cancel")).is_success
+    answer = await agent.desired()
+    assert [start["run"] for start in answer["start"]] == [f"{ids[1]}-r1"]
+    assert [stop["run"] for stop in answer["stop"]] == [f"{ids[2]}-r1"]
+    job = await service.until(ids[0], "failed")
+    assert job["message"] == (
+        "its order for the cluster cannot be made: the stored orders of the run have version 2, this release reads version 1"
+    )
+    assert job["runs"][0]["category"] == "config"
 
 
 async def test_a_run_is_stopped_though_its_order_cannot_be_made_as_its_specification_wants(

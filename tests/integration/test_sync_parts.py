@@ -38,7 +38,7 @@ UNUSABLE: dict[str, dict[str, Any]] = {
 
 
 async def sync(agent: FakeAgent, **fields: Any) -> dict[str, Any]:
-    """A sync with whatever is given, which has to be answered."""
+    """Return the answer to a sync with these fields, which must be answered."""
     agent.number += 1
     body = {"session": agent.session, "holder": agent.holder, "number": agent.number, **fields}
     answer = await agent.http.post(
@@ -97,7 +97,7 @@ async def test_what_a_cluster_had_is_still_shown_when_a_later_report_cannot_be_r
 
 
 async def test_a_stored_report_that_cannot_be_read_closes_its_cluster_alone(service: Service) -> None:
-    """As those that were stored before endless numbers were refused."""
+    """Such reports were stored before infinite numbers were refused."""
     evil, good = service.agent(), service.agent("edge", session="session-2")
     await evil.connect()
     await good.connect()

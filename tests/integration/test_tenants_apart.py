@@ -108,7 +108,7 @@ async def scene(service: Service) -> AsyncIterator[Scene]:
 
 
 def addresses(scene: Scene) -> list[str]:
-    """Every address that a user may get, with each name that fits there, of the user's own and of the others."""
+    """Return every address that a user may get, with each name that fits there, of the user's own and of the others."""
     names = {
         "job_id": [scene.preempted, scene.waiting, *scene.of_others],
         "path:path": ["org", "org/b", OTHERS],

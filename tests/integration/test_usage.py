@@ -12,6 +12,7 @@ from tests.conftest import FakeAgent, Service, job
 from tests.integration.rows import rows
 from tests.waiting import eventually
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster.protocol.scoring import SCORE_WEIGHTS
 from trainmaster.protocol.states import RunState
 from trainmaster_dispatcher.services.usage_ledger import Accounting
 
@@ -25,13 +26,13 @@ async def put(service: Service, kind: str, name: str, body: dict[str, Any]) -> N
 
 
 async def priced(service: Service, **fields: Any) -> None:
-    """The cluster private charges by the book."""
+    """Let the cluster private charge by the book."""
     await put(service, "price-books", "own", {**BOOK, **fields})
     await put(service, "clusters", "private", {"name": "private", "clusterKind": "private", "priceBook": "own"})
 
 
 async def ran(service: Service, agent: FakeAgent, **fields: Any) -> str:
-    """A job that has run and succeeded; its id."""
+    """Return a job that has run and succeeded; its id."""
     job_id = await service.submit(**fields)
     run = (await agent.next_start())["run"]
     sizes = {"main": fields.get("replicas", 1)}
@@ -52,7 +53,7 @@ def accounting(service: Service, **options: Any) -> Accounting:
 
 
 async def expected_cost(service: Service, *, cpu: Fraction, memory: Fraction = Fraction(0)) -> Fraction:
-    """By hand: seconds of each run, from when it had nodes to its end, times the prices of what it holds."""
+    """Compute the cost by hand: seconds of each run, from when it had nodes to its end, times the prices of what it holds."""
     found = await rows(
         service.stores,
         "SELECT extract(epoch FROM coalesce(ended_at, now()) - placed_at) AS seconds FROM runs WHERE placed_at IS NOT NULL",
@@ -329,12 +330,12 @@ async def test_a_job_goes_where_its_profile_sends_it_and_says_what_it_would_have
         (
             {},
             "placement.profile.weights",
-            "give at least one of kind, packing, money, wait, data, reliability, affinity, topology, spread, sparing a weight above 0",
+            f"give at least one of {', '.join(SCORE_WEIGHTS)} a weight above 0",
         ),
         (
             {"money": 0},
             "placement.profile.weights",
-            "give at least one of kind, packing, money, wait, data, reliability, affinity, topology, spread, sparing a weight above 0",
+            f"give at least one of {', '.join(SCORE_WEIGHTS)} a weight above 0",
         ),
         ({"money": -1}, "placement.profile.weights.money", "Input should be greater than or equal to 0"),
         ({"speed": 1}, "placement.profile.weights.speed", "this field is not known"),

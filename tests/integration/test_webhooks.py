@@ -118,8 +118,8 @@ async def test_messages_that_are_given_up_can_be_seen_tried_again_and_dropped(se
         assert await relay_all(service, post) == Tally(1, 0, 0)
     assert [one.value["job"] for one in receiver.taken] == [ids[2]]
     assert [letter["job"] for letter in (await service.http.get("/v1/webhooks/dead")).json()["dead"]] == [ids[0]]
-    for path in (f"/v1/webhooks/dead/{letters[1]['id']}/retry", f"/v1/webhooks/dead/{10**30}/retry"):
-        assert (await service.http.post(path)).json()["code"] == "not-found"
+    for number, code in ((letters[1]["id"], "not-found"), (10**30, "invalid-parameter")):
+        assert (await service.http.post(f"/v1/webhooks/dead/{number}/retry")).json()["code"] == code
     assert (await service.job(ids[0]))["version"] == version, "a message that was given up is no transition"
     actions = [row.action for row in await rows(service.stores, "SELECT action FROM audit ORDER BY id")]
     assert actions[-2:] == ["retry webhook", "drop webhook"]

@@ -65,7 +65,7 @@ def start(database_url: str, redis_port: int, tmp_path: Path) -> Iterator[Start]
 
 
 def log_of(folder: Path, name: str) -> list[dict[str, Any]]:
-    """The log of a process; every line of it is JSON."""
+    """Return the log of a process; every line of it is JSON."""
     return [json.loads(line) for line in (folder / f"{name}.log").read_text().splitlines()]
 
 

@@ -19,18 +19,12 @@ from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.domain.weights import Weights
 from trainmaster_dispatcher.scheduling.cycle.decide import MOST_STARTS, decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
+from trainmaster_dispatcher.scheduling.state.declared_objects import AdvanceReservation, Cluster, PriorityClass, Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, freeze_placement
 from trainmaster_dispatcher.scheduling.state.plan import Plan, Start, grown, shrinking
-from trainmaster_dispatcher.scheduling.state.state import (
-    AdvanceReservation,
-    Cluster,
-    LiveRun,
-    PriorityClass,
-    Queue,
-    SchedulerState,
-    WaitingJob,
-    freeze_placement,
-)
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 GPU = "nvidia.com/gpu"
 NOW = 1000.0
@@ -38,7 +32,7 @@ LEASE = 15.0
 
 
 def amounts(**quantities: str | int) -> dict[str, int]:
-    """Amounts by resource: ``amounts(cpu=2, memory="4Gi", gpu=1)``."""
+    """Return amounts by resource: ``amounts(cpu=2, memory="4Gi", gpu=1)``."""
     named = {GPU if name == "gpu" else name: str(value) for name, value in quantities.items()}
     return parse_resources(named)
 
@@ -52,14 +46,14 @@ def nodes(
     at: tuple[tuple[str, str], ...] = (),
     **free: str | int,
 ) -> NodeGroup:
-    """A group of nodes alike; ``at`` is its topology path from wide to narrow."""
+    """Return a group of equivalent nodes; ``at`` is its topology path from wide to narrow."""
     return NodeGroup(
         name=name, count=count, free=amounts(**(free or {"cpu": 4})), labels=labels or {}, taints=taints, topology=at
     )
 
 
 def role(size: int = 1, name: str = "worker", *, least: int | None = None, **more: Any) -> RoleShape:
-    """A role of ``size`` members; what is no field of a role is what each member needs, one CPU when nothing is said."""
+    """Return a role of ``size`` members; what is no field of a role is what each member needs, one CPU when nothing is said."""
     fields = {
         key: more.pop(key)
         for key in ("node_selector", "affinity", "tolerations", "max_per_node", "numa")
@@ -69,18 +63,18 @@ def role(size: int = 1, name: str = "worker", *, least: int | None = None, **mor
 
 
 def gang(*roles: RoleShape, least: int | None = None, **fields: Any) -> Shape:
-    """A gang of these roles; ``least`` is its ``minMember``."""
+    """Return a gang of these roles; ``least`` is its ``minMember``."""
     minimum = max(1, sum(role.least for role in roles)) if least is None else least
     return Shape(roles=roles, least_members=minimum, **fields)
 
 
 def line_of(text: str) -> Flavor:
-    """A line, with ``gpu`` for GPUs of NVIDIA."""
+    """Return a line, with ``gpu`` for GPUs of NVIDIA."""
     return Flavor(*parse_line(text.replace("gpu", GPU, 1) if text.startswith("gpu") else text))
 
 
 def simple(size: int = 1, *, limit: float | None = None, **needs: Any) -> Shape:
-    """A gang of one role; ``limit`` is its time limit in seconds."""
+    """Return a gang of one role; ``limit`` is its time limit in seconds."""
     return gang(role(size, **needs), time_limit_seconds=limit)
 
 
@@ -107,13 +101,13 @@ class Outcome:
         return {hold.job.name: hold.message for hold in self.plan.holds}
 
     def start(self, job: str) -> Start:
-        """A job's start, its texts as an admin reads them."""
+        """Return a job's start, its texts as an admin reads them."""
         found = next(start for start in self.plan.starts if start.job.name == job)
         evicts = tuple(one._replace(why=rendered(one.why)) for one in found.evicts)
         return replace(found, why=rendered(found.why), evicts=evicts)
 
     def reason(self, job: str, may_read: MayRead = everything) -> Reason:
-        """Why a job waits, as an admin reads it or whoever ``may_read``."""
+        """Return why a job waits, as an admin reads it or as ``may_read`` allows."""
         found = self.plan.reasons[self.state.class_of(self.ids[job])]
         return Reason.model_validate_json(rendered_json(found.model_dump_json().encode(), may_read))
 
@@ -143,29 +137,29 @@ class ViewBuilder:
         self.queue("main")
 
     def lasting(self, of: str) -> Self:
-        """Runs of a class are not ended for others."""
+        """Add a class whose runs are not ended for others."""
         found = next(one for one in self.state.classes.values() if one.name == of)
         self.state.put_class(replace(found, preemptible=False))
         return self
 
     def stopping(self, name: str) -> Self:
-        """A run was told to stop."""
+        """Mark a run as being stopped."""
         self.state.put_run(replace(self.state.runs[self.ids[name]], is_stopping=True))
         return self
 
     def older(self, name: str, seconds: float) -> Self:
-        """A run began so much earlier."""
+        """Let a run have begun ``seconds`` earlier."""
         run = self.state.runs[self.ids[name]]
         self.state.put_run(replace(run, began_at=run.began_at - seconds))
         return self
 
     def moved(self, name: str, queue: str) -> Self:
-        """A run is of another queue."""
+        """Move a run to another queue."""
         self.state.put_run(replace(self.state.runs[self.ids[name]], queue_id=self.queues[queue]))
         return self
 
     def requeued(self, name: str) -> Self:
-        """A run has ended without its job, which waits again."""
+        """End a run without its job, which waits again."""
         run = self.state.runs[self.ids[name]]
         self.state.put_waiting(
             WaitingJob(run.job_id, 2, name, run.queue_id, run.class_id, run.shape_id, 0, NOW, run.attempt)
@@ -173,7 +167,7 @@ class ViewBuilder:
         return self
 
     def longest_wait(self, of: str, seconds: float) -> Self:
-        """Jobs of a class are urgent once they have waited for so long."""
+        """Make jobs of a class urgent once they have waited for ``seconds``."""
         found = next(one for one in self.state.classes.values() if one.name == of)
         self.state.put_class(replace(found, longest_wait=seconds))
         return self
@@ -199,9 +193,9 @@ class ViewBuilder:
         profile: Weights | None = None,
         regions: tuple[str, ...] = (),
     ) -> Self:
-        """A queue; its parents are made where they are missing. Saying it again changes it.
+        """Add a queue; missing parents are created. A second call changes it.
 
-        Quotas are by line: ``limits={"cpu": 3, "gpu@product=H100": 8}``.
+        Quotas are by flavor: ``limits={"cpu": 3, "gpu@product=H100": 8}``.
         """
         parent = path.rpartition("/")[0]
         if parent and parent not in self.queues:
@@ -240,7 +234,7 @@ class ViewBuilder:
         return self
 
     def profile(self, of: str, weights: Weights | None) -> Self:
-        """Clusters for jobs of a priority class are chosen by these weights."""
+        """Choose clusters for jobs of a priority class by these weights."""
         found = next(one for one in self.state.classes.values() if one.name == of)
         self.state.put_class(replace(found, weights=weights))
         return self
@@ -266,7 +260,7 @@ class ViewBuilder:
         only_queues: tuple[str, ...] = (),
         admission: ReportedAdmission | None = None,
     ) -> Self:
-        """A cluster; ``silent`` has not reported, ``lease`` is what is left of its agent's. Saying it again changes it.
+        """Add a cluster; ``silent`` has not reported, ``lease`` is what is left of its agent's. A second call changes it.
 
         ``prices``: fields of a price book, such as ``{"onDemand": {"cpu": 1}}``.
         """
@@ -305,7 +299,7 @@ class ViewBuilder:
         on: tuple[str, ...] = (),
         selector: tuple[tuple[str, str], ...] = (),
     ) -> Self:
-        """Nodes that an admin keeps for a queue, from so many seconds after NOW to so many."""
+        """Reserve nodes for a queue from ``starts`` to ``ends`` seconds after NOW."""
         number = len(self.state.advance) + 1
         made = AdvanceReservation(number, name, self.queues[queue], on, nodes, selector, NOW + starts, NOW + ends)
         self.state.set_advance([*self.state.advance.values(), made])
@@ -317,19 +311,19 @@ class ViewBuilder:
         return self
 
     def trouble(self, cluster: str, trouble: float) -> Self:
-        """A cluster has returned or lost so many runs lately."""
+        """Let a cluster have returned or lost this many runs lately."""
         self.state.set_trouble({**self.state.trouble, self.clusters[cluster]: trouble})
         return self
 
     def policy(self, name: str = "overflow", *queues: str, **fields: Any) -> Self:
-        """A burst policy, as an admin writes it; of queue main where none is named. Saying it again changes it."""
+        """Add a burst policy, as an admin writes it; of queue main by default. A second call changes it."""
         spec = BurstPolicySpec.model_validate({"name": name, "queues": queues or ("main",), **fields})
         number = self.policies.setdefault(name, len(self.policies) + 1)
         self.state.set_policies([*({**self.state.policies, number: policy_of(number, spec)}.values())])
         return self
 
     def spent(self, policy: str, amount: str, *, hours_ago: int = 0, job: str | None = None) -> Self:
-        """Runs by a policy that have ended have cost so much, in the hour of NOW or one before it; of a job that waits."""
+        """Add the cost of ended runs of a policy, in the hour of NOW or one before it; of a job that waits."""
         number, nanos = self.policies[policy], to_nanos(Decimal(amount))
         hour = int(NOW // 3600 - hours_ago) * 3600 * MICROS
         known = self.state.spending
@@ -356,7 +350,7 @@ class ViewBuilder:
         age: float = 0.0,
         returned_by: tuple[str, ...] = (),
     ) -> Self:
-        """A waiting job, by default of one member with one CPU. Jobs said first are older."""
+        """Add a waiting job, by default of one member with one CPU. Jobs that are added first are older."""
         job_id = self.ids.setdefault(name, len(self.ids) + 1)
         if returned_by:
             avoided = tuple(sorted(self.clusters[cluster] for cluster in returned_by))
@@ -377,7 +371,7 @@ class ViewBuilder:
         return self
 
     def jobs(self, many: int, name: str, shape: Shape | None = None, **more: Any) -> Self:
-        """Jobs alike, named ``name1``, ``name2`` and so on."""
+        """Add equivalent jobs, named ``name1``, ``name2`` and so on."""
         for number in range(1, many + 1):
             self.job(f"{name}{number}", shape, **more)
         return self
@@ -395,7 +389,7 @@ class ViewBuilder:
         sizes: dict[str, int] | None = None,
         resized: float | None = None,
     ) -> Self:
-        """A job that runs on a cluster, since so many seconds ago: whole, or at these sizes, ``resized`` so many seconds ago."""
+        """Add a job that runs on a cluster, since ``ago`` seconds: whole, or at these sizes, ``resized`` seconds ago."""
         shape = shape or simple()
         self.state.put_run(
             LiveRun(
@@ -417,7 +411,7 @@ class ViewBuilder:
         return self
 
     def cycle(self, most_starts: int = MOST_STARTS) -> Outcome:
-        """What one cycle decides now; nothing is applied."""
+        """Return what one cycle decides now; nothing is applied."""
         return Outcome(decide(self.engine, self.now, most_starts), self.state, self.ids)
 
     def later(self, seconds: float) -> Self:
@@ -427,7 +421,7 @@ class ViewBuilder:
         return self
 
     def applied(self) -> Outcome:
-        """What one cycle decides, applied to the view as the leader does it."""
+        """Return what one cycle decides, applied to the state as the leader does it."""
         outcome = self.cycle()
         for start in outcome.plan.starts:
             self.state.put_run(start.run(self.now))

@@ -43,7 +43,7 @@ class Api:
         return [f"{request.method} {request.url.path}" for request in self.requests]
 
     def sent(self, call: str) -> Any:
-        """The body of the last such request."""
+        """Return the body of the last such request."""
         found = [request for request in self.requests if f"{request.method} {request.url.path}" == call]
         return json.loads(found[-1].content)
 
@@ -62,7 +62,7 @@ class Api:
 
 
 def connected(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Api:
-    """A fake that the commands find through their configuration file."""
+    """Return a fake that the commands find through their configuration file."""
     for name in ("TRAINMASTER_URL", "TRAINMASTER_API_KEY", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TRAINMASTER_CONFIG", str(folder / "config.yaml"))

@@ -12,7 +12,7 @@ LABEL = "sim.trainmaster.dev/"
 
 
 def cluster(*groups: dict[str, Any], now: float = 0.0, seed: int = 0, **fields: Any) -> FakeCluster:
-    """A cluster of these groups; of two nodes with 4 CPUs each if none is given."""
+    """Return a cluster of these groups; of two nodes with 4 CPUs each if none is given."""
     return FakeCluster(spec(*groups, **fields), now, seed)
 
 
@@ -44,7 +44,7 @@ def order(
     disconnect: float | None = None,
     **fields: Any,
 ) -> StartRun:
-    """An order to start a run; ``labels`` are given without their prefix."""
+    """Return an order to start a run; ``labels`` are given without their prefix."""
     roles = roles or (role(),)
     prefixed = {LABEL + name: value for name, value in (labels or {}).items()}
     return StartRun(
@@ -78,7 +78,7 @@ def ended_at(at: FakeCluster, run: str = "a") -> float:
 
 
 def picture(run: FakeRun) -> tuple[object, ...]:
-    """All that can be seen of a run."""
+    """Return all that can be seen of a run."""
     return (
         run.id,
         run.generation,

@@ -34,7 +34,7 @@ _SAFE_POD: dict[str, Any] = {
 
 
 def pod_with(*path: str | int, value: Any) -> dict[str, Any]:
-    """The safe pod with one place changed; mappings on the way are made, and index 0 of a missing list too."""
+    """Return the safe pod with one place changed; mappings on the way are made, and index 0 of a missing list too."""
     pod = copy.deepcopy(_SAFE_POD)
     at: Any = pod
     for step, following in pairwise(path):

@@ -104,7 +104,7 @@ async def runtimes() -> AsyncIterator[list[SimulatedRuntime]]:
 
 
 async def serve(runtime: SimulatedRuntime, dispatcher: Wanting, *until_told: str) -> None:
-    """Run an agent until the ends of these runs were told."""
+    """Run an agent until the ends of these runs were reported."""
     stop = asyncio.Event()
     task = asyncio.create_task(Agent(dispatcher, runtime, lease_hint=LEASE).run(stop))
     try:
@@ -196,7 +196,7 @@ async def test_the_lease_is_renewed_though_capacity_cannot_be_told_and_the_clust
     monkeypatch.setattr(sync, "_CAPACITY_SECONDS", 0.05)
     runtime, dispatcher = await opened(runtimes, "capacity"), Wanting()
     await serve(runtime, dispatcher, ODD.run, PLAIN.run)
-    assert dispatcher.capacity[0].closed == "the agent cannot tell what its cluster has: LookupError: an odd run"
+    assert dispatcher.capacity[0].closed == "the agent cannot report its cluster's capacity: LookupError: an odd run"
     assert dispatcher.capacity[0].groups == ()
 
 

@@ -36,7 +36,7 @@ class Away(SimulatedRuntime):
 
 
 class Stopping(ScriptedDispatcher):
-    """Wants a run stopped that it has not heard of, and loses the first report of a closed cluster."""
+    """Wants a run stopped that it does not know, and loses the first report of a closed cluster."""
 
     def __init__(self) -> None:
         super().__init__(lambda *_: None)

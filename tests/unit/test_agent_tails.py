@@ -1,4 +1,4 @@
-"""Tails are kept before a run's end is told, and never hold up the lease."""
+"""Tails are kept before a run's end is reported, and never hold up the lease."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -99,7 +99,7 @@ async def runtime() -> AsyncIterator[SimulatedRuntime]:
 
 
 async def hold(dispatcher: ScriptedDispatcher, runtime: SimulatedRuntime, *until_told: str) -> None:
-    """Run an agent until the ends of these runs were told."""
+    """Run an agent until the ends of these runs were reported."""
     stop = asyncio.Event()
     task = asyncio.create_task(Agent(dispatcher, runtime, lease_hint=LEASE).run(stop))
     try:

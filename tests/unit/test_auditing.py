@@ -1,4 +1,4 @@
-"""Refused calls until they are stored: calls alike are one line, and a flood fills neither memory nor the table."""
+"""Refused calls until they are stored: equal calls are one line, and a flood fills neither memory nor the table."""
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.services.auditing import Refusals, change_of, jobs_of

@@ -10,7 +10,8 @@ from bench.worlds import GPU, HIGH, LOW, NORMAL, NOW, ROLE, Size, World, gangs, 
 from trainmaster.protocol.reasons import Tier
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts
-from trainmaster_dispatcher.scheduling.state.state import LiveRun, SchedulerState, freeze_placement
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, freeze_placement
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 SMALL = Size(jobs=400, queues=30, kinds=40, clusters=4, groups=10, starts=100)
 
@@ -19,7 +20,7 @@ FULL = Size(jobs=2000, queues=4, kinds=40, clusters=4, groups=10, starts=300)
 
 
 def free(view: SchedulerState, resource: str) -> int:
-    """What is free of a resource on all clusters."""
+    """Return what is free of a resource on all clusters."""
     layouts = ClusterLayouts(view)
     return sum(layouts.now(cluster_id).total().get(resource, 0) for cluster_id in view.clusters)
 

@@ -26,7 +26,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def templated(*affinity: dict[str, Any], name: str = "main", **fields: Any) -> dict[str, Any]:
-    """A role with a template."""
+    """Return a role with a template."""
     template = {
         "command": ["true"],
         "resources": {"cpu": "1"},
@@ -36,7 +36,7 @@ def templated(*affinity: dict[str, Any], name: str = "main", **fields: Any) -> d
 
 
 def whole_pod(name: str = "main", **spec: Any) -> dict[str, Any]:
-    """A role with a whole pod."""
+    """Return a role with a whole pod."""
     body = {"containers": [{"name": "main", "image": "busybox"}], **spec}
     return {"name": name, "podTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": body}}
 
@@ -197,7 +197,7 @@ def hold(found: Sequence[Mapping[str, Any]], node: Mapping[str, str]) -> bool:
 
 
 def takes(role: Mapping[str, Any], node: Mapping[str, str]) -> bool:
-    """Whether a node is one that members of the role may be on, as Kubernetes reads it."""
+    """Return whether members of the role may be on a node, as Kubernetes reads it."""
     if "template" in role:
         return hold(role["template"].get("nodeAffinity", ()), node)
     affinity = role["podTemplate"]["spec"].get("affinity")
@@ -205,7 +205,7 @@ def takes(role: Mapping[str, Any], node: Mapping[str, str]) -> bool:
 
 
 def bound_by(choices: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """A whole pod whose node has to meet all of one of these."""
+    """Return a whole pod whose node has to meet all of one of these."""
     affinity = node_affinity(*({"matchExpressions": one} for one in choices)) if choices else None
     return whole_pod(affinity=affinity)
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from tests.fuzz.values import changed, to_json
+from trainmaster.protocol.base import Bounded
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, JobSpec
@@ -98,11 +99,7 @@ def _models(found: set[type[BaseModel]], annotation: Any) -> None:
 
 
 def _is_bounded(info: FieldInfo) -> bool:
-    return any(
-        getattr(one, "max_length", None) is not None
-        or "bounded" in getattr(getattr(one, "func", None), "__qualname__", "")
-        for one in info.metadata
-    )
+    return any(getattr(one, "max_length", None) is not None or isinstance(one, Bounded) for one in info.metadata)
 
 
 UNBOUNDED = {

@@ -83,7 +83,7 @@ def test_thresholds_that_are_passed_are_told() -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
-    """Runs that ask to start: minutes since the one before, rate, minutes of their limit, and minutes that they really run."""
+    """Draw runs that ask to start: minutes since the one before, rate, minutes of their limit, and minutes that they really run."""
     return draw(
         st.lists(
             st.tuples(st.integers(0, 300), st.integers(0, 5000), st.integers(1, 3000), st.integers(0, 3000)),

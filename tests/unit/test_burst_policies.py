@@ -32,12 +32,12 @@ def policy(**fields: Any) -> BurstPolicy:
 
 
 def open_in(*hours: dict[str, Any], zone: str | None = None) -> BurstPolicy:
-    """A policy with these hours, all in one time zone if one is named."""
+    """Return a policy with these hours, all in one time zone if one is named."""
     return policy(hours=[one | ({"timeZone": zone} if zone else {}) for one in hours])
 
 
 def at(text: str) -> float:
-    """A moment, written with its offset from UTC."""
+    """Return a moment, written with its offset from UTC."""
     return datetime.fromisoformat(text).timestamp()
 
 
@@ -259,7 +259,7 @@ CLOCKS = {
 
 @lru_cache
 def shown(zone: str, first: str) -> tuple[float, Sequence[tuple[int, int]]]:
-    """When the weeks begin, and the day of the week and the minute of the day that a clock shows in each minute from then on."""
+    """Return when the weeks begin, and the weekday and minute of the day that a clock shows in each minute from then on."""
     begin = datetime.fromisoformat(first).replace(tzinfo=UTC)
     there = ZoneInfo(zone)
     out = []
@@ -483,7 +483,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "a queue that cannot be": ({"queues": ["research", "a//b"]}, "queues[1]", "each part of a queue path"),
     "a name that cannot be": ({"name": "Overflow"}, "name", "a-z, 0-9 and '-'"),
     "no budget at all": ({"budget": {}}, "budget", "at least one of hour, day and month"),
-    "a budget for jobs alone": ({"budget": {"job": 5}}, "budget", "one for a job alone would never end"),
+    "a budget for jobs alone": ({"budget": {"job": 5}}, "budget", "one per job does not limit the total"),
     "a negative budget": ({"budget": {"day": -1}}, "budget.day", "greater than or equal to 0"),
     "a budget without an end": ({"budget": {"day": float("inf")}}, "budget.day", "finite"),
     "a budget of too many places": ({"budget": {"day": "0.0000000001"}}, "budget.day", "9 decimal places"),
@@ -514,7 +514,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "an until above its above": (
         {"when": {"utilisation": {"above": 0.7, "until": 0.9}}},
         "when.utilisation",
-        "until must not be above 0.7",
+        "until must not be higher than above, which is 0.7",
     ),
     "a part in per cent": ({"when": {"utilisation": {"above": 90}}}, "when.utilisation.above", "equal to 1"),
     "an until without an above": ({"when": {"utilisation": {"until": 0.9}}}, "when.utilisation.above", "required"),

@@ -8,7 +8,7 @@ GIB = 2**30
 
 
 def fleet(count: int, **labels: str) -> list[dict[str, Any]]:
-    """Nodes of 8 cores and 512 GiB, each with its own value of the label ``serial``."""
+    """Return nodes of 8 cores and 512 GiB, each with its own value of the label ``serial``."""
     return [
         node(f"n{i:02d}", labels={"serial": str(i), **labels}, allocatable={"cpu": "64", "memory": "512Gi"})
         for i in range(count)

@@ -139,7 +139,7 @@ def after(events: list[Event], most_groups: int) -> tuple[World, Capacity]:
 
 
 def fleet(particular: bool, step: int) -> list[Event]:
-    """All nodes, no two of them alike."""
+    """Return all nodes, no two of them equal."""
     made = []
     for index, name in enumerate(NODES):
         labels = {RACK: "ab"[index % 2], "particular": name if particular else "x", GPU + ".product": f"P{index // 8}"}
@@ -210,7 +210,7 @@ templates = st.fixed_dictionaries(
 
 
 def without_idle_limits(spec: dict[str, Any]) -> dict[str, Any]:
-    """The same without the limits of resources that are requested too."""
+    """Return the same without the limits of resources that are requested too."""
     made = []
     for one in spec["containers"]:
         given = one.get("resources") or {}

@@ -118,7 +118,7 @@ def schema(chart: str) -> Draft7Validator:
 
 
 def mistakes(chart: str, given: Object) -> list[str]:
-    """What the schema refuses in the chart's values with those given: paths, and messages of every level."""
+    """Return what the schema refuses in the chart's values with ``given``: paths, and messages of every level."""
     found = list(schema(chart).iter_errors(merged(read_yaml(chart, "values.yaml"), given)))
     found += [below for error in found for below in error.context or ()]
     return [f"{error.json_path}: {error.message}" for error in found]
@@ -217,7 +217,7 @@ def test_templates_are_balanced(chart: str) -> None:
 
 
 def rules(name: str) -> list[tuple[str, str, str]]:
-    """Of each rule in a template: its reason, its resource with group, and its verbs."""
+    """Return for each rule in a template its reason, its resource with group, and its verbs."""
     found = []
     lines = (CHARTS / "agent/templates" / name).read_text().splitlines()
     for at, line in enumerate(lines):
@@ -446,7 +446,7 @@ def granted(role: Object) -> list[tuple[str, str, list[str]]]:
 
 
 def written(values: Object) -> Object:
-    """agent.yaml."""
+    """Return agent.yaml."""
     value: Object = yaml.safe_load(of_kind(rendered("agent", values), "ConfigMap")[NAME]["data"]["agent.yaml"])
     return value
 
@@ -519,7 +519,7 @@ def test_job_namespaces_are_restricted_and_outlive_the_chart() -> None:
 
 
 def by_namespace(values: Object, kind: str) -> dict[str, Object]:
-    """Objects in namespaces for jobs."""
+    """Return objects in namespaces for jobs."""
     found = [one for one in rendered("agent", values) if one["kind"] == kind and one["metadata"]["namespace"] != "here"]
     assert len({one["metadata"]["namespace"] for one in found}) == len(found)
     return {one["metadata"]["namespace"]: one for one in found}

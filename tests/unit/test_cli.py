@@ -74,8 +74,8 @@ def test_mistakes_are_told_by_file_and_document(api: Api, tmp_path: Path) -> Non
     [
         ("kind: Queue\npath: a", Exit.BAD_REQUEST, "trainmaster apply -f FILE"),
         ("a: [", Exit.BAD_REQUEST, "stdin: line 2, column 1"),
-        ("", Exit.BAD_REQUEST, "stdin holds no specification"),
-        ("just words", Exit.BAD_REQUEST, "a specification is a mapping, this is str"),
+        ("", Exit.BAD_REQUEST, "stdin is empty: it holds no specification"),
+        ("just words", Exit.BAD_REQUEST, "a specification has to be a mapping, this is str"),
     ],
 )
 def test_what_is_no_job_is_refused_before_anything_is_sent(api: Api, text: str, code: Exit, said: str) -> None:
@@ -118,8 +118,8 @@ def test_a_table_of_parameters_goes_with_its_job(api: Api, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("t.csv", "lr,seed\n1,2\n3\n", "line 3 has not the 2 values"),
-        ("t.csv", "lr\n", "has no parameter set"),
+        ("t.csv", "lr,seed\n1,2\n3\n", "line 3 does not have 2 values"),
+        ("t.csv", "lr\n", "it has no parameter set"),
         ("t.yaml", "lr: 1", "a list of mappings"),
         ("t.yaml", "[", "while parsing"),
         ("gone.csv", None, "No such file"),

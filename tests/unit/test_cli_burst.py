@@ -27,19 +27,19 @@ def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Api:
 
 
 def written(name: str = "nights", **fields: Any) -> dict[str, Any]:
-    """A policy as it is in a file."""
+    """Return a policy as it is in a file."""
     return {"kind": "BurstPolicy", "name": name, "queues": ["research"], "budget": {"day": 100}, **fields}
 
 
 def policy(name: str = "nights", status: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
-    """A policy as the API shows it."""
+    """Return a policy as the API shows it."""
     spec = BurstPolicySpec.model_validate(written(name, **fields))
     shown = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     return shown | ({} if status is None else {"status": status})
 
 
 def status(*budgets: dict[str, Any], jobs: int = 0, closed: str = "") -> dict[str, Any]:
-    """How a policy stands, as the API shows it."""
+    """Return the status of a policy, as the API shows it."""
     found = [Standing.model_validate({"until": "2026-11-03T00:00:00Z", **one}) for one in budgets]
     model = PolicyStatus(name="", jobs=jobs, nodes=jobs / 2, budgets=tuple(found), closed=closed)
     return model.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"name"})
@@ -54,7 +54,7 @@ def has(api: Api, *policies: dict[str, Any]) -> None:
 
 
 def cells(text: str) -> list[list[str]]:
-    """The rows of a table, its columns first; cells are two spaces apart."""
+    """Return the rows of a table, its columns first; cells are two spaces apart."""
     return [re.split(r" {2,}", line) for line in text.splitlines()]
 
 
@@ -102,7 +102,7 @@ def test_of_budgets_is_told(api: Api, sentence: str) -> None:
         (False, status(closed="5 of at most 5 jobs are there"), "5 of at most 5 jobs are there"),
         (True, status(closed="paused"), "paused"),
         (True, None, "paused"),
-        (False, None, "unknown: no scheduler answers"),
+        (False, None, "unknown: no scheduler answered"),
     ],
 )
 def test_the_state_of_a_policy_in_a_word_or_a_sentence(
@@ -176,7 +176,7 @@ def test_one_that_is_not_there_is_not_found_and_nothing_is_changed(api: Api, com
 
 
 def previewed(**fields: Any) -> dict[str, Any]:
-    """What would become of jobs alike, as the API says it."""
+    """Return the preview of equivalent jobs, as the API gives it."""
     common = {"job": JOB, "jobs": 3, "queue": "research", "waitedSeconds": 754.0, "policy": "nights", "goes": False}
     said = {**common, "sentence": "It may not.", **fields}
     return Preview.model_validate(said).model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -211,7 +211,7 @@ def test_a_preview_of_nothing_says_why_there_is_none(api: Api) -> None:
     would(api)
     done = run("burst", "preview")
     assert (done.exit_code, done.stdout) == (Exit.SUCCEEDED, "")
-    assert "no job waits that a policy is asked about" in done.stderr
+    assert "no waiting job is subject to a burst policy" in done.stderr
 
 
 def test_a_preview_as_data_is_what_the_api_said(api: Api) -> None:

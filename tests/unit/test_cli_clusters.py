@@ -32,7 +32,7 @@ def test_joining_prints_the_command_that_installs_the_agent(api: Api) -> None:
         HELM.format("install", "--create-namespace")
         + " --set cluster=berlin --set url=https://tm.example.org --set joinToken=tmk_secret\n"
     )
-    assert "cluster berlin was made; key 7 (agent-berlin): keep it now" in done.stderr
+    assert "cluster berlin was made; key 7 (agent-berlin): save it now" in done.stderr
     assert api.sent("POST /v1/clusters/berlin/join") == {
         "name": "berlin",
         "clusterKind": "edge",
@@ -53,7 +53,7 @@ def test_joining_again_says_how_to_revoke_the_old_keys(api: Api) -> None:
 
 def test_an_address_that_pods_cannot_reach_is_warned_of_and_one_that_is_none_refused(api: Api) -> None:
     api.on("POST /v1/clusters/berlin/join", {"cluster": "berlin", "key": KEY})
-    assert "pods cannot reach it" in run("clusters", "join", "berlin", "--url", "http://127.0.0.1:8000").stderr
+    assert "which pods cannot reach" in run("clusters", "join", "berlin", "--url", "http://127.0.0.1:8000").stderr
     assert run("clusters", "join", "berlin", "--url", "tm.example.org").exit_code == Exit.USAGE
     assert run("clusters", "join", "Berlin").exit_code == Exit.BAD_REQUEST
     assert run("clusters", "join", "berlin", "--label", "x").exit_code == Exit.USAGE

@@ -100,9 +100,9 @@ def test_why_says_that_nobody_has_answered_and_how_old_the_verdict_is(api: Api) 
     api.on(f"GET /v1/jobs/{JOB}/why", REASON | stored)
     done = run("why", JOB, "-o", "wide")
     assert " of " not in done.stdout
-    assert done.stderr == "no leading scheduler has answered, so its place is not known; this was stored 1m15s ago\n"
+    assert done.stderr == "its place is unknown, as no leading scheduler answered; this was stored 1m15s ago\n"
     api.on(f"GET /v1/jobs/{JOB}/why", REASON | {"live": False})
-    assert run("why", JOB).stderr == "no leading scheduler has answered, so its place is not known\n"
+    assert run("why", JOB).stderr == "its place is unknown, as no leading scheduler answered\n"
 
 
 def test_a_verdict_that_still_holds_says_since_when(api: Api) -> None:
@@ -182,7 +182,7 @@ def test_a_job_that_is_submitted_held_would_be_held_first(api: Api, tmp_path: Pa
 
 def test_without_a_leader_only_the_check_was_made(api: Api, tmp_path: Path) -> None:
     done = tried(api, tmp_path, None)
-    assert done.stdout == "bert is valid; no leading scheduler has answered what would become of it\n"
+    assert done.stdout == "bert is valid; whether it could start is unknown, as no leading scheduler answered\n"
     assert done.exit_code == Exit.SUCCEEDED
 
 

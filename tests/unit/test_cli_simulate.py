@@ -149,7 +149,7 @@ def test_a_setting_replaces_its_place_in_the_files(files: Path) -> None:
     [
         (["--sweep", "CORES"], "--sweep takes NAME=V1,V2,..., not 'CORES'"),
         (["--sweep", "CORES=1"], "--sweep replaces @CORES@ in the files of -f; give one"),
-        (["-f", "tenants.yaml", "--sweep", "CORES=1"], "@CORES@ is nowhere in tenants.yaml"),
+        (["-f", "tenants.yaml", "--sweep", "CORES=1"], "no file has @CORES@: tenants.yaml"),
         (["-f", "tenants.yaml", "--sweep", "CORES=1", "-o", "csv"], "--sweep compares figures"),
         (["--case", "today"], "--case takes NAME=FILE,FILE,..., not 'today'"),
         (["--case", "a=", "--case", "a="], "two cases have the same name"),

@@ -72,7 +72,10 @@ def test_the_wide_list_of_queues_has_whole_quotas_and_warnings_are_told_apart(ap
     api.on("GET /v1/queues", {"queues": [queue]})
     done = run("queues", "-o", "wide")
     assert "cpu 8..12 (borrows 3, lends 2, weight 2.5)" in done.stdout
-    assert "warning: queue a: 8 cpu are guaranteed to it; a guarantee beyond that is worth less" in done.stderr
+    assert (
+        "warning: queue a: 8 cpu are guaranteed to it; the part of a guarantee beyond that cannot be honoured"
+        in done.stderr
+    )
     assert "borrows" not in run("queues").stdout
 
 
@@ -84,7 +87,7 @@ def test_the_wide_list_of_queues_tells_what_is_in_use(api: Api) -> None:
     assert "37.5%" in done.stdout
     api.on("GET /v1/queues", {"live": False, "queues": [{"path": "a", "jobs": {}}]})
     done = run("queues", "-o", "wide")
-    assert "no leading scheduler has said what is in use" in done.stderr
+    assert "usage is not shown: no leading scheduler answered" in done.stderr
 
 
 def test_reservations_are_listed_and_removed(api: Api) -> None:
@@ -102,6 +105,41 @@ def test_reservations_are_listed_and_removed(api: Api) -> None:
     ]
     assert "gpu=h100" in run("reservations", "-o", "wide").stdout
     assert run("reservations", "remove", "old").stdout == "old  removed\n"
+
+
+def test_datasets_are_listed_shown_and_removed(api: Api) -> None:
+    text = {"kind": "Dataset", "name": "text", "size": "1Gi", "clusters": ["a", "b"], "regions": [], "remote": True}
+    api.on("GET /v1/datasets", {"datasets": [text, text | {"name": "images", "clusters": [], "remote": False}]})
+    api.on("DELETE /v1/datasets/text", httpx.Response(204))
+    assert [line.split() for line in run("datasets").stdout.splitlines()] == [
+        ["NAME", "SIZE", "CLUSTERS", "REGIONS", "MAY", "BE", "MOVED"],
+        ["text", "1Gi", "a,", "b", "all", "yes"],
+        ["images", "1Gi", "-", "all", "no"],
+    ]
+    assert yaml.safe_load(run("datasets", "show", "text").stdout) == text
+    assert json.loads(run("datasets", "-o", "json").stdout)[0] == text
+    assert run("datasets", "remove", "text").stdout == "text  removed\n"
+    api.on("GET /v1/datasets", {"datasets": []})
+    assert run("datasets").stderr == "no data is declared; an admin does so with: trainmaster apply -f FILE\n"
+
+
+def test_priority_classes_are_listed(api: Api) -> None:
+    high = {"name": "high", "value": 500, "default": False, "preemptible": True, "description": "for releases"}
+    api.on("GET /v1/priority-classes", {"priorityClasses": [high | {"longestWait": "1h"}, high | {"name": "low"}]})
+    rows = [line.split() for line in run("priority-classes").stdout.splitlines()]
+    assert rows[1:] == [["high", "500", "no", "yes", "1h"], ["low", "500", "no", "yes", "-"]]
+    assert "for releases" in run("priority-classes", "-o", "wide").stdout
+    api.on("GET /v1/priority-classes", {"priorityClasses": []})
+    said = "there is no priority class; an admin makes one with: trainmaster apply -f FILE\n"
+    assert run("priority-classes").stderr == said
+
+
+def test_price_books_are_listed_with_the_clusters_that_name_them(api: Api) -> None:
+    book = {"name": "cloud", "onDemand": {"cpu": "0.03", "devices": {"nvidia.com/gpu": "2"}}, "spot": None}
+    api.on("GET /v1/price-books", {"priceBooks": [book]})
+    api.on("GET /v1/clusters", {"clusters": [{"name": "west", "priceBook": "cloud"}, {"name": "own"}]})
+    (row,) = run("price-books").stdout.splitlines()[1:]
+    assert row.split() == ["cloud", "0.03", "-", "nvidia.com/gpu", "2", "-", "west"]
 
 
 def test_clusters_are_listed_and_cordoned(api: Api) -> None:
@@ -127,4 +165,4 @@ def test_the_audit_is_listed_by_actor_and_time(api: Api) -> None:
     assert ("put queue" in done.stdout, "10.0.0.9" in done.stdout, '"weight": 2' in done.stdout) == (True,) * 3
     assert json.loads(run("audit", "-o", "json").stdout)[0]["details"] == change
     api.on("GET /v1/audit", {"audit": [], "next": None})
-    assert "nothing like that" in run("audit").stderr
+    assert "no entry of the audit matches" in run("audit").stderr

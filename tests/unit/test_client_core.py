@@ -88,8 +88,8 @@ def test_a_code_of_a_newer_dispatcher_is_taken_by_its_status(status: int, code: 
     [
         (Response(502, {"content-type": "text/html"}, b"<html>"), "502 Bad Gateway, text/html"),
         (Response(301, {"location": "https://x.test"}, b""), "redirects to https://x.test"),
-        (Response(200, {"content-type": "text/html"}, b"<html>"), "no Trainmaster dispatcher"),
-        (Response(500, {"content-type": "application/problem+json"}, b"{"), "no Trainmaster dispatcher"),
+        (Response(200, {"content-type": "text/html"}, b"<html>"), "not from a Trainmaster dispatcher"),
+        (Response(500, {"content-type": "application/problem+json"}, b"{"), "not from a Trainmaster dispatcher"),
     ],
 )
 def test_what_no_dispatcher_sends_is_no_answer(response: Response, said: str) -> None:

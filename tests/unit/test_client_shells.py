@@ -32,21 +32,24 @@ from trainmaster.protocol.tenants import EventView
 def verbs(client: type) -> dict[str, Any]:
     return {
         name: member
-        for name, member in vars(client).items()
+        for base in client.__mro__
+        for name, member in vars(base).items()
         if not name.startswith("_") and name not in ("close", "aclose")
     }
 
 
 def awaited(hint: Any) -> Any:
-    """What an asynchronous verb gives, said as the blocking one says it."""
+    """Return the result type of an asynchronous verb in the form of the blocking one."""
     if typing.get_origin(hint) is AsyncGenerator:
         return Iterator[typing.get_args(hint)[0]]  # type: ignore[misc]
     return hint
 
 
-def test_the_client_on_an_event_loop_is_made_of_the_other() -> None:
-    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts/async-client"))
-    assert script["TARGET"].read_text() == script["render"](script["SOURCE"].read_text()), "run scripts/async-client"
+def test_the_calls_of_both_clients_are_written_from_the_same_steps() -> None:
+    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts/clients"))
+    for style in (script["BLOCKING"], script["AWAITED"]):
+        written = (script["CLIENT"] / style.file).read_text()
+        assert written == script["render"](script["SOURCE"].read_text(), style), "run scripts/clients"
 
 
 def test_both_clients_have_the_same_verbs_in_the_same_order() -> None:
@@ -162,7 +165,7 @@ async def only_events(client: AsyncClient) -> list[Any]:
 
 
 def again(answer: httpx.Response | Exception) -> httpx.Response | Exception:
-    """The same answer, not yet read."""
+    """Return the same answer, not yet read."""
     if isinstance(answer, Exception):
         return answer
     stream = answer.stream

@@ -1,4 +1,4 @@
-"""Streams go on over lost connections: nothing is told twice, nothing is left out unsaid."""
+"""Streams go on over lost connections: nothing is repeated, nothing is left out silently."""
 
 import json
 from typing import Any

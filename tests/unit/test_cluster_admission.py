@@ -1,4 +1,4 @@
-"""What clusters refuse of a job, by what their agents told when it was submitted."""
+"""What clusters refuse of a job, by what their agents reported when it was submitted."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal, fingerprint_of
 from trainmaster_dispatcher.domain.shapes import shape_from, shape_of
 from trainmaster_dispatcher.scheduling.selection.admission import refusals
-from trainmaster_dispatcher.scheduling.state.state import Cluster
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 
 PODS = ReportedAdmission(needs_image=True)
 SAFE: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

@@ -11,10 +11,10 @@ from jsonschema import Draft202012Validator
 
 from tests import compose_file, dockerfile
 from tests.compose_file import ROOT
+from trainmaster.protocol.base import Strict
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
 from trainmaster_agent.runtime.local.config import LocalCluster
-from trainmaster_dispatcher.services.bootstrap import Declared
 
 COMPOSE = compose_file.read()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -214,7 +214,7 @@ def test_the_example_of_the_environment_names_what_is_required() -> None:
 
 
 def test_tenants_and_clusters_are_valid_and_each_cluster_has_an_agent() -> None:
-    models: dict[str, type[Declared]] = {"Queue": QueueSpec, "PriorityClass": PriorityClassSpec, "Cluster": ClusterSpec}
+    models: dict[str, type[Strict]] = {"Queue": QueueSpec, "PriorityClass": PriorityClassSpec, "Cluster": ClusterSpec}
     declared = [models[document["kind"]].model_validate(document) for document in tenants()]
     names = {spec.name for spec in declared if isinstance(spec, ClusterSpec)}
     assert {f"agent-{name}" for name in names} == AGENTS

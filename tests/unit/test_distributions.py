@@ -56,5 +56,5 @@ def test_up_says_what_it_lacks_where_there_is_no_agent(monkeypatch: pytest.Monke
     result = CliRunner().invoke(app, [])
     assert (result.exit_code, result.output) == (
         Exit.MISSING_EXTRA,
-        "this command needs more packages: install trainmaster[embedded]\n",
+        "this command needs packages that are not installed: install trainmaster[embedded]\n",
     )

@@ -13,7 +13,7 @@ PROCESSORS = 16
 
 
 def workload(seed: int, jobs: int = 60) -> list[Job]:
-    """Jobs that ask for about as much as the machine can do, in bursts: many short ones, few long ones, of all widths."""
+    """Return jobs that ask for about as much as the machine can do, in bursts: many short ones, few long ones, of all widths."""
     draw = random.Random(seed)
     at, out = 0, []
     for number in range(1, jobs + 1):
@@ -33,7 +33,7 @@ def test_a_strict_queue_is_first_come_first_served_job_for_job(jobs: list[Job]) 
 
 @given(workloads)
 def test_where_jobs_have_time_limits_a_queue_is_easy_job_for_job(jobs: list[Job]) -> None:
-    """Holds for one cluster of nodes alike; the engine may be changed to do better, but not by accident."""
+    """Holds for one cluster of equivalent nodes; the engine may be changed to do better, but not by accident."""
     assert simulate_engine(jobs, PROCESSORS, Policy.EASY) == simulate(jobs, PROCESSORS, Policy.EASY)
 
 

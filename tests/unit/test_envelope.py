@@ -1,4 +1,4 @@
-"""Bodies are bounded one by one and all together; what is refused is told to come again, and what is answered makes room."""
+"""Bodies are bounded one by one and all together; what is refused is asked to come again, and what is answered makes room."""
 
 import asyncio
 from collections.abc import MutableMapping

@@ -108,7 +108,7 @@ def test_the_sweep_has_four_jobs_for_each_of_three_queues() -> None:
 
 
 def start_run(job: dict[str, Any], attempt: int = 1) -> StartRun:
-    """What an agent is told when ``job`` starts with all its members."""
+    """Return what an agent receives when ``job`` starts with all its members."""
     spec = JobSpec.model_validate(job)
     return StartRun(
         run=f"{spec.name}-7k2p9xq-r{attempt}",
@@ -124,7 +124,7 @@ def start_run(job: dict[str, Any], attempt: int = 1) -> StartRun:
 
 
 def free_addresses(count: int) -> list[tuple[str, int]]:
-    """Addresses that nobody listens on; all are held until the last is known, so that they differ."""
+    """Return addresses that nobody listens on; all are held until the last is known, so that they differ."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     addresses = [server.getsockname()[:2] for server in held]
     for server in held:

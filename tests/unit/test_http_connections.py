@@ -77,20 +77,20 @@ class Peer:
         await self.writer.drain()
 
     async def answer(self) -> tuple[int, bytes]:
-        """Status and body of the next answer."""
+        """Return status and body of the next answer."""
         head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 20)
         length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
         body = await asyncio.wait_for(self.reader.readexactly(int(length.split(b":")[1])), 20)
         return int(head.split(b" ")[1]), body
 
     async def code(self) -> tuple[int, str]:
-        """Status and problem code of the next answer, after which the connection must end."""
+        """Return status and problem code of the next answer, after which the connection must end."""
         status, body = await self.answer()
         await self.ended()
         return status, str(orjson.loads(body)["code"])
 
     async def ended(self) -> bytes:
-        """What still comes until the server closes."""
+        """Return what still comes until the server closes."""
         with contextlib.suppress(ConnectionResetError):
             return await asyncio.wait_for(self.reader.read(), 20)
         return b""
@@ -112,7 +112,7 @@ class Stage:
 
 @asynccontextmanager
 async def serve(bounds: ConnectionBounds, *, is_quick: bool = True) -> AsyncIterator[Stage]:
-    """A server with such bounds. ``is_quick``: the application neither waits to read nor to answer."""
+    """Provide a server with such bounds. ``is_quick``: the application neither waits to read nor to answer."""
     app = App()
     if is_quick:
         app.reads.set()

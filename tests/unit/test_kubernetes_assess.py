@@ -38,7 +38,7 @@ def a_run(size: int = 3, **spec: Any) -> StartRun:
 
 
 def pod(index: int, stage: Stage = "running", **more: Any) -> PodSight:
-    """A member; ``uid`` is ``u`` and its index unless another is given."""
+    """Return a member; ``uid`` is ``u`` and its index unless another is given."""
     started = STARTED if stage in ("running", "succeeded", "failed") else None
     placed = "" if stage in ("gated", "waiting") else "node-0"
     fields: dict[str, Any] = {
@@ -122,7 +122,7 @@ CASES: dict[str, Case] = {
     "a gang of which one member has no place waits": Case(
         (pod(0), pod(1), pod(2, "waiting", message="0/2 nodes are available")),
         state=RunState.PENDING,
-        words="waits for room for 1 of 3 members (worker: 1 CPU each)",
+        words="waits for nodes for 1 of 3 members (worker: 1 CPU each)",
     ),
     "a gang that may start with two runs with two": Case(
         (pod(0), pod(1), pod(2, "waiting")), spec={"minMember": 2}, state=RunState.RUNNING

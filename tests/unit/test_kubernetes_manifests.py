@@ -1,4 +1,4 @@
-"""What the agent creates for a run, and what it tells its members: scenarios of runs, and the manifests that come of them."""
+"""What the agent creates for a run, and what it passes to its members: scenarios of runs, and the manifests that come of them."""
 
 import json
 from collections.abc import Iterable
@@ -238,7 +238,7 @@ class TestAGang:
 
 
 class TestFrameworks:
-    """What members of a run with a launcher and two workers are told."""
+    """What members of a run with a launcher and two workers get."""
 
     GANG = (role("launcher"), role(replicas=2, template={"ports": [{"name": "rdzv", "port": 4321}]}))
 
@@ -532,7 +532,7 @@ class TestAPodTemplate:
 
 
 class TestTheUserOfMembers:
-    """Usual images run as root, which the level restricted forbids."""
+    """PlacementDefaults images run as root, which the level restricted forbids."""
 
     def test_a_member_that_names_none_is_the_agents_with_a_home(self) -> None:
         pod = made(role(), run_as_user=65532).pod("worker", 0)

@@ -39,7 +39,7 @@ def test_the_layers_hold() -> None:
 
 
 def readings(tree: ast.AST) -> Iterator[str]:
-    """The places where a module reads a clock, or imports one."""
+    """Yield the places where a module reads a clock, or imports one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
             owner = node.value.id if isinstance(node.value, ast.Name) else node.value.attr

@@ -25,7 +25,7 @@ _NOT_HERE_SEQ = 1_000_000
 
 
 @dataclass
-class Held:
+class HeldRuns:
     """A run as its agent holds it."""
 
     state: RunState = RunState.ACCEPTED
@@ -60,7 +60,7 @@ class JobAndAgents(RuleBasedStateMachine):
         self.job = Job()
         self.retries = Retries()
         self.runs: dict[int, Run] = {}
-        self.agents: dict[int, Held] = {}
+        self.agents: dict[int, HeldRuns] = {}
         self.forgotten: set[int] = set()
         self.network: list[Message] = []
         self.ends: dict[int, RunState] = {}
@@ -135,7 +135,7 @@ class JobAndAgents(RuleBasedStateMachine):
 
     @staticmethod
     def meant(before: Job, ending: RunEnding) -> set[JobState]:
-        """What the end of a run may mean for its job, in the words of the documentation."""
+        """Return what the end of a run may mean for its job, in the words of the documentation."""
         if ending.state is RunState.SUCCEEDED:
             return {JobState.SUCCEEDED}
         if before.wish is Wish.CANCEL or ending.state is RunState.CANCELLED:
@@ -157,7 +157,7 @@ class JobAndAgents(RuleBasedStateMachine):
         held = self.agents.get(number)
         if run.state is not RunState.STOPPING:
             if held is None and number not in self.forgotten and run.state is RunState.LEASED:
-                self.agents[number] = Held()
+                self.agents[number] = HeldRuns()
                 self.say(number)
             return
         assert run.stop_cause is not None
@@ -198,7 +198,7 @@ class JobAndAgents(RuleBasedStateMachine):
         if tell:
             self.say(number)
 
-    def one_step(self, held: Held) -> None:
+    def one_step(self, held: HeldRuns) -> None:
         if held.cause is not None:
             if held.state is RunState.STOPPING:
                 self.finish(held, held.cause.ends_as)
@@ -207,7 +207,7 @@ class JobAndAgents(RuleBasedStateMachine):
         elif held.state in _FORWARD[:-1]:
             held.go(_FORWARD[_FORWARD.index(held.state) + 1])
 
-    def finish(self, held: Held, state: RunState) -> None:
+    def finish(self, held: HeldRuns, state: RunState) -> None:
         category = FailureCategory.EXIT if state is RunState.FAILED else None
         held.end = RunEnding(state, category, 1 if category else None)
         held.go(state)
@@ -245,7 +245,7 @@ class JobAndAgents(RuleBasedStateMachine):
 
     @rule()
     def all_is_quiet(self) -> None:
-        """Everything arrives: what people want at the agents, and what has happened at the dispatcher."""
+        """Deliver everything: the wishes of people to the agents, and what has happened to the dispatcher."""
         for _ in range(4):
             self.wish_arrives_if_any()
             for held in self.agents.values():

@@ -31,7 +31,7 @@ def limits(clock: Clock | None = None, **settings: Any) -> Limits:
 
 
 def refused(error: pytest.ExceptionInfo[ProblemError]) -> float:
-    """The seconds after which to come again."""
+    """Return the seconds after which to come again."""
     assert error.value.code is Code.TOO_MANY_REQUESTS
     assert error.value.status == 429
     assert error.value.retry_after is not None

@@ -1,4 +1,4 @@
-"""Plans of the local runtime grow with the gang and not with its square, and a node takes so many members and no more."""
+"""Plans of the local runtime grow with the gang and not with its square, and a node has a maximum number of members."""
 
 import orjson
 import pytest
@@ -9,9 +9,9 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster_agent.member_env import member_environment, seats
 from trainmaster_agent.runtime.local.config import LocalCluster, LocalNodes
 from trainmaster_agent.runtime.local.layout import RunPlan
+from trainmaster_agent.runtime.local.local_capacity import LocalCapacity
 from trainmaster_agent.runtime.local.plan import make_plan
 from trainmaster_agent.runtime.local.records import LocalRecord
-from trainmaster_agent.runtime.local.room import LocalCapacity
 
 
 def gang(members: int) -> tuple[StartRun, JobSpec]:

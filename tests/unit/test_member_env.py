@@ -1,4 +1,4 @@
-"""What a member is told: who it is and where the others are."""
+"""What a member gets: who it is and where the others are."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ _ROW = re.compile(
 
 
 def value_of(process: Process, series: str) -> float:
-    """The value of one line of a page; 0 where it is not there yet."""
+    """Return the value of one line of a page; 0 if it does not exist yet."""
     for line in exporter.page(process)[0].decode().splitlines():
         if line.startswith(series + " "):
             return float(line.rpartition(" ")[2])
@@ -198,5 +198,5 @@ def test_a_process_that_forks_shows_the_sum_of_all_its_children(tmp_path: Path) 
 
 
 def test_sharing_that_comes_too_late_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="before everything else"):
+    with pytest.raises(RuntimeError, match="was called too late"):
         exporter.share_between_processes(tmp_path)

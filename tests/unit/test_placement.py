@@ -139,7 +139,7 @@ SHORTFALLS: dict[str, tuple[list[Node], list[Need], str | None, str]] = {
         [node("a")],
         [need()],
         "rack",
-        "all members must share one rack, and no node says which rack it is in",
+        "all members must share one rack, and no node has a label for its rack",
     ),
 }
 
@@ -203,7 +203,7 @@ small_needs = st.lists(st.tuples(st.integers(1, 3), amounts, amounts), min_size=
 
 
 def exists(rooms: list[tuple[int, int]], members: list[tuple[int, int]]) -> bool:
-    """Whether any packing exists, by trying all."""
+    """Return whether any packing exists, by trying all."""
     for seats in product(range(len(rooms)), repeat=len(members)):
         left = [list(room) for room in rooms]
         for seat, (one, two) in zip(seats, members, strict=True):

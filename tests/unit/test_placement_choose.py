@@ -179,7 +179,7 @@ async def test_topologies_that_may_not_be_read_are_none() -> None:
 
 async def test_kueue_needs_a_queue_and_knows_its_levels() -> None:
     facts = await found(FakeApi(*KUEUE, topologies=[topology("default", ZONE, RACK)]))
-    with pytest.raises(PlacementUnavailableError, match="no LocalQueue is named"):
+    with pytest.raises(PlacementUnavailableError, match="neither queues nor defaultQueue names a LocalQueue"):
         choose(PlacementConfig(scheduler="kueue"), facts)
     placement = choose(PlacementConfig(scheduler="kueue", queues={"research": "lq"}), facts)
     assert isinstance(placement, Kueue)
@@ -197,7 +197,7 @@ async def test_coscheduling_goes_to_the_profile_that_is_named() -> None:
 @pytest.mark.parametrize("scheduler", ["native", "gates", "yunikorn"])
 def test_numa_is_refused_where_the_scheduler_does_not_know_it(scheduler: str) -> None:
     config = PlacementConfig.model_validate({"scheduler": scheduler, "numa": True})
-    with pytest.raises(PlacementUnavailableError, match="does not look at NUMA zones"):
+    with pytest.raises(PlacementUnavailableError, match="does not know NUMA zones"):
         choose(config, ServedApis(native="v1alpha2"))
 
 

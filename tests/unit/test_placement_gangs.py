@@ -48,7 +48,7 @@ ELASTIC_WORKERS = a_gang(a_role("worker", 8, least=4))
 
 
 def a_pod(gang: Gang, role: GangRole, index: int = 0) -> dict[str, Any]:
-    """A member's manifest as the runtime has it before a placement sees it."""
+    """Return a member's manifest as the runtime has it before a placement sees it."""
     labels = {**gang.labels, "trainmaster.dev/role": role.name, "trainmaster.dev/index": str(index)}
     return {
         "apiVersion": "v1",
@@ -65,7 +65,7 @@ def a_pod(gang: Gang, role: GangRole, index: int = 0) -> dict[str, Any]:
 
 
 def a_sight(index: int = 0, stage: Stage = "waiting", **facts: Any) -> PodSight:
-    """A worker as it is seen."""
+    """Return a worker as it is seen."""
     name = f"{RUN}-worker-{index}"
     return PodSight(name, "team-a", f"uid-{index}", index + 1, RUN, "worker", index, stage, **facts)
 

@@ -1,4 +1,4 @@
-"""What each placement writes, whole, beside files that were read by people. TRAINMASTER_WRITE_GOLDEN=1 writes them anew."""
+"""What each placement writes, whole, beside files that were read by people. TRAINMASTER_WRITE_GOLDEN=1 writes them again."""
 
 import os
 from dataclasses import replace
@@ -54,7 +54,7 @@ GANGS: dict[str, tuple[PlacementPort, Gang]] = {
 
 
 def manifests_of(placement: PlacementPort, gang: Gang) -> list[dict[str, Any]]:
-    """The objects, then the first pod of each role."""
+    """Return the objects, then the first pod of each role."""
     pods = []
     for role in gang.roles:
         pod = a_pod(gang, role)

@@ -35,10 +35,10 @@ THREE_ROLES = a_gang(LAUNCHER, a_role("server", 2), a_role("worker", 4), require
 LACKS: dict[str, tuple[PlacementPort, Gang, str]] = {
     "native without the gate for topology": (Native(), ON_A_RACK, f"within one {RACK}"),
     "native and roles with a least": (Native(), ELASTIC, "role launcher, which needs 1"),
-    "native and NUMA": (Native(), ON_ONE_NUMA_ZONE, "does not look at NUMA zones"),
-    "gates and NUMA": (Gates(), ON_ONE_NUMA_ZONE, "does not look at NUMA zones"),
+    "native and NUMA": (Native(), ON_ONE_NUMA_ZONE, "does not know NUMA zones"),
+    "gates and NUMA": (Gates(), ON_ONE_NUMA_ZONE, "does not know NUMA zones"),
     "volcano without that tier": (Volcano(tiers={ZONE: 2}), ON_A_RACK, f"within one {RACK}; it knows {ZONE}"),
-    "volcano without its plugin": (Volcano(), ON_ONE_NUMA_ZONE, "does not look at NUMA zones"),
+    "volcano without its plugin": (Volcano(), ON_ONE_NUMA_ZONE, "does not know NUMA zones"),
     "kai without that level": (Kai(topologies={ZONE: "t"}), ON_A_RACK, f"within one {RACK}; it knows {ZONE}"),
     "kai and a role that may be missing": (
         Kai(),
@@ -49,7 +49,11 @@ LACKS: dict[str, tuple[PlacementPort, Gang, str]] = {
     "coscheduling and a level": (Coscheduling(), ON_A_RACK, f"within one {RACK}"),
     "coscheduling and roles with a least": (Coscheduling(), ELASTIC, "role launcher, which needs 1"),
     "kueue and a gang that may start smaller": (KUEUE, ELASTIC_WORKERS, "all 8 members or none"),
-    "kueue without a queue": (Kueue(), WHOLE, "no LocalQueue of Kueue is given for queue research/vision"),
+    "kueue without a queue": (
+        Kueue(),
+        WHOLE,
+        "the agent's configuration names no LocalQueue of Kueue for queue research/vision",
+    ),
     "kueue and too many roles": (KUEUE, a_gang(*(a_role(f"r{n}", 1) for n in range(9))), "at most 8 roles"),
     "kueue and three roles on a rack": (KUEUE, THREE_ROLES, "two roles together only where"),
     "kueue without that level": (Kueue(queues=KUEUE.queues), ON_A_RACK, f"within one {RACK}"),
@@ -179,8 +183,8 @@ def test_volcano_is_not_told_of_a_role_that_may_be_missing() -> None:
 
 def test_members_beyond_the_minima_of_roles_are_dealt_to_roles_where_only_roles_count() -> None:
     gang = a_gang(a_role("server", 2, least=1), a_role("worker", 8, least=1), least=5)
-    assert spec_of(Kai(), gang)["subGroups"] == [{"name": "server", "minMember": 2}, {"name": "worker", "minMember": 3}]
-    assert [group["minMember"] for group in task_groups(gang)] == [2, 3]
+    assert spec_of(Kai(), gang)["subGroups"] == [{"name": "server", "minMember": 1}, {"name": "worker", "minMember": 4}]
+    assert [group["minMember"] for group in task_groups(gang)] == [1, 4]
 
 
 def test_places_held_by_yunikorn_are_where_the_members_may_go() -> None:

@@ -5,8 +5,9 @@ from dataclasses import replace
 from trainmaster.protocol.reasons import Reason, Token
 from trainmaster.protocol.states import HoldCause, JobState
 from trainmaster_dispatcher.domain.job_machine import Job
+from trainmaster_dispatcher.domain.run_orders import NO_ORDERS, RunOrders
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.scheduling.state.plan import Eviction, Growth, Hold, Plan, Start
-from trainmaster_dispatcher.scheduling.state.state import WaitingJob
 from trainmaster_dispatcher.scheduling.state.writes import Writes, victims_of, writes_of
 
 JOB = WaitingJob(1, 3, "train", 1, 2, 1, 0, 1000.0, 0)
@@ -26,17 +27,17 @@ def test_a_start_dispatches_its_job_with_what_it_waited_for() -> None:
     assert (told.kind, told.job.state, told.attempt, told.cluster_id) == ("dispatched", JobState.DISPATCHED, 1, 7)
     assert told.details == {"cycle": 4, "waitedFor": {"token": "QueueLimit", "sentence": "Queue a is full."}}
     (start,) = writes.starts
-    assert (start.start, start.attempt, start.awaits) == (START, 1, 0.0)
+    assert (start.start, start.attempt, start.orders) == (START, 1, NO_ORDERS)
     assert writes.clusters == {7}
 
 
 def test_a_start_waits_as_long_as_its_slowest_victim_may_take_to_be_gone() -> None:
     start = replace(START, evicts=(VICTIM, SHRINK), awaits=5.0)
     writes = writes_of(Plan(starts=[start]), JOBS, SIZES, cycle=1, stop_seconds={5: 30.0, 6: 12.0})
-    assert writes.starts[0].awaits == 30.0
+    assert writes.starts[0].orders == RunOrders(awaits_seconds=30.0)
     assert (writes.stops, writes.shrinks) == ((VICTIM,), (SHRINK,))
     assert [told.kind for told in writes.jobs] == ["dispatched", "preempt", "resize"]
-    assert writes_of(Plan(starts=[start]), JOBS, SIZES, cycle=1).starts[0].awaits == 5.0
+    assert writes_of(Plan(starts=[start]), JOBS, SIZES, cycle=1).starts[0].orders.awaits_seconds == 5.0
 
 
 def test_a_run_that_ends_is_not_made_smaller_as_well() -> None:

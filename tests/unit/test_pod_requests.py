@@ -69,7 +69,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": (pod(container(cpu=None)), r"^spec\.containers\[0\].*not null"),
     "no number": (pod(container(cpu=float("nan"))), r"^spec\.containers\[0\]"),
     "a dotted resource": (pod(container(limits={"nvidia.com/gpu": "x"})), r"limits\[nvidia\.com/gpu\]: "),
-    "too much together": (pod(*[container(memory="4Ei")] * 2), r"^spec: the containers ask for too much 'memory'"),
+    "too much together": (
+        pod(*[container(memory="4Ei")] * 2),
+        r"^spec: the containers together request too much 'memory'",
+    ),
     "an overhead that is no mapping": (pod(overhead=[]), r"^spec\.overhead: must be a mapping, not list"),
 }
 

@@ -33,7 +33,7 @@ BINDING = (("trainmaster.dev/spot", "NotIn", ("true",)),)
 
 
 def make_everything(template: dict[str, Any], policy: AdmissionPolicy) -> None:
-    """All that dispatcher and agent make of an admitted template, for a member alone and for a gang."""
+    """Build everything that dispatcher and agent make of an admitted template, for a member alone and for a gang."""
     for replicas in (1, 3):
         role = {"name": "worker", "replicas": replicas, "podTemplate": template, "maxPerNode": 1}
         raw = {"kind": "Job", "name": "fuzz", "queue": "q", "roles": [role]}

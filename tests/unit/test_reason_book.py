@@ -3,9 +3,9 @@
 import pytest
 
 from trainmaster.protocol.reasons import Reason, Token
-from trainmaster_dispatcher.scheduling.cycle.explain import reason
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.plan import Hold, Plan
-from trainmaster_dispatcher.scheduling.state.state import ClassKey, SchedulerState, WaitingJob
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services import reason_book
 from trainmaster_dispatcher.services.reason_book import ReasonBook
 
@@ -15,7 +15,7 @@ def keys(many: int) -> list[ClassKey]:
 
 
 def told(many: int, text: str, token: Token = Token.INSUFFICIENT_CAPACITY) -> Plan:
-    one = reason(token, text)
+    one = Reason(token=token, tier=token.tier, sentence=text)
     return Plan(reasons=dict.fromkeys(keys(many), one))
 
 

@@ -10,7 +10,8 @@ from trainmaster.protocol.states import ClusterKind
 
 
 def busy(places: int = 4, *, taken: int = 3, until: float = 100) -> ViewBuilder:
-    """A cluster of places for one CPU, of which some are taken for so many seconds more, and a gang that wants all of them."""
+    """Return a cluster of places for one CPU, some of which are taken for ``until`` seconds more, and a gang that wants
+    all of them."""
     view = ViewBuilder().cluster("c", nodes(places, cpu=1))
     return view.run("there", simple(taken, limit=until), on="c").job("big", simple(places, limit=10))
 

@@ -1,4 +1,4 @@
-"""BurstStart: when, where, how much and at what cost jobs go to public clusters, and what they are told while they do not."""
+"""BurstStart: when, where, how much and at what cost jobs go to public clusters, and what their reasons are while they do not."""
 
 from collections import defaultdict
 from decimal import Decimal
@@ -20,7 +20,7 @@ from trainmaster_dispatcher.scheduling.cycle.burst import BurstQuestion, BurstSt
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.queries.burst_preview import preview
 from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of, try_out
-from trainmaster_dispatcher.scheduling.state.state import WaitingJob
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 
 ALL = tuple(ClusterKind)
 CORE = {"onDemand": {"cpu": 1}}
@@ -31,14 +31,14 @@ ANY = {"budget": {"day": 1000}, "timeLimit": "1h"}
 
 
 def full(**policy: Any) -> ViewBuilder:
-    """A private cluster without room, a public one with 8 cores at 1 an hour, and a policy that lets everything go."""
+    """Return a private cluster without room, a public one with 8 cores at 1 an hour, and a policy that lets everything go."""
     view = ViewBuilder().cluster("own", nodes(1, cpu=4)).run("r", simple(cpu=4, limit=2 * HOUR), on="own")
     view.cluster("rented", nodes(2, cpu=4), kind=ClusterKind.PUBLIC, prices=CORE)
     return view.policy(**{**ANY, **policy})
 
 
 def limited(hours: float = 1.0, **needs: Any) -> Any:
-    """A job of one member that ends within so many hours, its end included."""
+    """Return a job of one member that ends within the given hours, its end included."""
     return simple(limit=hours * HOUR - 10, **(needs or {"cpu": 1}))
 
 
@@ -308,9 +308,9 @@ def test_it_ends_by_its_bound_as_far_as_others_are_concerned() -> None:
 
 
 def test_what_policies_said_is_given_for_a_preview() -> None:
-    view, asked = full(atMost={"jobs": 1}).job("a").job("b", simple(cpu=2)), list[BurstQuestion]()
-    decide(view.engine, NOW, asked=asked)
-    assert [(one.job.name, isinstance(one.outcome, BurstStart)) for one in asked] == [("a", True), ("b", False)]
+    view, questions = full(atMost={"jobs": 1}).job("a").job("b", simple(cpu=2)), list[BurstQuestion]()
+    decide(view.engine, NOW, burst_questions=questions)
+    assert [(one.job.name, isinstance(one.outcome, BurstStart)) for one in questions] == [("a", True), ("b", False)]
 
 
 jobs = st.lists(
@@ -375,7 +375,7 @@ def test_no_plan_exceeds_a_budget_or_a_cap(
 
 
 def hours_of(begin: float, end: float) -> dict[int, float]:
-    """Seconds by hour."""
+    """Return seconds by hour."""
     out: dict[int, float] = {}
     at = begin
     while at < end:

@@ -11,7 +11,7 @@ from tests.unit.building import NOW, ViewBuilder, nodes, simple
 from trainmaster.protocol.reasons import Check, Token
 from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.domain.shapes import Elasticity
-from trainmaster_dispatcher.scheduling.cycle import burst, decide, explain, faults
+from trainmaster_dispatcher.scheduling.cycle import attempt, burst, decide, explain, faults, start_accounting
 from trainmaster_dispatcher.scheduling.cycle import elastic as elastic_growth
 from trainmaster_dispatcher.scheduling.cycle.engine import Carried
 from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts
@@ -21,7 +21,8 @@ from trainmaster_dispatcher.scheduling.preemption import victims
 from trainmaster_dispatcher.scheduling.reservations.advance import AdvanceReservations
 from trainmaster_dispatcher.scheduling.selection import cluster_index
 from trainmaster_dispatcher.scheduling.state.from_specs import unreadable_policy, unreadable_queue, unreadable_shape
-from trainmaster_dispatcher.scheduling.state.state import HeldBack, SchedulerState
+from trainmaster_dispatcher.scheduling.state.jobs import HeldBack
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 BAD = simple(cpu=2)
 """The shape of tenant a, for which everything fails."""
@@ -29,7 +30,7 @@ GOOD = simple(cpu=1)
 
 
 class InjectedError(Exception):
-    """What nobody expected."""
+    """An unexpected error."""
 
 
 def tenants() -> ViewBuilder:
@@ -52,18 +53,18 @@ def is_bad(view: SchedulerState, shape_id: int) -> bool:
 
 
 LOOKS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "its terms": (decide, "_prepare", lambda cycle, key, _queue: is_bad(cycle.index.state, key.shape_id)),
+    "its terms": (attempt, "_prepare", lambda cycle, key, _queue: is_bad(cycle.index.state, key.shape_id)),
     "its sizes": (cluster_index.ClusterIndex, "sizes_of", lambda index, shape_id: is_bad(index.state, shape_id)),
     "filters": (cluster_index.ClusterIndex, "not_allowed", lambda index, alike, _: is_bad(index.state, alike.shape_id)),
     "the fit": (cluster_index, "fit", lambda shape, *_: shape is BAD),
     "scores": (cluster_index, "_domains", lambda shape, *_: shape is BAD),
     "options": (cluster_index.ClusterIndex, "option", lambda index, shape_id, *_: is_bad(index.state, shape_id)),
-    "the choice": (decide, "look_at_best", lambda cycle, alike, _: is_bad(cycle.index.state, alike.shape_id)),
-    "the start": (decide, "_start", lambda job, *_: job.name == "bad"),
-    "what it takes": (decide, "_take", lambda _cycle, job, *_: job.name == "bad"),
+    "the choice": (attempt, "search_best", lambda cycle, alike, _: is_bad(cycle.index.state, alike.shape_id)),
+    "the start": (decide, "start_of", lambda job, *_: job.name == "bad"),
+    "what it takes": (decide, "take", lambda _cycle, job, *_: job.name == "bad"),
     "jobs alike behind it": (
         decide,
-        "_start_alike",
+        "start_equivalent",
         lambda _cycle, _turns, plan, *_: plan.starts[-1].job.name == "bad",
     ),
 }
@@ -123,7 +124,7 @@ def test_decisions_that_fail_without_end_are_given_up_with_their_cause(monkeypat
     view = ViewBuilder().cluster("c", nodes(100, cpu=4, memory="8Gi"))
     for number in range(faults.MOST_RESTARTS + 1):
         view.job(f"bad{number}", simple(cpu="1", memory=f"{number + 1}Mi"))
-    monkeypatch.setattr(decide, "_take", failing(decide._take, lambda *_: True))
+    monkeypatch.setattr(decide, "take", failing(start_accounting.take, lambda *_: True))
     with pytest.raises(faults.TooManyFaultsError, match="unexpected errors in one decision") as caught:
         view.cycle()
     assert isinstance(caught.value.__cause__, InjectedError)

@@ -12,13 +12,14 @@ from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.datasets import Dataset, Holder, moving
 from trainmaster_dispatcher.domain.weights import Weights
 from trainmaster_dispatcher.scheduling.selection.scores import SCORES
+from trainmaster_dispatcher.scheduling.selection.scores.base import DependsOn
 
 GIB = 2**30
 EU, US = {"region": "eu"}, {"region": "us"}
 
 
 def two(**more: Any) -> ViewBuilder:
-    """Clusters in the regions eu and us."""
+    """Return clusters in the regions eu and us."""
     return ViewBuilder().queue("main", **more).cluster("a-eu", nodes(), labels=EU).cluster("b-us", nodes(), labels=US)
 
 
@@ -243,7 +244,7 @@ SHAPE = gang(
 
 @given(clusters, names)
 def test_with_all_weights_but_one_at_zero_the_best_by_that_score_wins(found: list[Any], name: str) -> None:
-    outcome = world(found, Weights(**{**dict.fromkeys(Weights._fields, 0.0), name: 1.0}), SHAPE)
+    outcome = world(found, Weights(**{name: 1.0}), SHAPE)
     start = outcome.start("j")
     if any(name in line for line in start.table):
         every = {line["cluster"]: line[name] for line in start.table}
@@ -254,10 +255,12 @@ def test_with_all_weights_but_one_at_zero_the_best_by_that_score_wins(found: lis
 
 weights = st.builds(
     Weights,
-    *(st.sampled_from([0.0, 0.5, 2.0]) for _ in range(7)),
-    topology=st.just(1.0),
-    spread=st.just(0.0),
-    sparing=st.sampled_from([0.0, 0.5, 2.0]),
+    *(
+        st.just({DependsOn.PLACEMENT: 1.0, DependsOn.QUEUE: 0.0}[score.depends_on])
+        if score.depends_on in (DependsOn.PLACEMENT, DependsOn.QUEUE)
+        else st.sampled_from([0.0, 0.5, 2.0])
+        for score in SCORES.values()
+    ),
 )
 
 

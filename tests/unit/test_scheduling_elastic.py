@@ -11,18 +11,18 @@ from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import QueueState
 from trainmaster_dispatcher.domain.shapes import Elasticity, Shape
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
-from trainmaster_dispatcher.scheduling.state.state import members_of, surplus_of
+from trainmaster_dispatcher.scheduling.state.live_runs import members_of, surplus_of
 
 LONG = 10_000.0
 
 
 def elastic(most: int = 8, least: int = 2, step: int = 2, cool_down: float = 30.0) -> Shape:
-    """Workers of one CPU each."""
+    """Return workers of one CPU each."""
     return gang(role(most, least=least), elastic=Elasticity(step, cool_down))
 
 
 def running(size: int, most: int = 8, *, places: int = 8, queue: str = "main") -> ViewBuilder:
-    """A cluster of so many places, and an elastic run of so many members on it that was never resized."""
+    """Return a cluster of the given places, and an elastic run of the given members on it that was never resized."""
     view = ViewBuilder().cluster("c", nodes(places, cpu=1))
     if queue != "main":
         view.queue(queue)
@@ -39,14 +39,14 @@ def grows(outcome: Outcome) -> dict[str, int]:
 
 
 def gives(outcome: Outcome) -> dict[str, int | None]:
-    """Of runs that give way: to how many members they shrink; None for those that end."""
+    """Return the number of members to which each preempted run shrinks; None for runs that end."""
     names = {number: name for name, number in outcome.ids.items()}
     leaving = [*outcome.plan.stops, *(one for start in outcome.plan.starts for one in start.evicts)]
     return {names[one.job_id]: None if one.sizes is None else sum(one.sizes.values()) for one in leaving}
 
 
 def gone(view: ViewBuilder) -> None:
-    """The members that were told to leave have left."""
+    """End the members that were asked to leave."""
     for job_id, run in list(view.state.runs.items()):
         if run.leaving:
             left = dict(run.sizes)

@@ -17,14 +17,16 @@ from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
-from trainmaster_dispatcher.scheduling.state import state as state_module
-from trainmaster_dispatcher.scheduling.state.state import Queue, SchedulerState, WaitingJob
+from trainmaster_dispatcher.scheduling.state import changes
+from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 _WORKED_OUT = ("_policies_of", "_access", "_lines", "_ancestry", "_changes", "_places")
 
 
 def content(state: SchedulerState) -> dict[str, Any]:
-    """Everything in a state but what it works out when asked."""
+    """Return everything in a state but the values that the state computes lazily."""
     return {name: deepcopy(value) for name, value in vars(state).items() if name not in _WORKED_OUT}
 
 
@@ -109,7 +111,7 @@ def test_only_the_jobs_of_a_question_wait_in_its_fork() -> None:
 
 
 def test_caches_are_made_anew_where_changes_were_not_taken_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_module, "_MOST_CHANGES", 3)
+    monkeypatch.setattr(changes, "_MOST_CHANGES", 3)
     view = busy()
     decide(view.engine, NOW)
     index = view.engine.index
@@ -156,7 +158,7 @@ class Counted:
 
 
 def over_limit(classes: int = 50) -> ViewBuilder:
-    """A queue that has used up its limit, with so many classes of jobs that wait."""
+    """Return a queue that has used up its limit, with the given number of classes of jobs that wait."""
     view = ViewBuilder().queue("a", limits={"cpu": 2}).cluster("c", nodes(4, cpu=8))
     view.run("r", simple(cpu=2), on="c", queue="a")
     for number in range(classes):

@@ -21,24 +21,18 @@ from trainmaster_dispatcher.domain.provisioning import learn
 from trainmaster_dispatcher.domain.shapes import Elasticity
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
+from trainmaster_dispatcher.scheduling.state.declared_objects import AdvanceReservation, Cluster, PriorityClass, Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, freeze_placement
 from trainmaster_dispatcher.scheduling.state.plan import Plan, grown, shrinking
-from trainmaster_dispatcher.scheduling.state.state import (
-    AdvanceReservation,
-    Cluster,
-    LiveRun,
-    PriorityClass,
-    Queue,
-    SchedulerState,
-    WaitingJob,
-    freeze_placement,
-)
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services.feed_follower import Applied, Follower
 
 IS_DEEP = bool(os.environ.get("TRAINMASTER_DEEP"))
 # Each batch has to show every kind of decision, so it holds a hundred short lives or some long ones.
 EXAMPLES, CYCLES, BATCHES = (50, 2000, 20) if IS_DEEP else (600, 40, 6)
-"""The examples are dealt out to so many tests."""
+"""The examples are dealt out to ``BATCHES`` tests."""
 MOST_WAITING = 25
 START = 1_000_000.0
 
@@ -54,7 +48,7 @@ PRICED = tariff_of(PriceBookSpec.model_validate({"name": "book", "onDemand": {"c
 
 
 def empty_view() -> SchedulerState:
-    """A view that knows the shapes of other tests, and more."""
+    """Return a view that knows the shapes of other tests, and more."""
     view = bare_view()
     for number, shape in enumerate(MORE, start=len(SHAPES) + 1):
         view.put_shape(number, shape)
@@ -62,7 +56,7 @@ def empty_view() -> SchedulerState:
 
 
 class Life:
-    """A world in which things happen, a view that follows it, and views that are built from it anew."""
+    """A world in which things happen, a view that follows it, and views that are built from it again."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -196,7 +190,7 @@ class Life:
         self.state.put_waiting(job)
 
     def end(self) -> None:
-        """A run ends; some jobs wait again."""
+        """End a run; some jobs wait again."""
         job_id = self.chance.choice(sorted(self.world.runs))
         run = self.world.runs.pop(job_id)
         self.state.drop_job(job_id)
@@ -207,7 +201,7 @@ class Life:
             self.put_waiting(again)
 
     def move(self) -> None:
-        """The agent says where the members are."""
+        """Report where the members are, as the agent does."""
         job_id = self.chance.choice(sorted(self.world.runs))
         run = self.world.runs[job_id]
         report = self.world.clusters[run.cluster_id].report
@@ -219,7 +213,7 @@ class Life:
         self.state.put_run(run)
 
     def leave(self) -> None:
-        """Members that were told to leave have left."""
+        """Let members leave that were asked to."""
         shrinking = sorted(job_id for job_id, run in self.world.runs.items() if run.leaving)
         if shrinking:
             job_id = self.chance.choice(shrinking)
@@ -262,7 +256,7 @@ class Life:
             self.state.drop_job(job_id)
 
     def set_policies(self) -> None:
-        """An admin makes burst policies, what they have spent is counted, and pools were seen to grow."""
+        """Let an admin create burst policies, count what they have spent, and let pools have grown."""
         chance = self.chance
         specs = [
             {
@@ -289,7 +283,7 @@ class Life:
         self.world.put_policies(self.state)
 
     def reserve(self) -> None:
-        """An admin reserves nodes, or gives back all that were."""
+        """Let an admin reserve nodes, or release all that were reserved."""
         chance = self.chance
         if self.world.advance and chance.random() < 0.5:
             self.world.advance = ()
@@ -337,7 +331,7 @@ class Life:
         return plan
 
     def apply(self, plan: Plan) -> None:
-        """All of it, or what is left when something else was stored first."""
+        """Apply all of it, or what is left when something else was stored first."""
         lost = {job.id for job in plan.jobs if self.chance.random() < 0.1}
         starts = [start for start in plan.starts if start.job.id not in lost]
         evicted = [*plan.stops, *(one for start in starts for one in start.evicts)]
@@ -373,9 +367,10 @@ class Life:
 
 
 def live(seed: int, most_cycles: int) -> tuple[int, ...]:
-    """A life of at most so many cycles: jobs started, runs ended for others, reservations made, runs that grew and shrank in it.
+    """Run a life of at most the given number of cycles; return jobs started, runs ended for others, reservations made, runs that
+    grew and shrank.
 
-    And jobs that went by a policy, and to nodes to come.
+    Then jobs that went by a policy, and to nodes of a pool.
     """
     life = Life(seed)
     started = evicted = reserved = grew = shrank = burst = awaited = 0

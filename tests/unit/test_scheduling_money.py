@@ -19,7 +19,7 @@ def core(price: float | str) -> dict[str, Any]:
 
 
 def two(first: dict[str, Any] | None, second: dict[str, Any] | None, **queue: Any) -> ViewBuilder:
-    """Clusters a and b alike but for their prices, and queue main."""
+    """Return clusters a and b, equal except for their prices, and queue main."""
     view = ViewBuilder().queue("main", **queue)
     return view.cluster("a", nodes(2), prices=first).cluster("b", nodes(2), prices=second)
 
@@ -150,7 +150,7 @@ def test_a_higher_price_never_makes_a_cluster_more_likely(
 def test_with_all_weights_but_one_at_zero_the_best_by_that_score_wins(
     found: list[tuple[ClusterKind, int, int, float | None]], name: str
 ) -> None:
-    by = Weights(**{**dict.fromkeys(Weights._fields, 0.0), name: 1.0})
+    by = Weights(**{name: 1.0})
     view = ViewBuilder().queue("main", kinds=ALL, profile=by)
     for number, (kind, count, cpu, price) in enumerate(found):
         view.cluster(f"c{number}", nodes(count, cpu=cpu), kind=kind, prices=None if price is None else core(price))

@@ -7,20 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.building import GPU, ViewBuilder, amounts, gang, nodes, role
+from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Numa
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check
-from trainmaster_dispatcher.domain.shapes import STRICT_NUMA, Shape, shape_from, shape_of
+from trainmaster_dispatcher.domain.shapes import Shape, shape_from, shape_of
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Shortfall, fit, fit_many, size_choices, take
-from trainmaster_dispatcher.scheduling.packing.numa import after, asks, holds, names_of, spread, zones_of
+from trainmaster_dispatcher.scheduling.packing.numa import after, holds, names_of, spread, zone_request, zones_of
 
 
 def zoned(
     count: int = 1, name: str = "nodes", *, policy: str = "singleNode", zones: list[dict[str, int]], **more: Any
 ) -> NodeGroup:
-    """Nodes of which each has in all what its zones have."""
+    """Return nodes of which each has in all what its zones have."""
     each = [amounts(**zone) for zone in zones]
     total: Resources = {}
     for zone in each:
@@ -59,24 +60,27 @@ class TestZones:
 
     def test_a_member_takes_the_zone_that_it_leaves_fullest(self) -> None:
         group = zoned(zones=[{"cpu": 8, "gpu": 4}, {"cpu": 8, "gpu": 2}])
-        asked = asks(group, amounts(cpu=2, gpu=2), "singleNode")
+        asked = zone_request(group, amounts(cpu=2, gpu=2), "singleNode")
         assert asked is not None
         assert after(zones_of(group), asked, 1) == ((0, 6_000), (4, 8_000))
 
     @pytest.mark.parametrize(("gpus", "many"), [(4, 2), (3, 2), (2, 4), (1, 8)])
     def test_how_many_members_find_a_zone(self, gpus: int, many: int) -> None:
         group = zoned(zones=[{"cpu": 16, "gpu": 4}, {"cpu": 16, "gpu": 4}])
-        asked = asks(group, amounts(cpu=1, gpu=gpus), "singleNode")
+        asked = zone_request(group, amounts(cpu=1, gpu=gpus), "singleNode")
         assert asked is not None
         assert holds(zones_of(group), asked, 100) == many
 
     def test_restricted_asks_for_as_many_zones_as_an_empty_node_would_need(self) -> None:
         group = zoned(zones=TWO_HALVES)
-        whole, half = asks(group, amounts(gpu=8), "restricted"), asks(group, amounts(gpu=4), "restricted")
+        whole, half = (
+            zone_request(group, amounts(gpu=8), "restricted"),
+            zone_request(group, amounts(gpu=4), "restricted"),
+        )
         assert whole is not None
         assert half is not None
         assert (whole.most, half.most) == (2, 1)
-        assert asks(group, amounts(gpu=9), "restricted") is None
+        assert zone_request(group, amounts(gpu=9), "restricted") is None
 
     def test_who_asks_for_nothing_takes_of_the_emptiest_first(self) -> None:
         group = zoned(zones=[{"cpu": 8}, {"cpu": 4}])
@@ -146,7 +150,7 @@ class TestFit:
 
 
 def as_bins(members: list[Resources], bins: list[Resources]) -> bool:
-    """Whether members fit into bins: every way is tried."""
+    """Return whether members fit into bins: every way is tried."""
     if not members:
         return True
     first, rest = members[0], members[1:]

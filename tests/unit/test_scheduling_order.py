@@ -55,7 +55,7 @@ def test_inside_a_queue(view: ViewBuilder, first: str) -> None:
 
 
 def shared(view: ViewBuilder, *queues: str, places: int = 12) -> Counter[str]:
-    """How many one-CPU jobs of each queue start where there are so many places and more than enough jobs."""
+    """Return how many one-CPU jobs of each queue start if there are ``places`` places and more than enough jobs."""
     view.cluster("c", nodes(places, cpu=1))
     for queue in queues:
         view.jobs(places, f"{queue}#", queue=queue)

@@ -16,7 +16,7 @@ DAY = 86_400.0
 
 
 def had(view: ViewBuilder, half_life: float = DAY, **levels: float) -> ViewBuilder:
-    """With these levels of past usage, by queue."""
+    """Set these levels of past usage, by queue."""
     view.state.past = DecayedUsage(half_life, NOW, {view.queues[name]: level for name, level in levels.items()})
     return view
 

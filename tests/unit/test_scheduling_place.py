@@ -1,4 +1,4 @@
-"""The place of a waiting job, what it goes by, and trials of jobs that are not there, which leave no trace."""
+"""The place of a waiting job, what it goes by, and trials of jobs that do not exist, which leave no trace."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -24,7 +24,8 @@ from trainmaster_dispatcher.scheduling.queries.queue_position import (
     usage_of,
 )
 from trainmaster_dispatcher.scheduling.quotas.fair_share import head_of
-from trainmaster_dispatcher.scheduling.state.state import SchedulerState, WaitingJob
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 CLASSES = {"low": 1, "normal": 2, "high": 3}
 
@@ -38,7 +39,7 @@ def placed(builder: ViewBuilder, name: str) -> Place:
 def tried(
     builder: ViewBuilder, shape: Shape | None = None, *, queue: str = "main", of: str = "normal", priority: int = 0
 ) -> Trial:
-    """What would become of a job that is submitted now."""
+    """Return the outcome for a job that is submitted now."""
     job = WaitingJob(0, 0, "new", builder.queues[queue], CLASSES[of], 0, priority, builder.now, 0)
     trial = try_out(builder.engine, quotas_of(builder.engine, builder.now), job, shape or simple(), builder.now)
     assert trial is not None
@@ -277,7 +278,7 @@ def picture(view: SchedulerState) -> dict[str, Any]:
 
 
 def order_of(view: SchedulerState) -> dict[int, list[Any]]:
-    """Dictionaries are equal in whatever order they are."""
+    """Return the order of entries, as dictionaries are equal in any order."""
     return {queue: list(classes) for queue, classes in view.waiting.items()}
 
 
@@ -304,7 +305,7 @@ members = st.lists(
 
 
 def world(given_members: list[Member], *, distinct: bool = False) -> ViewBuilder:
-    """Jobs and runs in queues of all sorts. ``distinct``: no two jobs have the same shape."""
+    """Return jobs and runs in queues of all sorts. ``distinct``: no two jobs have the same shape."""
     view = ViewBuilder().longest_wait("low", 100).queue("a/x", guaranteed={"cpu": 2}).queue("a/y", limits={"cpu": 3})
     view.queue("strict", order=Order.STRICT).queue("held", held=True)
     view.cluster("c", nodes(2, cpu=4)).cluster("d", nodes(1, cpu=3)).cluster("e", silent=True)

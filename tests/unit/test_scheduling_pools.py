@@ -10,19 +10,20 @@ from trainmaster.protocol.reasons import Tier, Token
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.provisioning import UNSEEN, learn
 from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of, try_out
-from trainmaster_dispatcher.scheduling.state.state import COMING, WaitingJob, freeze_placement
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
+from trainmaster_dispatcher.scheduling.state.live_runs import COMING, freeze_placement
 
 BIG = simple(cpu=8)
 ALL = tuple(ClusterKind)
 
 
 def pool(count: int = 2, **more: Any) -> Pool:
-    """Up to four nodes of 8 cores, of which so many could still come."""
+    """Return a pool of up to four nodes of 8 cores, of which ``count`` can still come."""
     return Pool(most=4, **nodes(count, "big", cpu=8, **more).model_dump())
 
 
 def growing(count: int = 2, **more: Any) -> ViewBuilder:
-    """A cluster with one node of 4 cores, and a pool that may bring some of 8."""
+    """Return a cluster with one node of 4 cores, and a pool that may bring some of 8."""
     return ViewBuilder().cluster("c", nodes(1, cpu=4), pools=(pool(count),), **more)
 
 
@@ -152,7 +153,7 @@ def gpus(product: str, count: int, *, coming: bool = False) -> Any:
 
 
 def by_product(**limits: int) -> ViewBuilder:
-    """No GPU is there; pools may bring A100 and V100."""
+    """Return a view without GPUs, whose pools may bring A100 and V100."""
     view = ViewBuilder().queue("main", limits={f"gpu@product={name}": most for name, most in limits.items()})
     return view.cluster("c", nodes(1, cpu=4), pools=(gpus("A100", 2, coming=True), gpus("V100", 2, coming=True)))
 

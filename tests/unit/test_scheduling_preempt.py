@@ -13,13 +13,13 @@ from trainmaster_dispatcher.scheduling.state.flavors import Product
 
 
 def evicted(outcome: Outcome) -> list[str]:
-    """The names of the jobs whose runs end."""
+    """Return the names of the jobs whose runs end."""
     names = {number: name for name, number in outcome.ids.items()}
     return [names[one.job_id] for start in outcome.plan.starts for one in start.evicts]
 
 
 def full(view: ViewBuilder, *runs: str, queue: str = "main", of: str = "low", ago: float = 0.0) -> ViewBuilder:
-    """A cluster of as many places for one CPU as there are runs of one CPU on it."""
+    """Return a cluster of as many places for one CPU as there are runs of one CPU on it."""
     view.cluster("c", nodes(len(runs), cpu=1))
     for name in runs:
         view.run(name, on="c", queue=queue, of=of, ago=ago)
@@ -27,7 +27,7 @@ def full(view: ViewBuilder, *runs: str, queue: str = "main", of: str = "low", ag
 
 
 def tree() -> ViewBuilder:
-    """Queues owed (2 CPU guaranteed), rich (1 CPU guaranteed) and poor (nothing)."""
+    """Return queues owed (2 CPU guaranteed), rich (1 CPU guaranteed) and poor (nothing)."""
     return ViewBuilder().queue("owed", guaranteed={"cpu": 2}).queue("rich", guaranteed={"cpu": 1}).queue("poor")
 
 
@@ -191,7 +191,7 @@ def test_a_queue_at_its_limit_makes_room_for_its_higher_class() -> None:
 
 
 def test_what_is_owed_comes_back_at_once_though_another_queue_keeps_its_own_part() -> None:
-    """Ten places, four of them kept: the owed queue's jobs are sent as their victims are told to stop, all in one cycle."""
+    """Ten places, four of them kept: the owed queue's jobs are sent as their victims are asked to stop, all in one cycle."""
     view = tree().queue("keeper", guaranteed={"cpu": 4}, lending={"cpu": 0}).queue("owed", guaranteed={"cpu": 6})
     view.cluster("c", nodes(10, cpu=1))
     for number in range(6):
@@ -269,7 +269,7 @@ class TestQuotaThatIsFreed:
     """What is given back by runs that end is kept for the job that they end for."""
 
     def until_started(self, view: ViewBuilder, job: str, most: int = 6) -> list[int]:
-        """How many runs were ended in each cycle until the job started; ended runs go, and their jobs wait again."""
+        """Return how many runs were ended in each cycle until the job started; ended runs go, and their jobs wait again."""
         ended = []
         for _ in range(most):
             outcome = view.applied()

@@ -20,22 +20,17 @@ from trainmaster.protocol.states import ClusterKind, QueueState
 from trainmaster_dispatcher.domain.burst_policies import NOTHING_SPENT, BurstPolicy, Spending
 from trainmaster_dispatcher.domain.provisioning import Learnt
 from trainmaster_dispatcher.domain.shapes import Shape
-from trainmaster_dispatcher.scheduling.cycle import decide as decide_module
+from trainmaster_dispatcher.scheduling.cycle import attempt as attempt_module
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, fit, needs_of, size_choices, take
+from trainmaster_dispatcher.scheduling.state.declared_objects import AdvanceReservation, Cluster, PriorityClass, Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun
 from trainmaster_dispatcher.scheduling.state.plan import Plan
-from trainmaster_dispatcher.scheduling.state.state import (
-    AdvanceReservation,
-    Cluster,
-    LiveRun,
-    PriorityClass,
-    Queue,
-    SchedulerState,
-    WaitingJob,
-)
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 # -- worlds
 
@@ -183,7 +178,7 @@ class World:
         view.set_provisioning(self.provisioning)
 
     def steps(self) -> list[Callable[[SchedulerState], None]]:
-        """What builds a view of it, in any order."""
+        """Return what builds a state of it, in any order."""
         return [
             *(lambda view, queue=queue: view.put_queue(queue) for queue in self.queues.values()),
             *(lambda view, cluster=cluster: view.put_cluster(cluster) for cluster in self.clusters.values()),
@@ -235,7 +230,7 @@ def worlds(draw: st.DrawFn, *, most_jobs: int = 16) -> World:
 
 
 def lived(world: World, ended: Iterable[int]) -> World:
-    """The world after a cycle, of whose runs some have ended."""
+    """Return the world after a cycle, of whose runs some have ended."""
     world.apply(decide(Engine(world.view()), NOW))
     for job_id in ended:
         world.runs.pop(job_id, None)
@@ -247,7 +242,7 @@ used_worlds = st.builds(lived, worlds(most_jobs=10), st.sets(st.integers(1, 30),
 
 @st.composite
 def busy_worlds(draw: st.DrawFn) -> World:
-    """A world with runs of an earlier cycle and more jobs that wait."""
+    """Return a world with runs of an earlier cycle and more jobs that wait."""
     world = draw(used_worlds)
     more = draw(st.lists(jobs, max_size=10))
     world.waiting |= {job.id + 100: replace(job, id=job.id + 100) for job in more}
@@ -266,7 +261,7 @@ def needs(shape: Shape, sizes: dict[str, int]) -> Counter[str]:
 
 
 def members_by_group(world: World, cluster_id: int, plan: Plan) -> dict[str, list[Resources]]:
-    """What each group has to hold, member by member: runs and starts together."""
+    """Return what each group has to hold, member by member: runs and starts together."""
     out: dict[str, list[Resources]] = {}
     leaving = {one.job_id for start in plan.starts for one in start.evicts}
     placements = [
@@ -352,7 +347,7 @@ def test_no_queue_exceeds_a_limit(world: World) -> None:
 
 @given(busy_worlds())
 def test_every_run_that_ends_for_another_had_to_give_way(world: World) -> None:
-    """The rules, judged anew from the world: see ``scheduling/preempt.py``."""
+    """The rules, judged again from the world: see ``scheduling/preempt.py``."""
     plan = decide(Engine(world.view()), NOW)
     ending = [(start.job, start.cluster_id, one) for start in plan.starts for one in start.evicts]
     assert len({one.job_id for _, _, one in ending}) == len(ending), "nobody gives way twice"
@@ -453,7 +448,7 @@ def test_the_plan_does_not_depend_on_the_order_in_which_rows_came(world: World, 
 def test_trying_the_best_clusters_alone_chooses_as_looking_at_all_of_them_does(world: World) -> None:
     quick = decide(Engine(world.view()), NOW)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(decide_module, "look_at_best", lambda *_: None)
+        patched.setattr(attempt_module, "search_best", lambda *_: None)
         thorough = decide(Engine(world.view()), NOW)
     assert [(start.job.id, start.cluster_id, start.placement, start.why) for start in quick.starts] == [
         (start.job.id, start.cluster_id, start.placement, start.why) for start in thorough.starts
@@ -550,7 +545,7 @@ def test_a_view_that_absorbed_changes_plans_as_one_that_was_rebuilt(world: World
 
 
 def change(world: World, engine: Engine, data: st.DataObject) -> None:  # noqa: C901 - one case for each kind of change
-    """One change, absorbed by the engine's state and noted in the world."""
+    """Make one change, absorbed by the engine's state and noted in the world."""
     view = engine.state
     match data.draw(
         st.sampled_from(["job", "job", "run", "drop", "plan", "queue", "cluster", "lease", "avoid", "again"])
@@ -620,7 +615,7 @@ small_roles = st.lists(
 
 
 def apart(shape: Shape, node: Resources) -> Resources:
-    """A node that takes as many members of each role as it may, said as amounts of something that they need one of."""
+    """Return a node that takes as many members of each role as it may, said as amounts of something that they need one of."""
     return node | {f"places/{part.name}": part.max_per_node for part in shape.roles if part.max_per_node is not None}
 
 

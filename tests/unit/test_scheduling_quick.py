@@ -16,10 +16,13 @@ from trainmaster_dispatcher.scheduler.gc_tuning import Memory
 from trainmaster_dispatcher.scheduling.packing.best_fit import fill
 from trainmaster_dispatcher.scheduling.packing.bin_layout import lay_out
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
-from trainmaster_dispatcher.scheduling.packing.gang_packing import only_role, size_choices, suits
+from trainmaster_dispatcher.scheduling.packing.gang_packing import eligible_groups, only_role, size_choices
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket
-from trainmaster_dispatcher.scheduling.selection.scores import Fit, fixed_score, measure, score, scorer
-from trainmaster_dispatcher.scheduling.state.state import Cluster, SchedulerState, WaitingJob
+from trainmaster_dispatcher.scheduling.selection.scores import SCORES, Fit, fixed_score, score, scorer, usage_of
+from trainmaster_dispatcher.scheduling.selection.scores.base import DependsOn
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 NAMES = ("cpu", "memory", GPU)
 amounts = st.builds(
@@ -68,9 +71,9 @@ def test_nodes_kept_in_order_are_found_in_the_order_of_a_search(
     ranked, plain = FreeCapacity.empty(report), FreeCapacity.empty(report)
     ranked.rank()
     asked = role(cpu=0)
-    suiting = suits(asked, ranked)
+    eligible = eligible_groups(asked, ranked)
     for more, count in changes:
-        ranking = ranked.ranking(suiting, needs)
+        ranking = ranked.ranking(eligible, needs)
         assert ranking is not None
         told = [(one.group.name, one.free, one.count) for one in ranking.best(needs)]
         first = ranking.tightest(needs)
@@ -80,7 +83,7 @@ def test_nodes_kept_in_order_are_found_in_the_order_of_a_search(
             _, placed = fill(work, more, count)
             room.put({name: work[name] for name in placed}, {})
         work = dict(plain.groups)
-        assert fill(dict(ranked.groups), needs, 3, suiting, ranked.ranking(suiting, needs)) == fill(work, needs, 3)
+        assert fill(dict(ranked.groups), needs, 3, eligible, ranked.ranking(eligible, needs)) == fill(work, needs, 3)
 
 
 kinds = st.sampled_from(list(ClusterKind))
@@ -88,11 +91,12 @@ kinds = st.sampled_from(list(ClusterKind))
 
 weights = st.builds(
     Weights,
-    *(st.sampled_from([0.0, 0.1, 1.0, 2.5, 10.0]) for _ in range(8)),
-    spread=st.just(0.0),
-    sparing=st.sampled_from([0.0, 1.0, 2.5]),
+    *(
+        st.just(0.0) if one.depends_on is DependsOn.QUEUE else st.sampled_from([0.0, 0.1, 1.0, 2.5, 10.0])
+        for one in SCORES.values()
+    ),
 )
-"""Without ``spread``, which hangs on the queue."""
+"""Without scores that depend on the queue."""
 parts = st.floats(0, 1)
 costs = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
 
@@ -112,11 +116,11 @@ def test_the_total_alone_is_the_total(
     common: float,
 ) -> None:
     cluster = Cluster(1, "c", kind)
-    measured = measure(free, capacity)
+    usage = usage_of(free, capacity)
     fit = Fit(cluster, free, capacity, needs, cost)
-    assert scorer(by)(kind, measured, needs, cost, None, None) == score(fit, by)[0]
+    assert scorer(by)(kind, usage, needs, cost, None, None) == score(fit, by)[0]
     fit = Fit(cluster, free, capacity, needs, cost, wait, local, trouble, preferred, common=common)
-    assert scorer(by)(kind, measured, needs, cost, fixed_score(fit, by), common) == score(fit, by)[0]
+    assert scorer(by)(kind, usage, needs, cost, fixed_score(fit, by), common) == score(fit, by)[0]
 
 
 def test_only_a_gang_of_one_that_may_be_anywhere_is_looked_at_as_one() -> None:

@@ -1,45 +1,44 @@
-"""Jobs alike that come one behind the other start together: as they would one after the other, and in turns with others."""
+"""Equivalent jobs directly behind one another start together: as they would one after the other, and in turns with others."""
 
 import random
 from collections import Counter
-from importlib import import_module
 from typing import Any
 
 import pytest
 
 from tests.unit.building import ViewBuilder, nodes, simple
 from trainmaster.protocol.states import ClusterKind, Order
-from trainmaster_dispatcher.scheduling.quotas.fair_share import LONGEST_ROW, STEP
+from trainmaster_dispatcher.scheduling.cycle import start_accounting
+from trainmaster_dispatcher.scheduling.quotas.fair_share import LONGEST_ROW, STEP, FairShareQueue
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun
 from trainmaster_dispatcher.scheduling.state.plan import Plan
-from trainmaster_dispatcher.scheduling.state.state import LiveRun, SchedulerState
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
-# The function of the same name hides the module in its package.
-deciding = import_module("trainmaster_dispatcher.scheduling.cycle.decide")
 NOW = 1_000_000.0
 
 
 def outcome(plan: Plan) -> tuple[Any, ...]:
-    """What of a plan does not say why a place was chosen."""
+    """Return the part of a plan that does not depend on why a cluster was chosen."""
     starts = [(one.job.id, one.cluster_id, one.sizes, one.placement, one.product, one.evicts) for one in plan.starts]
     return starts, plan.stops, plan.holds, plan.is_cut, plan.reasons, plan.reservations
 
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """How many rows there were of each length."""
+    """The number of rows of each length."""
     lengths: Counter[int] = Counter()
-    end_row = deciding.FairShareQueue.end_row
+    end_row = FairShareQueue.end_row
 
     def counted(self: Any, key: Any, count: int) -> None:
         lengths[count + 1] += 1
         end_row(self, key, count)
 
-    monkeypatch.setattr(deciding.FairShareQueue, "end_row", counted)
+    monkeypatch.setattr(FairShareQueue, "end_row", counted)
     return lengths
 
 
 def some_world(seed: int) -> ViewBuilder:
-    """A few queues with quotas, clusters of some nodes, and jobs of few shapes that often come one behind the other."""
+    """Return a few queues with quotas, clusters of some nodes, and jobs of few shapes that often come one behind the other."""
     chance = random.Random(seed)
     world = ViewBuilder()
     queues = ["main", "main/a", "main/b", "other"][: chance.randint(1, 4)]
@@ -82,7 +81,7 @@ def test_rows_decide_as_one_job_after_the_other(
     for seed in range(batch, 1200, 4):
         plan = some_world(seed).cycle().plan
         with monkeypatch.context() as patched:
-            patched.setattr(deciding, "LONGEST_ROW", 1)
+            patched.setattr(start_accounting, "LONGEST_ROW", 1)
             one_by_one = some_world(seed).cycle().plan
         assert outcome(plan) == outcome(one_by_one), f"seed {seed}"
     assert sum(many for length, many in rows.items() if length > 2) > 200, "hardly any rows, so little was shown"
@@ -111,7 +110,7 @@ def test_a_limit_ends_a_row_where_it_would_end_the_jobs_one_by_one(rows: Counter
 
 
 def test_others_of_the_queue_keep_their_places(rows: Counter[int]) -> None:
-    """A job of another shape that was submitted between jobs alike starts between them."""
+    """A job of another shape that was submitted between equivalent jobs starts between them."""
     stage = ViewBuilder().cluster("c", nodes(50, cpu=4))
     stage.jobs(5, "early", simple(cpu=1)).jobs(1, "other", simple(cpu=2)).jobs(5, "late", simple(cpu=1))
     plan = stage.cycle().plan

@@ -33,7 +33,7 @@ SHAPES: tuple[Shape, ...] = (
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """How often it was known at once, and how often not."""
+    """The number of times that the refusal was cached, and that it was not."""
     times: Counter[bool] = Counter()
     blocks = RefusalCache.blocks
 
@@ -47,7 +47,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
 
 
 def some_cluster(world: ViewBuilder, chance: random.Random, number: int) -> None:
-    """A cluster of a few groups of nodes, which may be out of contact, cordoned or of another kind."""
+    """Add a cluster of a few groups of nodes, which may be out of contact, cordoned or of another kind."""
     groups = []
     for one in range(chance.randint(1, 3)):
         gpu = chance.choice([0, 0, 2])
@@ -76,7 +76,7 @@ def some_world(chance: random.Random) -> ViewBuilder:
 
 
 def more_happens(world: ViewBuilder, chance: random.Random, cycle: int) -> None:
-    """Clusters change; runs come, and jobs."""
+    """Change clusters, and add runs and jobs."""
     if cycle and chance.random() < 0.4:
         some_cluster(world, chance, chance.randrange(len(world.clusters) + 1))
     for number in range(chance.randint(0, 12)):
@@ -98,7 +98,7 @@ def more_happens(world: ViewBuilder, chance: random.Random, cycle: int) -> None:
 
 
 def plans(seed: int) -> list[Plan]:
-    """The plans of a few cycles of one world, each applied before the next."""
+    """Return the plans of a few cycles of one world, each applied before the next."""
     chance = random.Random(seed)
     world, out = some_world(chance), []
     for cycle in range(4):
@@ -122,7 +122,7 @@ def test_they_say_what_a_look_at_each_cluster_says(
 
 
 def full(count: int) -> ViewBuilder:
-    """Clusters of nodes of 4 CPU and 8 GiB with 1 CPU and 7 GiB left."""
+    """Return clusters of nodes of 4 CPU and 8 GiB with 1 CPU and 7 GiB left."""
     world = ViewBuilder()
     for number in range(count):
         world.cluster(f"c{number}", nodes(2, cpu=4, memory="8Gi"))

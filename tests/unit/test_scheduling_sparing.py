@@ -14,8 +14,8 @@ from trainmaster_dispatcher.scheduling.packing.best_fit import commonness, tight
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import first_node
 from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
-from trainmaster_dispatcher.scheduling.selection.scarcity import Scarcity
-from trainmaster_dispatcher.scheduling.state.state import Cluster
+from trainmaster_dispatcher.scheduling.selection.scores.sparing import Scarcity
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 
 ANY = simple(cpu=1, gpu=1)
 
@@ -38,7 +38,7 @@ def group_of(outcome: Outcome, job: str) -> str:
 
 
 def test_inside_a_cluster_it_takes_the_product_of_which_there_is_most() -> None:
-    """By best fit alone it would take the smaller nodes."""
+    """Best fit alone would take the smaller nodes."""
     view = ViewBuilder().cluster("c", gpus("V100", 2, gpu=2, cpu=8), gpus("A100", 3)).job("j", ANY)
     assert group_of(view.cycle(), "j") == "a100"
 

@@ -15,12 +15,12 @@ H100, A100 = {"product": "H100"}, {"product": "A100"}
 
 
 def counted(view: ViewBuilder) -> Counter[str]:
-    """How many jobs of each name start, numbers left aside."""
+    """Return how many jobs of each name start, ignoring numbers."""
     return Counter(name.partition("#")[0] for name in view.cycle().started)
 
 
 def crowd(view: ViewBuilder, *queues: str, places: int = 12) -> ViewBuilder:
-    """So many places for one CPU each, and as many jobs in each of these queues."""
+    """Add ``places`` places for one CPU each, and as many jobs in each of these queues."""
     view.cluster("c", nodes(places, cpu=1))
     for queue in queues:
         view.jobs(places, f"{queue}#", queue=queue)

@@ -1,4 +1,4 @@
-"""Nodes that an admin keeps for a queue in a window of time: who may start there, until when, and what others are told."""
+"""Nodes that an admin keeps for a queue in a window of time: who may start there, until when, and what others see."""
 
 import pytest
 
@@ -9,7 +9,7 @@ DAY = 86_400.0
 
 
 def world(count: int = 4) -> ViewBuilder:
-    """A cluster of nodes with 4 CPUs each, queue ``main`` for whom nodes are kept, and queue ``other``."""
+    """Return a cluster of nodes with 4 CPUs each, queue ``main`` for whom nodes are kept, and queue ``other``."""
     return ViewBuilder().queue("other").cluster("c", nodes(count, cpu=4))
 
 

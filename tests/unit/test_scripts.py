@@ -44,6 +44,13 @@ def test_a_file_that_is_no_python_counts_for_the_tests_that_name_it() -> None:
     assert "tests/unit/test_openapi.py" in found["affected"]({"scripts/rest-reference"}, files)
 
 
+def test_what_a_registry_imports_by_name_counts_for_the_tests_of_the_registry() -> None:
+    found = runpy.run_path(str(ROOT / "scripts/changed-tests"))
+    files = [str(path.relative_to(ROOT)) for top in ("dispatcher", "tests") for path in (ROOT / top).rglob("*.py")]
+    money = "dispatcher/trainmaster_dispatcher/scheduling/selection/scores/money.py"
+    assert "tests/unit/test_scheduling_money.py" in found["affected"]({money}, files)
+
+
 def test_a_commit_that_does_not_exist_is_an_error() -> None:
     done = script("changed-tests", "no-such-commit")
     assert done.returncode == 2

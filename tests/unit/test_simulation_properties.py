@@ -168,7 +168,7 @@ def check_accounts(sim: FakeCluster) -> None:
             of_node = used.setdefault(node.name, [0] * len(node.pool.names))
             for place, name in enumerate(node.pool.names):
                 of_node[place] += needs.get(name, 0) * count
-    for pool in sim.floor.pools:
+    for pool in sim.ledger.pools:
         assert len(pool.nodes) <= pool.most
         assert {number for level in pool.levels.values() for number in level} == {
             node.number for node in pool.nodes if node.up

@@ -33,7 +33,7 @@ def test_the_text_of(data: bytes, text: str, used: int) -> None:
 
 
 def in_pieces(data: bytes, sizes: list[int]) -> str:
-    """The text as a follower gets it, who reads so many bytes at a time from where the last chunk ended."""
+    """Return the text as a follower gets it, who reads ``sizes`` bytes in turn, from where the last chunk ended."""
     out, offset, turn = "", 0, 0
     while offset < len(data):
         size = sizes[turn % len(sizes)]

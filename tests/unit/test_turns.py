@@ -6,7 +6,7 @@ import time
 import pytest
 
 from trainmaster_dispatcher.api import turns as turns_module
-from trainmaster_dispatcher.api.turns import Meter, TooManyWaitError, Turn, Turns
+from trainmaster_dispatcher.api.turns import CallTurns, Meter, TooManyWaitError, Turn
 
 HEAVY, LIGHT, OTHER = 1, 2, 3
 
@@ -19,17 +19,17 @@ class Clock:
         return self.now
 
 
-async def turns_of(clock: Clock, at_once: int = 2, most_waiting: int = 128) -> Turns:
-    """Turns where one key has used a second and another a tenth of one."""
-    turns = Turns(at_once, most_waiting, clock)
+async def turns_of(clock: Clock, at_once: int = 2, most_waiting: int = 128) -> CallTurns:
+    """Return turns where one key has used a second and another a tenth of one."""
+    turns = CallTurns(at_once, most_waiting, clock)
     turns.end(await turns.begin(HEAVY), used=1.0)
     turns.end(await turns.begin(LIGHT), used=0.1)
     clock.now += turns_module._RECENT_SECONDS + 0.1
     return turns
 
 
-async def begins(turns: Turns, key: int) -> "asyncio.Task[Turn]":
-    """A call that has come, whether it waits or not."""
+async def begins(turns: CallTurns, key: int) -> "asyncio.Task[Turn]":
+    """Return a call that has come, whether it waits or not."""
     task = asyncio.create_task(turns.begin(key))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -61,7 +61,7 @@ async def test_a_heavy_call_waits_for_a_light_one_and_a_light_one_for_nobody() -
 
 
 async def test_calls_that_wait_begin_by_use_and_not_by_time() -> None:
-    turns = Turns(1, 128, Clock())
+    turns = CallTurns(1, 128, Clock())
     turns.end(await turns.begin(HEAVY), used=1.0)
     turns.end(await turns.begin(OTHER), used=0.5)
     light = await turns.begin(LIGHT)
@@ -77,7 +77,7 @@ async def test_calls_that_wait_begin_by_use_and_not_by_time() -> None:
 
 
 async def test_keys_with_about_the_same_use_do_not_wait_for_each_other() -> None:
-    turns = Turns(2, 128, Clock())
+    turns = CallTurns(2, 128, Clock())
     turns.end(await turns.begin(HEAVY), used=1.0)
     turns.end(await turns.begin(LIGHT), used=0.8)
     both = [await turns.begin(HEAVY), await turns.begin(LIGHT), await turns.begin(HEAVY), await turns.begin(LIGHT)]
@@ -103,7 +103,7 @@ async def test_a_heavy_key_has_one_call_under_way_while_light_ones_come_and_two_
 
 async def test_a_heavy_call_yields_for_a_short_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "YIELD_SECONDS", 0.01)
-    turns = Turns(2, 128)
+    turns = CallTurns(2, 128)
     turns.end(await turns.begin(HEAVY), used=1.0)
     stops = asyncio.Event()
 
@@ -125,7 +125,7 @@ async def test_a_heavy_call_yields_for_a_short_time_only(monkeypatch: pytest.Mon
 
 async def test_nobody_waits_for_a_call_that_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "YIELD_SECONDS", 0.01)
-    turns = Turns(2, 128)
+    turns = CallTurns(2, 128)
     turns.end(await turns.begin(HEAVY), used=1.0)
     lasts = await turns.begin(LIGHT)
     turns.end(await asyncio.wait_for(turns.begin(HEAVY), 5))
@@ -176,7 +176,7 @@ async def test_waiting_calls_are_bounded_and_one_that_goes_away_leaves_nothing()
 
 async def test_keys_that_are_not_used_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "_MOST_KEYS", 3)
-    turns = Turns(1, 128, Clock())
+    turns = CallTurns(1, 128, Clock())
     busy = await turns.begin(0)
     for key in range(1, 10):
         turns.end(await turns.begin(key), used=1.0)

@@ -52,7 +52,7 @@ def test_messages_are_listed_as_a_table_and_as_data(api: Api) -> None:
 def test_nothing_given_up_is_said_in_words(api: Api) -> None:
     api.on("GET /v1/webhooks/dead", {"dead": [], "next": None})
     done = run("webhooks")
-    assert (done.stdout, done.stderr) == ("", "no webhook message was given up\n")
+    assert (done.stdout, done.stderr) == ("", "no undelivered webhook message\n")
     assert run("webhooks", "drop", "--all").exit_code == Exit.SUCCEEDED
 
 

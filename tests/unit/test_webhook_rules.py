@@ -1,4 +1,4 @@
-"""Webhooks: which transitions are told, where messages may go, how they are signed and how long they are tried."""
+"""Webhooks: which transitions are reported, where messages may go, how they are signed and how long they are tried."""
 
 import re
 from ipaddress import ip_address, ip_network

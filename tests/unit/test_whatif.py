@@ -42,7 +42,7 @@ jobs = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 200), st.integers(
 def test_every_job_starts_when_the_textbook_says(
     found: list[tuple[int, int, int]], policy: tuple[Policy, Order]
 ) -> None:
-    """With true run times as limits."""
+    """True run times are the limits."""
     trace = table(*(f"{submit},{run},{members}" for submit, run, members in found), limits="none")
     trace = read_swf(
         "log",

@@ -19,7 +19,8 @@ LEAST, MOST = 180.0, 540.0
 
 
 def grown(seed: int, *, fail: float = 0.1, delay: str = "3m-9m", jobs: int = JOBS) -> StudyOutcome:
-    """Jobs one after the other, each on a node that has to come first: of a cheap cluster, or of a dear one that never fails."""
+    """Return the outcome of jobs one after the other, each on a new node of a pool: of a cheap cluster, or of a dear
+    one that never fails."""
     group: dict[str, Any] = {"name": "nodes", "count": 0, "resources": {"cpu": "4"}}
     pools: dict[str, dict[str, Any]] = {"cheap": {"delay": delay, "fail": fail}, "dear": {"delay": "1m"}}
     fleet = Fleet.model_validate(

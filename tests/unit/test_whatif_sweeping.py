@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.protocol.bursting import BurstPolicySpec
+from trainmaster.protocol.documents import Document
 from trainmaster.protocol.errors import ProblemError
-from trainmaster.protocol.resource_kinds import Document
 from trainmaster_dispatcher.whatif.sweeping import NONE, is_burst, with_burst
 
 QUEUE = Document({"kind": "Queue", "path": "research", "weight": 2}, "queues.yaml")
@@ -22,7 +22,7 @@ def policy(name: str = "overflow", **fields: Any) -> Document:
 
 
 def changed(document: Document, name: str, value: str) -> dict[str, Any]:
-    """What is new or different in the only document after it was set."""
+    """Return what is new or different in the only document after it was set."""
     (found,) = with_burst([document], name, value)
     assert found.place == document.place, "mistakes are still told with their file"
     return {key: found.value[key] for key in found.value if found.value[key] != document.value.get(key)}

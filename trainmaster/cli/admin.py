@@ -1,13 +1,12 @@
-"""``queues``, ``reservations``, ``datasets`` and ``keys``: what admins look after."""
+"""``queues`` and ``keys``: what admins look after."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainmaster.cli import config
 from trainmaster.cli.output import Format, OutputOption, age, data_of, note, now, print_data, print_table
-from trainmaster.cli.tables import objects_for_table
 from trainmaster.protocol.states import KeyRole
 
 if TYPE_CHECKING:
@@ -19,15 +18,11 @@ if TYPE_CHECKING:
 _WAITING = ("held", "queued", "dispatched", "running")
 _OVER = ("succeeded", "failed", "cancelled")
 
-reservations_app = typer.Typer(help="List and remove reservations of nodes.")
-datasets_app = typer.Typer(help="List and remove data that was declared.")
 keys_app = typer.Typer(help="List, make and revoke API keys.")
 
 
 def register(app: typer.Typer) -> None:
     app.command()(queues)
-    app.add_typer(reservations_app, name="reservations")
-    app.add_typer(datasets_app, name="datasets")
     app.add_typer(keys_app, name="keys")
 
 
@@ -48,15 +43,15 @@ def queues(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     ordered = sorted(found, key=lambda queue: queue.path.split("/"))
     print_table(columns, [_queue_row(queue, found, states, wide=wide) for queue in ordered])
     if wide and any(queue.usage is None for queue in ordered):
-        note("no leading scheduler has said what is in use")
+        note("usage is not shown: no leading scheduler answered")
     for queue in ordered:
         warn_of(queue.path, queue.warnings)
 
 
 def warn_of(path: str, warnings: Sequence[str]) -> None:
-    """Say on stderr in what a queue's guarantees go beyond what there is."""
+    """Print on stderr where a queue's guarantees exceed the existing resources."""
     for warning in warnings:
-        note(f"warning: queue {path}: {warning}; a guarantee beyond that is worth less")
+        note(f"warning: queue {path}: {warning}; the part of a guarantee beyond that cannot be honoured")
 
 
 def _queue_row(queue: "QueueView", every: "Sequence[QueueView]", states: Sequence[str], *, wide: bool) -> list[object]:
@@ -76,7 +71,7 @@ def _quotas(queue: "QueueView", *, wide: bool) -> str:
 
 
 def _quota(quota: "QuotaSpec", *, wide: bool) -> str:
-    """Guarantee and limit in few characters; in the wide form also what is borrowed or lent at most."""
+    """Return guarantee and limit as short text; the wide form adds the bounds of borrowing and lending."""
     if quota.guaranteed is None:
         text = f"<= {quota.limit}" if quota.limit is not None else "-"
     else:
@@ -91,77 +86,8 @@ def _quota(quota: "QuotaSpec", *, wide: bool) -> str:
 
 
 def amounts_of(amounts: dict[str, str]) -> str:
-    """Amounts of resources in a table's cell."""
+    """Return amounts of resources as a table's cell."""
     return ", ".join(f"{name} {amount}" for name, amount in amounts.items()) or "-"
-
-
-@reservations_app.callback(invoke_without_command=True)
-def reservations(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """List reservations of nodes; with a sub-command, remove one. They are made with: trainmaster apply -f FILE"""
-    if ctx.invoked_subcommand is not None:
-        return
-    found = objects_for_table(
-        ctx, "Reservation", output, "nothing is reserved; an admin reserves nodes with: trainmaster apply -f FILE"
-    )
-    if not found:
-        return
-    columns = ["NAME", "QUEUE", "NODES", "CLUSTERS", "START", "END", "STATE"]
-    columns += ["NODE SELECTOR", "DESCRIPTION"] if output is Format.WIDE else []
-    moment = now()
-    print_table(columns, [_reservation_row(one, moment, wide=output is Format.WIDE) for one in found])
-
-
-def _reservation_row(one: dict[str, Any], moment: "datetime", *, wide: bool) -> list[object]:
-    from trainmaster.protocol.tenants import ReservationSpec
-
-    spec = ReservationSpec.model_validate({key: value for key, value in one.items() if key != "kind"})
-    state = "over" if spec.end <= moment else "now" if spec.start <= moment else "to come"
-    row: list[object] = [spec.name, spec.queue, spec.nodes, ",".join(spec.clusters) or "all", one["start"], one["end"]]
-    row.append(state)
-    if wide:
-        row += [",".join(f"{key}={value}" for key, value in spec.node_selector.items()) or "-", spec.description or "-"]
-    return row
-
-
-@datasets_app.callback(invoke_without_command=True)
-def datasets(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """List data that was declared; with a sub-command, remove some. It is declared with: trainmaster apply -f FILE"""
-    if ctx.invoked_subcommand is not None:
-        return
-    found = objects_for_table(
-        ctx, "Dataset", output, "no data is declared; an admin does so with: trainmaster apply -f FILE"
-    )
-    if not found:
-        return
-    rows = [
-        [
-            one["name"],
-            one["size"],
-            ", ".join(one["clusters"]) or "-",
-            ", ".join(one["regions"]) or "all",
-            "yes" if one["remote"] else "no",
-        ]
-        for one in found
-    ]
-    print_table(["NAME", "SIZE", "CLUSTERS", "REGIONS", "MAY BE MOVED"], rows)
-
-
-@datasets_app.command(name="remove")
-def remove_dataset(
-    ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
-) -> None:
-    """Forget what was declared; jobs that name it go where agents report it."""
-    with config.connect(ctx) as client:
-        client.delete("Dataset", name)
-    print(f"{name}  removed")
-
-
-@reservations_app.command()
-def remove(ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)]) -> None:
-    """Remove a reservation; what it kept is free for all."""
-    with config.connect(ctx) as client:
-        client.delete("Reservation", name)
-    print(f"{name}  removed")
 
 
 @keys_app.callback(invoke_without_command=True)
@@ -206,15 +132,18 @@ def _key_row(key: "KeyView", moment: "datetime") -> list[object]:
 def make_key(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
-    role: Annotated[KeyRole, typer.Option(help="What it may do.")] = KeyRole.USER,
+    role: Annotated[KeyRole, typer.Option(help="What the key may do.")] = KeyRole.USER,
     queue: Annotated[
-        list[str] | None, typer.Option(help="For users: a queue, with all below it; may be repeated.")
+        list[str] | None,
+        typer.Option(help="For users: a queue that the key may use, with all below it; may be repeated."),
     ] = None,
     cluster: Annotated[str | None, typer.Option(help="For agents: the cluster that the key opens.")] = None,
-    expires_in: Annotated[str | None, typer.Option(metavar="TIME", help="How long it is valid, such as 90d.")] = None,
+    expires_in: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long the key is valid, such as 90d; without it, for ever.")
+    ] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Make an API key. Its secret is printed this once."""
+    """Make an API key. Its secret is shown only once."""
     from trainmaster.cli.documents import validated
     from trainmaster.protocol.tenants import KeySpec
 
@@ -226,14 +155,14 @@ def make_key(
         print_data(data_of(made), output)
         return
     print(made.key)
-    note(f"key {made.id} ({made.name}, {made.role}): keep it now, it is not shown again")
+    note(f"key {made.id} ({made.name}, {made.role}): save it now, it is not shown again")
 
 
 @keys_app.command("revoke")
 def revoke_key(
     ctx: typer.Context, key_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)]
 ) -> None:
-    """Revoke an API key; it is dead within two seconds."""
+    """Revoke an API key; it becomes invalid within two seconds."""
     with config.connect(ctx) as client:
         client.revoke_key(key_id)
     print(f"key {key_id}  revoked")

@@ -1,4 +1,4 @@
-"""``apply``: what files declare, shown as a change first, then made."""
+"""``apply``: shows the changes that files declare, then makes them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,13 @@ import typer
 from trainmaster.cli import config
 from trainmaster.cli.confirm import agreed
 from trainmaster.cli.output import clean, styled
+from trainmaster.protocol.resource_kinds import KINDS
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
     from trainmaster.protocol.base import Strict
-    from trainmaster.protocol.resource_kinds import Item, Kind
+    from trainmaster.protocol.documents import Item
+    from trainmaster.protocol.resource_kinds import Kind
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What applying one document does. ``fields``: name, value before, value after; ``before`` None: it is new."""
+    """Effect of applying one document. ``fields``: name, value before, value after; ``before`` None: the object is new."""
 
     kind: "Kind"
     name: str
@@ -38,18 +40,18 @@ class Change:
 def apply(
     ctx: typer.Context,
     files: Annotated[
-        list[str], typer.Option("-f", "--file", metavar="FILE", help="YAML or JSON; - is stdin. Repeatable.")
+        list[str], typer.Option("-f", "--file", metavar="FILE", help="YAML or JSON file; - is stdin. May be repeated.")
     ],
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replaces @NAME@ in the files.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the change and make none.")] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Make queues, classes, clusters, prices and policies what files say, and submit jobs. Shows the change, then asks."""
+    """Create or change the objects that files declare, and submit their jobs. Shows the changes and asks first."""
     from trainmaster.cli import submit
     from trainmaster.cli.documents import parse_settings, read_documents
-    from trainmaster.protocol.resource_kinds import read_declared
+    from trainmaster.protocol.documents import read_declared
 
     documents = read_documents(files, parse_settings(settings or []))
     declared = read_declared(documents)
@@ -62,7 +64,7 @@ def apply(
             print(f"{styled('+', 'green')} Job {clean(str(job.value.get('name')))}  submit")
         real = [change for change in changes if not change.changes_nothing]
         if not real and not jobs:
-            print("nothing to change")
+            print("nothing to change: the dispatcher has everything as the files declare it")
             return
         if dry_run or not agreed(_question(len(real), len(jobs)), yes=yes):
             return
@@ -86,7 +88,7 @@ def _question(changes: int, jobs: int) -> str:
 
 def _changes(client: "Client", declared: "Sequence[Item]") -> list[Change]:
     kinds = dict.fromkeys(item.kind for item in declared)
-    present = {(kind, item.get("path", item.get("name"))): item for kind in kinds for item in client.objects(kind)}
+    present = {(kind, KINDS[kind].name_in(item)): item for kind in kinds for item in client.objects(kind)}
     return [_change(item.kind, item.name, item.spec, present.get((item.kind, item.name))) for item in declared]
 
 
@@ -95,7 +97,7 @@ def _change(kind: "Kind", name: str, spec: "Strict", present: dict[str, Any] | N
     if present is None:
         fields = [(key, None, value) for key, value in _flat(spec.to_wire()).items()]
     else:
-        # What the API shows beside the specification (states, counts) is left out.
+        # Fields that the API adds to the specification (states, counts) are left out.
         shown = type(spec).model_validate({key: value for key, value in present.items() if key in after})
         before, after = _flat(shown.model_dump(mode="json", by_alias=True)), _flat(after)
         names = [*after, *(name for name in before if name not in after)]
@@ -105,7 +107,7 @@ def _change(kind: "Kind", name: str, spec: "Strict", present: dict[str, Any] | N
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields with the quotas of a queue each by its own name, such as ``resources.cpu.limit``."""
+    """Return the fields, with each quota of a queue under a name of its own, such as ``resources.cpu.limit``."""
     out: dict[str, Any] = {}
     for key, value in fields.items():
         if key != "resources":

@@ -1,4 +1,4 @@
-"""``audit``: who changed what, and which calls were refused."""
+"""``audit``: changes and refused calls, with who made them."""
 
 import json
 from itertools import islice
@@ -25,15 +25,19 @@ def register(app: typer.Typer) -> None:
 
 def audit(
     ctx: typer.Context,
-    actor: Annotated[str | None, typer.Option(help="By the key of this name.")] = None,
-    action: Annotated[str | None, typer.Option(help="Such as 'submit', 'put queue' or 'refused'.")] = None,
-    target: Annotated[str | None, typer.Option(help="What it was done to, such as a job's id or a queue.")] = None,
-    since: Annotated[str | None, typer.Option(help="A date, a time, or so long ago, such as 12h or 7d.")] = None,
-    until: Annotated[str | None, typer.Option(help="The same; what came after it is left out.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most, the newest first.")] = 50,
+    actor: Annotated[str | None, typer.Option(help="Only by the key of this name.")] = None,
+    action: Annotated[
+        str | None, typer.Option(help="Only this action, such as 'submit', 'put queue' or 'refused'.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Only on this object, such as a job's id or a queue.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only from then on: a date, a time, or a duration ago, such as 12h or 7d.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only until then, written in the same way.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The most entries to show, the newest first.")] = 50,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """List who changed what and which calls were refused, the newest first. For admins."""
+    """List changes and refused calls with who made them, the newest first. For admins."""
     moment = now()
     begin = None if since is None else moment_of(since, moment, "--since")
     end = None if until is None else moment_of(until, moment, "--until")
@@ -44,7 +48,7 @@ def audit(
         print_data([data_of(entry) for entry in found], output)
         return
     if not found:
-        note("the audit has nothing like that")
+        note("no entry of the audit matches")
         return
     wide = output is Format.WIDE
     columns = ["AGE", "ACTOR", "ACTION", "TARGET", "ADDRESS", *(["REQUEST", "DETAILS"] if wide else [])]

@@ -1,24 +1,25 @@
-"""``burst``: the policies by which jobs go to public clusters, how they stand, and what they would do now."""
+"""``burst``: policies by which jobs go to public clusters, their state, and what they would do now."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainmaster.cli import config
+from trainmaster.cli.declared import Name, Objects, Rows, list_objects, remove_object, show_object
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, data_of, note, print_data, print_table
-from trainmaster.cli.tables import objects_for_table
+from trainmaster.protocol.resource_kinds import BURST_POLICY
 
 if TYPE_CHECKING:
+    from trainmaster.client.http import Client
     from trainmaster.protocol.bursting import BurstPolicySpec, Preview
 
 burst_app = typer.Typer(help="Burst policies: list, show, try out, pause and remove them.")
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
 _TOLD = Decimal("0.5")
-"""From which part of a budget on it is told how much is used up."""
+"""Part of a budget from which its use is shown."""
 
 
 def register(app: typer.Typer) -> None:
@@ -27,22 +28,17 @@ def register(app: typer.Typer) -> None:
 
 @burst_app.callback(invoke_without_command=True)
 def burst(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """List burst policies, what is at public clusters by them, and their budgets. They are made with: trainmaster apply -f FILE"""
+    """List burst policies, what runs at public clusters by them, and their budgets. To make one: trainmaster apply -f FILE"""
     if ctx.invoked_subcommand is not None:
         return
-    found = objects_for_table(
-        ctx,
-        "BurstPolicy",
-        output,
-        "there is no burst policy, so no job goes to a public cluster by one; trainmaster apply -f FILE makes them",
-    )
-    if not found:
-        return
-    columns = ["NAME", "QUEUES", "AFTER", "JOBS", "BUDGETS", "STATE"]
-    print_table(columns, [_row(policy) for policy in found])
+    list_objects(ctx, BURST_POLICY, output, _table)
 
 
-def _row(policy: dict[str, Any]) -> list[object]:
+def _table(_client: "Client", found: Objects, _wide: bool) -> tuple[list[str], Rows]:
+    return ["NAME", "QUEUES", "AFTER", "JOBS", "BUDGETS", "STATE"], [_row(policy) for policy in found]
+
+
+def _row(policy: Mapping[str, Any]) -> list[object]:
     status, most = policy.get("status"), policy["atMost"].get("jobs")
     jobs = "?" if status is None else str(status["jobs"])
     return [
@@ -53,18 +49,18 @@ def _row(policy: dict[str, Any]) -> list[object]:
         ", ".join(_budget(one) for one in (status or {}).get("budgets", ())) or _limits(policy["budget"]),
         "paused"
         if policy["paused"]
-        else "unknown: no scheduler answers"
+        else "unknown: no scheduler answered"
         if status is None
         else status["closed"] or "open",
     ]
 
 
-def _limits(budget: dict[str, Any]) -> str:
+def _limits(budget: Mapping[str, Any]) -> str:
     return ", ".join(f"{span} {budget[span]}" for span in ("hour", "day", "month") if budget.get(span) is not None)
 
 
-def _budget(one: dict[str, Any]) -> str:
-    """What was spent and what is still committed, of how much."""
+def _budget(one: Mapping[str, Any]) -> str:
+    """Return the spent and committed amounts beside the budget."""
     spent, committed, limit = (Decimal(one[name]) for name in ("spent", "committed", "limit"))
     more = f"+{committed:.2f}" if committed else ""
     text = f"{one['span']} {spent:.2f}{more} of {limit:.2f}"
@@ -75,9 +71,7 @@ def _budget(one: dict[str, Any]) -> str:
 @burst_app.command()
 def show(ctx: typer.Context, name: Name, output: OutputOption = Format.YAML) -> None:
     """Show one policy and how it stands."""
-    with config.connect(ctx) as client:
-        found = client.get_object("BurstPolicy", name)
-    print_data(found, output if output.is_data else Format.YAML)
+    show_object(ctx, BURST_POLICY, name, output)
 
 
 @burst_app.command()
@@ -85,14 +79,19 @@ def preview(
     ctx: typer.Context,
     files: Annotated[
         list[str] | None,
-        typer.Option("-f", "--file", metavar="FILE", help="Policies to try out, in place of those of their names."),
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="File with policies to try out, instead of the stored ones of the same names.",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replaces @NAME@ in the files.")
     ] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """What would go to public clusters now, where, why and at what price; and what does not, and why. Changes nothing."""
+    """Show which jobs would go to public clusters now, where, why and at what price, and why others would not. Changes nothing."""
     tried = _tried(files or [], settings or [])
     with config.connect(ctx) as client:
         found = client.preview_bursts(tried)
@@ -101,7 +100,7 @@ def preview(
         return
     if not found.previews:
         note(
-            "no job waits that a policy is asked about: none is for its queue, or it may start on a cluster of its own"
+            "no waiting job is subject to a burst policy: no policy names its queue, or it may start on a cluster of its own"
         )
         return
     columns = ["JOB", "JOBS", "QUEUE", "WAITED", "POLICY", "GOES", f"AN HOUR {found.currency}", "AT MOST", "WHY"]
@@ -113,7 +112,7 @@ def _tried(files: Sequence[str], settings: Sequence[str]) -> "list[BurstPolicySp
     from trainmaster.protocol.bursting import BurstPolicySpec
 
     documents = read_documents(files, parse_settings(settings)) if files else ()
-    out = [validated(BurstPolicySpec, one.value, one.place) for one in documents if one.kind == "BurstPolicy"]
+    out = [validated(BurstPolicySpec, one.value, one.place) for one in documents if one.kind == BURST_POLICY.kind]
     if files and not out:
         raise UsageError(f"there is no BurstPolicy in {', '.join(files)}")
     return out
@@ -132,28 +131,26 @@ def _preview_row(one: "Preview") -> list[object]:
 
 @burst_app.command()
 def pause(ctx: typer.Context, name: Name) -> None:
-    """Let nothing more go by a policy; what runs goes on."""
+    """Pause a policy: nothing more goes by it, and what runs goes on."""
     _set_paused(ctx, name, True)
     print(f"{name}  paused")
 
 
 @burst_app.command()
 def resume(ctx: typer.Context, name: Name) -> None:
-    """Let jobs go by a paused policy again."""
+    """Resume a paused policy: jobs go by it again."""
     _set_paused(ctx, name, False)
     print(f"{name}  resumed")
 
 
 def _set_paused(ctx: typer.Context, name: str, paused: bool) -> None:
     with config.connect(ctx) as client:
-        found = client.get_object("BurstPolicy", name)
+        found = client.get_object(BURST_POLICY.kind, name)
         body = {key: value for key, value in found.items() if key != "status"}
-        client.put("BurstPolicy", name, body | {"paused": paused})
+        client.put(BURST_POLICY.kind, name, body | {"paused": paused})
 
 
 @burst_app.command()
 def remove(ctx: typer.Context, name: Name) -> None:
     """Remove a policy; what runs by it goes on."""
-    with config.connect(ctx) as client:
-        client.delete("BurstPolicy", name)
-    print(f"{name}  removed")
+    remove_object(ctx, BURST_POLICY, name)

@@ -1,4 +1,4 @@
-"""``clusters``: the list, and the life of a cluster from its joining to its removal."""
+"""``clusters``: the list, and a cluster's life from its joining to its removal."""
 
 import shlex
 from typing import TYPE_CHECKING, Annotated
@@ -28,11 +28,13 @@ _OWN_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 - told
 clusters_app = typer.Typer(help="List clusters, let them join, close, drain and remove them.")
 
 ClusterName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 UrlOption = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", help="Where the cluster reaches the dispatcher; by default as this command does."
+        "--url",
+        metavar="URL",
+        help="Address at which the cluster reaches the dispatcher; by default the one that this command uses.",
     ),
 ]
 
@@ -75,14 +77,14 @@ def _cluster_row(cluster: "ClusterView", moment: "datetime", *, wide: bool) -> l
 
 
 def _state(cluster: "ClusterView") -> str:
-    """Its state; of one whose agent starts nothing anyway also whether an admin has closed it."""
+    """Return the cluster's state; if its agent can start nothing, also whether an admin has closed it."""
     if cluster.state in ("cordoned", "draining", "drained") or not (cluster.cordoned or cluster.draining):
         return cluster.state
     return f"{cluster.state} ({'draining' if cluster.draining else 'cordoned'})"
 
 
 def _runs(cluster: "ClusterView") -> str:
-    """Its live runs, which admins alone are told of."""
+    """Return the cluster's live runs, which only admins see."""
     if "live_runs" not in cluster.model_fields_set:
         return "-"
     parts = [
@@ -99,7 +101,7 @@ def _runs(cluster: "ClusterView") -> str:
 
 @clusters_app.command()
 def cordon(ctx: typer.Context, name: ClusterName) -> None:
-    """Let nothing new start on a cluster; what runs there goes on."""
+    """Close a cluster: nothing new starts there, and what runs goes on."""
     with config.connect(ctx) as client:
         client.cordon(name)
     print(f"{name}  cordoned")
@@ -107,7 +109,7 @@ def cordon(ctx: typer.Context, name: ClusterName) -> None:
 
 @clusters_app.command()
 def uncordon(ctx: typer.Context, name: ClusterName) -> None:
-    """Let jobs start on a cluster again; ends a drain, too."""
+    """Open a cluster for new jobs again; also ends a drain."""
     with config.connect(ctx) as client:
         client.cordon(name, on=False)
     print(f"{name}  open")
@@ -118,15 +120,15 @@ def join(
     ctx: typer.Context,
     name: ClusterName,
     kind: Annotated[
-        ClusterKind | None, typer.Option(help="Of a cluster that is not there yet; private by default.")
+        ClusterKind | None, typer.Option(help="Kind of the cluster, if it is new; private by default.")
     ] = None,
     url: UrlOption = None,
     label: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of the cluster; may be repeated.")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Label of the cluster; may be repeated.")
     ] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Make a cluster, if it is not there, and a key for its agent; prints the command that installs the agent."""
+    """Make a cluster, unless it exists, and a key for its agent; print the command that installs the agent."""
     from trainmaster.cli.documents import validated
     from trainmaster.protocol.tenants import JoinSpec
 
@@ -138,7 +140,7 @@ def join(
     _print_key(made, command, output)
     if not output.is_data and made.other_keys:
         note(
-            f"the agent of {name} has other keys, which go on being valid; an agent that is there takes the new one with:"
+            f"the agent of {name} has other keys, which stay valid; to give the new one to an agent that is installed already:"
         )
         note(f"  {_helm('upgrade', '--reuse-values', joinToken='KEY')}")
 
@@ -148,11 +150,14 @@ def rotate(
     ctx: typer.Context,
     name: ClusterName,
     revoke_old: Annotated[
-        bool, typer.Option("--revoke-old", help="At once: the agent is cut off until it has the new key.")
+        bool,
+        typer.Option(
+            "--revoke-old", help="Revoke the old keys at once: the agent is cut off until it has the new one."
+        ),
     ] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Make another key for a cluster's agent; prints the command that gives it to the agent."""
+    """Make another key for a cluster's agent; print the command that gives the key to the agent."""
     with config.connect(ctx) as client:
         made = client.rotate_cluster_key(name, revoke_old=revoke_old)
     _print_key(made, _helm("upgrade", "--reuse-values", joinToken=made.key.key), output)
@@ -164,22 +169,24 @@ def _print_key(made: "AgentKey", command: str, output: Format) -> None:
         return
     print(command)
     what = f"cluster {made.cluster} was made; " if made.created else ""
-    note(f"{what}key {made.key.id} ({made.key.name}): keep it now, it is not shown again")
+    note(f"{what}key {made.key.id} ({made.key.name}): save it now, it is not shown again")
     if made.revoked:
         note(f"revoked: {', '.join(f'key {key}' for key in made.revoked)}")
     if made.other_keys:
-        note("once the agent uses the new key, revoke the old:")
+        note("once the agent uses the new key, revoke the old one:")
         hint(*((f"key {key}", f"keys revoke {key}") for key in made.other_keys))
 
 
 def _reachable(url: str | None, own: str) -> str:
-    """The address for the agent, with a warning where pods cannot reach it."""
+    """Return the dispatcher's address for the agent; warn where pods cannot reach it."""
     address = (url or own).rstrip("/")
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"--url takes an address such as https://trainmaster.example.org, not {url!r}")
     if parts.hostname in _OWN_MACHINE:
-        note(f"warning: {address} is this machine; pods cannot reach it, so give --url the address that they can")
+        note(
+            f"warning: {address} is this machine, which pods cannot reach; give an address that they can reach with --url"
+        )
     return address
 
 
@@ -195,26 +202,26 @@ def drain(
     ctx: typer.Context,
     name: ClusterName,
     let_finish: Annotated[
-        bool, typer.Option("--let-finish", help="Stop nothing: what runs there runs to its end.")
+        bool, typer.Option("--let-finish", help="Stop nothing: running jobs run to their end.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Until nothing runs there any more.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until nothing runs there any more.")] = False,
     timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --wait: no longer than this, such as 10m.")
+        str | None, typer.Option(metavar="TIME", help="With --wait: wait no longer than this, such as 10m.")
     ] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Close a cluster and stop what runs there; those jobs are queued again and start elsewhere.
 
-    Members have the time of their checkpoint and stopGrace, and no retry is used.
+    Members get the time of their checkpoint and stopGrace, and no retry is used.
     """
     if timeout is not None and not wait:
-        raise UsageError("--timeout is how long --wait waits; give both")
+        raise UsageError("--timeout bounds --wait; give both")
     seconds = None if timeout is None else seconds_of(timeout)
     with config.connect(ctx) as client:
         done = client.drain(name, let_finish=let_finish)
         if not done.reachable and done.live_runs:
-            note(f"{name} is not in contact: what runs there hears of it when its agent is back")
-            hint(("if nothing of it runs any more", f"clusters declare-lost {name}"))
+            note(f"{name} is not in contact: its runs are stopped when its agent is back")
+            hint(("if nothing runs there any more", f"clusters declare-lost {name}"))
         left = _told(client.watch_drain(name, seconds), done.live_runs) if wait and done.live_runs else done.live_runs
     if output.is_data:
         print_data(data_of(done) | {"liveRuns": left}, output)
@@ -227,7 +234,7 @@ def drain(
 
 
 def _told(views: "Iterator[ClusterView]", left: int) -> int:
-    """Tell how a drain goes on; how many runs are left."""
+    """Print the progress of a drain; return the number of runs left."""
     for view in views:
         left = view.live_runs
         note(f"{view.name}: {_many(left)} left" + (f", {view.stopping_runs} stopping" if view.stopping_runs else ""))
@@ -242,15 +249,15 @@ def _many(runs: int) -> str:
 def declare_lost(
     ctx: typer.Context,
     name: ClusterName,
-    force: Annotated[bool, typer.Option("--force", help="Though its agent is in contact.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if its agent is in contact.")] = False,
     orphans: Annotated[bool, typer.Option("--orphans", help="Only runs of which its agent has no record.")] = False,
     yes: Yes = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Say that nothing of a cluster runs any more: its jobs are queued again at once, whatever their onDisconnect.
+    """Declare that nothing runs on a cluster any more: its jobs are queued again at once, whatever their onDisconnect.
 
-    If something does run, there will be two of it. The cluster stays closed until it is uncordoned. With --orphans only those runs are
-    lost that were sent to an agent which another one has replaced; the cluster stays open.
+    A job that does still run there will run twice. The cluster stays closed until it is uncordoned. With --orphans only those runs
+    are lost that were sent to an agent which another one has replaced; the cluster stays open.
     """
     with config.connect(ctx) as client:
         view = client.cluster(name)
@@ -273,13 +280,11 @@ def declare_lost(
 def quarantined(
     ctx: typer.Context,
     name: ClusterName,
-    stop: Annotated[
-        list[str] | None, typer.Option(metavar="RUN", help="Have this run stopped; may be repeated.")
-    ] = None,
-    stop_all: Annotated[bool, typer.Option("--stop-all", help="Have all of them stopped.")] = False,
+    stop: Annotated[list[str] | None, typer.Option(metavar="RUN", help="Stop this run; may be repeated.")] = None,
+    stop_all: Annotated[bool, typer.Option("--stop-all", help="Stop all of them.")] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """List runs that go on though the store has forgotten them since it was restored from a backup, or have them stopped."""
+    """List, or stop, runs that go on although the store has forgotten them since it was restored from a backup."""
     with config.connect(ctx) as client:
         if stop or stop_all:
             stopping = client.stop_quarantined(name, () if stop_all else stop or ())
@@ -305,7 +310,7 @@ def remove(
     force: Annotated[bool, typer.Option("--force", help="Declare its runs lost first.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Remove a cluster with its agent's keys. What has run there stays in the history of its jobs."""
+    """Remove a cluster with its agent's keys. Its past runs stay in the history of their jobs."""
     with config.connect(ctx) as client:
         lost = client.cluster(name).live_runs if force else 0
         more = (
@@ -317,4 +322,4 @@ def remove(
             return
         client.remove_cluster(name, force=force)
     print(f"{name}  removed")
-    note(f"its agent is uninstalled with: helm uninstall {RELEASE} --namespace {NAMESPACE}")
+    note(f"to uninstall its agent: helm uninstall {RELEASE} --namespace {NAMESPACE}")

@@ -1,4 +1,4 @@
-"""Which dispatcher is meant, and with which API key: from flags, else the environment, else a file."""
+"""The dispatcher's address and the API key, from flags, else the environment, else a file."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 __all__ = ["Context", "Flags", "config_path", "connect", "load", "open_client", "write_context"]
 
 _DEADLINE_SECONDS = 30.0
-"""A person is told of each retry and may press Ctrl-C; a script has to get over the restart of an api."""
+"""Seconds that a call is retried: a person sees each retry and may press Ctrl-C; a script has to survive an api's restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What was given with ``--url`` and ``--key`` or in the environment."""
+    """Values of ``--url`` and ``--key`` or their environment variables."""
 
     url: str | None = None
     key: str | None = None
 
 
 def load(flags: Flags) -> Context:
-    """The context in use. Raises ConfigurationError that says what is missing."""
+    """Return the context in use. Raises ConfigurationError that says what is missing."""
     return load_context(flags.url, flags.key, given_as=("--url", "--key"))
 
 
 def connect(ctx: typer.Context) -> "Client":
-    """A client for the context in use. Raises ConfigurationError."""
+    """Return a client for the context in use. Raises ConfigurationError."""
     return open_client(load(ctx.obj if isinstance(ctx.obj, Flags) else Flags()))
 
 

@@ -1,4 +1,4 @@
-"""Asking before something is changed."""
+"""Confirmation before a change."""
 
 import typer
 
@@ -7,13 +7,13 @@ from trainmaster.cli.output import note
 
 
 def agreed(question: str, *, yes: bool) -> bool:
-    """Whether the person agrees. Raises UsageError when nobody is there to be asked."""
+    """Return whether the person agrees. Raises UsageError when nobody can be asked."""
     if yes:
         return True
     try:
         if typer.confirm(question, err=True):
             return True
     except typer.Abort as error:
-        raise UsageError("nothing was changed: nobody answered; --yes does it without being asked") from error
+        raise UsageError("nothing was changed: there was nobody to confirm it; --yes skips the question") from error
     note("nothing was changed")
     return False

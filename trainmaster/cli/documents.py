@@ -1,4 +1,4 @@
-"""Files of specifications: YAML with one or more documents, or JSON; every mistake is told with its file and document."""
+"""Files of specifications: YAML with one or more documents, or JSON; each mistake names its file and document."""
 
 import json
 import re
@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import note
+from trainmaster.protocol.documents import Document, placed
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.resource_kinds import Document, placed
 from trainmaster.protocol.validation_errors import mistakes_of
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -23,7 +23,7 @@ _JOB_INDEX = re.compile(r"^jobs\[(\d+)\]\.?")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which only true and false are booleans, as in YAML 1.2: ``on``, ``no`` and ``y`` are words."""
+    """A YAML loader for which only true and false are booleans, as in YAML 1.2: ``on``, ``no`` and ``y`` are words."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -36,7 +36,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse_settings(given: Sequence[str]) -> dict[str, str]:
-    """``NAME=VALUE`` words as a mapping. Raises UsageError."""
+    """Return ``NAME=VALUE`` arguments as a mapping. Raises UsageError."""
     out = {}
     for item in given:
         name, equals, value = item.partition("=")
@@ -47,23 +47,23 @@ def parse_settings(given: Sequence[str]) -> dict[str, str]:
 
 
 def read_documents(files: Sequence[str], settings: Mapping[str, str]) -> list[Document]:
-    """All documents of all files, ``-`` being stdin, with ``@NAME@`` replaced.
+    """Return all documents of all files, ``-`` being stdin, with ``@NAME@`` replaced.
 
-    Raises UsageError for a file that cannot be read, and ProblemError for what is in it.
+    Raises UsageError for a file that cannot be read, and ProblemError for mistakes in its content.
     """
     texts = [("stdin" if file == "-" else file, _read(file)) for file in files]
     for name in settings:
         if not any(f"@{name}@" in text for _, text in texts):
-            raise UsageError(f"--set {name}=...: @{name}@ is nowhere in {', '.join(files)}")
+            raise UsageError(f"--set {name}=...: no file has @{name}@: {', '.join(files)}")
     out: list[Document] = []
     for file, text in texts:
         for name, value in settings.items():
             text = text.replace(f"@{name}@", value)
         for left in sorted(set(_PLACEHOLDER.findall(text))):
-            note(f"{file}: {left} is left as it is; --set {left.strip('@')}=VALUE replaces it")
+            note(f"{file}: {left} has no value; give one with --set {left.strip('@')}=VALUE")
         found = list(_documents(file, text))
         if not found:
-            raise ProblemError(Code.MALFORMED_BODY, f"{file} holds no specification")
+            raise ProblemError(Code.MALFORMED_BODY, f"{file} is empty: it holds no specification")
         out += found
     return out
 
@@ -74,12 +74,12 @@ def _read(file: str) -> str:
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise ProblemError(Code.MALFORMED_BODY, f"{file} is not text in UTF-8") from error
+        raise ProblemError(Code.MALFORMED_BODY, f"cannot read {file}: it is not text in UTF-8") from error
 
 
 def _documents(file: str, text: str) -> Iterator[Document]:
     try:
-        # JSON is not quite a part of YAML: it may be indented with tabs.
+        # JSON is not quite a subset of YAML: it may be indented with tabs.
         values = [json.loads(text)] if file.endswith(".json") else list(yaml.load_all(text, _Loader))  # a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ProblemError(Code.MALFORMED_BODY, f"{file}: {_where(error)}") from error
@@ -89,7 +89,7 @@ def _documents(file: str, text: str) -> Iterator[Document]:
     for number, value in enumerate(values, 1):
         place = f"{file} document {number}" if len(values) > 1 else file
         if not isinstance(value, dict):
-            message = f"a specification is a mapping, this is {type(value).__name__}"
+            message = f"a specification has to be a mapping, this is {type(value).__name__}"
             raise ProblemError(Code.MALFORMED_BODY, f"{place}: {message}")
         yield Document({str(key): item for key, item in value.items()}, place)
 
@@ -102,7 +102,7 @@ def _where(error: Exception) -> str:
 
 
 def validated(model: type[Model], value: Mapping[str, Any], place: str = "") -> Model:
-    """``value`` as a model. Raises ProblemError with each mistake and its place."""
+    """Parse ``value`` as ``model``. Raises ProblemError with each mistake and its place."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -112,7 +112,7 @@ def validated(model: type[Model], value: Mapping[str, Any], place: str = "") -> 
 
 
 def with_places(error: ProblemError, documents: Sequence[Document]) -> ProblemError:
-    """A refused submission, its mistakes told by file and document instead of by number."""
+    """Return a refused submission's error with each mistake named by file and document instead of by number."""
     mistakes = []
     for mistake in error.mistakes:
         match = _JOB_INDEX.match(mistake.path)

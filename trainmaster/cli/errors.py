@@ -1,4 +1,4 @@
-"""From errors to a line or two on stderr and an exit code; never a stack trace."""
+"""Mapping of errors to one or two lines on stderr and an exit code; never a stack trace."""
 
 import os
 import sys
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from trainmaster.protocol.errors import Code, ProblemError
 
 BROKEN_PIPE = 141
-"""What a shell shows for a program whose reader went away."""
+"""The exit code that shells show for a program whose reader closed the pipe."""
 
 
 class UsageError(Exception):
-    """The command was given what it cannot work with; says what and what is allowed."""
+    """Invalid command line arguments; the message says what is wrong and what is allowed."""
 
 
 def told_errors() -> tuple[type[BaseException], ...]:
-    """Errors that have words of their own. A function, for their import takes time that only failures should pay."""
+    """Return the errors with messages of their own. A function, because their import takes time that only failures should pay."""
     from trainmaster.protocol.errors import TrainmasterError
 
     return (UsageError, TrainmasterError)
 
 
 def report(error: BaseException) -> int:
-    """Tell an error that was raised knowingly; its exit code."""
+    """Print an expected error; return its exit code."""
     from trainmaster.protocol.errors import ProblemError, UnreachableError
 
     if isinstance(error, ProblemError):
@@ -34,19 +34,19 @@ def report(error: BaseException) -> int:
         return exit_of(error.code)
     if isinstance(error, UnreachableError):
         tell(str(error))
-        print("  is the dispatcher up, and is this its address? --url names another one", file=sys.stderr)
+        print("  check that the dispatcher runs and that this is its address; --url sets another one", file=sys.stderr)
         return Exit.UNREACHABLE
     tell(str(error))
     return Exit.USAGE
 
 
 def report_unexpected(error: Exception) -> int:
-    """Tell an error that nobody foresaw."""
-    tell(f"this is a mistake in Trainmaster itself: {type(error).__name__}: {error}")
+    """Print an unexpected error; return its exit code."""
+    tell(f"this is a bug in Trainmaster: {type(error).__name__}: {error}")
     if os.environ.get("TRAINMASTER_DEBUG"):
         traceback.print_exception(error)
     else:
-        print("  TRAINMASTER_DEBUG=1 shows where", file=sys.stderr)
+        print("  TRAINMASTER_DEBUG=1 shows the stack trace", file=sys.stderr)
     return Exit.INTERNAL
 
 
@@ -72,7 +72,7 @@ def _tell_problem(error: "ProblemError") -> None:
 
 
 def exit_of(code: "Code") -> Exit:
-    """The exit code that stands for a problem."""
+    """Return the exit code for a problem's code."""
     from trainmaster.protocol.errors import Code
 
     if code is Code.INTERNAL:

@@ -1,4 +1,4 @@
-"""Lines that come one by one: a job's transitions, and the output of its members."""
+"""Output line by line: a job's transitions, and the output of its members."""
 
 import sys
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ _LONGEST_LINE = 65_536
 
 
 def transition(event: "EventView", now: datetime) -> str:
-    """One transition as a line: local time, what the job or run became, and the circumstances."""
+    """Return one transition as a line: local time, the new state of job or run, and the circumstances."""
     moment = event.at.astimezone()
     pattern = "%H:%M:%S" if moment.date() == now.astimezone().date() else "%Y-%m-%d %H:%M:%S"
     return f"{styled(moment.strftime(pattern), 'dim')}  {styled(f'{_headline(event):<14}')}  {clean(_rest(event))}".rstrip()
@@ -48,7 +48,7 @@ def _rest(event: "EventView") -> str:
 
 
 class LinePrinter:
-    """Output of several members as it comes, mixed by whole lines; of one member as it is."""
+    """Prints output of several members as it comes, mixed by whole lines; that of one member unchanged."""
 
     def __init__(self, *, prefixed: bool) -> None:
         self._prefixed = prefixed
@@ -71,7 +71,7 @@ class LinePrinter:
         sys.stdout.flush()
 
     def finish(self) -> None:
-        """Print what has no end of line yet."""
+        """Print the last line without an end."""
         rests, self._rests = self._rests, {}
         for member, rest in rests.items():
             self._print(member, rest)

@@ -1,4 +1,4 @@
-"""Files that declare simulated fleets, which the agent runs and studies work on."""
+"""Files that declare simulated fleets, for the agent and for what-if studies."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from trainmaster.protocol.validation_errors import mistakes_of
 
 
 def read_fleet(path: Path) -> Fleet:
-    """The fleet in a file; exits with every mistake and its path."""
+    """Return the fleet in a file; exit with the path of every mistake."""
     try:
         value = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

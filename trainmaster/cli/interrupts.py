@@ -1,4 +1,4 @@
-"""Ctrl-C that is heard in any case, by programs that leave nothing behind."""
+"""Ctrl-C that is never lost, for programs that clean up before they end."""
 
 import signal
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ _AGAIN_SECONDS = 1.0
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within it SIGINT and SIGTERM raise KeyboardInterrupt; after it both are ignored, so that nothing cuts the cleaning up short.
+    """Raise KeyboardInterrupt for SIGINT and SIGTERM inside; ignore both afterwards, so that nothing interrupts the cleanup.
 
-    Python drops what is raised while it runs a callback of its own, of a weak reference for instance, as happens at every import.
-    So it is raised once a second until the block is left. For the main thread; takes SIGALRM.
+    Python drops an exception raised inside one of its own callbacks, for example of a weak reference, as happens at every import.
+    So it is raised again each second until the block is left. For the main thread only; uses SIGALRM.
     """
     signs = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-    # A shell starts what it puts into the background with SIGINT ignored: it is set anew, whatever it was.
+    # A shell starts background jobs with SIGINT ignored: the handler is set whatever it was.
     for sign in signs:
         signal.signal(sign, _interrupt)
     try:

@@ -1,4 +1,4 @@
-"""``cancel``, ``suspend``, ``resume``, ``retry`` and ``change``: one job, some, or all that a filter means."""
+"""``cancel``, ``suspend``, ``resume``, ``retry`` and ``change``: one job, several, or all that match a filter."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,12 +25,12 @@ _STATES = {
     "retry": ["failed", "cancelled"],
     "change": ["queued", "held"],
 }
-"""States in which an action does something: what a filter means that names no state."""
+"""States in which an action has an effect: the default states of a filter."""
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", show_default=False)]
-AllOption = Annotated[bool, typer.Option("--all", help="All jobs that you may use.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many jobs the filter means.")]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All jobs that you may access.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show how many jobs match the filter.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -38,9 +38,9 @@ def register(app: typer.Typer) -> None:
     app.command("suspend", help="Hold jobs. Running ones are stopped, and start anew when resumed.")(
         _command("suspend")
     )
-    app.command("resume", help="Let held jobs go on.")(_command("resume"))
-    app.command("retry", help="Try failed or cancelled jobs once more.")(_command("retry"))
-    app.command("change", help="Change the priority of waiting jobs. Or their priority class.")(change)
+    app.command("resume", help="Release held jobs.")(_command("resume"))
+    app.command("retry", help="Run failed or cancelled jobs once more.")(_command("retry"))
+    app.command("change", help="Change the priority or the priority class of waiting jobs.")(change)
 
 
 def cancel(
@@ -51,7 +51,7 @@ def cancel(
     name: NameOption = None,
     label: LabelOption = None,
     everything: AllOption = False,
-    grace: Annotated[str | None, typer.Option(help="The most that members may take to end, such as 5s.")] = None,
+    grace: Annotated[str | None, typer.Option(help="The most time that members get to end, such as 5s.")] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -87,8 +87,10 @@ def _command(action: "Action") -> Callable[..., None]:
 def change(
     ctx: typer.Context,
     ids: Ids = None,
-    priority: Annotated[int | None, typer.Option(min=-1000, max=1000, help="Order inside the class.")] = None,
-    priority_class: Annotated[str | None, typer.Option(help="Another priority class.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(min=-1000, max=1000, help="New priority: the order inside the priority class.")
+    ] = None,
+    priority_class: Annotated[str | None, typer.Option(help="New priority class.")] = None,
     queue: QueueOption = None,
     state: StateOption = None,
     name: NameOption = None,
@@ -123,14 +125,14 @@ def _wanted(
     everything: bool,
     dry_run: bool,
 ) -> "JobFilter | None":
-    """The filter that was given, or None when ids were. Raises UsageError."""
+    """Return the given filter, or None when ids were given. Raises UsageError."""
     filtered = bool(queue or state or name or label or everything)
     if ids and filtered:
         raise UsageError(
             f"give ids or a filter, not both: {' '.join(ids)} and --queue, --state, --name, --label or --all"
         )
     if ids and dry_run:
-        raise UsageError("--dry-run counts what a filter means; ids need no count")
+        raise UsageError("--dry-run counts the jobs that match a filter; give a filter instead of ids")
     if not ids and not filtered:
         raise UsageError(
             f"which jobs? trainmaster {action} ID..., or a filter: --queue, --state, --name, --label, --all"
@@ -139,7 +141,7 @@ def _wanted(
 
 
 def _each(ids: list[str], do: Callable[[str], None]) -> int:
-    """Do it to each; one that cannot be done does not stop the others. The worst code."""
+    """Apply the action to each job; a failure does not stop the others. Returns the worst exit code."""
     from trainmaster.protocol.errors import ProblemError
 
     worst = 0
@@ -153,7 +155,7 @@ def _each(ids: list[str], do: Callable[[str], None]) -> int:
 
 def _act(client: "Client", job: str, action: "Action", grace: str | None = None) -> None:
     done = client.act(job, action, grace=grace)
-    print(f"{done.id}  {styled(done.state)}{'' if done.changed else ' (as before)'}")
+    print(f"{done.id}  {styled(done.state)}{'' if done.changed else ' (unchanged)'}")
 
 
 def _bulk(action: str, wanted: "JobFilter", do: "Callable[[bool], BulkAnswer]", *, dry_run: bool, yes: bool) -> None:
@@ -167,7 +169,7 @@ def _bulk(action: str, wanted: "JobFilter", do: "Callable[[bool], BulkAnswer]", 
     done = do(False)
     print(f"{action}: {done.changed} of {done.matched} jobs")
     if done.changed < done.matched:
-        note(f"{done.matched - done.changed} were in no state for it by then")
+        note(f"{done.matched - done.changed} were no longer in a state that allows it")
 
 
 def _told(wanted: "JobFilter") -> str:

@@ -1,4 +1,4 @@
-"""``jobs``, ``job`` and ``why``: looking at jobs."""
+"""``jobs``, ``job`` and ``why``: showing jobs."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 _FEW_MEMBERS = 20
 
 JobId = Annotated[str, typer.Argument(metavar="ID", show_default=False)]
-QueueOption = Annotated[str | None, typer.Option(help="In this queue or below it.")]
-StateOption = Annotated[list[str] | None, typer.Option(help="In this state; may be repeated.")]
-NameOption = Annotated[str | None, typer.Option(help="With this name; * stands for anything.")]
-LabelOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="With this label; may be repeated.")]
-ClusterOption = Annotated[str | None, typer.Option(help="On this cluster.")]
+QueueOption = Annotated[str | None, typer.Option(help="Only of this queue or below it.")]
+StateOption = Annotated[list[str] | None, typer.Option(help="Only in this state; may be repeated.")]
+NameOption = Annotated[str | None, typer.Option(help="Only with this name; * matches anything.")]
+LabelOption = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only with this label; may be repeated.")
+]
+ClusterOption = Annotated[str | None, typer.Option(help="Only on this cluster.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,14 +47,14 @@ def register(app: typer.Typer) -> None:
 def make_filter(
     queue: str | None, states: list[str] | None, name: str | None, labels: list[str] | None, cluster: str | None = None
 ) -> "JobFilter":
-    """What the options mean. Raises UsageError."""
+    """Return the filter that the options describe. Raises UsageError."""
     from trainmaster.client.values import JobFilter
 
     return JobFilter(queue, tuple(states or ()), name, None, labels_of(labels or []), cluster)
 
 
 def labels_of(items: list[str]) -> dict[str, str]:
-    """What ``--label`` means. Raises UsageError."""
+    """Parse ``--label`` options. Raises UsageError."""
     pairs = {}
     for item in items:
         key, equals, value = item.partition("=")
@@ -69,8 +71,8 @@ def jobs(
     name: NameOption = None,
     label: LabelOption = None,
     cluster: ClusterOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 50,
-    everything: Annotated[bool, typer.Option("-A", "--all", help="All that match, however many.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="The most jobs to show, the newest first.")] = 50,
+    everything: Annotated[bool, typer.Option("-A", "--all", help="Show all jobs that match.")] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List jobs, the newest first."""
@@ -85,7 +87,7 @@ def jobs(
     else:
         _print_jobs(shown, wide=output is Format.WIDE)
     if more:
-        note(f"there are more than these {limit}; -A shows all, --limit so many")
+        note(f"there are more jobs than these {limit}; -A shows all, --limit N shows more")
 
 
 def _print_jobs(found: "list[JobView]", *, wide: bool) -> None:
@@ -113,7 +115,7 @@ def _state(item: "JobView") -> str:
 
 
 def job(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> None:
-    """Show one job. Its runs and members, where it is and why."""
+    """Show one job: its runs and members, where they are and why."""
     with config.connect(ctx) as client:
         item = client.job(job)
         if output.is_data:
@@ -203,7 +205,7 @@ def _member(member: dict[str, Any]) -> list[object]:
 
 
 def _burst(run: "RunView") -> str:
-    """By which policy a run is at a public cluster, and what that costs."""
+    """Return the burst policy of a run at a public cluster, and its cost."""
     of = run.burst or {}
     return f"policy {of.get('policy')}: {of.get('perHour')} an hour, {of.get('atMost')} at most"
 
@@ -218,7 +220,7 @@ def _print_scores(run: "RunView") -> None:
 
 
 def why(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> None:
-    """Say why a job is where it is. With its place in its queue and what each cluster lacked; -o wide adds what the place goes by."""
+    """Explain a job's state: its place in the queue and what each cluster lacks; -o wide adds the factors of the place."""
     with config.connect(ctx) as client:
         reason = client.why(job)
     if output.is_data:

@@ -1,4 +1,4 @@
-"""The command line's entry point. What takes long to import is imported by the command that needs it."""
+"""The command line's entry point. Each command imports its slow modules itself."""
 
 import os
 import platform
@@ -18,6 +18,7 @@ from trainmaster.cli import (
     audit,
     burst,
     clusters,
+    declared,
     errors,
     job_actions,
     jobs,
@@ -31,7 +32,7 @@ from trainmaster.protocol.states import Exit
 
 
 class Commands(TyperGroup):
-    """All commands, with errors told the same way for each."""
+    """All commands, with uniform reporting of errors."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -44,13 +45,13 @@ class Commands(TyperGroup):
             raise
         except errors.told_errors() as error:
             raise typer.Exit(errors.report(error)) from error
-        except Exception as error:  # the last line: people get a sentence, not a trace
+        except Exception as error:  # the last resort: people get a sentence, not a stack trace
             raise typer.Exit(errors.report_unexpected(error)) from error
         return result
 
 
 def _close_stdout() -> None:
-    """Let what is still buffered go nowhere: nobody reads it."""
+    """Discard buffered output: nobody reads it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -84,6 +85,7 @@ for module in (
     jobs,
     watch,
     job_actions,
+    declared,
     admin,
     clusters,
     burst,
@@ -97,8 +99,8 @@ app.command()(version)
 
 
 def main() -> None:
-    """The console's entry point."""
-    # Commands of other distributions cost their imports; the daily ones start fast.
+    """Run the command line."""
+    # Commands of other distributions need their imports; the common ones start without.
     own = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
     own |= {group.name or "" for group in app.registered_groups}
     if not (len(sys.argv) > 1 and sys.argv[1] in own):
@@ -113,11 +115,11 @@ _OTHERS = {
     ),
     "trainmaster-agent": ("agent",),
 }
-"""Commands of the other distributions, for those where they are not installed."""
+"""Commands of the other distributions, for installations without them."""
 
 
 def _add_commands() -> None:
-    """Add the commands that installed distributions bring, and of the others what to install."""
+    """Add the commands of installed distributions; for the others, commands that say what to install."""
     found = {point.name: point for point in entry_points(group="trainmaster.commands")}
     for distribution, names in _OTHERS.items():
         point = found.pop(distribution, None)

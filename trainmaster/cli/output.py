@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON and YAML for programs, notes on stderr."""
+"""Output of commands: tables for people, JSON and YAML for programs, notes on stderr."""
 
 import json
 import os
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How an answer is written."""
+    """Output format."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -29,7 +29,10 @@ class Format(StrEnum):
 
 
 OutputOption = Annotated[
-    Format, typer.Option("-o", "--output", help="wide shows more; json and yaml are for programs.", show_choices=True)
+    Format,
+    typer.Option(
+        "-o", "--output", help="Output format: wide shows more; json and yaml are for programs.", show_choices=True
+    ),
 ]
 
 _COLOURS = {
@@ -55,14 +58,14 @@ def now() -> datetime:
 
 
 def age(moment: datetime | None, reference: datetime | None = None) -> str:
-    """How long ago, as people say it."""
+    """Return how long ago a moment was, as text for people."""
     if moment is None:
         return "-"
     return f"{took(moment, reference or now())} ago"
 
 
 def took(begin: datetime | None, end: datetime | None) -> str:
-    """The time between two moments; nothing when one has not come."""
+    """Return the time between two moments as text; ``-`` when one is missing."""
     from trainmaster.protocol.durations import format_duration
 
     if begin is None or end is None:
@@ -72,12 +75,12 @@ def took(begin: datetime | None, end: datetime | None) -> str:
 
 
 def clean(text: str) -> str:
-    """Text of others without what a terminal would obey."""
+    """Return foreign text without control characters, which a terminal would obey."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def data_of(model: "BaseModel") -> dict[str, Any]:
-    """A model of an answer as the API wrote it."""
+    """Return an answer's model as the API wrote it."""
     return model.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
@@ -92,7 +95,7 @@ def print_data(data: Any, output: Format) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table without lines. Cells are plain text; states get their colour on a terminal."""
+    """Print a table without lines. Cells are plain text; states are coloured on a terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -109,7 +112,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 def print_pairs(pairs: Sequence[tuple[str, object]]) -> None:
-    """One line for each pair that has a value."""
+    """Print one line for each pair that has a value."""
     given = [(name, clean(str(value))) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in given), default=0)
     for name, value in given:
@@ -117,7 +120,7 @@ def print_pairs(pairs: Sequence[tuple[str, object]]) -> None:
 
 
 def styled(text: str, style: str | None = None, file: IO[str] | None = None) -> str:
-    """Text in its colour, or in ``style`` (``dim``, ``bold``), when it goes to a terminal."""
+    """Return text in its colour, or in ``style`` (``dim``, ``bold``), when it goes to a terminal."""
     code = {"green": 32, "cyan": 36, "red": 31, "yellow": 33, "dim": 2, "bold": 1}.get(
         style or _COLOURS.get(text.partition(" ")[0], "")
     )
@@ -129,19 +132,19 @@ def is_coloured(file: IO[str]) -> bool:
 
 
 def note(text: str) -> None:
-    """Something beside the point: dimmed, on stderr."""
+    """Print additional information: dimmed, on stderr."""
     print(styled(clean(text), "dim", sys.stderr), file=sys.stderr, flush=True)
 
 
 def hint(*commands: tuple[str, str]) -> None:
-    """The exact next commands, on stderr so that stdout stays for what was asked for."""
+    """Print suggested next commands, on stderr so that stdout has only the requested output."""
     width = max(len(what) for what, _ in commands)
     for what, command in commands:
         print(f"  {styled(f'{what:<{width}}', 'dim', sys.stderr)}  trainmaster {command}", file=sys.stderr)
 
 
 def _console(file: IO[str]) -> "Console":
-    """A console that cuts nothing off where nobody looks."""
+    """Return a console that truncates nothing when the output is not a terminal."""
     from rich.console import Console
 
     width = None if file.isatty() else 10_000

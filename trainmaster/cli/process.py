@@ -1,4 +1,4 @@
-"""What the commands that start processes share: options, exits with a sentence, signals, the page of metrics."""
+"""Shared parts of commands that start processes: options, exits with a sentence, signals, the metrics page."""
 
 import asyncio
 import logging
@@ -23,9 +23,9 @@ MetricsPort = Annotated[
 
 
 def need(requirement: str, *modules: str) -> None:
-    """Exit with a clear line when one of ``modules``, which installing ``requirement`` brings, is not there."""
+    """Exit with a message if one of ``modules``, which ``requirement`` installs, is missing."""
     if any(find_spec(module) is None for module in modules):
-        typer.echo(f"this command needs more packages: install {requirement}", err=True)
+        typer.echo(f"this command needs packages that are not installed: install {requirement}", err=True)
         raise typer.Exit(Exit.MISSING_EXTRA)
 
 
@@ -35,7 +35,7 @@ def fail(message: str, code: Exit) -> typer.Exit:
 
 
 def serve_metrics(port: int | None, process: str, is_alive: Callable[[], bool] | None = None) -> None:
-    """Serve the metrics of a process that has no HTTP interface of its own; with port None, nothing."""
+    """Serve metrics of a process without an HTTP interface of its own; with port None, nothing."""
     if port is None:
         return
     from trainmaster.metrics.exporter import start_exporter
@@ -45,8 +45,8 @@ def serve_metrics(port: int | None, process: str, is_alive: Callable[[], bool] |
     try:
         exporter = start_exporter(port, Process(process), host, is_alive=is_alive)
     except OSError as error:
-        raise fail(f"metrics cannot be served at {host}, port {port}: {error}", Exit.USAGE) from error
-    logging.getLogger(__name__).info("metrics are served at port %d", exporter.port, extra={"port": exporter.port})
+        raise fail(f"cannot serve metrics at {host}, port {port}: {error}", Exit.USAGE) from error
+    logging.getLogger(__name__).info("serving metrics at port %d", exporter.port, extra={"port": exporter.port})
 
 
 def until_stopped(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
@@ -68,13 +68,18 @@ def until_stopped(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
 
 def user_ids(name: str) -> tuple[int, int]:
-    """Return the ids of a user and its group that members can run as; ends the process where they cannot."""
+    """Return the ids of a user and group that members can run as; exit where that is impossible."""
     try:
         entry = pwd.getpwnam(name)
     except KeyError as error:
         raise fail(f"--members-as: there is no user {name!r} on this machine", Exit.USAGE) from error
     if entry.pw_uid == 0:
-        raise fail("--members-as: members that run as root may do anything here; name another user", Exit.USAGE)
+        raise fail(
+            "--members-as: members that run as root may do anything on this machine; name another user", Exit.USAGE
+        )
     if os.geteuid() != 0:
-        raise fail("--members-as needs root, which alone may start processes of another user", Exit.USAGE)
+        raise fail(
+            "--members-as: only root may start processes of another user; run the agent as root, or leave the option out",
+            Exit.USAGE,
+        )
     return entry.pw_uid, entry.pw_gid

@@ -1,4 +1,4 @@
-"""A job's place in its queue and what it goes by, and what a dry run found, as people read it."""
+"""Texts on a job's place in its queue, the factors of that place, and the result of a dry run."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def place_of(reason: "JobReason") -> str:
-    """Such as ``3rd of 120 in research/vision: 2 jobs are ahead``; empty where there is no place."""
+    """Return a text such as ``3rd of 120 in research/vision: 2 jobs are ahead``; empty where there is no place."""
     if reason.position is None or reason.jobs_in_queue is None or reason.queue is None:
         return ""
     return f"{_rank(reason.position, reason.jobs_in_queue, reason.queue)}: {_ahead(reason.jobs_ahead or 0)}"
@@ -23,7 +23,7 @@ def _rank(position: int, many: int, queue: str) -> str:
 
 
 def _ordinal(number: int) -> str:
-    """Such as ``1st``, ``12th`` and ``1,023rd``."""
+    """Return an ordinal number such as ``1st``, ``12th`` and ``1,023rd``."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number:,}{ending}"
 
@@ -35,7 +35,7 @@ def _ahead(many: int) -> str:
 
 
 def print_factors(factors: "Factors") -> None:
-    """What the place goes by: the job's key inside its queue, and the turns of its queues."""
+    """Print the factors of the place: the job's sort key inside its queue, and the turns of its queues."""
     print()
     print_table(
         ["FACTOR", "VALUE"],
@@ -84,10 +84,10 @@ def _clock(moment: "datetime") -> str:
 
 
 def note_age(reason: "JobReason") -> None:
-    """How old the verdict is, and whether it still holds."""
+    """Print how old the verdict is, and whether it still holds."""
     if reason.live is False:
         stored = "" if reason.age_seconds is None else f"; this was stored {_took(reason.age_seconds)} ago"
-        note(f"no leading scheduler has answered, so its place is not known{stored}")
+        note(f"its place is unknown, as no leading scheduler answered{stored}")
     elif reason.at is not None:
         cycle = f"cycle {reason.cycle}, " if reason.cycle is not None else ""
         note(f"{'since' if reason.live else 'as of'} {cycle}{age(reason.at)}")
@@ -100,7 +100,7 @@ def _took(seconds: float) -> str:
 
 
 def print_tried(tried: "TriedJob", *, wide: bool) -> None:
-    """What would become of one job."""
+    """Print what would happen to one job."""
     print(f"{styled(clean(tried.name), 'bold')} {_held(tried)}{clean(_outcome(tried.trial))}")
     if wide and tried.trial is not None:
         print(f"  room now on {_listed(tried.trial.fits_now)}; without any run on {_listed(tried.trial.fits_empty)}")
@@ -118,7 +118,7 @@ def _held(tried: "TriedJob") -> str:
 
 def _outcome(trial: "Trial | None") -> str:
     if trial is None:
-        return "is valid; no leading scheduler has answered what would become of it"
+        return "is valid; whether it could start is unknown, as no leading scheduler answered"
     if not trial.could_run:
         return f"could never run: {_joined(trial.why, trial)}"
     if trial.starts_now:
@@ -127,7 +127,7 @@ def _outcome(trial: "Trial | None") -> str:
 
 
 def _joined(why: str, trial: "Trial") -> str:
-    """The reason with what would change it."""
+    """Return the reason, with the changes that would resolve it."""
     return f"{why} {trial.reason.advice}" if trial.reason is not None and trial.reason.advice else why
 
 

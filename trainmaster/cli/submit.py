@@ -1,4 +1,4 @@
-"""``submit``: jobs from files to the dispatcher, and the commands that come next."""
+"""``submit``: submits the jobs of files, and shows the next commands."""
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trainmaster.client.http import Client
-    from trainmaster.protocol.resource_kinds import Document
+    from trainmaster.protocol.documents import Document
 
 _HINTED = 3
 
@@ -26,25 +26,27 @@ def register(app: typer.Typer) -> None:
 
 def submit(
     ctx: typer.Context,
-    files: Annotated[list[str], typer.Argument(metavar="FILE", help="YAML or JSON with jobs; - is stdin.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="YAML or JSON file with jobs; - is stdin.")],
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replaces @NAME@ in the files.")
     ] = None,
     parameters: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Table of parameters (.csv, YAML or JSON): the file's job once for each row."
+            metavar="FILE", help="Table of parameters (.csv, YAML or JSON): submit the file's job once for each row."
         ),
     ] = None,
-    queue: Annotated[str | None, typer.Option(help="Queue of all jobs, instead of the files'.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Queue of all jobs, instead of the files' own.")] = None,
     priority_class: Annotated[
-        str | None, typer.Option(help="Priority class of all jobs, instead of the files'.")
+        str | None, typer.Option(help="Priority class of all jobs, instead of the files' own.")
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until all jobs have ended; the exit code tells how.")
+        bool, typer.Option("--wait", help="Wait until all jobs have ended; the exit code shows how.")
     ] = False,
     follow_logs: Annotated[bool, typer.Option("--follow", help="Show the job's output until it has ended.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would become of the jobs; submit none.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would happen to the jobs; submit none.")
+    ] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Submit the jobs of files, all or none."""
@@ -58,12 +60,12 @@ def submit(
 
         sets = read_table(parameters)
         if len(documents) != 1:
-            raise UsageError(f"--parameters takes one job, {' and '.join(files)} have {len(documents)}")
+            raise UsageError(f"--parameters needs exactly one job, {' and '.join(files)} have {len(documents)}")
     many = len(documents) if sets is None else len(sets)
     if dry_run and (wait or follow_logs or sets is not None):
-        raise UsageError("--dry-run goes with neither --wait, --follow nor --parameters")
+        raise UsageError("--dry-run cannot be combined with --wait, --follow or --parameters")
     if follow_logs and many > 1:
-        raise UsageError(f"--follow takes one job, these are {many}; use --wait")
+        raise UsageError(f"--follow needs exactly one job, these are {many}; use --wait")
     with config.connect(ctx) as client:
         if dry_run:
             raise typer.Exit(_try_out(client, documents, _overrides(queue, priority_class), output))
@@ -79,7 +81,7 @@ def submit(
 
 
 def check_kinds(documents: "list[Document]") -> None:
-    """Raise ProblemError when a document is no job."""
+    """Raise ProblemError when a document is not a job."""
     from trainmaster.protocol.errors import Code, Mistake, ProblemError
 
     mistakes = tuple(
@@ -105,7 +107,7 @@ def send(
     overrides: dict[str, Any],
     sets: "Sequence[Mapping[str, Any]] | None" = None,
 ) -> list[str]:
-    """Submit; the ids. Raises ProblemError with the place of each mistake."""
+    """Submit the jobs; return their ids. Raises ProblemError with the place of each mistake."""
     with _told_by_place(documents):
         if sets is not None:
             return client.submit_parameters(documents[0].value | overrides, sets)
@@ -114,7 +116,7 @@ def send(
 
 @contextmanager
 def _told_by_place(documents: "list[Document]") -> "Iterator[None]":
-    """Let a refusal tell mistakes by file and document."""
+    """Make a refusal name mistakes by file and document."""
     from trainmaster.cli.documents import with_places
     from trainmaster.protocol.errors import ProblemError
 
@@ -125,7 +127,7 @@ def _told_by_place(documents: "list[Document]") -> "Iterator[None]":
 
 
 def _try_out(client: "Client", documents: "list[Document]", overrides: dict[str, Any], output: Format) -> Exit:
-    """Print what would become of each job; the exit code tells whether all of them could run."""
+    """Print what would happen to each job; return the exit code, which shows whether all could run."""
     with _told_by_place(documents):
         tried = client.dry_run([document.value | overrides for document in documents])
     if output.is_data:
@@ -139,11 +141,11 @@ def _try_out(client: "Client", documents: "list[Document]", overrides: dict[str,
 
 
 def show_ids(ids: list[str]) -> None:
-    """The ids on stdout, one a line; what to do with them on stderr."""
+    """Print the ids on stdout, one a line; on stderr, the next commands."""
     if len(ids) > _HINTED:
         for job in ids:
             print(job)
-        note(f"{len(ids)} jobs; for each of them, as for the first:")
+        note(f"{len(ids)} jobs; these commands work for each of them:")
         next_commands(ids[0])
         return
     for job in ids:

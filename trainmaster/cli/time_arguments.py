@@ -1,4 +1,4 @@
-"""Moments as people say them: dates, times, or so long ago."""
+"""Parsing of moments: dates, times, or durations ago."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,7 +6,7 @@ import typer
 
 
 def moment_of(text: str, reference: datetime, option: str) -> datetime:
-    """A date or time in UTC, or a duration before ``reference``."""
+    """Return a date or time in UTC, or the moment a duration before ``reference``."""
     from trainmaster.protocol.durations import parse_duration
 
     try:

@@ -1,4 +1,4 @@
-"""``usage`` and ``price-books``: what was used, what it cost, and by which prices."""
+"""``usage``: what was used, and what it cost."""
 
 import csv
 import shutil
@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainmaster.cli import config
-from trainmaster.cli.output import Format, OutputOption, data_of, note, now, print_data, print_table
+from trainmaster.cli.output import Format, data_of, note, now, print_data, print_table
 from trainmaster.cli.time_arguments import moment_of
 
 if TYPE_CHECKING:
     from trainmaster.protocol.usage import Per, UsageAnswer, UsageRow
 
-price_books_app = typer.Typer(help="List and remove price books.")
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 _LEAST_BAR, _MOST_LABEL = 10, 40
@@ -26,7 +25,6 @@ _LEAST_BAR, _MOST_LABEL = 10, 40
 
 def register(app: typer.Typer) -> None:
     app.command()(usage)
-    app.add_typer(price_books_app, name="price-books")
 
 
 class UsageFormat(StrEnum):
@@ -46,20 +44,22 @@ class Split(StrEnum):
 
 def usage(
     ctx: typer.Context,
-    since: Annotated[str, typer.Option(help="A date, a time, or so long ago, such as 12h or 7d.")] = "30d",
-    until: Annotated[str | None, typer.Option(help="The same; now unless told otherwise.", show_default=False)] = None,
+    since: Annotated[str, typer.Option(help="Start: a date, a time, or a duration ago, such as 12h or 7d.")] = "30d",
+    until: Annotated[
+        str | None, typer.Option(help="End, written in the same way; now by default.", show_default=False)
+    ] = None,
     by: Annotated[
         list[str] | None,
         typer.Option(
-            help="Told apart by: queue, user, cluster, kind, label:KEY. Repeatable, or with commas; queue unless told otherwise.",
+            help="Group by queue (the default), user, cluster, kind or label:KEY. May be repeated, or a list with commas.",
             show_default=False,
         ),
     ] = None,
     per: Annotated[Split, typer.Option(help="Split by hour, day or month, in UTC.")] = Split.ALL,
     queue: Annotated[str | None, typer.Option(help="Only of this queue and all below it.", show_default=False)] = None,
-    output: Annotated[UsageFormat, typer.Option("-o", "--output", help="How it is written.")] = UsageFormat.TABLE,
+    output: Annotated[UsageFormat, typer.Option("-o", "--output", help="Output format.")] = UsageFormat.TABLE,
 ) -> None:
-    """What was used and what it cost: core-hours, GiB-hours of memory, device-hours, money. Runs at work count until now."""
+    """Show used resources and their cost: core-hours, GiB-hours of memory, device-hours, money. Running jobs count until now."""
     moment = now()
     begin, end = moment_of(since, moment, "--since"), moment if until is None else moment_of(until, moment, "--until")
     dimensions = _dimensions(by)
@@ -100,14 +100,14 @@ def _begin(row: "UsageRow", split: "Per") -> str:
 
 
 def money(amount: Decimal, currency: str = "") -> str:
-    """To the cent; less than a cent is not hidden."""
+    """Return an amount to the cent; one of less than a cent is not shown as 0."""
     cent = Decimal("0.01")
     text = f"{amount:,.2f}" if amount == 0 or amount >= cent else f"{amount.normalize():f}"
     return f"{text} {currency}".rstrip()
 
 
 def _hours(amount: float) -> str:
-    """Three digits that count, for little and for much."""
+    """Return an amount with three significant digits."""
     return f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
 
 
@@ -123,7 +123,7 @@ def _print_table(found: "UsageAnswer", dimensions: Sequence[str], split: "Per") 
         names = ["total", *("" for _ in columns[:-6])] if len(columns) > 5 else []
         rows.append([*names, *_amounts(found.total)])
     print_table(columns, rows)
-    note(f"{_text(found.begin)} to {_text(found.end)} UTC; an estimate from the price books, runs at work included")
+    note(f"{_text(found.begin)} to {_text(found.end)} UTC; an estimate from the price books, including running jobs")
 
 
 def _row(row: "UsageRow", dimensions: Sequence[str], split: "Per") -> list[object]:
@@ -147,7 +147,7 @@ def _print_csv(found: "UsageAnswer", dimensions: Sequence[str]) -> None:
 
 
 def _print_chart(found: "UsageAnswer", split: "Per") -> None:
-    """A bar for each row: what it cost or, where nothing costs anything, core-hours."""
+    """Print a bar for each row: its cost or, where nothing costs anything, its core-hours."""
     is_free = found.total.cost == 0
     values = [row.cpu if is_free else float(row.cost) for row in found.rows]
     labels = []
@@ -166,39 +166,3 @@ def _bar(part: float, width: int) -> str:
     eighths = round(part * width * 8)
     whole, rest = divmod(eighths, 8)
     return _BLOCKS[8] * whole + (_BLOCKS[rest] if rest else "")
-
-
-@price_books_app.callback(invoke_without_command=True)
-def price_books(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """List price books; with a sub-command, remove one. They are made with: trainmaster apply -f FILE"""
-    if ctx.invoked_subcommand is not None:
-        return
-    with config.connect(ctx) as client:
-        found = client.objects("PriceBook")
-        clusters = client.objects("Cluster")
-    if output.is_data:
-        print_data(found, output)
-        return
-    if not found:
-        note("there is no price book; an admin makes one with: trainmaster apply -f FILE")
-        return
-    rows = [_book_row(book, clusters) for book in found]
-    print_table(["NAME", "CORE-HOUR", "GIB-HOUR", "DEVICE-HOUR", "SPOT", "CLUSTERS"], rows)
-
-
-def _book_row(book: dict[str, Any], clusters: Sequence[dict[str, Any]]) -> list[object]:
-    prices, spot = book["onDemand"], book.get("spot")
-    devices = ", ".join(f"{name} {price}" for name, price in prices["devices"].items()) or "-"
-    users = ", ".join(cluster["name"] for cluster in clusters if cluster.get("priceBook") == book["name"]) or "-"
-    return [
-        *(book["name"], prices.get("cpu") or "-", prices.get("memory") or "-", devices),
-        *("yes" if spot else "-", users),
-    ]
-
-
-@price_books_app.command()
-def remove(ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)]) -> None:
-    """Remove a price book that no cluster names."""
-    with config.connect(ctx) as client:
-        client.delete("PriceBook", name)
-    print(f"{name}  removed")

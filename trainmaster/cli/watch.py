@@ -1,4 +1,4 @@
-"""``watch``, ``wait`` and ``logs``: staying with jobs. Ctrl-C only stops looking, never the job."""
+"""``watch``, ``wait`` and ``logs``: following jobs. Ctrl-C ends the command, never the job."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def watch(ctx: typer.Context, job: Annotated[str, typer.Argument(metavar="ID")]) -> None:
-    """Show a job's transitions live. Exits with the job's own code; Ctrl-C only stops looking."""
+    """Show a job's transitions live. Exits with the job's own code; Ctrl-C ends only this command."""
     with config.connect(ctx) as client, detaching(f"watch {job}"):
         raise typer.Exit(watch_to_end(client, job))
 
@@ -34,7 +34,7 @@ def wait(
     jobs: Annotated[list[str], typer.Argument(metavar="ID")],
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Wait no longer than this, such as 10m.")] = None,
 ) -> None:
-    """Wait until jobs have ended. The exit code tells how; that of the worst job counts."""
+    """Wait until jobs have ended. The exit code is that of the worst job."""
     seconds = None if timeout is None else seconds_of(timeout)
     with config.connect(ctx) as client:
         raise typer.Exit(wait_all(client, jobs, seconds))
@@ -43,21 +43,23 @@ def wait(
 def logs(
     ctx: typer.Context,
     job: Annotated[str, typer.Argument(metavar="ID")],
-    follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Show more as it comes, until the job has ended.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Show new output until the job has ended.")] = False,
     role: Annotated[str | None, typer.Option(help="Only members of this role.")] = None,
     index: Annotated[int | None, typer.Option(min=0, help="Only the member with this index.")] = None,
-    attempt: Annotated[int | None, typer.Option(min=1, help="Of this run; else of the newest.")] = None,
-    tail: Annotated[int, typer.Option(min=0, metavar="BYTES", help="How much of what is there, per member.")] = 65_536,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Only of the run with this number; the newest by default.")
+    ] = None,
+    tail: Annotated[
+        int, typer.Option(min=0, metavar="BYTES", help="Bytes of existing output to show, per member.")
+    ] = 65_536,
 ) -> None:
-    """Show the output of a job. Members are told apart by a prefix, wherever they run."""
+    """Show the output of a job. Prefixes name the members, wherever they run."""
     with config.connect(ctx) as client, detaching(f"logs -f {job}"):
         show_logs(client, job, follow=follow, role=role, index=index, attempt=attempt, tail=tail)
 
 
 def seconds_of(text: str) -> float:
-    """What ``--timeout`` means. Raises UsageError."""
+    """Parse ``--timeout``. Raises UsageError."""
     from trainmaster.protocol.durations import parse_duration
 
     try:
@@ -68,7 +70,7 @@ def seconds_of(text: str) -> float:
 
 @contextmanager
 def detaching(again: str) -> Iterator[None]:
-    """Ctrl-C says how to come back and exits with the code for a job that has not ended."""
+    """Print on Ctrl-C how to come back, and exit with the code for a job that has not ended."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -78,7 +80,7 @@ def detaching(again: str) -> Iterator[None]:
 
 
 def exit_for(job: "JobView") -> Exit:
-    """The exit code that tells how a job stands."""
+    """Return the exit code for a job's state."""
     from trainmaster.protocol.states import JobState
 
     codes = {
@@ -108,7 +110,7 @@ def _outcome(client: "Client", job: str) -> Exit:
 
 
 def wait_all(client: "Client", jobs: Sequence[str], seconds: float | None) -> int:
-    """Wait for each of the jobs and say how it ended; the worst code."""
+    """Wait for each job and print how it ended; return the worst exit code."""
     from trainmaster.protocol.errors import ProblemError
 
     ends = None if seconds is None else time.monotonic() + seconds
@@ -133,7 +135,7 @@ def _tell_state(job: "JobView") -> None:
 
 
 def follow_to_end(client: "Client", job: str) -> Exit:
-    """Show a job's output until it has ended; its exit code."""
+    """Show a job's output until it has ended; return its exit code."""
     with detaching(f"logs -f {job}"):
         show_logs(client, job, follow=True)
         code = wait_all(client, [job], None)
@@ -161,7 +163,7 @@ def show_logs(
             if isinstance(piece, LogPiece):
                 if piece.missed:
                     printer.finish()
-                    note(f"{piece.missed} bytes of {piece.role}-{piece.index} were not kept")
+                    note(f"{piece.missed} bytes of output of {piece.role}-{piece.index} are lost")
                 printer.write(f"{piece.role}-{piece.index}", piece.data)
             else:
                 printer.finish()
@@ -171,13 +173,13 @@ def show_logs(
 
 
 def _members(job: "JobView", role: str | None, index: int | None) -> int:
-    """How many members' output is shown."""
+    """Return the number of members whose output is shown."""
     roles = [item for item in (job.spec or {}).get("roles", []) if role in (None, item["name"])]
     return sum(1 if index is not None else int(item.get("replicas", 1)) for item in roles)
 
 
 def _check_member(job: "JobView", role: str | None, index: int | None) -> None:
-    """Raise ProblemError when the job has no such member: its log would be empty for ever."""
+    """Raise ProblemError when the job has no such member: its log would stay empty for ever."""
     from trainmaster.protocol.errors import Code, ProblemError
 
     sizes = {item["name"]: int(item.get("replicas", 1)) for item in (job.spec or {}).get("roles", [])}

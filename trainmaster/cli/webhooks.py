@@ -1,4 +1,4 @@
-"""``webhooks``: secrets that sign messages to webhooks, and messages that were given up."""
+"""``webhooks``: secrets that sign webhook messages, and messages that could not be delivered."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     from trainmaster.client.http import Client
     from trainmaster.protocol.answers import DeadLetter, WebhookSecrets
 
-webhooks_app = typer.Typer(
-    help="Secrets of webhooks; messages that were given up: list them, try them again or drop them."
-)
+webhooks_app = typer.Typer(help="Show and rotate webhook secrets; list, retry or drop undelivered messages.")
 
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID...", min=1, show_default=False)]
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False)]
-EveryOne = Annotated[bool, typer.Option("--all", help="All that you may see.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+EveryOne = Annotated[bool, typer.Option("--all", help="All messages that you may see.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -33,10 +31,10 @@ def register(app: typer.Typer) -> None:
 @webhooks_app.callback(invoke_without_command=True)
 def webhooks(
     ctx: typer.Context,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most, the newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="The most messages to show, the newest first.")] = 50,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """List webhook messages that were given up; with a sub-command, try them again or drop them."""
+    """List webhook messages that could not be delivered; with a sub-command, retry or drop them."""
     if ctx.invoked_subcommand is not None:
         return
     with config.connect(ctx) as client:
@@ -45,7 +43,7 @@ def webhooks(
         print_data([data_of(letter) for letter in found], output)
         return
     if not found:
-        note("no webhook message was given up")
+        note("no undelivered webhook message")
         return
     wide = output is Format.WIDE
     columns = ["ID", "JOB", "STATES", "ATTEMPTS", "GIVEN UP", "ERROR", *(["QUEUE", "URL"] if wide else [])]
@@ -61,7 +59,7 @@ def _row(letter: "DeadLetter", moment: "datetime", *, wide: bool) -> list[object
 
 @webhooks_app.command()
 def secret(ctx: typer.Context, queue: QueueName, output: OutputOption = Format.TABLE) -> None:
-    """Print what signs messages of a queue's jobs: for their receivers, and nobody else."""
+    """Print the secret that signs messages about a queue's jobs: only for their receivers."""
     with config.connect(ctx) as client:
         _print_secrets(client.webhook_secrets(queue), output)
 
@@ -70,29 +68,29 @@ def secret(ctx: typer.Context, queue: QueueName, output: OutputOption = Format.T
 def rotate(
     ctx: typer.Context,
     queue: QueueName,
-    overlap: Annotated[str, typer.Option(metavar="TIME", help="How long the secret before signs as well.")] = "1d",
+    overlap: Annotated[str, typer.Option(metavar="TIME", help="How long the previous secret stays valid.")] = "1d",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Give a queue another secret and print it; the one before signs as well for a while."""
+    """Replace a queue's webhook secret and print the new one; the previous one stays valid for a while."""
     with config.connect(ctx) as client:
         _print_secrets(client.rotate_webhook_secret(queue, overlap=overlap), output)
 
 
 def _print_secrets(found: "WebhookSecrets", output: Format) -> None:
-    """Print the current secrets, one a line; on stderr, that the ones before count for a while."""
+    """Print the current secrets, one a line; on stderr, until when the previous ones are valid."""
     if output.is_data:
         print_data(data_of(found), output)
         return
     print("\n".join(found.secrets))
     if found.previous_until is not None:
         note(
-            f"messages are signed with the secret before as well until {found.previous_until.astimezone():%Y-%m-%d %H:%M}"
+            f"messages are also signed with the previous secret until {found.previous_until.astimezone():%Y-%m-%d %H:%M}"
         )
 
 
 @webhooks_app.command()
 def retry(ctx: typer.Context, ids: Ids = None, every: EveryOne = False, yes: Yes = False) -> None:
-    """Try messages again, as often and as long as new ones."""
+    """Try to deliver messages again, as often and as long as new ones."""
     with config.connect(ctx) as client:
         for letter in _chosen(client, ids, every=every, yes=yes, what="tried again"):
             client.retry_dead_letter(letter)
@@ -101,7 +99,7 @@ def retry(ctx: typer.Context, ids: Ids = None, every: EveryOne = False, yes: Yes
 
 @webhooks_app.command()
 def drop(ctx: typer.Context, ids: Ids = None, every: EveryOne = False, yes: Yes = False) -> None:
-    """Forget messages."""
+    """Delete undelivered messages."""
     with config.connect(ctx) as client:
         for letter in _chosen(client, ids, every=every, yes=yes, what="dropped"):
             client.drop_dead_letter(letter)
@@ -109,12 +107,12 @@ def drop(ctx: typer.Context, ids: Ids = None, every: EveryOne = False, yes: Yes 
 
 
 def _chosen(client: "Client", ids: list[int] | None, *, every: bool, yes: bool, what: str) -> list[int]:
-    """The messages that are meant. Raises UsageError when it is not said."""
+    """Return the chosen messages. Raises UsageError when none are named."""
     if bool(ids) == every:
         raise UsageError("name messages by their ID, or all of them with --all")
     if ids:
         return ids
     found = [letter.id for letter in client.dead_letters()]
-    if found and not agreed(f"{len(found)} messages will be {what}. Go on?", yes=yes):
+    if found and not agreed(f"{len(found)} messages will be {what}. Continue?", yes=yes):
         return []
     return found

@@ -1,4 +1,4 @@
-"""The client: one sans-I/O core (``core``, ``calls``, ``streams``, ``steps``, ``verbs``) and thin shells that do its steps.
+"""The client: one sans-I/O core (``core``, ``calls``, ``streams``, ``steps``, ``verbs``) and thin shells that perform its steps.
 
 ``http.Client`` blocks, ``async_http.AsyncClient`` awaits, ``aio.AgentClient`` is for agents.
 

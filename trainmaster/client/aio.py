@@ -1,4 +1,4 @@
-"""The three calls of the agent protocol, asynchronous. No retries: the agent's loop decides what a failure means."""
+"""The three calls of the agent protocol, asynchronous. No retries: the agent's loop decides how to handle a failure."""
 
 from typing import Self
 
@@ -19,16 +19,16 @@ class AgentClient:
         self._transport = AsyncTransport(url, key, transport=transport)
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
-        """State what this agent holds; renews the session lease."""
+        """Report the agent's state; renew the session lease."""
         return core.read_model(await self._transport.send(calls.agent_sync(request), _ANSWER_SECONDS), SyncAnswer)
 
     async def desired(self, session: str, after: int, wait: float) -> DesiredAnswer:
-        """What changed after a version, waited for at most ``wait`` seconds."""
+        """Return the changes after version ``after``; waits for one at most ``wait`` seconds."""
         request = calls.agent_desired(session, after, wait)
         return core.read_model(await self._transport.send(request, wait + _BEYOND_WAIT_SECONDS), DesiredAnswer)
 
     async def push(self, stream: str, body: StreamPush) -> None:
-        """Output for a follower, or the tail that is kept with a run."""
+        """Push output for a follower, or the tail that is stored with a run."""
         core.check(await self._transport.send(calls.agent_push(stream, body), _ANSWER_SECONDS))
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Does the steps of calls and streams on an event loop, over one pool of connections."""
+"""Performs the steps of calls and streams on an event loop, over one connection pool."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -15,7 +15,7 @@ from trainmaster.protocol.errors import TrainmasterError
 
 
 class AsyncTransport:
-    """Raises what the steps raise, and ClosedError after ``aclose``."""
+    """Raises the errors of the steps, and ClosedError after ``aclose``."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class AsyncTransport:
         await self._http.aclose()
 
     async def send(self, request: Request, seconds: float) -> Response:
-        """One try, whatever it brings. Raises UnreachableError."""
+        """Send a request once and return the response, whatever its status. Raises UnreachableError."""
         with wire.mapped_errors(self.url):
             return wire.to_response(await self._http.send(wire.build(self._http, request, seconds)))
 
     async def run(self, steps: Telling[Any, Value]) -> Value:
-        """The value in the end; what is told on the way is dropped."""
+        """Run the steps and return their value; items they yield on the way are dropped."""
         course = Course(steps)
         async with aclosing(self._walk(course)) as told:
             async for _ in told:
@@ -53,7 +53,7 @@ class AsyncTransport:
         return course.value
 
     def iterate(self, steps: Telling[Item, object]) -> AsyncGenerator[Item, None]:
-        """What is told."""
+        """Run the steps and yield their items."""
         return self._walk(Course(steps))
 
     async def _walk(self, course: Course[Item, Any]) -> AsyncGenerator[Item, None]:
@@ -85,7 +85,7 @@ class AsyncTransport:
 
 
 class _Line:
-    """At most one open stream."""
+    """Holds at most one open stream."""
 
     def __init__(self, http: httpx.AsyncClient, url: str) -> None:
         self._http = http

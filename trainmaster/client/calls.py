@@ -1,4 +1,4 @@
-"""The API's calls as request values. Pure; the answers' shapes are in ``values.py``."""
+"""The API's calls as request values. Pure; ``values.py`` has the filters."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -11,27 +11,16 @@ from trainmaster.client.values import JobFilter
 from trainmaster.protocol.agent import StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster.protocol.resource_kinds import Kind
+from trainmaster.protocol.resource_kinds import KINDS, QUEUE, Kind
 from trainmaster.protocol.simulations import SimulationSpec
 from trainmaster.protocol.tenants import JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per
 
 Action = Literal["cancel", "suspend", "resume", "retry"]
 
-COLLECTIONS: Mapping[Kind, tuple[str, str]] = {
-    "Queue": ("/v1/queues", "queues"),
-    "PriorityClass": ("/v1/priority-classes", "priorityClasses"),
-    "PriceBook": ("/v1/price-books", "priceBooks"),
-    "Cluster": ("/v1/clusters", "clusters"),
-    "Dataset": ("/v1/datasets", "datasets"),
-    "BurstPolicy": ("/v1/burst-policies", "burstPolicies"),
-    "Reservation": ("/v1/reservations", "reservations"),
-}
-"""Address of each kind, and the field that holds the list there."""
-
 
 def job_path(job: str, sub: str = "") -> str:
-    """The address of a job. Raises ProblemError BAD_ID for text that would be another address."""
+    """Return the path of a job. Raises ProblemError BAD_ID for text that would change the path."""
     if job.strip(".") == "":
         raise ProblemError(Code.BAD_ID, f"{job!r} is not a job id; a job id looks like bert-7k2p9xq")
     return f"/v1/jobs/{quote(job, safe='')}{sub}"
@@ -40,7 +29,7 @@ def job_path(job: str, sub: str = "") -> str:
 Spec = Mapping[str, Any] | JobSpec
 """A job's specification: as in YAML and JSON, or as a model."""
 Parameters = Mapping[str, str | int | float | bool]
-"""What the places ``${name}`` of a specification are replaced by, for one job."""
+"""Values for the placeholders ``${name}`` of a specification, for one job."""
 
 
 def submit(specs: Sequence[Spec], idempotency_key: str | None = None) -> Request:
@@ -48,7 +37,7 @@ def submit(specs: Sequence[Spec], idempotency_key: str | None = None) -> Request
 
 
 def submit_parameters(spec: Spec, parameters: Iterable[Parameters], idempotency_key: str | None = None) -> Request:
-    """One specification with a table of parameter sets."""
+    """Submit one specification with a table of parameter sets."""
     body = {"job": _plain(spec), "parameters": [dict(row) for row in parameters]}
     return core.post("/v1/jobs", body, idempotency_key)
 
@@ -95,11 +84,11 @@ def bulk_change(wanted: JobFilter, fields: Mapping[str, Any], *, dry_run: bool) 
 
 
 def list_objects(kind: Kind) -> Request:
-    return core.get(COLLECTIONS[kind][0])
+    return core.get(KINDS[kind].address)
 
 
 def queues(*, usage: bool) -> Request:
-    return core.get(COLLECTIONS["Queue"][0], (("usage", "true" if usage else None),))
+    return core.get(QUEUE.address, (("usage", "true" if usage else None),))
 
 
 def usage(begin: datetime, end: datetime, per: Per, by: Sequence[str], queue: str | None) -> Request:
@@ -141,54 +130,54 @@ def remove_simulation(simulation: int) -> Request:
 
 
 def put_object(kind: Kind, name: str, body: Mapping[str, Any]) -> Request:
-    return core.put(f"{COLLECTIONS[kind][0]}/{quote(name)}", dict(body))
+    return core.put(f"{KINDS[kind].address}/{quote(name)}", dict(body))
 
 
 def delete_object(kind: Kind, name: str) -> Request:
-    return core.delete(f"{COLLECTIONS[kind][0]}/{quote(name)}")
+    return core.delete(f"{KINDS[kind].address}/{quote(name)}")
 
 
 def cordon(cluster: str, *, on: bool) -> Request:
-    return core.post(_cluster_path(cluster, "/cordon" if on else "/uncordon"), None)
+    return core.post(cluster_path(cluster, "/cordon" if on else "/uncordon"), None)
 
 
-def _cluster_path(cluster: str, sub: str = "") -> str:
+def cluster_path(cluster: str, sub: str = "") -> str:
     return f"/v1/clusters/{quote(cluster, safe='')}{sub}"
 
 
 def show_cluster(cluster: str) -> Request:
-    return core.get(_cluster_path(cluster))
+    return core.get(cluster_path(cluster))
 
 
 def join_cluster(spec: JoinSpec) -> Request:
-    """Not repeatable: the API keeps no answer with a secret in it."""
-    return core.post_once(_cluster_path(spec.name, "/join"), spec.to_wire())
+    """Make a cluster's agent key. Not repeatable: the API caches no answer with a secret."""
+    return core.post_once(cluster_path(spec.name, "/join"), spec.to_wire())
 
 
 def rotate_cluster_key(cluster: str, *, revoke_old: bool) -> Request:
-    """Not repeatable: the API keeps no answer with a secret in it."""
-    return core.post_once(_cluster_path(cluster, "/rotate"), {"revokeOld": revoke_old})
+    """Make another key for a cluster's agent. Not repeatable: the API caches no answer with a secret."""
+    return core.post_once(cluster_path(cluster, "/rotate"), {"revokeOld": revoke_old})
 
 
 def drain_cluster(cluster: str, *, let_finish: bool) -> Request:
-    return core.post(_cluster_path(cluster, "/drain"), {"letFinish": let_finish})
+    return core.post(cluster_path(cluster, "/drain"), {"letFinish": let_finish})
 
 
 def quarantined_runs(cluster: str) -> Request:
-    return core.get(_cluster_path(cluster, "/quarantined-runs"))
+    return core.get(cluster_path(cluster, "/quarantined-runs"))
 
 
 def stop_quarantined(cluster: str, runs: Sequence[str]) -> Request:
-    return core.post(_cluster_path(cluster, "/stop-quarantined"), {"runs": list(runs)})
+    return core.post(cluster_path(cluster, "/stop-quarantined"), {"runs": list(runs)})
 
 
 def declare_lost(cluster: str, *, force: bool, orphans: bool) -> Request:
     body = {"force": force} | ({"orphans": True} if orphans else {})
-    return core.post(_cluster_path(cluster, "/declare-lost"), body)
+    return core.post(cluster_path(cluster, "/declare-lost"), body)
 
 
 def remove_cluster(cluster: str, *, force: bool) -> Request:
-    return core.delete(_cluster_path(cluster), (("force", "true" if force else None),))
+    return core.delete(cluster_path(cluster), (("force", "true" if force else None),))
 
 
 def list_keys() -> Request:
@@ -196,7 +185,7 @@ def list_keys() -> Request:
 
 
 def make_key(spec: KeySpec) -> Request:
-    """Not repeatable: the API keeps no answer with a secret in it."""
+    """Make an API key. Not repeatable: the API caches no answer with a secret."""
     return core.post_once("/v1/keys", spec.to_wire())
 
 
@@ -213,7 +202,7 @@ def webhook_secrets(queue: str) -> Request:
 
 
 def rotate_webhook_secret(queue: str, overlap: str) -> Request:
-    """Not repeatable: the API keeps no answer with a secret in it."""
+    """Replace a queue's secret. Not repeatable: the API caches no answer with a secret."""
     return core.post_once(f"/v1/webhooks/secrets/{quote(queue)}/rotate", {"overlap": overlap})
 
 

@@ -1,6 +1,6 @@
-"""Which dispatcher is meant, and with which API key: what was given, else the environment, else a file.
+"""The dispatcher's address and the API key: given ones, else the environment, else a file.
 
-Imports little, for the command line reads it at each start.
+Imports little, because the command line reads it at each start.
 """
 
 import os
@@ -20,7 +20,7 @@ KEY_VARIABLE = "TRAINMASTER_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A dispatcher's address and the key to use there."""
+    """A dispatcher's address and its key."""
 
     url: str
     key: str
@@ -33,9 +33,9 @@ def config_path() -> Path:
 
 
 def load(url: str | None = None, key: str | None = None, *, given_as: tuple[str, str] = ("url=", "key=")) -> Context:
-    """The context in use. Raises ConfigurationError that says what is missing; ``given_as`` is how a caller gives the two.
+    """Return the context in use. Raises ConfigurationError; ``given_as`` names the two arguments in its message.
 
-    The file's key goes to the file's own address only, so that another address never gets to see it.
+    The file's key is sent only to the file's own address, so that another address never sees it.
     """
     path = config_path()
     url, key = url or os.environ.get(URL_VARIABLE), key or os.environ.get(KEY_VARIABLE)
@@ -52,7 +52,7 @@ def load(url: str | None = None, key: str | None = None, *, given_as: tuple[str,
 def _checked_url(url: str, given_as: str) -> str:
     if not url:
         raise _wrong(
-            f"no dispatcher is named: give {given_as} or {URL_VARIABLE}, "
+            f"no dispatcher is configured: give {given_as} or {URL_VARIABLE}, "
             f"put 'url' and 'key' into {config_path()}, or start one here with: trainmaster up"
         )
     parts = urlsplit(url)
@@ -84,12 +84,12 @@ def _wrong(text: str) -> "ConfigurationError":
 
 
 def write_context(url: str, key: str) -> None:
-    """Make this dispatcher the one that commands and scripts use. The file is for its owner only, and never half written."""
+    """Make this dispatcher the default of commands and scripts. The file is private to its owner and written atomically."""
     import yaml
 
     path = config_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".config-")  # made with mode 0600
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".config-")  # created with mode 0600
     try:
         with os.fdopen(handle, "w") as file:
             yaml.safe_dump({"url": url, "key": key}, file, sort_keys=False)

@@ -1,6 +1,6 @@
-"""The sans-I/O core of the client: requests and answers as values, and which failures are worth another try.
+"""The sans-I/O core of the client: requests and responses as values, and the rules of retries.
 
-Knows HTTP's words and the API's errors; must not open a connection, sleep or read the clock. The transports in
+Knows HTTP and the API's errors; must not open a connection, sleep or read the clock. The transports in
 ``transport.py`` and ``async_transport.py`` do that and nothing else.
 """
 
@@ -25,7 +25,7 @@ Query = Iterable[tuple[str, str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be sent. ``repeatable``: sending it twice does what sending it once does."""
+    """A request. ``repeatable``: sending it twice has the same effect as sending it once."""
 
     method: str
     path: str
@@ -37,7 +37,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What came back. ``headers`` has lower-case names."""
+    """A response. ``headers`` has lower-case names."""
 
     status: int
     headers: Mapping[str, str]
@@ -45,7 +45,7 @@ class Response:
 
 
 def to_json(value: Any) -> bytes:
-    """``value`` as a body. Raises ProblemError MALFORMED_BODY for what JSON cannot hold."""
+    """Encode ``value`` as a body. Raises ProblemError MALFORMED_BODY for values that JSON cannot hold."""
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     except TypeError as error:
@@ -53,29 +53,29 @@ def to_json(value: Any) -> bytes:
 
 
 def get(path: str, query: Query = (), *, accept: str = "application/json", headers: Mapping[str, str] = {}) -> Request:
-    """A GET; conditions whose value is None are left out."""
+    """Return a GET request; query parameters of value None are left out."""
     given = tuple((name, value) for name, value in query if value is not None)
     return Request("GET", path, given, {"Accept": accept, **headers})
 
 
 def post(path: str, value: Any, idempotency_key: str | None = None) -> Request:
-    """A POST with an idempotency key, if none is given one of its own: as long as this very value is sent, it is done once."""
+    """Return a POST with an idempotency key, made up unless given: however often this request is sent, it takes effect once."""
     body = b"" if value is None else to_json(value)
     return Request("POST", path, (), _json_headers() | {"Idempotency-Key": idempotency_key or uuid4().hex}, body)
 
 
 def post_once(path: str, value: Any) -> Request:
-    """A POST that takes no idempotency key and is therefore never repeated."""
+    """Return a POST without an idempotency key, which is therefore never repeated."""
     return Request("POST", path, (), _json_headers(), to_json(value), repeatable=False)
 
 
 def ask(path: str, value: Any, **query: str) -> Request:
-    """A POST that changes nothing."""
+    """Return a POST that changes nothing."""
     return Request("POST", path, tuple(query.items()), _json_headers(), to_json(value))
 
 
 def post_state(path: str, model: BaseModel) -> Request:
-    """A POST that states what is, so that repeating it changes nothing."""
+    """Return a POST that states the current state, so that repeating it changes nothing."""
     return Request("POST", path, (), _json_headers(), model.model_dump_json(by_alias=True).encode())
 
 
@@ -97,7 +97,7 @@ def _json_headers() -> dict[str, str]:
 
 
 def read_value(response: Response) -> Any:
-    """The JSON value of an answer. Raises ProblemError, or UnreachableError when no dispatcher has answered."""
+    """Return a response's JSON value. Raises ProblemError, or UnreachableError when the responder is not a dispatcher."""
     check(response)
     if not response.body:
         return None
@@ -108,7 +108,7 @@ def read_value(response: Response) -> Any:
 
 
 def read_model(response: Response, model: type[Model]) -> Model:
-    """The answer as a model. Raises as ``read_value`` does."""
+    """Parse a response as a model. Raises as ``read_value`` does."""
     check(response)
     try:
         return model.model_validate_json(response.body)
@@ -117,13 +117,13 @@ def read_model(response: Response, model: type[Model]) -> Model:
 
 
 def check(response: Response) -> None:
-    """Raise what an answer that is no success says."""
+    """Raise the error of a response that is not a success."""
     if not 200 <= response.status < 300:
         raise read_error(response)
 
 
 def read_error(response: Response) -> TrainmasterError:
-    """The error of an answer: a problem, or that something else than a dispatcher has answered."""
+    """Return a response's error: a problem, or that the responder is not a dispatcher."""
     if "problem+json" in response.headers.get("content-type", ""):
         try:
             value = orjson.loads(response.body)
@@ -132,7 +132,7 @@ def read_error(response: Response) -> TrainmasterError:
         if isinstance(value, dict):
             return read_problem(value, response.status, response.headers.get("retry-after"))
     if location := response.headers.get("location"):
-        return AddressError(f"the address redirects to {location}; use that one")
+        return AddressError(f"the address redirects to {location}; use that one as the dispatcher's address")
     return _stranger(response)
 
 
@@ -149,13 +149,13 @@ _BY_STATUS = {
     429: Code.QUEUE_FULL,
     503: Code.TOO_BUSY,
 }
-"""What stands for a code that a newer dispatcher has and this client does not know."""
+"""Replacement for a code of a newer dispatcher that this client does not know."""
 
 _KNOWN_FIELDS = frozenset(("type", "title", "status", "code", "detail", "instance", "mistakes"))
 
 
 def read_problem(value: Mapping[str, Any], status: int | None = None, retry_after: str | None = None) -> ProblemError:
-    """An RFC 9457 object as the error it was made from."""
+    """Parse an RFC 9457 object into the error it was made from."""
     status = status or int(value.get("status") or 500)
     try:
         code = Code(str(value.get("code")))
@@ -172,7 +172,7 @@ def read_problem(value: Mapping[str, Any], status: int | None = None, retry_afte
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """``Retry-After`` in seconds; the form with a date is not used here."""
+    """Return ``Retry-After`` in seconds; the API does not use the form with a date."""
     return float(retry_after) if retry_after is not None and retry_after.isdecimal() else None
 
 
@@ -183,7 +183,7 @@ def _stranger(response: Response) -> StrangerError:
         phrase = ""
     kind = response.headers.get("content-type", "no content type")
     return StrangerError(
-        f"what answered is no Trainmaster dispatcher, or not all of it: {response.status}{phrase}, {kind}",
+        f"the answer is not from a Trainmaster dispatcher, or is cut off: {response.status}{phrase}, {kind}",
         response.status,
         _seconds(response.headers.get("retry-after")),
     )
@@ -193,7 +193,7 @@ _PASSING = frozenset((429, 502, 503, 504))
 
 
 def is_passing(error: TrainmasterError) -> bool:
-    """Whether the same request may well succeed a little later."""
+    """Return whether the same request may succeed a little later."""
     if isinstance(error, ProblemError):
         return error.status in _PASSING
     if isinstance(error, StrangerError):
@@ -203,7 +203,7 @@ def is_passing(error: TrainmasterError) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """When a request is sent again, and for how long in all.
+    """Rules of retries: which failures, with what pauses, and for how long in total.
 
     Pauses are drawn evenly from nothing to a bound that doubles up to a cap ("full jitter", AWS Architecture Blog,
     "Exponential Backoff And Jitter"), and are never shorter than a ``Retry-After``.
@@ -214,7 +214,7 @@ class Retries:
     most_seconds: float = 5.0
 
     def pause(self, request: Request, tries: int, error: TrainmasterError, left: float, chance: float) -> float | None:
-        """Seconds until the request is sent again after so many tries; None when ``error`` is final.
+        """Return the seconds until the request is sent again after ``tries`` tries; None when ``error`` is final.
 
         ``left``: seconds until the deadline; ``chance``: random, from 0 to 1.
         """
@@ -226,5 +226,5 @@ class Retries:
         return min(max(self.back_off(tries, chance), hint or 0.0), left)
 
     def back_off(self, tries: int, chance: float) -> float:
-        """Seconds to wait after so many failures in a row."""
+        """Return the seconds to wait after ``tries`` failures in a row."""
         return min(self.most_seconds, self.first_seconds * 2.0 ** min(tries - 1, 30)) * chance

@@ -1,15 +1,15 @@
-"""What the client alone raises: leaves of the one error tree.
+"""Errors that only the client raises: leaves of the one error tree.
 
 TrainmasterError
 ├── ProblemError            the dispatcher refused the request; see trainmaster.protocol.errors
 ├── UnreachableError        no dispatcher answered within the deadline
-│   ├── StrangerError       something else than a dispatcher answered, such as a proxy
-│   ├── SilentError         the dispatcher was connected and said nothing for as long as was to be waited
-│   └── AddressError        the address cannot be one of a dispatcher; never tried again
-├── ConfigurationError      no dispatcher or no key is named
+│   ├── StrangerError       the responder is not a dispatcher, for example a proxy
+│   ├── SilentError         the dispatcher was connected and sent nothing within the time-out
+│   └── AddressError        the address cannot be a dispatcher's; never retried
+├── ConfigurationError      no dispatcher or no key is configured
 ├── ClosedError             the client was used after it was closed
-├── JobFailedError          a job that was to succeed did not
-└── WaitTimeoutError        a job that was to succeed has not ended in time; also a TimeoutError
+├── JobFailedError          a job did not succeed although it should
+└── WaitTimeoutError        a job that should succeed has not ended in time; also a TimeoutError
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from trainmaster.protocol.tenants import JobView
 
 
 class StrangerError(UnreachableError):
-    """Something else than a dispatcher answered. ``retry_after``: after how many seconds to ask again, where it said so."""
+    """The responder is not a dispatcher. ``retry_after``: its Retry-After in seconds, if it gave one."""
 
     def __init__(self, text: str, status: int, retry_after: float | None = None) -> None:
         super().__init__(text)
@@ -28,23 +28,23 @@ class StrangerError(UnreachableError):
 
 
 class SilentError(UnreachableError):
-    """The dispatcher is connected and said nothing for as long as was to be waited."""
+    """The dispatcher is connected and sent nothing within the time-out."""
 
 
 class AddressError(UnreachableError):
-    """No dispatcher can have this address."""
+    """The address cannot be a dispatcher's."""
 
 
 class ConfigurationError(TrainmasterError):
-    """No dispatcher or no API key is named, or the file that names them cannot be read."""
+    """No dispatcher or no API key is configured, or the configuration file cannot be read."""
 
 
 class ClosedError(TrainmasterError):
-    """The client was closed before; make another one."""
+    """The client was closed before the call; make another one."""
 
 
 class JobFailedError(TrainmasterError):
-    """Jobs ended otherwise than they should: ``jobs`` has those that failed or were cancelled."""
+    """Jobs did not succeed: ``jobs`` has those that failed or were cancelled."""
 
     def __init__(self, jobs: Sequence[JobView]) -> None:
         super().__init__("; ".join(f"{job.id} {job.state}{f': {job.message}' if job.message else ''}" for job in jobs))
@@ -52,7 +52,7 @@ class JobFailedError(TrainmasterError):
 
 
 class WaitTimeoutError(TrainmasterError, TimeoutError):
-    """Jobs have not ended in the time that was given: ``jobs`` has them as they were last seen."""
+    """Jobs have not ended in the given time: ``jobs`` has them as last seen."""
 
     def __init__(self, jobs: Sequence[JobView]) -> None:
         super().__init__("not ended in time: " + ", ".join(f"{job.id} is {job.shown_state}" for job in jobs))

@@ -1,6 +1,6 @@
-"""How calls and streams go, step by step, as generators that yield what is to be done next. Sans-I/O.
+"""Calls and streams step by step, as generators that yield the next effect. Sans-I/O.
 
-A procedure yields effects and is given what they brought, or has their error thrown into it. A transport does the effects, with
+A procedure yields effects and receives their results, or has their error thrown into it. A transport performs the effects, with
 or without ``await``; so retries, reconnecting and waiting are written once, here and in ``verbs.py``.
 """
 
@@ -28,7 +28,7 @@ _LEAST_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a request and bring its Response, whatever it says. Fails with UnreachableError."""
+    """Send a request and return its Response, whatever its status. Fails with UnreachableError."""
 
     request: Request
     seconds: float
@@ -36,9 +36,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Send a request and bring its Response with its body, or, if it is a success, without: ``Read`` brings that in pieces.
+    """Send a request and return its Response with its body; for a success without: ``Read`` returns that in pieces.
 
-    ``seconds``: how long to wait for the answer, and later for each piece.
+    ``seconds``: time-out of the answer, and later of each piece.
     """
 
     request: Request
@@ -47,12 +47,12 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Bring the next bytes of what was opened last; None at its end. Fails with SilentError and UnreachableError."""
+    """Return the next bytes of the stream opened last; None at its end. Fails with SilentError and UnreachableError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close what was opened last."""
+    """Close the stream opened last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Tell(Generic[TellItem]):
-    """Hand an item to who iterates. Without anybody iterating it is dropped."""
+    """Give an item to the caller that iterates. Dropped if nobody iterates."""
 
     item: TellItem
 
@@ -70,14 +70,14 @@ class Tell(Generic[TellItem]):
 Effect: TypeAlias = Send | Open | Read | Close | Sleep
 Reply: TypeAlias = Response | bytes | None
 Steps: TypeAlias = Generator[Effect, Reply, Value]
-"""A procedure with a value in the end."""
+"""A procedure that returns a value."""
 Telling: TypeAlias = Generator[Effect | Tell[Item], Reply, Value]
-"""A procedure that tells items on its way."""
+"""A procedure that also yields items."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallTerms:
-    """On which terms requests are sent, and where time and chance come from."""
+    """Terms of requests: retries, time-outs, clock and randomness."""
 
     retries: Retries
     answer_seconds: float
@@ -87,7 +87,7 @@ class CallTerms:
 
 
 class Course(Generic[Item, Value]):
-    """A procedure under way, for a transport: it does what ``step`` says and stores what that brought."""
+    """A running procedure, for a transport: it performs the effect of ``step`` and stores the result."""
 
     def __init__(self, steps: Telling[Item, Value]) -> None:
         self._steps = steps
@@ -96,7 +96,7 @@ class Course(Generic[Item, Value]):
         self.value: Value
 
     def step(self) -> Effect | Tell[Item] | None:
-        """What is to be done next; None at the end, when ``value`` is set. Raises what the procedure raises."""
+        """Return the next effect; None at the end, when ``value`` is set. Raises the procedure's errors."""
         brought, self.brought = self.brought, None
         failed, self.failed = self.failed, None
         try:
@@ -107,14 +107,14 @@ class Course(Generic[Item, Value]):
 
 
 def send(terms: CallTerms, request: Request, within: float | None = None) -> Steps[Response]:
-    """The answer, which is a success. What may pass is tried again until the deadline, or for ``within`` seconds."""
+    """Send a request and return its successful response. Retry passing failures until the deadline, or for ``within`` seconds."""
     ends = terms.clock() + (terms.retries.deadline_seconds if within is None else within)
     tries, was_lost = 0, False
     while True:
         try:
             response = cast(Response, (yield Send(request, _bounded(terms.answer_seconds, ends - terms.clock()))))
             if was_lost and request.method == "DELETE" and response.status == 404:
-                return Response(204, {}, b"")  # an earlier try did it, and its answer was lost
+                return Response(204, {}, b"")  # an earlier try succeeded, and its answer was lost
             core.check(response)
             return response
         except (ProblemError, UnreachableError) as error:
@@ -127,9 +127,9 @@ def send(terms: CallTerms, request: Request, within: float | None = None) -> Ste
 def follow(
     terms: CallTerms, stream: Stream[Item], timeout: float | None, *, known: bool = False
 ) -> Telling[Item | Notice, None]:
-    """All of a stream. The first connection is tried as any request is; a lost one is sought until the time is up.
+    """Follow a stream to its end. The first connection is retried as any request; a lost one is reopened until the time-out.
 
-    ``known``: the dispatcher has answered before, so that the first connection is sought in the same way.
+    ``known``: the dispatcher has answered before, so the first connection is retried like a lost one.
     """
     ends = terms.clock() + (inf if timeout is None else timeout)
     gives_up = terms.clock() + terms.retries.deadline_seconds
@@ -147,7 +147,7 @@ def follow(
         if lost.connected and isinstance(lost.error, SilentError):
             continue
         if lost.told or terms.clock() - opened > pause:
-            tries = 0  # it brought something, or held for longer than was waited for it
+            tries = 0  # the connection delivered something, or lasted longer than the pause before it
         tries += 1
         if not known:
             pause = _pause(terms, stream.request(), tries, lost.error, gives_up)
@@ -160,7 +160,7 @@ def follow(
 
 @dataclass(slots=True)
 class _Lost:
-    """How a connection was lost before all was told."""
+    """The loss of a connection before the stream's end."""
 
     connected: bool = False
     told: bool = False
@@ -168,7 +168,7 @@ class _Lost:
 
 
 def _read_on(terms: CallTerms, stream: Stream[Item], ends: float) -> Telling[Item, _Lost | None]:
-    """What one connection brings; None when that was the rest. Raises what a further connection would bring, too."""
+    """Read one connection; return None when that was the rest. Raises errors that another connection would meet, too."""
     lost = _Lost()
     try:
         silent = _bounded(_SILENT_SECONDS, ends - terms.clock())
@@ -181,7 +181,7 @@ def _read_on(terms: CallTerms, stream: Stream[Item], ends: float) -> Telling[Ite
             if stream.over:
                 return None
             if ends - terms.clock() < silent - _LATE_SECONDS:
-                raise SilentError("the time is nearly up")  # the next read would outlast it
+                raise SilentError("the time is nearly up")  # the next read would last longer
     except (ProblemError, UnreachableError) as error:
         if not core.is_passing(error):
             raise
@@ -195,7 +195,7 @@ def _bounded(seconds: float, left: float) -> float:
 
 
 def _pause(terms: CallTerms, request: Request, tries: int, error: TrainmasterError, ends: float) -> float:
-    """Seconds until the next try, which ``on_retry`` is told of. Raises ``error`` when there is none."""
+    """Return the seconds until the next try, after calling ``on_retry``. Raises ``error`` when there is none."""
     pause = terms.retries.pause(request, tries, error, ends - terms.clock(), terms.chance())
     if pause is None:
         raise error

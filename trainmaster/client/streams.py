@@ -1,6 +1,6 @@
-"""Streams that survive a lost connection: what was told so far decides what is asked for next. Sans-I/O.
+"""Streams that survive a lost connection: the next request continues after the last received item. Sans-I/O.
 
-A transport sends ``request()``, feeds the bytes that come, and, when the connection ends before ``over``, calls ``lost()``
+A transport sends ``request()``, feeds the received bytes, and, when the connection ends before ``over``, calls ``lost()``
 and sends ``request()`` again.
 """
 
@@ -22,21 +22,21 @@ Item = TypeVar("Item", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something worth saying that is no part of what was asked for."""
+    """A note beside the requested items."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The job has ended in this state and all was told; ``gone`` when it was deleted meanwhile."""
+    """The job has ended in this state and everything was delivered; ``gone`` when it was deleted meanwhile."""
 
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Output of one member as it came. ``missed``: bytes before it that nobody kept."""
+    """A piece of one member's output. ``missed``: number of lost bytes before it."""
 
     role: str
     index: int
@@ -45,7 +45,7 @@ class LogPiece:
 
 
 class Stream(Protocol[Item]):
-    """One thing to follow. ``over``: all was told. ``may_end``: the server's ending it tells the same."""
+    """A stream to follow. ``over``: everything was delivered. ``may_end``: an end by the server means the same."""
 
     over: bool
     may_end: bool
@@ -58,7 +58,7 @@ class Stream(Protocol[Item]):
 
 
 class Lines:
-    """Cuts bytes into whole lines; the rest waits for more."""
+    """Splits bytes into whole lines; the rest waits for more."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -79,7 +79,7 @@ class ServerSentEvent:
 
 
 class ServerSentEvents:
-    """Server-sent events out of bytes, as https://html.spec.whatwg.org/multipage/server-sent-events.html has them."""
+    """Parses server-sent events, see https://html.spec.whatwg.org/multipage/server-sent-events.html."""
 
     def __init__(self) -> None:
         self._lines = Lines()
@@ -102,7 +102,7 @@ class ServerSentEvents:
 
 
 class EventWatch:
-    """The transitions of a job after one of them, until the job has ended."""
+    """The transitions of a job after number ``after``, until the job has ended."""
 
     may_end = False
 
@@ -133,9 +133,9 @@ class EventWatch:
 
 @dataclass(slots=True)
 class LogTail:
-    """Output of a job's members, followed over lost connections.
+    """Output of a job's members, followed across lost connections.
 
-    Pieces say with ``next`` where the member's output goes on, in bytes, so that what a new connection repeats is dropped.
+    A piece's ``next`` is the offset, in bytes, after it, so that repetitions by a new connection are dropped.
     """
 
     job: str
@@ -165,12 +165,12 @@ class LogTail:
         self._lines.clear()
 
     def feed(self, data: bytes) -> Iterator[LogPiece | Notice | Ended]:
-        """Raises ProblemError when the dispatcher breaks off with one."""
+        """Parse received bytes. Raises ProblemError when the dispatcher ends the stream with one."""
         for line in self._lines.feed(data):
             try:
                 value = orjson.loads(line or b"{}")
             except orjson.JSONDecodeError as error:
-                raise UnreachableError("the stream of logs is not what a dispatcher sends") from error
+                raise UnreachableError("the stream of logs is malformed: its sender is not a dispatcher") from error
             yield from self._read(value)
 
     def _read(self, value: dict[str, Any]) -> Iterator[LogPiece | Notice | Ended]:
@@ -196,7 +196,7 @@ class LogTail:
         if end is not None:
             if told is not None and end <= told:
                 return None
-            # Where the text is longer than the bytes it stands for, only the dispatcher knows where it begins.
+            # If the text is longer than the bytes it replaces, only the dispatcher knows where it begins.
             start = value.get("offset", end - len(data.encode()))
             if told is not None and start < told:
                 data = data.encode()[told - start :].decode(errors="replace")
@@ -207,7 +207,7 @@ class LogTail:
 
 
 def _attempt_of(run: str) -> str | None:
-    """Of a run's id; None while no run was told of."""
+    """Return the attempt in a run's id; None without a run."""
     _, dash, attempt = run.rpartition("-r")
     return attempt if dash else None
 

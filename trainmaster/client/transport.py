@@ -1,4 +1,4 @@
-"""Does the steps of calls and streams, blocking, over one pool of connections. May be used by several threads at once."""
+"""Performs the steps of calls and streams, blocking, over one connection pool. May be used by several threads at once."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ _CLOSED = "this client was closed"
 
 
 class Transport:
-    """Raises what the steps raise, and ClosedError after ``close``."""
+    """Raises the errors of the steps, and ClosedError after ``close``."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class Transport:
         self._http.close()
 
     def run(self, steps: Telling[Any, Value]) -> Value:
-        """The value in the end; what is told on the way is dropped."""
+        """Run the steps and return their value; items they yield on the way are dropped."""
         course = Course(steps)
         for _ in self._walk(course):
             pass
         return course.value
 
     def iterate(self, steps: Telling[Item, object]) -> Iterator[Item]:
-        """What is told."""
+        """Run the steps and yield their items."""
         return self._walk(Course(steps))
 
     def _walk(self, course: Course[Item, Any]) -> Iterator[Item]:
@@ -62,7 +62,7 @@ class Transport:
                     course.brought = self._do(step, line)
                 except TrainmasterError as error:
                     course.failed = error
-                except RuntimeError as error:  # so says httpx when another thread closes in this very moment
+                except RuntimeError as error:  # httpx raises this when another thread closes the client at this moment
                     if not self._http.is_closed:
                         raise
                     raise ClosedError(_CLOSED) from error
@@ -86,7 +86,7 @@ class Transport:
 
 
 class _Line:
-    """At most one open stream."""
+    """Holds at most one open stream."""
 
     def __init__(self, http: httpx.Client, url: str) -> None:
         self._http = http

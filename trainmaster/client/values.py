@@ -1,4 +1,4 @@
-"""What jobs a call of the client means."""
+"""Filters of the client's calls."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are meant: all conditions hold. ``name`` may have ``*``; ``queue`` means all below it, too."""
+    """Selects jobs that meet all conditions. ``name`` may have ``*``; ``queue`` includes all queues below it."""
 
     queue: str | None = None
     states: tuple[str, ...] = ()

@@ -1,19 +1,19 @@
-"""What each verb of the client does, as steps: which requests are sent and what their answers mean. Sans-I/O.
+"""The API's calls as steps: the requests of each call, and what their answers mean. Sans-I/O.
 
-``http.Client`` and ``async_http.AsyncClient`` run these and add nothing.
+``scripts/clients`` writes ``blocking.py`` and ``awaited.py`` from the public methods of ``Verbs``: their signatures, their docstrings.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel
 
-from trainmaster.client import calls, core
+from trainmaster.client import calls, core, steps
 from trainmaster.client.calls import Action, Parameters, Spec
 from trainmaster.client.core import Request
 from trainmaster.client.errors import JobFailedError, WaitTimeoutError
-from trainmaster.client.steps import CallTerms, Item, Sleep, Steps, Tell, Telling, follow, send
+from trainmaster.client.steps import CallTerms, Item, Sleep, Steps, Tell, Telling, send
 from trainmaster.client.streams import Ended, EventWatch, LogPiece, LogTail, Notice
 from trainmaster.client.values import JobFilter
 from trainmaster.protocol.answers import (
@@ -39,7 +39,7 @@ from trainmaster.protocol.answers import (
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster.protocol.resource_kinds import Kind
+from trainmaster.protocol.resource_kinds import CLUSTER, KINDS, QUEUE, Kind
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
@@ -55,28 +55,39 @@ _LOOK_SECONDS = 1.0
 
 
 class Verbs:
-    """Each verb gives steps for a transport."""
+    """Each verb returns steps for a transport."""
 
     def __init__(self, terms: CallTerms) -> None:
         self._terms = terms
 
     # Jobs
 
-    def submit(self, specs: Spec | Sequence[Spec], idempotency_key: str | None) -> Steps[list[str]]:
+    def submit(self, specs: Spec | Sequence[Spec], *, idempotency_key: str | None = None) -> Steps[list[str]]:
+        """Submit one specification or many, all or nothing; return their ids in the given order.
+
+        Repeating a call with the same ``idempotency_key`` and specifications within seven days makes the jobs only once.
+        """
         return self._ids(calls.submit(_listed(specs), idempotency_key))
 
     def submit_parameters(
-        self, spec: Spec, parameters: Sequence[Parameters], idempotency_key: str | None
+        self, spec: Spec, parameters: Sequence[Parameters], *, idempotency_key: str | None = None
     ) -> Steps[list[str]]:
+        """Submit one job for each set of parameters, all or nothing; return their ids in that order.
+
+        ``${name}`` in the commands, arguments and environment values of ``spec`` is replaced by the set's value.
+        """
         return self._ids(calls.submit_parameters(spec, parameters, idempotency_key))
 
     def dry_run(self, specs: Spec | Sequence[Spec]) -> Steps[list[TriedJob]]:
+        """Return what would happen to up to 100 jobs if they were submitted now; raises as ``submit`` does, and stores nothing."""
         return self._models(calls.dry_run(_listed(specs)), "jobs", TriedJob)
 
-    def pages(self, wanted: JobFilter, page_size: int) -> Telling[JobPage, None]:
+    def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> Telling[JobPage, None]:
+        """Yield pages of the jobs that match, newest first."""
         return self._pages(wanted, page_size, lambda page: (page,))
 
-    def jobs(self, wanted: JobFilter, page_size: int) -> Telling[JobView, None]:
+    def jobs(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> Telling[JobView, None]:
+        """Yield jobs that match, newest first; pages are fetched as needed."""
         return self._pages(wanted, page_size, lambda page: page.jobs)
 
     def _pages(
@@ -92,26 +103,53 @@ class Verbs:
                 return
 
     def job(self, job: str) -> Steps[JobView]:
+        """Return a job with its specification and runs."""
         return self._model(calls.show_job(job), JobView)
 
     def why(self, job: str) -> Steps[JobReason]:
+        """Return why a job is in its state, and what each cluster lacked."""
         return self._model(calls.why(job), JobReason)
 
-    def events(self, job: str, after: int, limit: int) -> Steps[list[EventView]]:
+    def events(self, job: str, after: int = 0, limit: int = 1000) -> Steps[list[EventView]]:
+        """Return a job's transitions after number ``after``, oldest first."""
         return self._models(calls.events(job, after, limit), "events", EventView)
 
-    def watch(self, job: str, after: int, timeout: float | None) -> Telling[EventView | Notice | Ended, None]:
-        return follow(self._terms, EventWatch(job, after), timeout)
+    def watch(
+        self, job: str, after: int = 0, *, timeout: float | None = None
+    ) -> Telling[EventView | Notice | Ended, None]:
+        """Yield a job's transitions as they happen, reconnecting when needed; ends after Ended, or at the time-out."""
+        return steps.follow(self._terms, EventWatch(job, after), timeout)
 
     def logs(
-        self, job: str, wanted: bool, role: str | None, index: int | None, attempt: int | None, tail_bytes: int
+        self,
+        job: str,
+        *,
+        follow: bool = False,
+        role: str | None = None,
+        index: int | None = None,
+        attempt: int | None = None,
+        tail_bytes: int = 65536,
     ) -> Telling[LogPiece | Notice | Ended, None]:
-        return follow(self._terms, LogTail(job, wanted, role, index, attempt, tail_bytes), None)
+        """Yield output of a job's members; with ``follow`` as it comes, reconnecting when needed and over later runs."""
+        return steps.follow(self._terms, LogTail(job, follow, role, index, attempt, tail_bytes), None)
 
+    @overload
+    def wait(self, job: str, timeout: float | None = None, *, check: bool = False) -> Telling[Any, JobView]: ...
+    @overload
     def wait(
-        self, job: str | Sequence[str], timeout: float | None, check: bool
+        self, job: list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+    ) -> Telling[Any, list[JobView]]: ...
+    @overload
+    def wait(
+        self, job: str | list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+    ) -> Telling[Any, JobView | list[JobView]]: ...
+    def wait(
+        self, job: str | list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
     ) -> Telling[Any, JobView | list[JobView]]:
-        """Once the dispatcher has answered, it may be away for as long as there is time."""
+        """Return the job, or jobs, when all have ended, or as last seen at the time-out.
+
+        With ``check``, raises JobFailedError unless all succeeded, and WaitTimeoutError when some have not ended.
+        """
         ends = None if timeout is None else self._terms.clock() + timeout
         jobs = []
         for one in [job] if isinstance(job, str) else job:
@@ -126,12 +164,12 @@ class Verbs:
             left = self._left(ends)
             if left is not None and left <= 0:
                 break
-            yield from follow(self._terms, EventWatch(job, now.version), left, known=True)
+            yield from steps.follow(self._terms, EventWatch(job, now.version), left, known=True)
             now = yield from self._look_again(now, ends)
         return now
 
     def _look_again(self, last: JobView, ends: float | None) -> Steps[JobView]:
-        """The job as it is, or as it was last seen if the dispatcher stays away until the time is up."""
+        """Return the current job, or the last known one if the dispatcher stays unreachable until the time is up."""
         left = self._left(ends)
         within = float("inf") if left is None else max(left, _LAST_LOOK_SECONDS)
         try:
@@ -144,67 +182,112 @@ class Verbs:
     def _left(self, ends: float | None) -> float | None:
         return None if ends is None else ends - self._terms.clock()
 
-    def act(self, job: str, action: Action, grace: str | None) -> Steps[JobAction]:
+    def cancel(self, job: str, *, grace: str | None = None) -> Steps[JobAction]:
+        """End a job for good; it shows ``cancelling`` until its members are gone.
+
+        ``grace``: the most time that members get, such as ``5s``; also shortens a stop in progress.
+        """
+        return self.act(job, "cancel", grace=grace)
+
+    def suspend(self, job: str) -> Steps[JobAction]:
+        """Stop a job and hold it until ``resume``."""
+        return self.act(job, "suspend")
+
+    def resume(self, job: str) -> Steps[JobAction]:
+        """Release a held job."""
+        return self.act(job, "resume")
+
+    def retry(self, job: str) -> Steps[JobAction]:
+        """Run a failed or cancelled job once more."""
+        return self.act(job, "retry")
+
+    def act(self, job: str, action: Action, *, grace: str | None = None) -> Steps[JobAction]:
+        """Apply one of these four actions."""
         return self._model(calls.act(job, action, grace), JobAction)
 
-    def bulk(self, action: Action, wanted: JobFilter, dry_run: bool, grace: str | None) -> Steps[BulkAnswer]:
+    def bulk(
+        self, action: Action, wanted: JobFilter, *, dry_run: bool = False, grace: str | None = None
+    ) -> Steps[BulkAnswer]:
+        """Apply an action to every job that matches; a dry run only counts them."""
         return self._model(calls.bulk(action, wanted, dry_run=dry_run, grace=grace), BulkAnswer)
 
-    def change(self, job: str, priority: int | None, priority_class: str | None) -> Steps[JobView]:
+    def change(self, job: str, *, priority: int | None = None, priority_class: str | None = None) -> Steps[JobView]:
+        """Change the priority or the class of a waiting job."""
         return self._model(calls.change(job, _patch(priority, priority_class)), JobView)
 
     def bulk_change(
-        self, wanted: JobFilter, priority: int | None, priority_class: str | None, dry_run: bool
+        self,
+        wanted: JobFilter,
+        *,
+        priority: int | None = None,
+        priority_class: str | None = None,
+        dry_run: bool = False,
     ) -> Steps[BulkAnswer]:
+        """Change every waiting job that matches."""
         return self._model(calls.bulk_change(wanted, _patch(priority, priority_class), dry_run=dry_run), BulkAnswer)
 
     # Tenants, clusters and keys
 
-    def queues(self, usage: bool) -> Steps[list[QueueView]]:
-        return self._models(calls.queues(usage=usage), calls.COLLECTIONS["Queue"][1], QueueView)
+    def queues(self, *, usage: bool = False) -> Steps[list[QueueView]]:
+        """Return the queues that the key may see, with jobs by state; with ``usage``, also current usage if a leader answers."""
+        return self._models(calls.queues(usage=usage), QUEUE.member, QueueView)
 
     def usage(
-        self, begin: datetime, end: datetime, per: Per, by: Sequence[str], queue: str | None
+        self, begin: datetime, end: datetime, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None
     ) -> Steps[UsageAnswer]:
+        """Return the usage of the key's queues and its cost, in whole hours of UTC.
+
+        ``by``: any of ``queue``, ``user``, ``cluster``, ``kind`` and ``label:KEY``. Running jobs count until now.
+        """
         return self._model(calls.usage(begin, end, per, by, queue), UsageAnswer)
 
     def clusters(self) -> Steps[list[ClusterView]]:
-        return self._models(calls.list_objects("Cluster"), calls.COLLECTIONS["Cluster"][1], ClusterView)
+        """Return the clusters with their contact and capacity."""
+        return self._models(calls.list_objects("Cluster"), CLUSTER.member, ClusterView)
 
     def objects(self, kind: Kind) -> Steps[list[dict[str, Any]]]:
+        """Return all objects of a kind, such as ``"PriceBook"``, as the API shows them."""
         value = yield from self._value(calls.list_objects(kind))
-        found: list[dict[str, Any]] = value[calls.COLLECTIONS[kind][1]]
+        found: list[dict[str, Any]] = value[KINDS[kind].member]
         return found
 
     def get_object(self, kind: Kind, name: str) -> Steps[dict[str, Any]]:
+        """Return one object, by its path or name. Raises ProblemError NOT_FOUND."""
         for item in (yield from self.objects(kind)):
-            if item.get("path", item.get("name")) == name:
+            if KINDS[kind].name_in(item) == name:
                 return item
         raise ProblemError(Code.NOT_FOUND, f"there is no {kind} {name!r}")
 
     def put(self, kind: Kind, name: str, body: Mapping[str, Any]) -> Steps[dict[str, Any]]:
+        """Create or change an object; a field missing in ``body`` gets its default."""
         return self._value(calls.put_object(kind, name, body))
 
     def delete(self, kind: Kind, name: str) -> Steps[None]:
+        """Remove an object. Raises ProblemError IN_USE."""
         yield from self._value(calls.delete_object(kind, name))
 
-    def cordon(self, cluster: str, on: bool) -> Steps[None]:
+    def cordon(self, cluster: str, *, on: bool = True) -> Steps[None]:
+        """Close a cluster to new runs, or, with ``on`` false, open it again."""
         yield from self._value(calls.cordon(cluster, on=on))
 
     def cluster(self, cluster: str) -> Steps[ClusterView]:
+        """Return a cluster with its state and capacity."""
         return self._model(calls.show_cluster(cluster), ClusterView)
 
     def join_cluster(self, spec: JoinSpec) -> Steps[AgentKey]:
+        """Make a key for a cluster's agent, and the cluster unless it exists. Never retried, as ``make_key``."""
         return self._model(calls.join_cluster(spec), AgentKey)
 
-    def rotate_cluster_key(self, cluster: str, revoke_old: bool) -> Steps[AgentKey]:
+    def rotate_cluster_key(self, cluster: str, *, revoke_old: bool = False) -> Steps[AgentKey]:
+        """Make another key for a cluster's agent; ``revoke_old`` revokes the old ones at once. Never retried."""
         return self._model(calls.rotate_cluster_key(cluster, revoke_old=revoke_old), AgentKey)
 
-    def drain(self, cluster: str, let_finish: bool) -> Steps[DrainAnswer]:
+    def drain(self, cluster: str, *, let_finish: bool = False) -> Steps[DrainAnswer]:
+        """Close a cluster to new runs and stop its runs, or let them finish."""
         return self._model(calls.drain_cluster(cluster, let_finish=let_finish), DrainAnswer)
 
-    def watch_drain(self, cluster: str, timeout: float | None) -> Telling[ClusterView, None]:
-        """The cluster each time that its number of runs has changed, until there are none or the time is up."""
+    def watch_drain(self, cluster: str, timeout: float | None = None) -> Telling[ClusterView, None]:
+        """Yield the cluster each time its number of runs has changed, until none is left or ``timeout`` seconds have passed."""
         ends = None if timeout is None else self._terms.clock() + timeout
         before = None
         while True:
@@ -218,19 +301,24 @@ class Verbs:
             yield Sleep(_LOOK_SECONDS if left is None else min(_LOOK_SECONDS, left))
 
     def quarantined_runs(self, cluster: str) -> Steps[list[QuarantinedRun]]:
+        """Return runs that a cluster's agent holds and that the store lost when it was restored from a backup."""
         return self._models(calls.quarantined_runs(cluster), "runs", QuarantinedRun)
 
-    def stop_quarantined(self, cluster: str, runs: Sequence[str]) -> Steps[list[str]]:
+    def stop_quarantined(self, cluster: str, runs: Sequence[str] = ()) -> Steps[list[str]]:
+        """Stop these quarantined runs, or all; return their ids. Raises ProblemError NOT_FOUND."""
         value = yield from self._value(calls.stop_quarantined(cluster, runs))
         return list(value["stopping"])
 
-    def declare_lost(self, cluster: str, force: bool, orphans: bool) -> Steps[LostRuns]:
+    def declare_lost(self, cluster: str, *, force: bool = False, orphans: bool = False) -> Steps[LostRuns]:
+        """Declare that nothing runs on a cluster any more. Raises ProblemError CLUSTER_IN_CONTACT."""
         return self._model(calls.declare_lost(cluster, force=force, orphans=orphans), LostRuns)
 
-    def remove_cluster(self, cluster: str, force: bool) -> Steps[None]:
+    def remove_cluster(self, cluster: str, *, force: bool = False) -> Steps[None]:
+        """Remove a cluster with its keys; with ``force`` its runs are declared lost first. Raises ProblemError IN_USE."""
         yield from self._value(calls.remove_cluster(cluster, force=force))
 
     def workload(self, begin: datetime, end: datetime) -> Telling[Workload, None]:
+        """Yield pages of the jobs that were submitted in this time and have run, the latest first: a workload for simulations."""
         cursor: int | None = None
         while True:
             page = yield from self._model(calls.workload(begin, end, cursor), Workload)
@@ -239,15 +327,18 @@ class Verbs:
             if cursor is None:
                 return
 
-    def preview_bursts(self, policies: Sequence[BurstPolicySpec]) -> Steps[Previews]:
+    def preview_bursts(self, policies: Sequence[BurstPolicySpec] = ()) -> Steps[Previews]:
+        """Return what would go to public clusters now; ``policies`` replace stored ones of the same names. Changes nothing."""
         return self._model(calls.preview_bursts([one.to_wire() | {"name": one.name} for one in policies]), Previews)
 
     # Simulations
 
     def simulate(self, spec: SimulationSpec) -> Steps[SimulationView]:
+        """Request a simulation; it is only queued when this returns, and runs in the background."""
         return self._model(calls.simulate(spec), SimulationView)
 
-    def simulations(self, page_size: int) -> Telling[SimulationView, None]:
+    def simulations(self, page_size: int = PAGE) -> Telling[SimulationView, None]:
+        """Yield simulations without their results, the latest first; pages are fetched as needed."""
         cursor: int | None = None
         while True:
             value = yield from self._value(calls.list_simulations(cursor, page_size))
@@ -258,10 +349,11 @@ class Verbs:
                 return
 
     def simulation(self, simulation: int) -> Steps[SimulationView]:
+        """Return one simulation, with its result if there is one."""
         return self._model(calls.show_simulation(simulation), SimulationView)
 
-    def watch_simulation(self, simulation: int, timeout: float | None) -> Telling[SimulationView, None]:
-        """The simulation each time that it has changed, until it has ended or the time is up."""
+    def watch_simulation(self, simulation: int, timeout: float | None = None) -> Telling[SimulationView, None]:
+        """Yield the simulation each time it has changed, until it has ended or ``timeout`` seconds have passed."""
         ends = None if timeout is None else self._terms.clock() + timeout
         before = None
         while True:
@@ -275,38 +367,46 @@ class Verbs:
             yield Sleep(_LOOK_SECONDS if left is None else min(_LOOK_SECONDS, left))
 
     def simulation_report(self, simulation: int) -> Steps[str]:
+        """Return a succeeded simulation's report as a page. Raises ProblemError WRONG_STATE."""
         response = yield from send(self._terms, calls.simulation_report(simulation))
         core.check(response)
         return response.body.decode()
 
     def cancel_simulation(self, simulation: int) -> Steps[SimulationView]:
+        """Cancel a queued or running simulation. Raises ProblemError WRONG_STATE."""
         return self._model(calls.cancel_simulation(simulation), SimulationView)
 
     def remove_simulation(self, simulation: int) -> Steps[None]:
+        """Remove an ended simulation. Raises ProblemError WRONG_STATE."""
         yield from self._value(calls.remove_simulation(simulation))
 
     # Keys
 
     def keys(self) -> Steps[list[KeyView]]:
+        """Return all API keys, without their secrets."""
         return self._models(calls.list_keys(), "keys", KeyView)
 
     def make_key(self, spec: KeySpec) -> Steps[NewKey]:
+        """Make an API key. Never retried: if the answer is lost, revoke the key that ``keys`` shows."""
         return self._model(calls.make_key(spec), NewKey)
 
     def revoke_key(self, key_id: int) -> Steps[None]:
+        """Revoke an API key; it becomes invalid within two seconds."""
         yield from self._value(calls.revoke_key(key_id))
 
     # Audit
 
     def audit(
         self,
-        target: str | None,
-        actor: str | None,
-        action: str | None,
-        since: datetime | None,
-        until: datetime | None,
-        page_size: int,
+        *,
+        target: str | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        page_size: int = PAGE,
     ) -> Telling[AuditEntry, None]:
+        """Yield changes and refused calls with who made them, newest first; for admins. Pages are fetched as needed."""
         moments = [(name, None if at is None else at.isoformat()) for name, at in (("since", since), ("until", until))]
         filters = [("target", target), ("actor", actor), ("action", action), *moments]
         cursor: str | None = None
@@ -321,12 +421,15 @@ class Verbs:
     # Webhooks
 
     def webhook_secrets(self, queue: str) -> Steps[WebhookSecrets]:
+        """Return the secrets that sign webhook messages about a queue's jobs."""
         return self._model(calls.webhook_secrets(queue), WebhookSecrets)
 
-    def rotate_webhook_secret(self, queue: str, overlap: str) -> Steps[WebhookSecrets]:
+    def rotate_webhook_secret(self, queue: str, *, overlap: str = "1d") -> Steps[WebhookSecrets]:
+        """Replace a queue's secret; the previous one stays valid for ``overlap``. Never retried."""
         return self._model(calls.rotate_webhook_secret(queue, overlap), WebhookSecrets)
 
-    def dead_letters(self, page_size: int) -> Telling[DeadLetter, None]:
+    def dead_letters(self, page_size: int = PAGE) -> Telling[DeadLetter, None]:
+        """Yield undelivered webhook messages, newest first; pages are fetched as needed."""
         cursor: str | None = None
         while True:
             page = yield from self._model(calls.dead_letters(cursor, page_size), DeadLetterPage)
@@ -337,9 +440,11 @@ class Verbs:
                 return
 
     def retry_dead_letter(self, letter: int) -> Steps[DeadLetter]:
+        """Retry an undelivered message as often as a new one; return it as it was."""
         return self._model(calls.retry_dead_letter(letter), DeadLetter)
 
     def drop_dead_letter(self, letter: int) -> Steps[None]:
+        """Delete an undelivered message."""
         yield from self._value(calls.drop_dead_letter(letter))
 
     # Sending
@@ -364,7 +469,7 @@ def _listed(specs: Spec | Sequence[Spec]) -> Sequence[Spec]:
 
 
 def _check(jobs: Sequence[JobView]) -> None:
-    """Raise JobFailedError, or WaitTimeoutError, unless all jobs succeeded."""
+    """Raise JobFailedError or WaitTimeoutError unless all jobs succeeded."""
     failed = [job for job in jobs if job.state.is_terminal and job.state is not JobState.SUCCEEDED]
     if failed:
         raise JobFailedError(failed)

@@ -1,18 +1,18 @@
-"""Checking that a webhook message comes from Trainmaster, for receivers. Reads no clock unless it has to, and does no I/O."""
+"""Verification of webhook messages, for their receivers. Reads the clock only if ``now`` is not given, and does no I/O."""
 
 import hashlib
 import hmac
 import time
 
 MOST_AGE = 300.0
-"""Seconds between the time of a message's attempt and now."""
+"""The most seconds between the time of a message's attempt and now."""
 
 
 def is_genuine(body: bytes, signature: str, *secrets: str, now: float | None = None) -> bool:
     """Return whether a message was signed with one of these secrets, a short while ago.
 
-    ``body`` is what came, byte for byte; ``signature`` the header ``Trainmaster-Signature``; ``secrets`` those of the queue whose
-    jobs are told. A message of another queue is not genuine, whatever its body says.
+    ``body`` is the received body, byte for byte; ``signature`` the header ``Trainmaster-Signature``; ``secrets`` those of the queue
+    whose jobs are reported. A message of another queue is not genuine, whatever its body says.
     """
     parts = [part.partition("=") for part in signature.split(",")]
     moments = [value for name, _, value in parts if name == "t"]

@@ -1,4 +1,4 @@
-"""What all transports know of httpx: how it is set up, and its values and errors as ours."""
+"""httpx for all transports: its setup, and the mapping of its values and errors to ours."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from trainmaster.protocol.errors import UnreachableError
 
 CONNECT_SECONDS = 5.0
 LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=60.0)
-"""Idle connections are given up before the api does so, which is after 75 s."""
+"""Idle seconds after which a connection is closed, before the api closes it after 75 s."""
 
 
 def headers(key: str) -> dict[str, str]:
@@ -22,12 +22,12 @@ def headers(key: str) -> dict[str, str]:
 
 
 def timeouts(seconds: float) -> httpx.Timeout:
-    """``seconds`` for the answer, and no more than five for the connection."""
+    """Return time-outs: ``seconds`` for the answer, and at most five for the connection."""
     return httpx.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS))
 
 
 def goes_through_proxies(url: str) -> bool:
-    """Whether the environment's proxies count: not for this very machine."""
+    """Return whether the environment's proxies apply: not for this machine itself."""
     host = urlsplit(url).hostname or ""
     try:
         return not ip_address(host).is_loopback
@@ -36,7 +36,7 @@ def goes_through_proxies(url: str) -> bool:
 
 
 def build(http: httpx.Client | httpx.AsyncClient, request: Request, seconds: float) -> httpx.Request:
-    """``request`` as httpx sends it, with ``seconds`` for the answer and for each piece of it."""
+    """Return ``request`` as httpx sends it, with ``seconds`` for the answer and for each piece of it."""
     return http.build_request(
         request.method,
         request.path,
@@ -48,7 +48,7 @@ def build(http: httpx.Client | httpx.AsyncClient, request: Request, seconds: flo
 
 
 def head(answer: httpx.Response) -> Response:
-    """An answer whose body is read in pieces."""
+    """Return the response of an answer whose body is read in pieces."""
     return Response(answer.status_code, {name.lower(): value for name, value in answer.headers.items()}, b"")
 
 
@@ -58,7 +58,7 @@ def to_response(answer: httpx.Response) -> Response:
 
 @contextmanager
 def mapped_errors(url: str) -> Iterator[None]:
-    """Errors of httpx as UnreachableError, with the address and what is wrong in a few words."""
+    """Raise errors of httpx as UnreachableError, with the address and the cause in a few words."""
     try:
         yield
     except httpx.ReadTimeout as error:

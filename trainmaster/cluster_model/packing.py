@@ -1,26 +1,38 @@
-"""Whole gangs on pretend nodes: which node takes how many members of which role, or what is missing, as a sentence.
+"""Whole gangs on nodes: which node takes how many members of which role, or what is missing, as a sentence.
 
 Pure. Best fit, largest member first (D. S. Johnson, *Near-optimal bin packing algorithms*, 1973): quick and never
 wrong when it says that a gang fits; like every such heuristic it may overlook a packing that exists. What a node must
-have follows Kubernetes: node selectors, required node affinity, taints and tolerations.
+have is in ``eligibility``.
+
+What the dispatcher's fit accepts, ``place`` finds room for as well (``tests/unit/test_cluster_model.py``):
+
+* a gang of one role, and any gang within one node, wherever it is found: with the same nodes, or nodes that have more, in any order;
+* a gang of several roles with the same nodes in the same order, where they have CPU, memory and devices of one sort and product.
+
+With several roles and other nodes than were reported, either side may miss a packing that the other one finds.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, permutations
 
+from trainmaster.cluster_model.best_fit import MOST_ORDERS, dominant, leftover
+from trainmaster.cluster_model.eligibility import describe, is_tolerated, obstruction
 from trainmaster.protocol.agent import HOST_LEVEL, Taint
-from trainmaster.protocol.jobs import AffinityTerm, Toleration
+from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role, Toleration
 from trainmaster.protocol.quantities import Resources, format_quantity, format_resources
 
 Assignment = dict[str, dict[str, int]]
 """Members by node and role."""
+_Key = Callable[["Need", "Node", Resources], tuple[float | str, ...]]
+"""Sorts nodes for members with a need: which of them takes one first, by what each has left."""
 
 _COMMON = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A pretend node. ``topology`` goes from wide to narrow and leaves out the host itself."""
+    """A node to pack on. ``topology`` goes from wide to narrow and leaves out the host itself."""
 
     name: str
     allocatable: Resources
@@ -29,7 +41,7 @@ class Node:
     topology: tuple[tuple[str, str], ...] = ()
 
     def domain(self, level: str) -> tuple[str, ...] | None:
-        """The node's place at ``level`` with all wider ones, as two zones may have a rack ``r1``; None without one."""
+        """Return the node's domain at ``level`` with all wider ones, as two zones may have a rack ``r1``; None without one."""
         if level == HOST_LEVEL:
             return (self.name,)
         path: list[str] = []
@@ -42,7 +54,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """``count`` identical members of a role, and what each of them needs of its node."""
+    """``count`` identical members of a role, and the requirements of each on its node."""
 
     role: str
     count: int
@@ -52,28 +64,38 @@ class Need:
     tolerations: tuple[Toleration, ...] = ()
     max_per_node: int | None = None
 
+    @classmethod
+    def of(cls, role: Role, template: MemberTemplate, count: int, more: Resources | None = None) -> "Need":
+        """Return what ``count`` members of a role with this template need; ``more``: what they need beside what they request."""
+        return cls(
+            role.name,
+            count,
+            template.amounts | (more or {}),
+            template.node_selector,
+            template.node_affinity,
+            template.tolerations,
+            role.max_per_node,
+        )
+
+    def suits(self, node: Node) -> bool:
+        """Return whether this node may take such a member if it is empty enough."""
+        found = obstruction(node.labels, node.taints, self.node_selector.items(), self.node_affinity, self.tolerations)
+        return found is None
+
     def obstacle(self, node: Node) -> str | None:
-        """Why this node may not take such a member however empty it is; None when it may."""
-        for key, value in self.node_selector.items():
-            if node.labels.get(key) != value:
-                return f"a label {key}={value} is needed"
-        for term in self.node_affinity:
-            if not term.holds(node.labels):
-                return f"node affinity {term.key} {term.operator} {', '.join(term.values)}".rstrip() + " is needed"
-        for taint in node.taints:
-            if taint.effect != "PreferNoSchedule" and not _tolerated(taint, self.tolerations):
-                return f"taint {taint.key}={taint.value}:{taint.effect} is not tolerated"
-        return None
+        """Return why this node may not take such a member however empty it is, as a sentence; None when it may."""
+        found = obstruction(node.labels, node.taints, self.node_selector.items(), self.node_affinity, self.tolerations)
+        return None if found is None else describe(found)
 
     def room(self, free: Resources) -> int:
-        """How many of these members one node takes that has so much free."""
+        """Return how many of these members fit into the free amounts ``free`` of one node."""
         most = self.count if self.max_per_node is None else min(self.count, self.max_per_node)
         return min([most, *(free.get(name, 0) // amount for name, amount in self.resources.items() if amount)])
 
 
 @dataclass(frozen=True, slots=True)
 class PackingShortfall:
-    """Why a gang finds no place, as a sentence for people."""
+    """Reason why a gang does not fit, as a sentence for people."""
 
     sentence: str
 
@@ -81,24 +103,23 @@ class PackingShortfall:
 def place(
     nodes: Sequence[Node], free: Mapping[str, Resources], needs: Sequence[Need], level: str | None = None
 ) -> Assignment | PackingShortfall:
-    """Places all members of all roles, within one domain of topology ``level`` if one is named, or none at all.
+    """Place all members of all roles, within one domain of topology ``level`` if given, or none at all.
 
-    ``free`` are the amounts by node name that nobody uses now; neither it nor anything else is changed.
+    ``free``: the unused amounts by node name; it is not changed.
     """
-    largest = _largest(nodes)
-    needs = sorted((need for need in needs if need.count), key=lambda need: (-_weight(need, largest), need.role))
+    wanted = _Gang([need for need in needs if need.count], nodes, free)
     if level is None:
-        return _place_within(nodes, free, needs, largest)
+        return wanted.place_within(nodes)
     domains: dict[tuple[str, ...], list[Node]] = {}
     for node in nodes:
         domain = node.domain(level)
         if domain is not None:
             domains.setdefault(domain, []).append(node)
     if not domains:
-        return PackingShortfall(f"all members must share one {level}, and no node says which {level} it is in")
+        return PackingShortfall(f"all members must share one {level}, and no node has a label for its {level}")
     shortfalls: list[tuple[int, tuple[str, ...], PackingShortfall]] = []
     for domain, members in sorted(domains.items(), key=lambda item: (_total_free(item[1], free), item[0])):
-        found = _place_within(members, free, needs, largest)
+        found = wanted.place_within(members)
         if not isinstance(found, PackingShortfall):
             return found
         shortfalls.append((_total_free(members, free), domain, found))
@@ -108,40 +129,76 @@ def place(
     )
 
 
-def _place_within(
-    nodes: Sequence[Node], free: Mapping[str, Resources], needs: Iterable[Need], largest: Resources
-) -> Assignment | PackingShortfall:
-    left = {node.name: dict(free.get(node.name, {})) for node in nodes}
-    assignment: Assignment = {}
-    for need in needs:
-        eligible = [node for node in nodes if need.obstacle(node) is None]
-        missing = need.count
-        # Filling a node makes it a still better fit than the others, so one order serves all members of a role.
-        for node in sorted(eligible, key=lambda node: _looseness(need, node, left[node.name], largest)):
-            taken = min(missing, need.room(left[node.name]))
-            if taken == 0:
-                continue
+class _Gang:
+    """What is to be placed, and the orders of roles in which that is tried."""
+
+    def __init__(self, needs: Sequence[Need], nodes: Sequence[Node], free: Mapping[str, Resources]) -> None:
+        self._free = free
+        self._largest = _largest(nodes)
+        self._needs = sorted(needs, key=lambda need: (-_weight(need, self._largest), need.role))
+        self._by_share: list[Need] = []
+        """As the dispatcher sorts them, by their part of what is free on all nodes."""
+        if len(needs) > 1:
+            total = _total(free[node.name] for node in nodes if node.name in free)
+            self._by_share = sorted(needs, key=lambda need: (-dominant(need.resources, total), need.role))
+
+    def place_within(self, nodes: Sequence[Node]) -> Assignment | PackingShortfall:
+        """Place all members on these nodes. Where that fails in the first order of roles, it is tried as the dispatcher does."""
+        eligible = {need.role: [node for node in nodes if need.suits(node)] for need in self._needs}
+        found = self._in_order(nodes, eligible, self._needs, self._looseness)
+        if isinstance(found, PackingShortfall) and self._by_share and self._has_enough(nodes):
+            for order in islice(permutations(self._by_share), MOST_ORDERS):
+                other = self._in_order(nodes, eligible, order, self._tightness)
+                if not isinstance(other, PackingShortfall):
+                    return other
+        return found
+
+    def _in_order(
+        self, nodes: Sequence[Node], eligible: Mapping[str, Sequence[Node]], needs: Iterable[Need], key: _Key
+    ) -> Assignment | PackingShortfall:
+        left = {node.name: dict(self._free.get(node.name, {})) for node in nodes}
+        assignment: Assignment = {}
+        for need in needs:
+            missing = need.count
+            fitting = [(node, room) for node in eligible[need.role] if (room := need.room(left[node.name])) > 0]
+            # Filling a node makes it a still better fit than the others, so one order serves all members of a role.
+            for node, room in sorted(fitting, key=lambda one: key(need, one[0], left[one[0].name])):
+                taken = min(missing, room)
+                for name, amount in need.resources.items():
+                    left[node.name][name] = left[node.name].get(name, 0) - amount * taken
+                assignment.setdefault(node.name, {})[need.role] = taken
+                missing -= taken
+                if missing == 0:
+                    break
+            if missing:
+                return PackingShortfall(_explain(need, nodes, eligible[need.role], self._free, need.count - missing))
+        return assignment
+
+    def _has_enough(self, nodes: Sequence[Node]) -> bool:
+        """Return whether there is enough of everything on all of these nodes together."""
+        total = _total(self._free.get(node.name, {}) for node in nodes)
+        wanted: Resources = {}
+        for need in self._needs:
             for name, amount in need.resources.items():
-                left[node.name][name] = left[node.name].get(name, 0) - amount * taken
-            assignment.setdefault(node.name, {})[need.role] = taken
-            missing -= taken
-            if missing == 0:
-                break
-        if missing:
-            return PackingShortfall(_explain(need, nodes, eligible, free, need.count - missing))
-    return assignment
+                wanted[name] = wanted.get(name, 0) + amount * need.count
+        return all(total.get(name, 0) >= amount for name, amount in wanted.items())
 
+    def _looseness(self, need: Need, node: Node, left: Resources) -> tuple[float | str, ...]:
+        """Unwanted taints last, then nodes whose devices would lie idle, then by how much would stay free."""
+        disliked = sum(1 for taint in node.taints if not is_tolerated(taint, need.tolerations))
+        idle_devices = sum(1 for name in left if name not in _COMMON and left[name] and name not in need.resources)
+        rest = sum(left.get(name, 0) / max(1, self._largest.get(name, 0)) for name in need.resources or self._largest)
+        return disliked, idle_devices, rest, node.name
 
-def _looseness(need: Need, node: Node, left: Resources, largest: Resources) -> tuple[int, int, float, str]:
-    """Sorts nodes: unwanted taints last, then those whose devices would lie idle, then by how much would stay free."""
-    disliked = sum(1 for taint in node.taints if not _tolerated(taint, need.tolerations))
-    idle_devices = sum(1 for name in left if name not in _COMMON and left[name] and name not in need.resources)
-    rest = sum(left.get(name, 0) / max(1, largest.get(name, 0)) for name in need.resources or largest)
-    return disliked, idle_devices, rest, node.name
+    @staticmethod
+    def _tightness(need: Need, _node: Node, left: Resources) -> tuple[float | str, ...]:
+        """Return the sort key of the dispatcher's fit for node groups; equals stay in the order in which they were
+        given, as they do there."""
+        return leftover(left, need.resources)
 
 
 def _largest(nodes: Iterable[Node]) -> Resources:
-    """The most that any node has of each resource, as the common measure for amounts of different kinds."""
+    """Return the most that any node has of each resource, as the common measure for amounts of different kinds."""
     largest: Resources = {}
     for node in nodes:
         for name, amount in node.allocatable.items():
@@ -150,12 +207,20 @@ def _largest(nodes: Iterable[Node]) -> Resources:
 
 
 def _weight(need: Need, largest: Resources) -> float:
-    """A member's largest part of the largest node (its dominant share)."""
+    """Return a member's dominant share of the largest node."""
     return max((amount / max(1, largest.get(name, 0)) for name, amount in need.resources.items()), default=0.0)
 
 
+def _total(parts: Iterable[Resources]) -> Resources:
+    total: Resources = {}
+    for amounts in parts:
+        for name, amount in amounts.items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
 def _total_free(nodes: Iterable[Node], free: Mapping[str, Resources]) -> int:
-    """Free CPU decides which domain is the emptiest; it is the one amount that every node has."""
+    """Return the free CPU of nodes, which decides the emptiest domain, because every node has CPU."""
     return sum(free.get(node.name, {}).get("cpu", 0) for node in nodes)
 
 
@@ -185,7 +250,3 @@ def _say(name: str, amount: int) -> str:
 
 def _bare(name: str, amount: int) -> str:
     return format_quantity(name, amount)
-
-
-def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
-    return any(one.tolerates(taint.key, taint.value, taint.effect) for one in tolerations)

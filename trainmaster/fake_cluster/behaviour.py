@@ -1,7 +1,7 @@
-"""How the members of a job behave in a simulation, as its labels say.
+"""Simulated behaviour of a job's members, declared by labels and variables.
 
-A label ``sim.trainmaster.dev/run-time`` holds for all roles of a job, an environment variable ``SIM_RUN_TIME`` of a role's
-template for that role alone. ``docs/reference/simulation.md`` lists all of them.
+A label ``sim.trainmaster.dev/run-time`` applies to all roles of a job, an environment variable ``SIM_RUN_TIME`` of a role's
+template to that role only. ``docs/reference/simulation.md`` lists all of them.
 """
 
 from collections.abc import Mapping
@@ -30,17 +30,17 @@ _NAMES = frozenset(
 
 
 class BehaviourError(ValueError):
-    """A label or variable means nothing; the message names it."""
+    """A label or variable is invalid; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What each member of a role does. Times are seconds before the cluster's speed is applied."""
+    """Behaviour of each member of a role. Times are in seconds before the cluster's speed is applied."""
 
     run_time: DurationRange
     start_time: DurationRange
     stop_time: DurationRange
-    """How long a member lives on after SIGTERM; the grace ends it in any case."""
+    """Seconds that a member lives on after SIGTERM; the grace ends it in any case."""
     fail: float = 0.0
     fail_runs: int = 0
     exit_code: int | None = 1
@@ -49,11 +49,11 @@ class Behaviour:
     member_failures: int = 0
     output: str = ""
     output_rate: float = 0.0
-    """Lines per second that are made up when ``output`` gives no text."""
+    """Generated lines per second when ``output`` gives no text."""
 
 
 def behaviour(labels: Mapping[str, str], variables: Mapping[str, str], defaults: Defaults) -> Behaviour:
-    """The behaviour of a role. Raises BehaviourError."""
+    """Return the behaviour of a role. Raises BehaviourError."""
     said = {name.removeprefix(PREFIX): (name, value) for name, value in labels.items() if name.startswith(PREFIX)}
     for name, value in variables.items():
         if name.startswith(VARIABLE):
@@ -71,7 +71,7 @@ def behaviour(labels: Mapping[str, str], variables: Mapping[str, str], defaults:
         run_time=reader.span("run-time", defaults.run_time),
         start_time=reader.span("start-time", defaults.start_time),
         stop_time=reader.span("stop-time", defaults.stop_time),
-        # To say how a job fails, and not how often, means that it always does.
+        # A failure without a probability always happens.
         fail=reader.number("fail", (1.0 if how else defaults.fail) if not often else 0.0, 0.0, 1.0),
         fail_runs=reader.whole("fail-runs", 0, 0, 1_000_000) or 0,
         exit_code=None if signal is not None else reader.whole("exit-code", 1, 1, 255),

@@ -1,46 +1,35 @@
-"""A simulated cluster: what it holds and how that changes, driven by ``now`` alone.
+"""`FakeCluster`: the runs and nodes of a simulated cluster over time, driven by ``now`` alone.
 
-Whoever drives it says what is wanted (``start``, ``stop``, ``forget``, ``renew``), lets time pass (``advance``) and reads
-``runs``, ``take_changed`` and ``next_event_at``. Events happen at their own moments, in order, however seldom it is driven; so one
-large step ends where many small ones do. Times are seconds on any one clock.
+Its driver gives orders (``start``, ``stop``, ``forget``, ``renew``), lets time pass (``advance``) and reads
+``runs``, ``take_changed`` and ``next_event_at``. Events happen at their own times, in order, however rarely it is driven; so one
+large step has the same result as many small ones. Times are seconds on any one clock.
 """
 
 from heapq import heapify, heappop, heappush
 from math import inf
 
+from trainmaster.cluster_model.capabilities import WITHOUT_PODS
 from trainmaster.cluster_model.packing import PackingShortfall
 from trainmaster.fake_cluster.fleet import FleetCluster
-from trainmaster.fake_cluster.node_ledger import Floor
+from trainmaster.fake_cluster.node_ledger import NodeLedger
 from trainmaster.fake_cluster.node_life import Effect, NodeEvent, NodeLife
 from trainmaster.fake_cluster.plan import FakeRefusal, FakeSpec, Plans
 from trainmaster.fake_cluster.pools import SimulatedNode
 from trainmaster.fake_cluster.run import SUCCEEDED, FakeEnd, FakeRun
-from trainmaster.fake_cluster.run_outcome import Fate, overdue
+from trainmaster.fake_cluster.run_outcome import OutcomeSampler, overdue
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState
 
-# What the timer of a run is for; from _AGAIN on, a member of the role with that position starts again, from _RESTS on it has failed
-# and waits for that.
+# Purposes of a run's timer; from _AGAIN on, a member of the role with that position restarts, from _RESTS on it has failed
+# and waits to restart.
 _ENDS, _STARTED, _RETURN, _GONE, _LEFT, _REGROUPED, _AGAIN = range(7)
 _RESTS = 1000
 _ANY = -1
-"""The token of a timer that counts whatever else has happened to its run, as long as it goes on."""
+"""Token of a timer that stays valid for as long as its run goes on."""
 
 _LEAST_SWEPT = 4096
-_WAITS = "it waits for room: "
+_WAITS = "it waits for free capacity: "
 _RUNNING, _PENDING, _STOPPING = RunState.RUNNING, RunState.PENDING, RunState.STOPPING
-
-
-CAPABILITIES = (
-    "checkpoint",
-    "gang",
-    "gangRestart",
-    "gangStrict",
-    "maxPerNode",
-    "memberRestart",
-    "resize",
-    "successRole",
-)
 
 
 class FakeCluster:
@@ -51,35 +40,35 @@ class FakeCluster:
         self.now = now
         self.runs: dict[str, FakeRun] = {}
         """Every run held, by id."""
-        self.floor = Floor(spec)
+        self.ledger = NodeLedger(spec)
         self._seed = seed
         self._plans = Plans(spec.defaults, spec.datasets)
-        self._fate = Fate(seed, spec.speed)
+        self._sampler = OutcomeSampler(seed, spec.speed)
         self._timers: list[tuple[float, int, int, FakeRun | SimulatedNode, int]] = []
         self._sweep_at = _LEAST_SWEPT
         self._count = 0
-        """Of timers ever set: those of one moment go off in the order they were set."""
+        """Number of timers ever set: timers of the same time fire in the order they were set."""
         self._silent: list[tuple[float, int, FakeRun]] = []
-        """Runs that end when the dispatcher is silent, by how long after its last word that begins."""
+        """Runs that end when the dispatcher is silent, by the seconds of silence after which they start to stop."""
         self._lease: float | None = None
         self._waiting: dict[str, FakeRun] = {}
         self._blocked: dict[FakeSpec, str] = {}
-        """Gangs that did not fit since anything was last given back, and why."""
+        """Gangs that did not fit since capacity was last freed, and why."""
         self._freed = False
         self._changed: dict[str, FakeRun] = {}
-        self._life = NodeLife(self.floor, seed, self._set)
+        self._life = NodeLife(self.ledger, seed, self._set)
         self._life.begin(now)
 
-    # What the driver reads
+    # Read by the driver
 
     def next_event_at(self) -> float:
-        """When something happens next by itself; ``inf`` if nothing does."""
+        """Return the time of the next event; ``inf`` if there is none."""
         at = self._timers[0][0] if self._timers else inf
         silent = self._silent_at()
         return silent if silent < at else at
 
     def take_changed(self) -> dict[str, FakeRun]:
-        """Runs that changed since the last call. Forgotten ones are not among them."""
+        """Return the runs that changed since the last call, without forgotten ones."""
         changed, self._changed = self._changed, {}
         return changed
 
@@ -89,25 +78,25 @@ class FakeCluster:
 
     @property
     def minds_silence(self) -> bool:
-        """Whether any run held would end if the dispatcher kept silent."""
+        """Return whether any held run would end if the dispatcher stayed silent."""
         return self._silent_at() < inf
 
     def report(self) -> CapacityReport:
-        """What the cluster has beside our own members."""
+        """Return the cluster's capacity without our own members."""
         return CapacityReport(
-            groups=self.floor.report(),
+            groups=self.ledger.report(),
             runtime="simulated",
             scheduler="simulated",
-            capabilities=CAPABILITIES,
+            capabilities=WITHOUT_PODS,
             dies_without_agent=True,
-            pools=self.floor.pools_left(),
+            pools=self.ledger.pools_left(),
             datasets=self.spec.datasets,
         )
 
-    # What the driver says
+    # Called by the driver
 
     def start(self, order: StartRun, now: float) -> None:
-        """Hold a run. It gets places at once if its gang fits, else it waits; a run already held is left as it is."""
+        """Hold a run. It starts at once if its gang fits, else it waits; a run already held is left as it is."""
         self.advance(now)
         if order.run in self.runs:
             return
@@ -126,7 +115,7 @@ class FakeCluster:
             self._settle()
 
     def stop(self, order: StopRun, now: float) -> None:
-        """Stop a run: a higher generation takes the place of a lower one, a shorter grace takes effect at once."""
+        """Stop a run: a higher generation replaces a lower one, a shorter grace takes effect at once."""
         self.advance(now)
         run = self.runs.get(order.run)
         if run is None or run.state.is_terminal or order.generation < run.generation:
@@ -145,7 +134,7 @@ class FakeCluster:
         self._settle()
 
     def resize(self, order: ResizeRun, now: float) -> None:
-        """Bring a run to other sizes: members leave once they have ended, and come if there is room for all of them now."""
+        """Resize a run: members leave once they have ended, and new ones start if all of them fit now."""
         self.advance(now)
         run = self.runs.get(order.run)
         if run is None or run.plan is None or run.verdict is not None or order.generation <= run.generation:
@@ -164,14 +153,14 @@ class FakeCluster:
         self._settle()
 
     def _waits_otherwise(self, run: FakeRun, plan: FakeSpec, order: ResizeRun) -> None:
-        """A run that waits for room waits for as much as it is to have now."""
+        """Make a waiting run wait for its new size."""
         run.plan = plan.at(order.sizes)
         run.pins = order.pins
         self._say(run)
         self._freed = run.id in self._waiting
 
     def _shrink(self, run: FakeRun, plan: FakeSpec, sizes: dict[str, int], grace: float) -> None:
-        """Members of the highest indexes leave, within ``grace``; their places are free once all of them have ended."""
+        """Let members with the highest indexes leave within ``grace``; their capacity is free once all have ended."""
         run.plan = smaller = plan.at(sizes)
         counts = {
             place: before.count - after.count
@@ -179,7 +168,7 @@ class FakeCluster:
             if before.count > after.count
         }
         spans = [
-            self._fate.span(plan.roles[place].behaviour.stop_time, run.id, plan.roles[place].name, "leave")
+            self._sampler.span(plan.roles[place].behaviour.stop_time, run.id, plan.roles[place].name, "leave")
             for place in counts
         ]
         takes = min(grace, max(spans, default=0.0)) if run.started_at < inf else 0.0
@@ -191,12 +180,12 @@ class FakeCluster:
 
     def _let_go(self, run: FakeRun, counts: dict[int, int]) -> None:
         if run.plan is not None and run.places is not None:
-            for node in self.floor.take_some(run, run.plan, counts):
+            for node in self.ledger.take_some(run, run.plan, counts):
                 self._life.mind_idle(node, self.now)
             self._freed = bool(self._waiting)
 
     def _left(self, run: FakeRun) -> None:
-        """Members that were told to leave have ended."""
+        """Free the capacity of members that have ended after they were told to leave."""
         due = [counts for at, counts in run.leaving or () if at <= self.now]
         run.leaving = [entry for entry in run.leaving or () if entry[0] > self.now] or None
         if due and run.places is not None:
@@ -205,7 +194,7 @@ class FakeCluster:
             self._say(run)
 
     def _extend(self, run: FakeRun, order: ResizeRun) -> None:
-        """Start more members if there is room for all of them, beside those that have not left yet."""
+        """Start more members if all of them fit beside those that have not left yet."""
         plan = run.plan
         if plan is None:
             return
@@ -213,7 +202,7 @@ class FakeCluster:
         if not any(count > 0 for count in counts.values()):
             return
         more = plan.at({name: max(count, 0) for name, count in counts.items()})
-        if self.floor.give_more(run, more, {}):
+        if self.ledger.give_more(run, more, {}):
             run.plan = plan.at(order.sizes)
 
     def forget(self, run_id: str, now: float) -> None:
@@ -225,7 +214,7 @@ class FakeCluster:
             self._changed.pop(run_id, None)
 
     def renew(self, asked_at: float, now: float) -> None:
-        """The dispatcher answered what was asked at ``asked_at``: runs may go on without news from then on."""
+        """Note that the dispatcher answered a sync sent at ``asked_at``: disconnect limits count from then."""
         self.advance(now)
         if self._lease is None or asked_at > self._lease:
             self._lease = asked_at
@@ -244,19 +233,19 @@ class FakeCluster:
         self._settle()
 
     def fail_node(self, name: str, now: float) -> None:
-        """A node is gone with all that is on it. Raises KeyError."""
+        """Fail a node with everything on it. Raises KeyError."""
         self.advance(now)
-        self._take_effect(self._life.fail(self.floor.node(name)))
+        self._take_effect(self._life.fail(self.ledger.node(name)))
         self._settle()
 
     def recover_node(self, name: str, now: float) -> None:
-        """A failed node is back, empty. Raises KeyError."""
+        """Recover a failed node; it is empty. Raises KeyError."""
         self.advance(now)
-        self._take_effect(self._life.recover(self.floor.node(name)))
+        self._take_effect(self._life.recover(self.ledger.node(name)))
         self._settle()
 
     def advance(self, now: float) -> None:
-        """Let everything happen that is due by ``now``. A clock that steps back is not followed."""
+        """Handle every event due by ``now``. A clock that steps back is ignored."""
         while True:
             at = self.next_event_at()
             if at > now:
@@ -282,7 +271,7 @@ class FakeCluster:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Drop timers of what is over, so that runs that ended early do not stay until they would have ended."""
+        """Drop timers of ended runs, so that these do not stay in memory until their timers would fire."""
         self._timers = [
             timer
             for timer in self._timers
@@ -319,7 +308,7 @@ class FakeCluster:
                 self._start_again(subject, what - _AGAIN)
 
     def _silent_at(self) -> float:
-        """When the next run must begin to stop for want of news. Ended ones are dropped on the way."""
+        """Return when the next run must begin to stop because of silence. Drops ended runs on the way."""
         silent = self._silent
         while silent:
             offset, _, run = silent[0]
@@ -335,11 +324,11 @@ class FakeCluster:
         self._changed[run.id] = run
 
     def _place(self, run: FakeRun, plan: FakeSpec) -> bool:
-        """Give a gang its places and start it; False if there is no room now."""
-        if not self.floor.give(run, plan):
+        """Place a gang and start it; return False if it does not fit now."""
+        if not self.ledger.give(run, plan):
             return False
         run.message = ""
-        delay = self._fate.start_time(run.id, plan) if plan.starts_late else 0.0
+        delay = self._sampler.start_time(run.id, plan) if plan.starts_late else 0.0
         if delay > 0:
             run.state = _PENDING
             self._say(run)
@@ -358,7 +347,7 @@ class FakeCluster:
             run.regroups += 1
         else:
             run.started_at = self.now
-        outcome = self._fate.outcome(
+        outcome = self._sampler.outcome(
             run.id,
             run.attempt,
             plan,
@@ -402,10 +391,10 @@ class FakeCluster:
             self._conclude(run, verdict, plan.stop_grace)
 
     def _regroup(self, run: FakeRun, plan: FakeSpec) -> None:
-        """All members are told to end; they start again together a while after the last of them has."""
+        """End all members; they restart together some time after the last of them has ended."""
         ends = []
         for role, end in zip(plan.roles, run.role_ends, strict=True):
-            after = self._fate.span(role.behaviour.stop_time, run.id, role.name, "stop")
+            after = self._sampler.span(role.behaviour.stop_time, run.id, role.name, "stop")
             ends.append(min(end, self.now + min(after, plan.stop_grace)))
         run.role_ends = tuple(ends)
         run.paused = True
@@ -420,7 +409,7 @@ class FakeCluster:
             self._set(again_at, _REGROUPED, run, run.token)
 
     def _wait(self, run: FakeRun, plan: FakeSpec) -> None:
-        never = self.floor.never(plan)
+        never = self.ledger.never(plan)
         if never:
             self._end(run, FakeEnd(RunState.RETURNED, f"it can never fit here: {never}"))
             return
@@ -433,7 +422,7 @@ class FakeCluster:
         self._life.order(plan, self.now)
 
     def _settle(self) -> None:
-        """Start what waits and fits, once something was given back; one that does not fit lets others pass."""
+        """Start waiting gangs that fit, once capacity was freed; one that does not fit lets others pass."""
         while self._freed:
             self._freed = False
             self._blocked.clear()
@@ -452,12 +441,15 @@ class FakeCluster:
         plan = run.plan
         if plan is None:
             return
-        self._end(run, FakeEnd(RunState.RETURNED, f"it waited for room: {self._why(plan)}"))
+        self._end(
+            run,
+            FakeEnd(RunState.RETURNED, f"it found no free capacity within the placement time-out: {self._why(plan)}"),
+        )
 
     def _why(self, plan: FakeSpec) -> str:
-        """What a gang that does not fit lacks; looked up once as long as nothing is given back."""
+        """Return what a gang that does not fit lacks; cached until capacity is freed."""
         if plan not in self._blocked:
-            found = self.floor.search(plan)
+            found = self.ledger.search(plan)
             self._blocked[plan] = found.sentence if isinstance(found, PackingShortfall) else "no packing was found"
         return self._blocked[plan]
 
@@ -471,7 +463,7 @@ class FakeCluster:
             self._say(run)
 
     def _hasten(self, run: FakeRun, grace: float, wait: float = 0.0) -> bool:
-        """Members are told to stop after ``wait`` at the latest, and are gone ``grace`` later. Whether all of them are gone."""
+        """Stop members after ``wait`` at the latest, and end them ``grace`` later; return whether all have ended already."""
         plan = run.plan
         if plan is None:
             return True
@@ -480,7 +472,7 @@ class FakeCluster:
             run.stopping_at = told_at
             ends = []
             for place, (role, end) in enumerate(zip(plan.roles, run.role_ends, strict=True)):
-                after = self._fate.span(role.behaviour.stop_time, run.id, role.name, "stop")
+                after = self._sampler.span(role.behaviour.stop_time, run.id, role.name, "stop")
                 is_gone = end <= self.now or (role.count == 1 and place in run.resting)
                 ends.append(min(end, self.now if is_gone else told_at + after))
             run.role_gone = tuple(ends)
@@ -503,7 +495,7 @@ class FakeCluster:
         run.pins = {}
         self._say(run)
         if run.places is not None and run.plan is not None:
-            for node in self.floor.take_back(run, run.plan):
+            for node in self.ledger.take_back(run, run.plan):
                 self._life.mind_idle(node, self.now)
             self._freed = bool(self._waiting)
         elif self._waiting.pop(run.id, None) is not None:
@@ -514,7 +506,7 @@ class FakeCluster:
     # Silence of the dispatcher
 
     def _mind_silence(self, run: FakeRun, plan: FakeSpec, limit: float) -> None:
-        """A tenth of the limit, at most a second, is kept back; the grace is at most half of the limit."""
+        """Stop a run in time before its disconnect limit; a tenth, at most a second, is a reserve, half is the most grace."""
         if self._lease is None:
             self._lease = self.now
         self._count += 1
@@ -537,7 +529,7 @@ class FakeCluster:
         else:
             self._hasten(run, grace)
 
-    # Nodes that come and go
+    # Node failures
 
     def _take_effect(self, effect: Effect) -> None:
         for run in effect.moved:

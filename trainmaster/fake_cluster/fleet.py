@@ -1,4 +1,4 @@
-"""What a simulated fleet is made of: the document ``FLEET.yaml``, described in ``docs/reference/simulation.md``."""
+"""Models of the document ``FLEET.yaml``, a simulated fleet, described in ``docs/reference/simulation.md``."""
 
 from collections.abc import Iterator
 from math import prod
@@ -21,7 +21,7 @@ def _check_span(value: str) -> str:
 
 
 SpanText = Annotated[str, AfterValidator(_check_span)]
-"""A duration, or two with a dash between them: ``5s``, ``1s-5s``; or ``forever``."""
+"""A duration, or a range of two: ``5s``, ``1s-5s``; or ``forever``."""
 
 Part = Annotated[float, Field(ge=0, le=1)]
 Amounts = dict[ResourceName, Quantity]
@@ -34,7 +34,7 @@ def _check_resources(value: dict[str, str]) -> dict[str, str]:
 
 
 class FleetTaint(Strict):
-    """As in Kubernetes: keeps members away that do not tolerate it."""
+    """A taint as in Kubernetes: keeps away members that do not tolerate it."""
 
     key: LabelKey
     value: LabelValue = ""
@@ -51,20 +51,20 @@ Turn = Annotated[Duration, AfterValidator(_check_turn)]
 
 
 class Foreign(Strict):
-    """Pods that are not ours. On each node they come once in each ``every``, stay for ``lasts`` and go."""
+    """Foreign pods: on each node they come once per period ``every``, stay for ``lasts`` and end."""
 
     resources: Annotated[Amounts, AfterValidator(_check_resources)]
-    """What they use of a node while they are there."""
+    """Resources that they use on a node."""
     nodes: Part = 1.0
-    """On what part of the group's nodes they ever come."""
+    """Part of the group's nodes on which they ever come."""
     chance: Part = 1.0
-    """How likely they come in each turn."""
+    """Probability that they come in a period."""
     every: Turn = "10m"
     lasts: SpanText = "5m"
 
 
 class Failures(Strict):
-    """Nodes that fail and come back. In each ``every`` a node fails with ``chance``, for as long as ``lasts``."""
+    """Node failures: in each period ``every`` a node fails with probability ``chance``, for as long as ``lasts``."""
 
     every: Turn = "30d"
     chance: Part = 1.0
@@ -72,15 +72,15 @@ class Failures(Strict):
 
 
 class Provisioning(Strict):
-    """Further nodes, ordered when a gang waits for room. They go when they were idle for a while."""
+    """Additional nodes, ordered when a gang waits for capacity, and removed after they were idle for a while."""
 
     most: Annotated[int, Field(ge=1, le=MOST_NODES)]
-    """The most nodes that the group may have in all; ``count`` of them are always there."""
+    """The most nodes of the group; ``count`` of them always exist."""
     delay: SpanText = "2m"
-    """Until a node that was ordered is there; drawn for each order, alike for the nodes of one gang."""
+    """Time until an ordered node joins; drawn for each order, the same for the nodes of one gang."""
     idle: Duration = "10m"
     fail: Part = 0.0
-    """The part of orders that come to nothing. Nobody is told; the nodes may be ordered again once they should have come."""
+    """Part of the orders that fail silently; the nodes may be ordered again once they should have joined."""
 
 
 class FleetGroup(Strict):
@@ -89,11 +89,11 @@ class FleetGroup(Strict):
     name: Name40
     count: Annotated[int, Field(ge=0, le=MOST_NODES)]
     resources: Annotated[Amounts, AfterValidator(_check_resources)]
-    """Of each node."""
+    """Resources of each node."""
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     taints: tuple[FleetTaint, ...] = ()
     topology: dict[LabelKey, Annotated[int, Field(ge=1, le=10_000)]] = Field(default_factory=dict)
-    """From wide to narrow, how many domains each wider one has: ``{zone: 2, rack: 4}`` are eight racks."""
+    """From wide to narrow, the number of domains in each wider one: ``{zone: 2, rack: 4}`` are eight racks."""
     provisioning: Provisioning | None = None
     foreign: tuple[Foreign, ...] = ()
     failures: Failures | None = None
@@ -112,11 +112,11 @@ class FleetGroup(Strict):
 
     @property
     def most(self) -> int:
-        """How many nodes there may be, those that can be provisioned included."""
+        """The most nodes of the group, including those that can be provisioned."""
         return self.count if self.provisioning is None else self.provisioning.most
 
     def domains(self) -> Iterator[tuple[str, ...]]:
-        """The narrowest domains, as paths such as ``("zone-1", "rack-3")``; one empty path without a topology."""
+        """Yield the narrowest domains, as paths such as ``("zone-1", "rack-3")``; one empty path without a topology."""
         paths: list[tuple[str, ...]] = [()]
         for level, count in self.topology.items():
             short = level.rpartition("/")[2]
@@ -124,13 +124,13 @@ class FleetGroup(Strict):
         yield from paths
 
     def pool_names(self) -> Iterator[str]:
-        """What the nodes of each domain are reported as."""
+        """Yield the reported names of the nodes of each domain."""
         for path in self.domains():
             yield "-".join((self.name, *(part.rpartition("-")[2] for part in path)))
 
 
 class Defaults(Strict):
-    """What holds for a job that says nothing about its simulation."""
+    """Simulated behaviour of jobs that declare none."""
 
     run_time: SpanText = "10s"
     start_time: SpanText = "0s"
@@ -139,7 +139,7 @@ class Defaults(Strict):
 
 
 class Keyed(Strict):
-    """Where an agent's API key is. In ``keyFile`` and ``keyEnv``, and in a fleet's ``key``, ``{name}`` is the cluster's name."""
+    """Location of an agent's API key. In ``keyFile`` and ``keyEnv``, and in a fleet's ``key``, ``{name}`` is the cluster's name."""
 
     key: str = ""
     key_file: str = ""
@@ -163,11 +163,11 @@ class FleetCluster(Keyed):
     groups: Annotated[tuple[FleetGroup, ...], Field(min_length=1)]
     datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
     speed: Annotated[float, Field(gt=0, le=1_000_000)] = 1.0
-    """Run times, start times and stop times are divided by it."""
+    """Factor by which run, start and stop times are divided."""
     grid: Annotated[Amounts, AfterValidator(_check_resources)] = Field(
         default_factory=lambda: {"cpu": "500m", "memory": "1Gi"}
     )
-    """Free amounts are reported rounded down to these; devices are whole anyway."""
+    """Steps to which free amounts are rounded down in reports; devices are whole anyway."""
     defaults: Defaults = Defaults()
 
     @field_validator("groups")
@@ -175,12 +175,12 @@ class FleetCluster(Keyed):
     def _names_differ(cls, value: tuple[FleetGroup, ...]) -> tuple[FleetGroup, ...]:
         names = [name for group in value for name in group.pool_names()]
         if len(set(names)) < len(names):
-            raise ValueError("two groups have the same name, or one is named as a domain of another")
+            raise ValueError("two groups have the same name, or one has the name of another's domain")
         return value
 
 
 class Fleet(Keyed):
-    """All clusters that one process simulates."""
+    """The clusters that one process simulates."""
 
     seed: int = 0
     clusters: Annotated[tuple[FleetCluster, ...], Field(min_length=1, max_length=10_000)]

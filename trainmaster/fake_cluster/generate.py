@@ -1,4 +1,4 @@
-"""Makes fleets: a mixed one out of a seed, or one out of a published list of nodes."""
+"""Generation of fleets: a mixed one from a seed, or one from a published list of nodes."""
 
 import csv
 from collections import Counter
@@ -13,14 +13,14 @@ from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
 GPU = "nvidia.com/gpu"
 PRODUCT = "nvidia.com/gpu.product"
 KEY_FILE = "keys/agent-{name}/key"
-"""Where ``trainmaster admin bootstrap --out keys`` puts them."""
+"""Location of the keys that ``trainmaster admin bootstrap --out keys`` writes."""
 
 _PLACES: dict[ClusterKind, tuple[tuple[str, str], ...]] = {
     ClusterKind.PRIVATE: (("eu-central", "own"), ("eu-north", "own"), ("us-east", "own")),
     ClusterKind.PUBLIC: (("eu-west-1", "aws"), ("us-east-1", "aws"), ("europe-west4", "gcp"), ("westeurope", "azure")),
     ClusterKind.EDGE: (("factory", "own"), ("clinic", "own"), ("store", "own")),
 }
-# Name, parts of a cluster's nodes, resources of a node, GPU product.
+# Name, share of a cluster's nodes, resources of a node, GPU product.
 _Product = tuple[str, int, dict[str, str], str]
 _CPU: _Product = ("cpu", 5, {"cpu": "64", "memory": "256Gi"}, "")
 _T4: _Product = ("t4", 2, {"cpu": "32", "memory": "128Gi", GPU: "4"}, "Tesla-T4")
@@ -37,16 +37,16 @@ DEFAULT_MIX: Mapping[ClusterKind, int] = {ClusterKind.PRIVATE: 6, ClusterKind.PU
 
 
 def make_fleet(clusters: int, nodes: int, seed: int = 0, mix: Mapping[ClusterKind, int] = DEFAULT_MIX) -> Fleet:
-    """A fleet of so many clusters with so many nodes each; those at the edge have a tenth.
+    """Return a fleet of ``clusters`` clusters with ``nodes`` nodes each; edge clusters have a tenth.
 
-    ``mix`` are the parts of the kinds. The same arguments give the same fleet.
+    ``mix``: the shares of the kinds. The same arguments give the same fleet.
     """
     if not any(mix.values()):
         raise ValueError("the mix has no kind of cluster")
     made: dict[ClusterKind, int] = dict.fromkeys(mix, 0)
     out = []
     for _ in range(clusters):
-        # Whichever kind lags most behind its part comes next (Sainte-Lague), so any number of clusters is a fair mix.
+        # The kind that lags most behind its share comes next (Sainte-Lague), so any number of clusters is a fair mix.
         kind = max(mix, key=lambda kind: mix[kind] / (2 * made[kind] + 1))
         made[kind] += 1
         out.append(_cluster(made[kind], kind, nodes, seed))
@@ -87,7 +87,7 @@ def _group(product: _Product, count: int, kind: ClusterKind, seed: int, cluster:
 
 
 def fleet_of_openb(lines: Iterable[str], name: str = "openb") -> Fleet:
-    """A fleet of one cluster out of a node list with the columns ``sn,cpu_milli,memory_mib,gpu,model``.
+    """Return a fleet of one cluster from a node list with the columns ``sn,cpu_milli,memory_mib,gpu,model``.
 
     The format is that of the traces of Weng et al., *Beware of Fragmentation* (USENIX ATC 2023). Raises ValueError with the line.
     """
@@ -98,7 +98,7 @@ def fleet_of_openb(lines: Iterable[str], name: str = "openb") -> Fleet:
             model = row["model"] or ""
             counted[int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), model] += 1
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"line {reader.line_num} is no node: {error}") from error
+            raise ValueError(f"line {reader.line_num} does not describe a node: {error}") from error
     if not counted:
         raise ValueError("the list has no nodes")
     return Fleet(
@@ -121,7 +121,7 @@ def _openb_group(item: tuple[tuple[int, int, int, str], int]) -> FleetGroup:
 
 
 def tenants_of(fleet: Fleet) -> Sequence[dict[str, Any]]:
-    """The documents that declare the fleet's clusters, and a queue that may use all of them, for ``trainmaster apply``."""
+    """Return documents for ``trainmaster apply``: the fleet's clusters, and a queue that may use all of them."""
     queue = QueueSpec(path="simulated", allowed_kinds=tuple(ClusterKind), description="Jobs of the simulated fleet")
     clusters = [
         ClusterSpec(

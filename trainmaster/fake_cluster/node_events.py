@@ -1,7 +1,7 @@
-"""What comes and goes on nodes by itself: pods that are not ours, and failures. A function of seed, node and time alone.
+"""Spontaneous events on nodes: foreign pods and failures. A function of seed, node and time alone.
 
-Time is cut into turns of equal length, shifted for each node. In a turn the thing comes once or not at all, at a drawn
-moment, and is gone before the turn ends. So any moment can be asked for without what was before it.
+Time is divided into periods of equal length, shifted for each node. In a period the event happens at most once, at a drawn
+time, and is over before the period ends. So the state at any time can be computed without the earlier ones.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trainmaster.fake_cluster.seeded_random import DurationRange, draw
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """The visit of one turn: when it comes and goes. The next turn begins at ``turn_ends``."""
+    """The event of one period: its begin and end. The next period begins at ``turn_ends``."""
 
     comes: float
     goes: float
@@ -25,18 +25,18 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """One kind of visit: a turn's length in seconds, how likely it comes in a turn, how long it stays."""
+    """One kind of event: a period's length in seconds, its probability in a period, its duration."""
 
     every: float
     chance: float
     lasts: DurationRange
 
     def at(self, seed: int, word: str, now: float) -> Visit:
-        """The visit of the turn that ``now`` is in, for the node and kind that ``word`` names."""
+        """Return the event of the period of ``now``, for the node and kind that ``word`` names."""
         shift = draw(seed, word, "shift") * self.every
         turn = floor((now - shift) / self.every)
         begins = shift + turn * self.every
-        # Rounding must not give the turn before again when asked at the very end of it.
+        # Rounding must not return the previous period again at its very end.
         while begins + self.every <= now:
             turn, begins = turn + 1, shift + (turn + 1) * self.every
         if draw(seed, word, turn, "comes") >= self.chance:

@@ -1,30 +1,30 @@
-"""All nodes of a simulated cluster and who is on them: gangs get places all together or not at all."""
+"""Ledger of a simulated cluster's nodes and the runs on them: a gang is placed completely or not at all."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
+from trainmaster.cluster_model.eligibility import is_tolerated
 from trainmaster.cluster_model.packing import Assignment, Node, PackingShortfall, place
 from trainmaster.fake_cluster.fleet import FleetCluster
 from trainmaster.fake_cluster.plan import FakeSpec
 from trainmaster.fake_cluster.pools import FakePool, Lot, SimulatedNode, Takes
 from trainmaster.fake_cluster.run import FakeRun, Place
 from trainmaster.protocol.agent import NodeGroup, Pool
+from trainmaster.protocol.placement import Placement
 from trainmaster.protocol.quantities import Resources, parse_resources
 
-Pins = Mapping[str, Mapping[str, int]]
 
-
-class Floor:
-    """Accounts of the cluster: never more is given out than its nodes have."""
+class NodeLedger:
+    """Accounting of the cluster: never more is assigned than its nodes have."""
 
     def __init__(self, cluster: FleetCluster) -> None:
         self.pools: list[FakePool] = []
         self._pool_of: dict[str, FakePool] = {}
-        """By the name of any group that was ever reported."""
+        """Lots by the name of any group that was ever reported."""
         self._report: tuple[NodeGroup, ...] | None = None
         self._left: tuple[Pool, ...] | None = None
         self._seen: tuple[list[Node], dict[str, SimulatedNode]] | None = None
-        """The nodes that are up, as gang placement reads them, and ours by their names."""
+        """The nodes that are up, in the packer's form, and our nodes by their names."""
         grid = parse_resources(cluster.grid)
         for group in cluster.groups:
             paths, names = list(group.domains()), group.pool_names()
@@ -37,10 +37,10 @@ class Floor:
                 for _ in range(least):
                     self.settle(pool.add(up=True))
 
-    # Which nodes there are
+    # Nodes
 
     def settle(self, node: SimulatedNode) -> list[FakeRun]:
-        """Report a node in the lot that it belongs to now; returns our runs on it whose placement reads differently."""
+        """Update the lot that a node is reported in; return our runs on it whose reported placement changes."""
         lot = node.pool.lot_of(node) if node.up else None
         if lot is node.lot:
             return []
@@ -57,7 +57,7 @@ class Floor:
         self._report = None
 
     def set_up(self, node: SimulatedNode, up: bool) -> list[FakeRun]:
-        """Let a node take members and be reported, or neither."""
+        """Set whether a node takes members and is reported; return our runs whose reported placement changes."""
         node.pool.set_up(node, up)
         self._seen = self._left = None
         return self.settle(node)
@@ -68,7 +68,7 @@ class Floor:
         return self._report
 
     def node(self, name: str) -> SimulatedNode:
-        """Raises KeyError."""
+        """Return a node by its name. Raises KeyError."""
         pool_name, _, number = name.rpartition("-")
         for pool in self.pools:
             if pool.name == pool_name and number.isdigit() and int(number) < len(pool.nodes):
@@ -76,7 +76,7 @@ class Floor:
         raise KeyError(f"there is no node {name}")
 
     def pools_left(self) -> tuple[Pool, ...]:
-        """How many more nodes could be ordered, of each sort of which any could ever be."""
+        """Return how many more nodes could be ordered, for each kind that can be ordered at all."""
         if self._left is None:
             self._left = tuple(
                 Pool(
@@ -94,19 +94,19 @@ class Floor:
         return self._left
 
     def order(self, node: SimulatedNode) -> None:
-        """A node is on its way."""
+        """Note that a node was ordered."""
         node.ordered = True
         self._left = None
 
     def arrive(self, node: SimulatedNode) -> None:
-        """It is no longer on its way."""
+        """Note that a node is no longer ordered: it has joined, or will not."""
         node.ordered = False
         self._left = None
 
-    # Places
+    # Placement
 
     def give(self, run: FakeRun, plan: FakeSpec) -> bool:
-        """Give a run its places if its gang fits now."""
+        """Place a run if its gang fits now; return whether it did."""
         places = self._find(plan, run.pins)
         if places is None:
             return False
@@ -117,7 +117,7 @@ class Floor:
             node.runs[run] = None
         return True
 
-    def give_more(self, run: FakeRun, more: FakeSpec, pins: Pins) -> bool:
+    def give_more(self, run: FakeRun, more: FakeSpec, pins: Placement) -> bool:
         """Give a run the places of further members if all of them fit now; their indexes follow those it has."""
         places = (self._fill_pins(more, pins) if pins else None) or self._fill(more)
         if places is None:
@@ -130,7 +130,7 @@ class Floor:
         return True
 
     def take_some(self, run: FakeRun, plan: FakeSpec, counts: Mapping[int, int]) -> list[SimulatedNode]:
-        """Take the places of so many members back by role, of the highest indexes; returns the nodes that are idle now."""
+        """Free the places of ``counts`` members by role, those of the highest indexes; return the nodes that are idle now."""
         missing, kept, idle = dict(counts), list[Place](), []
         for node, role, count in reversed(run.places or ()):
             gone = min(count, missing.get(role, 0))
@@ -150,7 +150,7 @@ class Floor:
         return idle
 
     def take_back(self, run: FakeRun, plan: FakeSpec) -> list[SimulatedNode]:
-        """Take a run's places back; returns the nodes that are idle now."""
+        """Free a run's places; return the nodes that are idle now."""
         idle = []
         for node, role, count in run.places or ():
             takes = self._suits(plan, node.pool)[role]
@@ -162,7 +162,7 @@ class Floor:
         run.places = None
         return idle
 
-    def _find(self, plan: FakeSpec, pins: Pins) -> list[Place] | None:
+    def _find(self, plan: FakeSpec, pins: Placement) -> list[Place] | None:
         if plan.required is None and not plan.is_apart:
             places = self._fill_pins(plan, pins) if pins else None
             if places is None and plan.preferred is None:
@@ -172,8 +172,8 @@ class Floor:
         found = self.search(plan)
         return None if isinstance(found, PackingShortfall) else self._book(plan, found)
 
-    def _fill_pins(self, plan: FakeSpec, pins: Pins) -> list[Place] | None:
-        """Places in the groups that the dispatcher thought of."""
+    def _fill_pins(self, plan: FakeSpec, pins: Placement) -> list[Place] | None:
+        """Return places in the groups that the dispatcher assumed; None if the members do not fit there."""
         places: list[Place] = []
         missing = [role.count for role in plan.roles]
         for group, roles in pins.items():
@@ -193,7 +193,7 @@ class Floor:
         return places
 
     def _fill(self, plan: FakeSpec) -> list[Place] | None:
-        """Places anywhere. Exact for one role: members are alike, so filling each node leaves none out."""
+        """Find places anywhere. Exact for one role: members are identical, so filling node by node misses none."""
         places: list[Place] = []
         for role, pools in self._order(plan):
             missing = plan.roles[role].count
@@ -207,14 +207,14 @@ class Floor:
         return places
 
     def _order(self, plan: FakeSpec) -> tuple[tuple[int, tuple[FakePool, ...]], ...]:
-        """Roles with the largest member first, and the pools that suit each, the best first."""
+        """Return roles with the largest member first, and the pools that suit each, the best first."""
         if plan.order is None:
             roles = sorted(range(len(plan.roles)), key=lambda role: (-self._share(plan, role), role))
             plan.order = tuple((role, self._suiting(plan, role)) for role in roles)
         return plan.order
 
     def _share(self, plan: FakeSpec, role: int) -> float:
-        """A member's dominant share of a node, where it is smallest."""
+        """Return a member's dominant share of a node, the smallest over the pools."""
         suiting = ((pool, self._suits(plan, pool)[role]) for pool in self.pools)
         return min(
             (
@@ -226,20 +226,18 @@ class Floor:
         )
 
     def _suiting(self, plan: FakeSpec, role: int) -> tuple[FakePool, ...]:
-        """Unwanted taints come last, then pools whose devices would lie idle."""
+        """Return the pools that suit a role; unwanted taints come last, then pools whose devices would stay idle."""
         need = plan.roles[role].need
 
         def key(pool: FakePool) -> tuple[int, int, int]:
-            disliked = sum(
-                not any(one.tolerates(t.key, t.value, t.effect) for one in need.tolerations) for t in pool.taints
-            )
+            disliked = sum(not is_tolerated(taint, need.tolerations) for taint in pool.taints)
             idle_devices = sum("/" in name and name not in need.resources for name in pool.names)
             return disliked, idle_devices, pool.index
 
         return tuple(sorted((pool for pool in self.pools if self._suits(plan, pool)[role] is not None), key=key))
 
     def _fill_pool(self, plan: FakeSpec, pool: FakePool, role: int, missing: int, places: list[Place]) -> int:
-        """Take places for members of a role in one pool; returns how many found none."""
+        """Place members of a role in one pool; return how many did not fit."""
         takes = self._suits(plan, pool)[role]
         if takes is None:
             return missing
@@ -265,8 +263,7 @@ class Floor:
         if suits is None:
             node = pool.as_node(pool.name)
             suits = plan.suits[pool.index] = tuple(
-                None if role.need.obstacle(node) is not None else pool.takes_of(role.need.resources)
-                for role in plan.roles
+                pool.takes_of(role.need.resources) if role.need.suits(node) else None for role in plan.roles
             )
         return suits
 
@@ -284,16 +281,16 @@ class Floor:
                 places.append((node, role, count))
         return places
 
-    # Slow looks at every node
+    # Slow searches over every node
 
     def search(self, plan: FakeSpec) -> Assignment | PackingShortfall:
-        """Where a gang fits now, by a look at every node, or what is missing."""
+        """Pack a gang by a search over every node, or return what is missing."""
         nodes, by_name = self._view()
         free = {name: node.pool.free_of(node) for name, node in by_name.items()}
         return _place(plan, nodes, free)
 
     def never(self, plan: FakeSpec) -> str:
-        """Why a gang would not even fit if nothing ran here and all nodes were there; empty if it would."""
+        """Return why a gang would not fit even without runs and with all nodes; empty if it would."""
         if plan.never is None:
             nodes = [pool.as_node(f"{pool.name}-{n}") for pool in self.pools for n in range(pool.most)]
             found = _place(plan, nodes, {node.name: node.allocatable for node in nodes})
@@ -301,7 +298,7 @@ class Floor:
         return plan.never
 
     def wanted(self, plan: FakeSpec) -> list[SimulatedNode]:
-        """Nodes that could be provisioned and would let a gang start; none if they would not."""
+        """Return nodes that could be provisioned and would let a gang start; none if they would not."""
         nodes, by_name = self._view()
         free = {name: node.pool.free_of(node) for name, node in by_name.items()}
         absent: dict[str, SimulatedNode] = {}
@@ -322,7 +319,7 @@ class Floor:
 
 
 def _holds(node: SimulatedNode, takes: Takes, most: int) -> int:
-    """How many members, at most so many, fit on a node."""
+    """Return how many members fit on a node, at most ``most``."""
     if not node.up:
         return 0
     free = node.free

@@ -1,4 +1,4 @@
-"""Nodes that come and go: failures, provisioned nodes, and the pods of others that come and go on them."""
+"""Node life cycle: failures, provisioned nodes, and foreign pods that come and go."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from trainmaster.fake_cluster.fleet import Foreign
 from trainmaster.fake_cluster.node_events import Visits
-from trainmaster.fake_cluster.node_ledger import Floor
+from trainmaster.fake_cluster.node_ledger import NodeLedger
 from trainmaster.fake_cluster.plan import FakeSpec
 from trainmaster.fake_cluster.pools import FakePool, SimulatedNode
 from trainmaster.fake_cluster.run import FakeRun
@@ -16,7 +16,7 @@ from trainmaster.protocol.quantities import parse_resources
 
 
 class NodeEvent(IntEnum):
-    """What a timer of a node is for."""
+    """Purpose of a node's timer."""
 
     FOREIGN_TURN = 0
     FOREIGN_COMES = 1
@@ -30,14 +30,14 @@ class NodeEvent(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What an event of a node means for runs."""
+    """Effect of a node event on runs."""
 
     moved: list[FakeRun] = field(default_factory=list)
-    """Their members are where they were, and that is reported under another name."""
+    """Runs whose placement is reported under another group name, though their members did not move."""
     lost: list[FakeRun] = field(default_factory=list)
-    """They had members on a node that is gone."""
+    """Runs with members on a node that is gone."""
     freed: bool = False
-    """Something that was taken is free."""
+    """Whether capacity was freed."""
 
 
 NOTHING = Effect()
@@ -45,19 +45,19 @@ SetTimer = Callable[[float, NodeEvent, SimulatedNode, int], None]
 
 
 class NodeLife:
-    """Acts on the floor; says what it means for runs."""
+    """Applies node events to the ledger; returns their effect on runs."""
 
-    def __init__(self, floor: Floor, seed: int, set_timer: SetTimer) -> None:
-        self._floor = floor
+    def __init__(self, ledger: NodeLedger, seed: int, set_timer: SetTimer) -> None:
+        self._ledger = ledger
         self._seed = seed
         self._set = set_timer
         self._foreign: dict[int, tuple[tuple[Visits, tuple[int, ...]], ...]] = {}
-        """By pool: the kinds of foreign pods, and what each takes."""
+        """By pool: the kinds of foreign pods, and the amounts that each takes."""
         self._failures: dict[int, Visits] = {}
-        self._is_elastic = any(pool.most > pool.least for pool in floor.pools)
+        self._is_elastic = any(pool.most > pool.least for pool in ledger.pools)
         self._orders = self._coming = 0
-        """Orders so far, and nodes that were ordered and are not here yet."""
-        for pool in floor.pools:
+        """Number of orders so far, and ordered nodes that have not joined yet."""
+        for pool in ledger.pools:
             group = pool.group
             if group.foreign:
                 self._foreign[pool.index] = tuple(_foreign(pool, kind) for kind in group.foreign)
@@ -66,8 +66,8 @@ class NodeLife:
                 self._failures[pool.index] = Visits(every, group.failures.chance, lasts)
 
     def begin(self, now: float) -> None:
-        """Let those be there who would be, had time passed before."""
-        for pool in self._floor.pools:
+        """Place the foreign pods that would be running, had time passed before."""
+        for pool in self._ledger.pools:
             for node in pool.nodes:
                 for kind in range(len(self._foreign.get(pool.index, ()))):
                     if draw(self._seed, node.name, kind, "ever") < pool.group.foreign[kind].nodes:
@@ -76,7 +76,7 @@ class NodeLife:
                     self._failure_turn(node, now)
 
     def happen(self, event: NodeEvent, node: SimulatedNode, token: int, now: float) -> Effect:
-        """A timer has gone off; ``token`` is the kind of foreign pod, or tells whether a node stayed idle."""
+        """Handle a timer; ``token`` is the kind of foreign pod, or identifies an idle time of the node."""
         match event:
             case NodeEvent.FOREIGN_TURN:
                 return self._foreign_turn(node, token, now)
@@ -95,7 +95,7 @@ class NodeLife:
             case NodeEvent.IDLE:
                 return self._leave_idle(node, token)
 
-    # The pods of others
+    # Foreign pods
 
     def _foreign_turn(self, node: SimulatedNode, kind: int, now: float) -> Effect:
         visits, _ = self._foreign[node.pool.index][kind]
@@ -109,7 +109,7 @@ class NodeLife:
         return self._foreign_comes(node, kind, now)
 
     def _foreign_comes(self, node: SimulatedNode, kind: int, now: float) -> Effect:
-        """They come where they fit: nobody makes room for them."""
+        """Start foreign pods if they fit: no member makes room for them."""
         visits, used = self._foreign[node.pool.index][kind]
         if not node.up or any(amount > free for amount, free in zip(used, node.free, strict=True)):
             return NOTHING
@@ -119,14 +119,14 @@ class NodeLife:
         if node.foreign is None:
             node.foreign = {}
         node.foreign[kind] = used
-        return Effect(moved=self._floor.settle(node))
+        return Effect(moved=self._ledger.settle(node))
 
     def _foreign_goes(self, node: SimulatedNode, kind: int) -> Effect:
         used = None if node.foreign is None else node.foreign.pop(kind, None)
         if used is None:
             return NOTHING
         node.pool.take(node, tuple(enumerate(used)), -1)
-        return Effect(moved=self._floor.settle(node), freed=True)
+        return Effect(moved=self._ledger.settle(node), freed=True)
 
     # Failures
 
@@ -139,29 +139,29 @@ class NodeLife:
         return NOTHING
 
     def fail(self, node: SimulatedNode) -> Effect:
-        """A node is gone, with all that is on it."""
+        """Fail a node with everything on it."""
         if node.failed or not node.up:
             return NOTHING
         node.failed = True
         lost = list(node.runs or ())
         for kind in tuple(node.foreign or ()):
             self._foreign_goes(node, kind)
-        self._floor.set_up(node, up=False)
+        self._ledger.set_up(node, up=False)
         return Effect(lost=lost)
 
     def recover(self, node: SimulatedNode) -> Effect:
-        """A failed node is back."""
+        """Recover a failed node."""
         if not node.failed:
             return NOTHING
         node.failed = False
-        self._floor.set_up(node, up=True)
+        self._ledger.set_up(node, up=True)
         return Effect(freed=True)
 
     # Provisioned nodes
 
     @property
     def is_coming(self) -> bool:
-        """Whether nodes are on their way."""
+        """Return whether nodes are ordered."""
         return self._coming > 0
 
     def order(self, plan: FakeSpec, now: float) -> None:
@@ -169,10 +169,10 @@ class NodeLife:
         if not self._is_elastic:
             return
         self._orders += 1
-        for node in self._floor.wanted(plan):
+        for node in self._ledger.wanted(plan):
             provisioning = node.pool.group.provisioning
             if provisioning is not None:
-                self._floor.order(node)
+                self._ledger.order(node)
                 self._coming += 1
                 name = node.pool.name
                 delay = DurationRange.parse(provisioning.delay).at(draw(self._seed, name, self._orders, "delay"))
@@ -180,17 +180,17 @@ class NodeLife:
                 self._set(now + delay, NodeEvent.ARRIVES, node, int(fails))
 
     def _arrive(self, node: SimulatedNode, token: int, now: float) -> Effect:
-        """``token``: whether the order has come to nothing."""
-        self._floor.arrive(node)
+        """Let an ordered node join; ``token``: whether the order has failed."""
+        self._ledger.arrive(node)
         self._coming -= 1
         if token:
             return NOTHING
-        self._floor.set_up(node, up=True)
+        self._ledger.set_up(node, up=True)
         self.mind_idle(node, now)
         return Effect(freed=True)
 
     def mind_idle(self, node: SimulatedNode, now: float) -> None:
-        """A node has nothing of ours on it any more, or not yet."""
+        """Start the idle timer of a node without our members."""
         provisioning = node.pool.group.provisioning
         if provisioning is not None and node.up:
             node.idle_token += 1
@@ -201,7 +201,7 @@ class NodeLife:
         if node.up and not node.runs and node.idle_token == token and there > node.pool.least:
             for kind in tuple(node.foreign or ()):
                 self._foreign_goes(node, kind)
-            self._floor.set_up(node, up=False)
+            self._ledger.set_up(node, up=False)
         return NOTHING
 
 

@@ -1,15 +1,15 @@
-"""What a simulated member would have written. Any part of it is made when it is read, so nothing is kept."""
+"""Output of a simulated member. Any part of it is generated when it is read, so nothing is stored."""
 
 from trainmaster.fake_cluster.run import FakeRun
 from trainmaster.fake_cluster.seeded_random import draw
 from trainmaster.protocol.ids import member_id
 
 LINE_BYTES = 80
-"""Made-up lines are all of this length, so that an offset tells its line."""
+"""Length of every generated line, so that an offset determines its line."""
 
 
 def read(run: FakeRun, role: str, index: int, now: float, offset: int, limit: int) -> tuple[int, bytes, bool]:
-    """Where the bytes begin, the bytes, and whether the member is over and nothing follows.
+    """Return the offset of the bytes, the bytes, and whether the member is over and nothing follows.
 
     A negative offset counts from the end. Raises KeyError for a member that the run does not have.
     """

@@ -1,4 +1,4 @@
-"""What a run asks of its cluster, worked out once for all runs whose specifications say the same."""
+"""Plans: parsed specifications of runs, shared by all runs with the same relevant fields."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
+from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.cluster_model.packing import Need
 from trainmaster.fake_cluster.behaviour import VARIABLE, Behaviour, BehaviourError, behaviour
 from trainmaster.fake_cluster.fleet import Defaults
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from trainmaster.fake_cluster.pools import FakePool
 
 _READ = ("labels", "topology", "placement", "timeLimit", "stopGrace", "memberFailure", "success")
-"""The fields of a specification beside its roles that a plan depends on; jobs that differ only in others share one."""
+"""Fields of a specification, beside its roles, that a plan depends on; jobs that differ only in others share a plan."""
 _NOT_READ = frozenset(("image", "command", "args", "workingDir", "ports"))
 _MOST_PLANS = 10_000
 
 
 class Restarts(NamedTuple):
-    """What happens after the failure of a member of a role: so many restarts, alone or of the gang, each after a pause."""
+    """Restarts after the failure of a role's member: how many, alone or of the whole gang, and the pause before each."""
 
     limit: int = 0
     of_gang: bool = False
@@ -48,7 +49,7 @@ class PlannedRole:
 
 @dataclass(slots=True, eq=False)
 class FakeSpec:
-    """A specification in the form that the cluster works with."""
+    """A specification in the cluster's own form."""
 
     roles: tuple[PlannedRole, ...]
     required: str | None
@@ -58,21 +59,21 @@ class FakeSpec:
     members: int
     starts_late: bool
     success: str | None = None
-    """The role whose members decide that a run has succeeded; None: all members do."""
+    """The role whose members decide that a run has succeeded; None: all members."""
     suits: dict[int, tuple[tuple[tuple[int, int], ...] | None, ...]] = field(default_factory=dict)
-    """By pool of nodes: what a member of each role takes of which of its amounts; None where it may not go."""
+    """By pool: the amounts that a member of each role takes; None where it may not run."""
     order: tuple[tuple[int, tuple["FakePool", ...]], ...] | None = None
     """Roles in the order in which they are placed, and the pools that suit each, the best first."""
     never: str | None = None
-    """Why it would not even fit the empty cluster: a sentence, empty if it would, None as long as nobody asked."""
+    """Why it would not fit even the empty cluster: a sentence, empty if it would, None while that was not computed."""
 
     @property
     def is_apart(self) -> bool:
-        """Whether a node may not take all that it has room for: then each node is looked at."""
+        """Return whether a role limits its members per node: then each node has to be checked."""
         return any(role.need.max_per_node is not None for role in self.roles)
 
     def at(self, sizes: Mapping[str, int]) -> "FakeSpec":
-        """The same with other counts. Roles that are not named keep theirs."""
+        """Return the plan with other counts. Roles that are not named keep theirs."""
         roles = []
         for role in self.roles:
             count = sizes.get(role.name, role.count)
@@ -81,11 +82,11 @@ class FakeSpec:
         return replace(self, roles=tuple(roles), members=members, suits={}, order=None, never=None)
 
     def deadline(self, started_at: float) -> float:
-        """When the time of a run is over that started then."""
+        """Return when the time limit of a run that started at ``started_at`` is over."""
         return inf if self.time_limit is None else started_at + self.time_limit
 
     def position(self, role: str) -> int | None:
-        """Where a role is in ``roles``."""
+        """Return the position of a role in ``roles``; None if it has no such role."""
         for position, one in enumerate(self.roles):
             if one.name == role:
                 return position
@@ -94,7 +95,7 @@ class FakeSpec:
 
 @dataclass(frozen=True, slots=True)
 class FakeRefusal:
-    """Why a run never starts here, and how it ends therefore."""
+    """Reason why a run can never start here, and how it ends therefore."""
 
     state: RunState
     message: str
@@ -102,7 +103,7 @@ class FakeRefusal:
 
 
 def _read(spec: Mapping[str, Any]) -> list[Any]:
-    """What a plan depends on: no commands and arguments, and of the environment only what is meant for the simulation."""
+    """Return what a plan depends on: no commands and arguments, and of the environment only the simulation's variables."""
     roles = []
     for role in spec.get("roles") or ():
         template = role.get("template")
@@ -121,7 +122,7 @@ def _restarts(failure: MemberFailure) -> Restarts:
 
 
 class Plans:
-    """Plans by what they depend on."""
+    """Cache of plans by what they depend on."""
 
     def __init__(self, defaults: Defaults, datasets: Iterable[str]) -> None:
         self._defaults = defaults
@@ -129,9 +130,9 @@ class Plans:
         self._known: dict[str, FakeSpec | FakeRefusal] = {}
 
     def get(self, spec: Mapping[str, Any], sizes: Mapping[str, int]) -> FakeSpec | FakeRefusal:
-        """The plan for a specification in wire form.
+        """Return the plan for a specification in wire form, or why it can never start.
 
-        What another cluster might run is returned; what none can run as it is written has failed.
+        A run that another cluster might accept is returned; one that no cluster can run as it is written has failed.
         """
         key = repr((_read(spec), sizes))
         plan = self._known.get(key)
@@ -160,9 +161,7 @@ class Plans:
                 behaves = behaviour(spec.labels, role.template.env, self._defaults)
             except BehaviourError as error:
                 return FakeRefusal(RunState.FAILED, f"role {role.name}: {error}", FailureCategory.CONFIG)
-            template = role.template
-            needs = (template.amounts, template.node_selector, template.node_affinity, template.tolerations)
-            need = Need(role.name, count, *needs, max_per_node=role.max_per_node)
+            need = Need.of(role, role.template, count)
             roles.append(PlannedRole(role.name, count, need, behaves, _restarts(spec.failure_of(role))))
         if not roles:
             return FakeRefusal(RunState.FAILED, "the run has no members", FailureCategory.CONFIG)
@@ -184,6 +183,6 @@ class Plans:
         missing = sorted(set(spec.placement.datasets) - self._datasets)
         if missing:
             return f"the datasets {', '.join(missing)} are not here"
-        if spec.topology.numa in ("restricted", "singleNode"):
+        if spec.topology.numa in STRICT_NUMA:
             return f"the simulated runtime cannot promise NUMA policy {spec.topology.numa}"
         return None

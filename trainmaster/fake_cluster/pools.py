@@ -1,7 +1,7 @@
-"""The nodes of a simulated cluster, in pools of equivalent nodes, indexed by what is free on them.
+"""Nodes of a simulated cluster, in pools of equivalent nodes, indexed by their free amounts.
 
-A pool is a node group inside one of its narrowest topology domains. Where a member fits is found by looking at the distinct
-free amounts of a pool, of which there are few, and not at its nodes. Nothing here is ordered by chance: same calls, same nodes.
+A pool is a node group inside one of its narrowest topology domains. A fit is found by a search over the distinct
+free amounts of a pool, of which there are few, and not over its nodes. The order is deterministic: same calls, same nodes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainmaster.fake_cluster.run import FakeRun
 
 Takes = tuple[tuple[int, int], ...]
-"""What a member takes of a node: positions in the pool's amounts, and how much of each."""
+"""Amounts that a member takes of a node: positions in the pool's amounts, and the amount of each."""
 
 
 class SimulatedNode:
@@ -29,16 +29,16 @@ class SimulatedNode:
         self.number = number
         self.free = list(pool.amounts)
         self.foreign: dict[int, tuple[int, ...]] | None = None
-        """What pods that are not ours use now, by position of their kind in the group."""
+        """Amounts that foreign pods use now, by position of their kind in the group."""
         self.runs: dict[FakeRun, None] | None = None
-        """Ours that have members here, in the order they came."""
+        """Our runs with members here, in the order of their placement."""
         self.up = up
         self.ordered = False
         self.failed = False
         self.lot: Lot | None = None
-        """The lot that the node is reported in."""
+        """Lot in which the node is reported."""
         self.idle_token = 0
-        """Rises each time that the node becomes idle."""
+        """Number of times that the node became idle."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Lot:
 
 
 class FakePool:
-    """Equivalent nodes: one group, one place in the topology."""
+    """Equivalent nodes: one group, one topology domain."""
 
     def __init__(
         self, index: int, name: str, group: FleetGroup, path: tuple[str, ...], share: tuple[int, int], grid: Resources
@@ -66,14 +66,14 @@ class FakePool:
         self.index = index
         self.group = group
         self.least, self.most = share
-        """How many nodes are always there, and how many there may be."""
+        """Number of nodes that always exist, and the most that may exist."""
         self.name = name
         self.topology = tuple(zip(group.topology, path, strict=True))
         self.labels = {**dict(self.topology), **group.labels}
         self.taints = tuple(Taint(key=taint.key, value=taint.value, effect=taint.effect) for taint in group.taints)
         amounts = group.amounts
         self.names = tuple(sorted(amounts, key=lambda name: ("/" not in name, name)))
-        """Devices first: the fewest free devices make the tightest fit."""
+        """Sort order of amounts, devices first: the fewest free devices make the tightest fit."""
         self.amounts = tuple(amounts[name] for name in self.names)
         self._grid = grid
         self.nodes: list[SimulatedNode] = []
@@ -81,7 +81,7 @@ class FakePool:
         self.levels: dict[tuple[int, ...], set[int]] = {}
         """Nodes that are up, by their free amounts."""
         self.hint: SimulatedNode | None = None
-        """Where something was taken or given back last: most often the next member fits there too."""
+        """Node of the last change: most often the next member fits there too."""
 
     def add(self, up: bool) -> SimulatedNode:
         node = SimulatedNode(self, len(self.nodes), up)
@@ -91,7 +91,7 @@ class FakePool:
         return node
 
     def take(self, node: SimulatedNode, takes: Takes, count: int) -> None:
-        """Take ``count`` members from what is free on a node; a negative count gives back."""
+        """Take the amounts of ``count`` members from a node; a negative count gives them back."""
         if node.up:
             self._leave(node)
         free = node.free
@@ -102,7 +102,7 @@ class FakePool:
             self.hint = node
 
     def set_up(self, node: SimulatedNode, up: bool) -> None:
-        """Let a node take members, or not."""
+        """Set whether a node takes members."""
         if node.up != up:
             node.up = up
             if up:
@@ -128,7 +128,7 @@ class FakePool:
             del self.levels[key]
 
     def tightest(self, takes: Takes) -> SimulatedNode | None:
-        """The node that one more member would leave fullest; None if it fits on none."""
+        """Return the node that one more member would leave fullest; None if it fits on none."""
         best: tuple[int, ...] | None = None
         for key in self.levels:
             for position, amount in takes:
@@ -139,10 +139,10 @@ class FakePool:
                     best = key
         return None if best is None else self.nodes[min(self.levels[best])]
 
-    # What is said of the pool
+    # Reports
 
     def lot_of(self, node: SimulatedNode) -> Lot:
-        """The lot that a node belongs to by what others use of it."""
+        """Return the lot of a node, by the amounts that foreign pods use on it."""
         free = list(self.amounts)
         for used in (node.foreign or {}).values():
             free = [amount - less for amount, less in zip(free, used, strict=True)]
@@ -170,7 +170,7 @@ class FakePool:
                 )
 
     def as_nodes(self) -> Iterator[tuple[SimulatedNode, Node]]:
-        """The nodes that are up, in the form that gang placement reads."""
+        """Yield the nodes that are up, in the packer's form."""
         for node in self.nodes:
             if node.up:
                 yield node, self.as_node(node.name)
@@ -182,7 +182,7 @@ class FakePool:
         return dict(zip(self.names, node.free, strict=True))
 
     def takes_of(self, amounts: Mapping[str, int]) -> Takes | None:
-        """The positions of what a member needs; None if these nodes do not have it at all."""
+        """Return the positions of a member's requests; None if these nodes do not have one of them at all."""
         positions = {name: position for position, name in enumerate(self.names)}
         if any(name not in positions for name in amounts):
             return None

@@ -1,4 +1,4 @@
-"""One simulated run, as small as it can be: there are tens of thousands."""
+"""`FakeRun`: one simulated run, as small as possible: there are tens of thousands."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,10 +8,11 @@ from typing import Literal
 from trainmaster.fake_cluster.plan import FakeSpec
 from trainmaster.fake_cluster.pools import SimulatedNode
 from trainmaster.protocol.agent import StartRun, StopRun
+from trainmaster.protocol.placement import Placement
 from trainmaster.protocol.states import FailureCategory, RunState
 
 Place = tuple[SimulatedNode, int, int]
-"""A node, the position of a role in the plan, and how many of its members are there."""
+"""A node, the position of a role in the plan, and the number of its members there."""
 
 MemberState = Literal["pending", "running", "succeeded", "failed", "stopped"]
 
@@ -26,10 +27,10 @@ class FakeEnd:
     exit_code: int | None = None
     signal: int | None = None
     role: int | None = None
-    """The position of the role whose member decided it."""
+    """Position of the role whose member decided it."""
     index: int = 0
     by_stop: bool = False
-    """Whether a stop asked for it; a later stop may then say otherwise."""
+    """Whether a stop order caused it; a later order may then change it."""
 
 
 SUCCEEDED = FakeEnd(RunState.SUCCEEDED)
@@ -37,7 +38,7 @@ SUCCEEDED = FakeEnd(RunState.SUCCEEDED)
 
 @dataclass(frozen=True, slots=True)
 class FakeMember:
-    """A member as it is at the moment of asking."""
+    """A member as it is when it is read."""
 
     role: str
     index: int
@@ -99,53 +100,53 @@ class FakeRun:
         self.seq = 1
         self.stop: StopRun | None = None
         self.verdict: FakeEnd | None = None
-        """What was decided; the run ends so once its members are gone."""
+        """The decided end, which takes effect once its members are gone."""
         self.outcome: FakeEnd | None = None
-        """What will become of it if nothing comes between; None while it runs: its members start again."""
+        """Its end without outside events; None while it runs: its members restart."""
         self.places: list[Place] | None = None
-        """What it has of the cluster now."""
+        """Current places."""
         self.placed: list[Place] | None = None
-        """What it had last."""
+        """Last places."""
         self.started_at = inf
         self.ended_at = inf
         self.stopping_at = inf
         self.gone_at = inf
         self.role_ends: tuple[float, ...] = ()
-        """When each role's members end by themselves; empty as long as they have not started."""
+        """Time when each role's members end by themselves; empty until they have started."""
         self.role_gone: tuple[float, ...] = ()
-        """The same once they were told to stop."""
+        """Time when each role's members end after they were told to stop."""
         self.restarts: dict[int, int] | None = None
-        """By role: how often one of its members started again."""
+        """Number of restarts of single members, by role."""
         self.resting: set[int] = set()
-        """Roles whose first member has failed and waits to start again."""
+        """Roles whose first member has failed and waits for its restart."""
         self.regroups = 0
-        """How often all of its members started again together."""
+        """Number of restarts of all members together."""
         self.pause = 0.0
-        """Seconds between the end of the last of them and the start of all, if they are to start again."""
+        """Seconds between the end of the last member and the restart of all, if they restart."""
         self.paused = False
-        """Whether they are on their way to that: told to end, or waiting."""
+        """Whether such a restart is in progress: members were told to end, or wait."""
         self.token = 0
-        """Timers of an older token mean nothing any more."""
+        """Timers with an older token are void."""
         self.leaving: list[tuple[float, dict[int, int]]] | None = None
-        """Members that were told to leave: when they have ended, and how many of each role."""
+        """Members that were told to leave: time when they have ended, and their number by role."""
         self.resized = False
-        """Whether it was ever asked to have other sizes."""
+        """Whether it was ever resized."""
         self.released = False
         """Whether its members succeed as soon as they run."""
 
     @property
     def sizes(self) -> dict[str, int] | None:
-        """Members by role that it is kept at, once it was asked to have other sizes."""
+        """Members by role, once the run was asked to have other sizes."""
         if not self.resized or self.plan is None:
             return None
         return {role.name: role.count for role in self.plan.roles}
 
     @property
-    def placement(self) -> dict[str, dict[str, int]] | None:
+    def placement(self) -> Placement | None:
         """Members by node group of the capacity report, and by role."""
         if self.placed is None or self.plan is None:
             return None
-        groups: dict[str, dict[str, int]] = {}
+        groups: Placement = {}
         for node, role, count in self.placed:
             name = self.plan.roles[role].name
             of_group = groups.setdefault(node.pool.name if node.lot is None else node.lot.name, {})
@@ -153,7 +154,7 @@ class FakeRun:
         return groups
 
     def members(self) -> Iterator[FakeMember]:
-        """The members that have or had a place. Those that ended by themselves show it once the run is over."""
+        """Yield the members that have or had a place. Those that ended by themselves show it once the run is over."""
         if self.plan is None:
             return
         verdict = self.verdict if self.verdict is not None else SUCCEEDED
@@ -181,7 +182,7 @@ class FakeRun:
         return "running"
 
     def living(self, now: float) -> int:
-        """How many members live at ``now``."""
+        """Return the number of members alive at ``now``."""
         if self.plan is None or self.places is None or now < self.started_at:
             return 0
         ends = self.role_gone or self.role_ends

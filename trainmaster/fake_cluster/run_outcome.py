@@ -1,4 +1,4 @@
-"""What becomes of a run's members if nobody interferes: drawn the moment they start."""
+"""Outcome of a run without outside events: drawn when its members start."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ _NONE: Mapping[int, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class FakeOutcome:
-    """When and how a run ends by itself, when each role's members do, and which role's member starts again when.
+    """When and how a run ends by itself, when each role's members end, and which role's member restarts when.
 
-    With ``regroups`` it does not end at ``at``: a member fails then, and all start again together, that many seconds after they
+    With ``regroups`` it does not end at ``at``: a member fails then, and all restart together, that many seconds after they
     have ended.
     """
 
@@ -26,16 +26,16 @@ class FakeOutcome:
     role_ends: tuple[float, ...]
     restarts: tuple[tuple[float, int], ...] = ()
     rests: tuple[tuple[float, int], ...] = ()
-    """When a member of which role has failed and waits for that."""
+    """Time and role of each member that has failed and waits for its restart."""
     regroups: float | None = None
 
 
 def overdue(plan: FakeSpec) -> FakeEnd:
-    """How a run ends whose time limit is over."""
+    """Return the end of a run whose time limit is over."""
     return FakeEnd(RunState.FAILED, f"its time limit of {plan.time_limit:g} s is over", FailureCategory.DEADLINE)
 
 
-class Fate:
+class OutcomeSampler:
     """Draws outcomes. ``speed`` shortens all times."""
 
     def __init__(self, seed: int, speed: float) -> None:
@@ -43,12 +43,12 @@ class Fate:
         self._speed = speed
 
     def span(self, span: DurationRange, *words: object) -> float:
-        """Seconds drawn from a span."""
+        """Return seconds drawn from a range."""
         part = 0.0 if span.least == span.most else draw(self._seed, *words)
         return span.at(part) / self._speed
 
     def start_time(self, run: str, plan: FakeSpec) -> float:
-        """A gang has started when its slowest member has."""
+        """Return the start time of a gang: that of its slowest member."""
         return max(self.span(role.behaviour.start_time, run, role.name, "start") for role in plan.roles)
 
     def outcome(
@@ -62,9 +62,9 @@ class Fate:
         regroups: int = 0,
         restarted: Mapping[int, int] = _NONE,
     ) -> FakeOutcome:
-        """The outcome of a run whose members all start at ``now``, for the first time or again.
+        """Return the outcome of a run whose members all start at ``now``, for the first time or again.
 
-        ``regroups``: how often all were started again; ``restarted``: by role, how often a member was alone.
+        ``regroups``: number of restarts of all; ``restarted``: by role, number of restarts of a member alone.
         """
         ends: list[float] = []
         restarts: list[tuple[float, int]] = []
@@ -92,7 +92,7 @@ class Fate:
                     rests += [(moment, position) for moment in moments[:waits] if again.back_off > 0]
                     fails_at = min([fails_at, *moments[waits : waits + 1]])
             if fails_at < failed_at:
-                # The member that starts again is the first one, so that the same one fails in the end.
+                # The first member is the one that restarts, so that the same one fails in the end.
                 index = 0 if does.member_failures else int(draw(self._seed, run, role.name, "who") * role.count)
                 failed_at, failure = fails_at, self._failure(plan, position, index)
         deciding = None if plan.success is None else plan.position(plan.success)

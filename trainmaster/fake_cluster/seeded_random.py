@@ -1,6 +1,6 @@
-"""Chance without a generator: the same seed and the same words always give the same number, whatever was drawn before.
+"""Random numbers without a generator: the same seed and words always give the same number, whatever was drawn before.
 
-So a model may draw at any moment, in any order, and be driven in one step or in many.
+So a model may draw at any time, in any order, and be driven in one step or in many.
 """
 
 from dataclasses import dataclass
@@ -13,30 +13,30 @@ _WHOLE = 2.0**64
 
 
 def draw(seed: int, *words: object) -> float:
-    """A number in [0, 1) that looks random and depends on nothing but the seed and the words."""
+    """Return a number in [0, 1) that looks random and depends only on the seed and the words."""
     text = ":".join(map(str, (seed, *words)))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") / _WHOLE
 
 
 @dataclass(frozen=True, slots=True)
 class DurationRange:
-    """Seconds between two bounds, ends included; ``inf`` means for ever."""
+    """Seconds between two bounds, both included; ``inf`` means for ever."""
 
     least: float
     most: float
 
     @classmethod
     def parse(cls, text: str) -> "DurationRange":
-        """``5s``, ``1s-5s`` or ``forever``. Raises ValueError."""
+        """Parse ``5s``, ``1s-5s`` or ``forever``. Raises ValueError."""
         if text == "forever":
             return cls(inf, inf)
         low, dash, high = text.partition("-")
         least = parse_duration(low)
         most = parse_duration(high) if dash else least
         if most < least:
-            raise ValueError(f"{text!r} ends before it begins")
+            raise ValueError(f"the range {text!r} ends before it begins")
         return cls(least, most)
 
     def at(self, part: float) -> float:
-        """The value ``part`` (0 to 1) of the way from the lower to the upper bound."""
+        """Return the value ``part`` (0 to 1) of the way from the lower to the upper bound."""
         return self.least if self.least == self.most else self.least + part * (self.most - self.least)

@@ -1,6 +1,6 @@
-"""What the processes measure of themselves: definitions, and the page that Prometheus reads.
+"""Metrics of the processes: definitions, and the page that Prometheus reads.
 
-It knows nothing of the rest of the system; who measures imports it, never the other way round.
+It imports nothing of the rest of the system; measuring code imports it, never the other way round.
 """
 
 from importlib.util import find_spec

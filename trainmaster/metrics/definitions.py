@@ -1,7 +1,7 @@
-"""Every metric of the system. What each means for people is in ``docs/reference/metrics.md``; a test holds the two together.
+"""Every metric of the system. ``docs/reference/metrics.md`` explains each for users; a test compares the two.
 
-No label ever names a job, a run, a session, a key or a raw path: the number of series depends on queues, classes, clusters and
-routes alone. Observe batches by ``inc(n)`` and keep the child of ``labels(...)`` where a loop would ask for it again.
+No label may name a job, a run, a session, a key or a raw path: the number of series depends only on queues, classes, clusters and
+routes. Count batches by ``inc(n)`` and keep the child of ``labels(...)`` where a loop would look it up again.
 """
 
 from trainmaster.metrics.kinds import Process, Registry
@@ -25,7 +25,7 @@ build_info = BOOK.gauge(
     labels=("process", "version"),
 )
 
-# -- errors that nobody expected
+# -- unexpected errors
 
 contained_errors = BOOK.counter(
     "contained_errors",
@@ -95,7 +95,7 @@ for _limit in ("rate", "at-once", "events", "logs", "wrong-keys", "keyless"):
     calls_refused.labels(_limit)
 reports = BOOK.counter("reports", "Agents' reports of runs, by what they came to.", _API, labels=("verdict",))
 for _verdict in ("applied", "duplicate", "stale", "illegal", "unknown"):
-    reports.labels(_verdict)  # at 0 from the start: Prometheus cannot see the rise to a first value
+    reports.labels(_verdict)  # at 0 from the start: Prometheus cannot see an increase to a first value
 agent_sessions = BOOK.counter(
     "agent_sessions", "Sessions that agents began; each supersedes the one before.", _API, labels=("cluster",)
 )

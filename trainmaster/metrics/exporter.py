@@ -1,4 +1,4 @@
-"""The page of a process that has no HTTP interface of its own, and the one page of a process that forks.
+"""Metrics page of a process without an HTTP interface of its own, and the one page of a process that forks.
 
     start_exporter(9470, Process.SCHEDULER)      a single process: scheduler, beat, agent
 
@@ -7,7 +7,7 @@
     forget_process(pid)                          in the parent, when a child has ended
 
 The client library decides at its import, by an environment variable, whether values live in the process or in files that
-processes share. Hence nothing here imports it before it is needed.
+processes share. So nothing here imports it before it is needed.
 """
 
 import os
@@ -46,7 +46,7 @@ class Exporter:
 
 
 def page(process: "Process") -> tuple[bytes, str]:
-    """The page of this process and its content type."""
+    """Return the metrics page of this process and its content type."""
     from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
     return generate_latest(_registry(process)), CONTENT_TYPE_PLAIN_0_0_4
@@ -60,18 +60,18 @@ def start_exporter(
 ) -> Exporter:
     """Serve this process's metrics at ``/metrics``. Raises OSError when the port is taken.
 
-    With ``is_alive``, ``/healthz`` and ``/readyz`` answer 503 while it says no.
+    With ``is_alive``, ``/healthz`` and ``/readyz`` answer 503 while it returns False.
     """
     return _serve(port, address, _registry(process), is_alive)
 
 
 def share_between_processes(folder: Path) -> None:
-    """Keep values in files under ``folder``, so that one page can show the sum of a process and its children.
+    """Store values in files under ``folder``, so that one page can show the sum of a process and its children.
 
-    Removes what an earlier life of the same process left. Raises RuntimeError when it comes too late to have an effect.
+    Removes files of an earlier process. Raises RuntimeError when it is called too late to have an effect.
     """
     if "prometheus_client" in sys.modules:
-        raise RuntimeError("metrics are imported already; share_between_processes comes before everything else")
+        raise RuntimeError("share_between_processes was called too late: metrics are imported already")
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.db"):
         old.unlink()
@@ -102,7 +102,7 @@ def start_shared_exporter(port: int, process: "Process", address: str = "127.0.0
 
 
 def forget_process(pid: int) -> None:
-    """Drop the gauges of a child that has ended; its counters go on counting. Nothing to do without shared files."""
+    """Drop the gauges of an ended child; its counters stay in the sum. Does nothing without shared files."""
     if SHARED_FOLDER not in os.environ:
         return
     from prometheus_client.multiprocess import mark_process_dead
@@ -137,10 +137,10 @@ def _serve(
 
     class Bounded(WSGIRequestHandler):
         timeout = _PATIENCE_SECONDS
-        """A silent peer must not keep its thread for ever."""
+        """Seconds after which a silent peer loses its thread."""
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as it is called there
-            """Probes come every few seconds."""
+            """Log nothing: probes come every few seconds."""
 
     metrics = make_wsgi_app(registry)
 

@@ -1,4 +1,4 @@
-"""How a metric is defined: its name, which processes show it, and gauges that are replaced as a whole."""
+"""Kinds of metrics: their definition, the processes that show them, and gauges that are replaced as a whole."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Process(StrEnum):
 class Picture(Collector):
     """A gauge whose samples all come from one measurement and are replaced at once, so that no page shows half of one.
 
-    Without a measurement it shows nothing: Prometheus then knows that nobody measures, instead of an old value.
+    Without a measurement it shows nothing instead of an old value, so Prometheus sees that nobody measures.
     """
 
     def __init__(self, name: str, text: str, labels: tuple[str, ...]) -> None:
@@ -51,7 +51,7 @@ class Picture(Collector):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One metric as it appears on the pages of ``processes``. ``name`` is what queries say."""
+    """One metric on the pages of ``processes``. ``name`` is the name in queries."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -62,12 +62,12 @@ class Definition:
 
     @property
     def family(self) -> str:
-        """The name under which the client library keeps it: without the ending of counters."""
+        """Name in the client library: without the suffix of counters."""
         return self.name.removesuffix("_total")
 
     @property
     def series(self) -> frozenset[str]:
-        """The names of all its time series."""
+        """Names of all its time series."""
         if self.kind == "histogram":
             return frozenset(self.name + ending for ending in ("_bucket", "_count", "_sum"))
         return frozenset((self.name,))
@@ -85,7 +85,7 @@ class Registry:
         return metric
 
     def gauge(self, name: str, text: str, *processes: Process, labels: tuple[str, ...] = ()) -> Gauge:
-        # The mode counts only where several processes share one page: the highest of those that live.
+        # The mode matters only where several processes share one page: the highest value of the living ones.
         metric = Gauge(PREFIX + name, text, labels, registry=None, multiprocess_mode="livemax")
         self._enter(PREFIX + name, "gauge", text, labels, processes, metric)
         return metric
@@ -117,7 +117,7 @@ class Registry:
         return [definition for definition in self.definitions.values() if process in definition.processes]
 
     def registry(self, process: Process) -> CollectorRegistry:
-        """A registry of what this kind of process shows."""
+        """Return a registry of the metrics of this kind of process."""
         registry = CollectorRegistry(auto_describe=True)
         for definition in self.of(process):
             registry.register(definition.collector)

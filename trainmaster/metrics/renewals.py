@@ -1,4 +1,4 @@
-"""What an agent shows on its page: its lease renewals, and the errors that it contained."""
+"""Metrics of an agent: its lease renewals, and the errors that it contained."""
 
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from trainmaster.metrics.definitions import (
 
 
 class Renewal(Protocol):
-    """As ``trainmaster_agent.sync`` tells it."""
+    """A lease renewal, as ``trainmaster_agent.sync`` reports it."""
 
     @property
     def margin(self) -> float: ...

@@ -1,4 +1,4 @@
-"""What all sides say to each other: models, enums, identifiers, reasons and errors.
+"""Messages between all parts of the system: models, enums, identifiers, reasons and errors.
 
-This package must not do I/O, read the clock or know any other package of Trainmaster.
+This package must not do I/O, read the clock or import any other package of Trainmaster.
 """

@@ -1,8 +1,8 @@
-"""Whether a tenant's pod template opens a door: checked when a job is submitted and again by the agent that starts it.
+"""Admission of tenants' pod templates: checked when a job is submitted and again by the agent that starts it.
 
-Pure. Kubernetes' Pod Security Standards are in ``pod_security.py``; here is what a tenant may use in a shared namespace
-and what is the agent's to set. Fields that are not known here are refused, so that a new field of Kubernetes has to be
-judged before a tenant can use it.
+Pure. Kubernetes' Pod Security Standards are in ``pod_security.py``; this module has what a tenant may use in a shared namespace
+and which fields only the agent sets. Unknown fields are refused, so that a new field of Kubernetes has to be
+reviewed before a tenant can use it.
 """
 
 # ruff: noqa: SIM905 -- lists of words are read more easily than one name a line
@@ -23,7 +23,7 @@ __all__ = ["AdmissionPolicy", "check_image_named", "check_pod_template", "check_
 
 DEFAULT = AdmissionPolicy()
 MOST_MISTAKES = 100
-"""How many mistakes are told at once: the answer must stay small, however large the template is."""
+"""The most mistakes reported at once: the answer must stay small, however large the template is."""
 
 _NO_IMAGE = "must name an image, such as registry.example.com/team/train:1: its members are pods"
 _SET_BY_AGENT = frozenset(
@@ -40,13 +40,13 @@ _RESERVED_DOMAINS = (
     "kai.scheduler",
     "yunikorn.apache.org",
 )
-"""Domains, with all below them, whose labels and annotations schedulers obey."""
+"""Domains, with their subdomains, whose labels and annotations schedulers obey."""
 _RESERVED_KEYS = frozenset(("applicationId", "pod-group-name", "queue", "spark-app-selector"))
 """Keys without a domain that schedulers obey: of YuniKorn all but ``pod-group-name``, which is KAI's."""
 
 
 def check_role(role: Role, policy: AdmissionPolicy | None) -> tuple[Mistake, ...]:
-    """Return what ``policy`` refuses of what a role runs, with paths from the role on; without one, what no policy allows."""
+    """Return what ``policy`` refuses in a role's template, with paths from the role on; without one, what every policy refuses."""
     if role.pod_template is not None:
         found = check_pod_template(role.pod_template, policy)
         return tuple(Mistake(path=f"podTemplate.{one.path}", message=one.message) for one in found)
@@ -71,22 +71,22 @@ def check_role(role: Role, policy: AdmissionPolicy | None) -> tuple[Mistake, ...
 
 
 def check_image_named(role: Role) -> tuple[Mistake, ...]:
-    """Whether a template names an image, without which no pod can be made of it. Those of pod templates always have to."""
+    """Return a mistake if a template names no image, which a pod needs. Pod templates always have to name one."""
     if role.template is None or role.template.image:
         return ()
     return (Mistake(path="template.image", message=_NO_IMAGE),)
 
 
 def _needs_a_look(role: Role) -> bool:
-    """Whether the default policy could refuse anything of its template."""
+    """Return whether the default policy could refuse anything in the role's template."""
     of = role.template
     return of is not None and bool(of.tolerations or of.node_selector or of.node_affinity or of.run_as_user == 0)
 
 
 def check_pod_template(template: dict[str, Any], policy: AdmissionPolicy | None) -> tuple[Mistake, ...]:
-    """What ``policy`` refuses in a pod template (``metadata`` and ``spec``); empty when the template is allowed.
+    """Return what ``policy`` refuses in a pod template (``metadata`` and ``spec``); empty when it is allowed.
 
-    Without a policy: what no policy allows. Never raises: what has the wrong shape is a mistake, too. Tells the first 100 mistakes.
+    Without a policy: what every policy refuses. Never raises: a wrong shape is a mistake, too. Returns the first 100 mistakes.
     """
     if is_too_large(template):
         return (Mistake(path="", message="has too many values for a pod template"),)
@@ -97,7 +97,7 @@ def check_pod_template(template: dict[str, Any], policy: AdmissionPolicy | None)
     _check_fields(pod)
     _check_metadata(root.get("metadata"))
     for control in RESTRICTED if policy is not None and policy.level == "restricted" else BASELINE:
-        if len(mistakes) < 10 * MOST_MISTAKES:  # more would be dropped; somebody wants to keep us busy
+        if len(mistakes) < 10 * MOST_MISTAKES:  # more would be dropped; a template like this may be meant to waste time
             control(pod)
     if policy is not None:
         _check_service_account(pod, policy)
@@ -121,7 +121,7 @@ def _check_fields(pod: Pod) -> None:
 def _check_metadata(metadata: JsonNode) -> None:
     for name, node in metadata.fields():
         if name not in ("labels", "annotations"):
-            node.refuse("is set by the agent and must be left out; a tenant sets labels and annotations")
+            node.refuse("is set by the agent and must be left out; a template may set labels and annotations")
             continue
         for key, value in node.entries():
             value.must_be_text()
@@ -147,7 +147,7 @@ def _check_service_account(pod: Pod, policy: AdmissionPolicy) -> None:
     for source in _projected(pod):
         for kind in ("serviceAccountToken", "podCertificate"):
             if source.get(kind).is_set:
-                source.get(kind).refuse("is not allowed: it proves to others to be this service account")
+                source.get(kind).refuse("is not allowed: with it a member could act as this service account")
 
 
 def _projected(pod: Pod) -> Iterator[JsonNode]:

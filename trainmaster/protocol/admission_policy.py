@@ -1,4 +1,4 @@
-"""What a queue, or a cluster, allows in what its jobs run: declared data, and how names are compared with it."""
+"""Admission policies of queues and clusters, as they are declared, and the matching of names."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, TypeVar
@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 from trainmaster.protocol.base import QueuePath, Strict
 
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^*\s]*\*?$")]
-"""A name, or the beginning of names with ``*`` behind it; ``*`` alone is every name."""
+"""A name, or a prefix followed by ``*``; ``*`` alone matches every name."""
 VolumeType = Annotated[str, StringConstraints(min_length=1, max_length=63)]
 Patterns = Annotated[tuple[Pattern, ...], Field(max_length=500)]
 Rule = TypeVar("Rule")
@@ -22,17 +22,17 @@ HARMLESS_ANNOTATIONS = (
     "container.seccomp.security.alpha.kubernetes.io/*",
     "seccomp.security.alpha.kubernetes.io/pod",
 )
-"""Annotations with a domain that need no allowance; the values of the last three are judged by the Pod Security Standards."""
+"""Annotations with a domain that need no allowance; the Pod Security Standards check the values of the last three."""
 
 
 class AdmissionPolicy(Strict):
-    """What pod templates and templates may use. The default allows the least. Lists hold names, or beginnings as ``data-*``."""
+    """What pod templates and templates may use. The default allows the least. Lists hold names, or prefixes such as ``data-*``."""
 
     level: Literal["restricted", "baseline"] = "restricted"
     service_accounts: Patterns = ()
-    """Service accounts that members may act as; only these may have their token mounted."""
+    """Service accounts that members may use; only their tokens may be mounted."""
     secrets: Patterns = ()
-    """Secrets that members may read, or pull images with."""
+    """Secrets that members may read, or use to pull images."""
     config_maps: Patterns = ()
     """ConfigMaps that members may read."""
     claims: Patterns = ()
@@ -45,27 +45,27 @@ class AdmissionPolicy(Strict):
     resource_claims: Patterns = ()
     """ResourceClaims and ResourceClaimTemplates (DRA)."""
     images: Patterns = ("*",)
-    """Images, as they are written: ``registry.example.com/team/*``."""
+    """Images, matched as written: ``registry.example.com/team/*``."""
     annotations: Patterns = ()
     """Annotations beside those without a domain and a few harmless ones."""
     labels: Patterns = ()
-    """Labels of domains by which others hand out rights or change pods, such as workload identities and service meshes."""
+    """Labels of domains by which other software grants rights or changes pods, such as workload identities and service meshes."""
     tolerations: Annotated[tuple[Pattern, ...] | None, Field(max_length=500)] = None
-    """Keys of taints that may be tolerated, ``*`` for all of them at once; None: all by name but those of control planes."""
+    """Keys of taints that may be tolerated, ``*`` for all at once; None: every named taint but those of control planes."""
     node_labels: Annotated[tuple[Pattern, ...] | None, Field(max_length=500)] = None
-    """Keys of node labels by which members may choose nodes; None: all but those of control planes."""
+    """Keys of node labels by which members may select nodes; None: all but those of control planes."""
     most_containers: Annotated[int, Field(ge=1, le=100)] = MOST_CONTAINERS
 
 
 class QueueAdmission(Strict):
-    """What pod templates of a queue, and of all below it, may ask for on one cluster."""
+    """Admission policy for pod templates of a queue, and of all below it, on one cluster."""
 
     queue: QueuePath
     policy: AdmissionPolicy
 
 
 def longest_match(rules: Iterable[tuple[str, Rule]], queue: str) -> Rule | None:
-    """The rule of the longest path that the queue is at or below."""
+    """Return the rule of the longest path that the queue is at or below."""
     best: tuple[int, Rule] | None = None
     for path, rule in rules:
         if (queue == path or queue.startswith(f"{path}/")) and (best is None or len(path) > best[0]):
@@ -74,5 +74,5 @@ def longest_match(rules: Iterable[tuple[str, Rule]], queue: str) -> Rule | None:
 
 
 def is_allowed(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a name is among the patterns."""
+    """Return whether a name matches one of the patterns."""
     return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in patterns)

@@ -1,7 +1,7 @@
-"""What an agent and the dispatcher say to each other: the three calls of the agent protocol.
+"""Messages between agent and dispatcher: the three calls of the agent protocol.
 
-Level-triggered: each side states what it holds; losing, repeating or reordering messages changes nothing.
-``docs/reference/agent-protocol.md`` tells it in words.
+Level-triggered: each side states what it holds; lost, repeated or reordered messages do no harm.
+``docs/reference/agent-protocol.md`` describes it.
 """
 
 import hashlib
@@ -14,10 +14,11 @@ from trainmaster.protocol.admission_policy import AdmissionPolicy, QueueAdmissio
 from trainmaster.protocol.base import Lenient
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.jobs import MOST_MEMBERS
+from trainmaster.protocol.placement import Placement
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 
 PROTOCOL = 1
-"""The newest protocol version; the dispatcher serves this one and the one before."""
+"""The newest protocol version; the dispatcher serves this one and the previous one."""
 
 
 HOST_LEVEL = "kubernetes.io/hostname"
@@ -25,26 +26,26 @@ HOST_LEVEL = "kubernetes.io/hostname"
 
 
 MOST_NODES = 100_000
-"""In one group; beyond what Kubernetes is made for."""
+"""The most nodes of one group; beyond what Kubernetes is built for."""
 MOST_GROUPS = 20_000
-"""In one report. Kubernetes' agents coarsen what they see to fewer."""
+"""The most groups of one report. Agents of Kubernetes clusters merge groups to stay below it."""
 
 
 MOST_TOLD = 4096
-"""Characters of a sentence. An agent hands on what others say, so longer ones are cut, not refused."""
+"""The most characters of a sentence. An agent passes on foreign messages, so longer ones are cut, not refused."""
 MOST_NOTES = 1000
-"""Sentences of a list; further ones are cut off."""
+"""The most sentences of a list; further ones are dropped."""
 MOST_RUNS = 200_000
-"""In one sync."""
+"""The most runs of one sync."""
 MOST_CHUNKS = 20_000
-"""In one push; a member's output is one chunk or a few."""
+"""The most chunks of one push; a member's output is one chunk or a few."""
 _MOST_SECONDS = 10 * 365 * 86_400.0
 
 Told = Annotated[str, AfterValidator(lambda text: text if len(text) <= MOST_TOLD else text[:MOST_TOLD])]
 """A sentence for people."""
 Notes = Annotated[tuple[Told, ...], AfterValidator(lambda notes: notes[:MOST_NOTES])]
 Word = Annotated[str, StringConstraints(max_length=253)]
-"""A name of Kubernetes, or of this protocol, that is no job's own."""
+"""A name of Kubernetes or of this protocol, not one that a job chooses."""
 LabelName = Annotated[str, StringConstraints(max_length=317)]
 SessionName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -65,23 +66,23 @@ class Taint(Lenient):
 
 
 MOST_ZONES = 64
-"""NUMA zones of a node; the largest servers have 32."""
+"""The most NUMA zones of a node; the largest servers have 32."""
 
 
 class Numa(Lenient):
-    """The NUMA zones of each node of a group."""
+    """NUMA zones of each node of a group."""
 
     policy: Literal["none", "bestEffort", "restricted", "singleNode"] = "none"
-    """What the nodes hold their members to: the policy of the kubelet's topology manager."""
+    """Policy of the kubelet's topology manager, which the nodes enforce."""
     zones: Annotated[tuple[Free, ...], Field(max_length=MOST_ZONES)] = ()
-    """What each zone has free beside our own members, of the resources that belong to zones. Others belong to the whole node."""
+    """Free amounts of each zone beside our own members, of resources that belong to zones. Others belong to the whole node."""
 
 
 MOST_SECONDS_AGO = 366 * 86_400.0
 
 
 class NodeGroup(Lenient):
-    """Equivalent nodes in what matters. ``free`` is per node: allocatable minus what others use, never minus our own members."""
+    """Equivalent nodes. ``free`` is per node: allocatable minus others' use, never minus our own members."""
 
     name: Word
     count: int = Field(ge=0, le=MOST_NODES)
@@ -89,16 +90,16 @@ class NodeGroup(Lenient):
     labels: Annotated[dict[LabelName, Word], Field(max_length=1000)] = {}
     taints: Annotated[tuple[Taint, ...], Field(max_length=500)] = ()
     topology: Annotated[tuple[tuple[LabelName, Word], ...], Field(max_length=32)] = ()
-    """Ordered from wide to narrow, such as (("zone", "a"), ("rack", "r1")); the host itself is not in it."""
+    """Topology domains from wide to narrow, such as (("zone", "a"), ("rack", "r1")), without the host itself."""
     numa: Numa | None = None
-    """Where the agent knows it."""
+    """NUMA zones, where the agent knows them."""
 
 
 class Pool(NodeGroup):
-    """Nodes that the cluster's autoscaler adds where a gang waits for them. ``count``: how many more it could add now."""
+    """Nodes that the cluster's autoscaler adds for waiting gangs. ``count``: how many more it could add now."""
 
     most: int = Field(ge=0, le=MOST_NODES)
-    """How many there may be in all."""
+    """The most nodes of the pool."""
 
 
 _Groups = TypeVar("_Groups", bound=tuple[NodeGroup, ...])
@@ -111,13 +112,13 @@ def _names_differ(groups: _Groups) -> _Groups:
 
 
 class ReportedAdmission(Lenient):
-    """What an agent checks templates by before it starts their members."""
+    """Policies by which an agent checks templates before it starts their members."""
 
     needs_image: bool = False
-    """Whether members are pods, which run nothing without an image."""
+    """Whether members are pods, which need an image."""
     policy: AdmissionPolicy = AdmissionPolicy()
     queues: Annotated[tuple[QueueAdmission, ...], Field(max_length=1000)] = ()
-    """Of queues, and those below them, that have a policy of their own there."""
+    """Policies of queues, and those below them, that have their own in this cluster."""
 
     def policy_of(self, queue: str) -> AdmissionPolicy:
         found = longest_match(((one.queue, one.policy) for one in self.queues), queue)
@@ -125,18 +126,18 @@ class ReportedAdmission(Lenient):
 
     @property
     def names(self) -> int:
-        """How many names and queues it lists."""
+        """Number of names and queues listed."""
         policies = [self.policy, *(one.policy for one in self.queues)]
         lists = [value for one in policies for value in one.__dict__.values() if isinstance(value, tuple)]
         return len(self.queues) + sum(map(len, lists))
 
 
 MOST_ADMISSION_NAMES = 2000
-"""In what an agent reports of its policies: an api reads all of it every few seconds."""
+"""The most names in an agent's report of its policies: an api reads all of it every few seconds."""
 
 
 def _readable_admission(value: Any) -> Any:
-    """None for what cannot be read, as the policy of a newer agent may not be, or is too long: that agent checks by itself."""
+    """Return None for policies that are unreadable, as a newer agent's may be, or too long: that agent checks by itself."""
     if value is None or isinstance(value, ReportedAdmission):
         return value
     try:
@@ -147,27 +148,27 @@ def _readable_admission(value: Any) -> Any:
 
 
 class CapacityReport(Lenient):
-    """What an agent says its cluster has."""
+    """An agent's report of its cluster's capacity."""
 
     groups: Annotated[tuple[NodeGroup, ...], Field(max_length=MOST_GROUPS), AfterValidator(_names_differ)]
     runtime: Word
     scheduler: Word
     capabilities: Annotated[tuple[Word, ...], Field(max_length=1000)] = ()
     dies_without_agent: bool = False
-    """Whether members are sure to be dead once their deadline passes, though agent and link are gone."""
+    """Whether members are certainly dead after their deadline even without agent and connection."""
     pools: Annotated[tuple[Pool, ...], Field(max_length=MOST_GROUPS), AfterValidator(_names_differ)] = ()
     datasets: Annotated[tuple[Word, ...], Field(max_length=10_000)] = ()
     not_counted: Notes = ()
     start_seconds: Seconds = 0.0
-    """How long a gang that has nodes may take to start there at most, as its images are loaded; its time costs meanwhile."""
+    """The longest start of a gang that has nodes, while images are pulled; its time is charged meanwhile."""
     admission: Annotated[ReportedAdmission | None, BeforeValidator(_readable_admission)] = None
-    """None: it runs whatever its capabilities allow, or does not say."""
+    """Admission policies; None: the cluster has none or does not report them."""
     closed: Told = ""
-    """A sentence why this cluster can start nothing now, such as ``the API server does not answer``. What runs goes on."""
+    """Why this cluster can start nothing now, such as ``the API server does not answer``. Running members go on."""
 
 
 class RunEnd(Lenient):
-    """How a run ended."""
+    """The end of a run."""
 
     category: FailureCategory | None = None
     exit_code: Small | None = None
@@ -190,16 +191,16 @@ class MemberReport(Lenient):
 
 
 class Absence(StrEnum):
-    """What an agent knows of a run that it was asked to stop and of which it has no record."""
+    """An agent's knowledge of a run that it was asked to stop and of which it has no record."""
 
     UNRECORDED = "unrecorded"
-    """Its records name no such run. Records that were lost name none, either."""
+    """The records have no such run. This is also true of lost records."""
     VERIFIED = "verified"
-    """In addition it has looked where its members would be and has ended what it found: none of them is alive there."""
+    """The agent has also searched for its members and ended those it found: none of them is alive."""
 
 
 NOT_HELD_SEQ = 1_000_000
-"""``seq`` of a report on a run that its agent does not hold. Agents of releases without ``absence`` are known by it."""
+"""``seq`` of a report on a run that its agent does not hold. Agents of releases without ``absence`` are recognised by it."""
 
 
 class RunReport(Lenient):
@@ -215,74 +216,74 @@ class RunReport(Lenient):
     """Members by node group and role, once they have nodes."""
     members: Annotated[tuple[MemberReport, ...], Field(max_length=MOST_MEMBERS)] = ()
     sizes: Members | None = None
-    """Members by role that the runtime keeps the run at, once it was asked to resize it. Less than was asked for: it found no room."""
+    """Current members by role, once the run was asked to resize. Fewer than requested: the others found no room."""
     ended_seconds_ago: Annotated[float, Field(ge=0, le=MOST_SECONDS_AGO)] = 0.0
-    """How long ago it ended, where that could not be told at once: its time is charged until then."""
+    """Seconds since its end, where that could not be reported at once: its time is charged until then."""
     absence: Absence | None = None
-    """Set where the agent does not hold the run; ``state`` is then the one that the stop asks for."""
+    """Set if the agent does not hold the run; ``state`` is then the one that the stop order asks for."""
 
     @property
     def is_held(self) -> bool:
-        """Whether the agent has a record of the run."""
+        """Return whether the agent has a record of the run."""
         return self.absence is None and self.seq < NOT_HELD_SEQ
 
 
 class SyncRequest(Lenient):
-    """The agent's side of the state, sent on change and at least every third of the lease."""
+    """The agent's state, sent on change and at least every third of the lease."""
 
     protocol: Small = PROTOCOL
     session: SessionName
-    """A random id, new with each start of the agent process."""
+    """A random id, new at each start of the agent process."""
     holder: SessionName
-    """Where the agent's own records live; the same after a restart that kept them."""
+    """Identity of the agent's records; the same after a restart that kept them."""
     place: Word = ""
-    """Where members live, such as the identity of a Kubernetes cluster or of one boot of a machine. An agent in the same place can
+    """Identity of where members live, such as a Kubernetes cluster or one boot of a machine. An agent in the same place can
     verify that no member of a run is alive, whoever started it. Empty: it cannot."""
     number: Large
-    """Counts the syncs of this session from 1; an answer to an older one is not used."""
+    """Number of this sync in its session, from 1; an answer to an older one is ignored."""
     agent_version: Word = ""
     runs: Annotated[tuple[RunReport, ...], Field(max_length=MOST_RUNS)] = ()
     full: bool = False
-    """Whether ``runs`` lists every run held, not only the changed ones."""
+    """Whether ``runs`` lists every run held, not only changed ones."""
     held_count: Count = 0
     held_digest: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     capacity: CapacityReport | None = None
     epoch: Word = ""
-    """Installation and store epoch as the agent last heard them."""
+    """Installation and store epoch that the agent last received."""
     desired_version: int = 0
-    """The highest version of what is desired that this process was told of; a store that is behind it was restored."""
+    """The highest version of the desired state that this process received; a store behind it was restored."""
 
 
 class RefusedPart(Lenient):
-    """A part of a sync that could not be taken as it was; all other parts were."""
+    """A part of a sync that could not be read; all other parts were."""
 
     part: str
-    """``capacity``, or the run that was reported."""
+    """``capacity``, or the id of the reported run."""
     code: str
     message: str
     left_out: tuple[str, ...] = ()
-    """Fields without which a run's report was taken; empty if it was not taken at all."""
+    """Fields that were left out of a run's report; empty if the whole report was refused."""
 
 
 class SyncAnswer(Lenient):
-    """What the dispatcher makes of a sync. The lease counts from the moment the agent sent the request."""
+    """Answer to a sync. The lease counts from the time the agent sent the request."""
 
     number: int
     epoch: str
     lease_seconds: float
     settled: tuple[str, ...] = ()
-    """Runs whose end is in the store: the agent may forget them."""
+    """Runs whose end is stored: the agent may forget them."""
     unknown: tuple[str, ...] = ()
-    """Runs that the store does not hold as live on this cluster: stopped after two agreeing answers, one lease apart."""
+    """Runs that are not live on this cluster in the store: stopped after two agreeing answers, one lease apart."""
     quarantined: tuple[str, ...] | None = None
-    """Runs that the store has forgotten and that go on all the same. None: this dispatcher knows no such runs."""
+    """Runs that the store has forgotten and that go on nevertheless. None: this dispatcher does not quarantine runs."""
     send_full: bool = False
     send_capacity: bool = False
     refused: tuple[RefusedPart, ...] = ()
 
 
 class StartRun(Lenient):
-    """A run to start, with all the agent needs."""
+    """A run to start."""
 
     run: str
     job: str
@@ -291,35 +292,35 @@ class StartRun(Lenient):
     token: int
     generation: int
     spec: dict[str, Any]
-    """The job specification in wire form."""
+    """The job's specification in wire form."""
     sizes: dict[str, int]
     """Members per role to start."""
-    pins: dict[str, dict[str, int]] = {}
+    pins: Placement = {}
     """Members by node group and role that the plan assumed; a hint unless the runtime places by itself."""
     placement_timeout_seconds: float
     disconnect_seconds: float | None = None
-    """D: every member must be dead this long after the last lease was asked for; None: they wait."""
+    """D: every member must be dead this many seconds after the last answered sync was sent; None: members wait."""
     installation: str = ""
-    """The dispatcher's installation, by which members are told from those of another one on the same machine."""
+    """The dispatcher's installation, which distinguishes members from those of another one on the same machine."""
 
 
 class ResizeRun(Lenient):
-    """A run to bring to other sizes. It keeps its members with the lowest indexes; new ones get the lowest free indexes."""
+    """A run to resize. It keeps its members with the lowest indexes; new ones get the lowest free indexes."""
 
     run: str
     generation: int
     sizes: dict[str, int]
     """Members by role."""
-    pins: dict[str, dict[str, int]] = {}
+    pins: Placement = {}
     """Members by node group and role that the plan assumed for the whole run; a hint."""
     grace_seconds: float = 10.0
-    """For members that leave, between SIGTERM and SIGKILL."""
+    """Seconds between SIGTERM and SIGKILL for members that leave."""
 
 
 class StopRun(Lenient):
-    """A run to stop. SIGTERM, ``grace_seconds`` later SIGKILL.
+    """A run to stop: SIGTERM, ``grace_seconds`` later SIGKILL.
 
-    With ``checkpoint_seconds`` the members' own processes get ``checkpoint_signal`` first, and SIGTERM only that much later.
+    With ``checkpoint_seconds`` the members' own processes get ``checkpoint_signal`` first, and SIGTERM that much later.
     """
 
     run: str
@@ -347,7 +348,7 @@ class OpenStream(Lenient):
 
 
 class DesiredAnswer(Lenient):
-    """What changed for this cluster after the version that was asked for."""
+    """Changes of the desired state for this cluster after the requested version."""
 
     version: int
     start: tuple[StartRun, ...] = ()
@@ -357,18 +358,18 @@ class DesiredAnswer(Lenient):
 
 
 class LogChunk(Lenient):
-    """Output of one member from byte ``offset`` on; what is no UTF-8 is replaced."""
+    """Output of one member from byte ``offset`` on; bytes that are not UTF-8 are replaced."""
 
     role: Word
     index: Count
     offset: Large
     data: Annotated[str, StringConstraints(max_length=2**20)]
     next_offset: Large
-    """Where the next chunk begins, in bytes of the member's own output."""
+    """Offset of the next chunk, in bytes of the member's own output."""
 
 
 class StreamPush(Lenient):
-    """Chunks for a follower, or, under the id of the run itself, the tail that is kept with the run."""
+    """Chunks for a follower, or, under the run's own id, the tail that is stored with the run."""
 
     session: SessionName
     chunks: Annotated[tuple[LogChunk, ...], Field(max_length=MOST_CHUNKS)] = ()
@@ -376,6 +377,6 @@ class StreamPush(Lenient):
 
 
 def run_digest(run: RunRef) -> int:
-    """A signed 64-bit fingerprint of a run; the XOR over a set tells whether two sides hold the same set."""
+    """Return a signed 64-bit fingerprint of a run; the XOR over a set shows whether two sides hold the same set."""
     raw = hashlib.blake2b(b"%d:%d" % run, digest_size=8).digest()
     return int.from_bytes(raw, "big", signed=True)

@@ -1,11 +1,11 @@
-"""Answers of the API that hold several objects, or show more of one than was declared."""
+"""Answers of the API that hold several objects, or more fields than were declared."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, StringConstraints
 
 from trainmaster.protocol.agent import NodeGroup
-from trainmaster.protocol.base import Lenient, Strict, Timestamp
+from trainmaster.protocol.base import Lenient, Strict, Timestamp, bounded, text_schema
 from trainmaster.protocol.bursting import BurstPolicySpec, PolicyFigures
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.prices import PriceBookSpec
@@ -24,83 +24,93 @@ from trainmaster.protocol.tenants import (
 )
 
 _IGNORES_UNKNOWN = ConfigDict(extra="ignore")
-"""An api of a newer version may tell more of what was declared."""
+"""Declared objects in answers: an api of a newer version may send more fields."""
+
+
+ParameterSet = Annotated[
+    dict[
+        Annotated[str, text_schema("^[A-Za-z_][A-Za-z0-9_]{0,62}$", 63, "rate")],
+        Annotated[str, StringConstraints(max_length=4096)] | float,
+    ],
+    bounded(64, least=1),
+]
+"""The values of one job, by the names that stand in the specification as ``${name}``."""
 
 
 class JobList(Strict):
-    """Jobs that are submitted together: all or none are taken."""
+    """Jobs to submit together: all are accepted or none."""
 
-    jobs: tuple[JobSpec, ...]
+    jobs: Annotated[tuple[JobSpec, ...], bounded(10_000, least=1)]
 
 
 class JobSweep(Strict):
-    """One specification and a table of parameters: a job for each set of them."""
+    """One specification and a table of parameters: one job for each set."""
 
     job: JobSpec
-    parameters: tuple[dict[str, str | float], ...]
+    parameters: Annotated[tuple[ParameterSet, ...], bounded(100_000, least=1)]
 
 
 class SubmittedJob(Lenient):
-    """A job that was taken."""
+    """An accepted job."""
 
     id: str
 
 
 class SubmittedJobs(Lenient):
-    """Jobs that were taken, in the order in which they were given."""
+    """Accepted jobs, in the given order."""
 
     jobs: tuple[SubmittedJob, ...]
 
 
 class TriedJob(Lenient):
-    """A job of a dry run, which is valid; ``trial`` is None where no leading scheduler has answered."""
+    """A valid job of a dry run; ``trial`` is None if no leading scheduler answered."""
 
     name: str
     queue: str
     held: bool = False
-    """Whether it would wait for ``resume`` first."""
+    """Whether it would be held until ``resume``."""
     trial: Trial | None = None
 
 
 class DryRun(Lenient):
-    """What would become of jobs. ``live``: whether the leading scheduler was asked."""
+    """Result of a dry run. ``live``: whether the leading scheduler answered."""
 
     live: bool
     jobs: tuple[TriedJob, ...]
 
 
 class JobPage(Lenient):
-    """Some jobs, newest first, and the cursor of the next page."""
+    """A page of jobs, newest first, and the cursor of the next page."""
 
     jobs: tuple[JobView, ...]
     next: str | None = None
 
 
 class EventPage(Lenient):
-    """Transitions of one job, the oldest first."""
+    """Transitions of one job, oldest first."""
 
     events: tuple[EventView, ...]
 
 
 class JobReason(Reason):
-    """Why a job is where it is. The last seven are of queued jobs only."""
+    """Why a job is in its state. The last seven fields are of queued jobs only."""
 
     job: str
     state: str
     live: bool | None = None
-    """Whether the leading scheduler has answered; if not, the place is not known."""
+    """Whether the leading scheduler answered; if not, the place is unknown."""
     age_seconds: float | None = None
-    """How old the verdict is that is shown instead."""
+    """Age of the stored verdict that is shown instead."""
     queue: str | None = None
     position: int | None = None
-    """1 is next among the queued jobs of its queue."""
+    """Place among the queued jobs of its queue; 1 is next."""
     jobs_ahead: int | None = None
     jobs_in_queue: int | None = None
     factors: Factors | None = None
 
 
 class JobAction(Lenient):
-    """What an action did to one job."""
+    """Result of an action on one job."""
 
     id: str
     changed: bool
@@ -108,7 +118,7 @@ class JobAction(Lenient):
 
 
 class BulkAnswer(Lenient):
-    """What an action did to many: those that matched and were not changed were in no state for it."""
+    """Result of an action on many jobs: those matched but not changed were in no state for it."""
 
     matched: int
     changed: int
@@ -124,11 +134,11 @@ class QueueView(QueueSpec):
     jobs: dict[str, int] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     usage: QueueFigures | None = None
-    """Where it was asked for and the leading scheduler answered."""
+    """Set if it was requested and the leading scheduler answered."""
 
 
 class QueueList(Lenient):
-    """Queues that the caller may see. ``live``: whether the leading scheduler told what they use; only where that was asked."""
+    """Queues that the caller may see. ``live``: whether the leading scheduler reported their usage; set only if requested."""
 
     live: bool | None = None
     queues: tuple[QueueView, ...]
@@ -141,13 +151,13 @@ class PriorityClassList(Lenient):
 
 
 class ReservationList(Lenient):
-    """Reservations, by the beginning of their windows."""
+    """Reservations, ordered by the start of their windows."""
 
     reservations: tuple[ReservationSpec, ...]
 
 
 class ClusterView(ClusterSpec):
-    """A cluster with its contact and capacity. Counts of runs are told to admins alone."""
+    """A cluster with its contact and capacity. Only admins get the numbers of runs."""
 
     model_config = _IGNORES_UNKNOWN
 
@@ -155,7 +165,7 @@ class ClusterView(ClusterSpec):
     cordoned: bool = False
     draining: bool = False
     closed: str = ""
-    """Why no new job is sent to it; empty where jobs are."""
+    """Why no new job is sent to it; empty if jobs are."""
     last_contact: Timestamp | None = None
     agent_version: str = ""
     live_runs: int = 0
@@ -171,7 +181,7 @@ class ClusterView(ClusterSpec):
 
 
 class ClusterList(Lenient):
-    """Clusters that the caller's jobs may go to."""
+    """Clusters that the caller's jobs may use."""
 
     clusters: tuple[ClusterView, ...]
 
@@ -184,7 +194,7 @@ class CordonAnswer(Lenient):
 
 
 class DrainAnswer(Lenient):
-    """What a drain did: runs that were asked to stop now, and runs that are there still, these included."""
+    """Result of a drain: runs that were asked to stop now, and runs left, these included."""
 
     name: str
     stopped: int
@@ -193,14 +203,14 @@ class DrainAnswer(Lenient):
 
 
 class LostRuns(Lenient):
-    """How many runs of a cluster were called lost."""
+    """Number of a cluster's runs that were declared lost."""
 
     name: str
     lost: int
 
 
 class QuarantinedRun(Lenient):
-    """A run that a cluster's agent holds and that the store has forgotten since it was restored."""
+    """A run that a cluster's agent holds and that the store lost when it was restored from a backup."""
 
     run: str
     state: str
@@ -209,7 +219,7 @@ class QuarantinedRun(Lenient):
 
 
 class QuarantinedRuns(Lenient):
-    """Runs of one cluster that the store has forgotten."""
+    """Quarantined runs of one cluster."""
 
     runs: tuple[QuarantinedRun, ...]
 
@@ -242,7 +252,7 @@ class KeyList(Lenient):
 
 
 class NewKey(Lenient):
-    """An API key just made. ``key`` is the secret, told this once."""
+    """An API key just made. ``key`` is the secret, which is returned only once."""
 
     id: int
     name: str
@@ -255,29 +265,29 @@ class AgentKey(Lenient):
 
     cluster: str
     created: bool = False
-    """Whether the cluster was made with it."""
+    """Whether the cluster was made in the same call."""
     key: NewKey
     other_keys: tuple[int, ...] = ()
-    """Keys of the cluster's agent that are valid beside it."""
+    """Other valid keys of the cluster's agent."""
     revoked: tuple[int, ...] = ()
 
 
 class AuditEntry(Lenient):
-    """Who did what to what, or what was refused to whom, in which request and from which address."""
+    """A change or a refused call: by whom, on what, in which request and from which address."""
 
     at: Timestamp
     actor: str
-    """The name of the key; empty where a call showed no valid one."""
+    """Name of the key; empty if the call had no valid one."""
     action: str
     target: str
     request_id: str = ""
     address: str = ""
     details: dict[str, Any] = Field(default_factory=dict)
-    """Of a change: ``before`` and ``after``; of a submission ``jobs``; of refused calls ``code``, ``detail`` and ``count``."""
+    """For a change ``before`` and ``after``; for a submission ``jobs``; for refused calls ``code``, ``detail`` and ``count``."""
 
 
 class AuditPage(Lenient):
-    """Some of them, newest first, and the cursor of the next page."""
+    """A page of entries, newest first, and the cursor of the next page."""
 
     audit: tuple[AuditEntry, ...]
     next: str | None = None
@@ -290,13 +300,13 @@ class PriceBookList(Lenient):
 
 
 class DatasetList(Lenient):
-    """Data that was declared."""
+    """Declared datasets."""
 
     datasets: tuple[DatasetSpec, ...]
 
 
 class BurstPolicyView(BurstPolicySpec):
-    """A burst policy, and how it stands."""
+    """A burst policy and its state."""
 
     model_config = _IGNORES_UNKNOWN
 
@@ -304,7 +314,7 @@ class BurstPolicyView(BurstPolicySpec):
 
 
 class BurstPolicyList(Lenient):
-    """Burst policies. ``live``: whether the leading scheduler told how they stand."""
+    """Burst policies. ``live``: whether the leading scheduler reported their state."""
 
     live: bool
     currency: str
@@ -312,14 +322,14 @@ class BurstPolicyList(Lenient):
 
 
 class SimulationPage(Lenient):
-    """Simulations, the latest first; ``next`` is the cursor of the following page."""
+    """Simulations, the latest first; ``next`` is the cursor of the next page."""
 
     simulations: tuple[SimulationView, ...]
     next: int | None
 
 
 class WebhookSecrets(Lenient):
-    """What signs webhook messages of a queue's jobs: any of ``secrets``, and until then any of ``previous``."""
+    """Secrets that sign webhook messages of a queue's jobs: ``secrets``, and until ``previous_until`` also ``previous``."""
 
     queue: str
     version: int
@@ -329,7 +339,7 @@ class WebhookSecrets(Lenient):
 
 
 class DeadLetter(Lenient):
-    """A webhook message that was given up. ``hook`` is the index in the job's ``notify``."""
+    """An undelivered webhook message. ``hook`` is the index in the job's ``notify``."""
 
     id: int
     job: str
@@ -345,7 +355,7 @@ class DeadLetter(Lenient):
 
 
 class DeadLetterPage(Lenient):
-    """Some of them, newest first, and the cursor of the next page."""
+    """A page of messages, newest first, and the cursor of the next page."""
 
     dead: tuple[DeadLetter, ...]
     next: str | None = None

@@ -1,14 +1,28 @@
-"""Base models: strict for what people write, lenient for what agents say.
+"""Base models: strict for people's input, lenient for messages between processes.
 
-People's mistakes are caught (unknown fields are errors with their path); agents of a newer or older version may send
-fields that this side does not know, so these are ignored.
+People's mistakes are reported (unknown fields are errors with their path); agents of a newer or older version may send
+fields that this side does not know, which are ignored.
 """
 
+import re
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    WithJsonSchema,
+)
 from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 
 def _format_time(value: datetime) -> str:
@@ -18,9 +32,39 @@ def _format_time(value: datetime) -> str:
 Timestamp = Annotated[AwareDatetime, PlainSerializer(_format_time, return_type=str, when_used="json")]
 """A moment, RFC 3339 in UTC with milliseconds when written as JSON."""
 
+_DATE_FIRST = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]")
+
+
+def _written_time(value: object) -> object:
+    if isinstance(value, datetime) or (isinstance(value, str) and _DATE_FIRST.match(value)):
+        return value
+    raise ValueError("a time is written as in RFC 3339 with its zone, such as 2026-11-28T08:00:00Z")
+
+
+WrittenTime = Annotated[Timestamp, BeforeValidator(_written_time)]
+"""A moment in a request. Numbers, which could mean seconds or milliseconds, are refused."""
+
+ALSO = "x-also-accepts"
+"""The extension of JSON Schema with which the API describes short forms that it reads beside the usual one."""
+
+
+def text_schema(
+    pattern: str, most: int, *examples: str, least: int = 1, also: dict[str, Any] | None = None
+) -> WithJsonSchema:
+    """Return the JSON Schema of a text that a validator of its own checks.
+
+    ``also``: the schema of other values that are read as such a text. Answers never have them: generated clients need not know them.
+    """
+    schema: dict[str, Any] = {"type": "string", "minLength": least, "maxLength": most, "pattern": pattern}
+    if examples:
+        schema["examples"] = list(examples)
+    if also:
+        schema[ALSO] = also
+    return WithJsonSchema(schema)
+
 
 class Strict(BaseModel):
-    """A model of what people write: camelCase on the wire, frozen, unknown fields refused."""
+    """Model of people's input: camelCase on the wire, frozen, unknown fields refused."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -32,27 +76,50 @@ class Strict(BaseModel):
     )
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON form without defaults, so that stored specs stay small and keep their meaning across versions."""
+        """Return the JSON form without defaults, so that stored specs stay small and keep their meaning across versions."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 class Lenient(BaseModel):
-    """A model of what processes say to each other: unknown fields are ignored, so that versions may differ."""
+    """Model of messages between processes: unknown fields are ignored, so that versions may differ."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, allow_inf_nan=False
     )
 
 
-def bounded(most: int) -> BeforeValidator:
-    """Return a validator that refuses a list or mapping of more than ``most`` entries before any of them is looked at."""
+@dataclass(frozen=True)
+class Bounded:
+    """The validator of ``bounded``."""
 
-    def check(value: object) -> object:
-        if isinstance(value, list | tuple | dict) and len(value) > most:
-            raise ValueError(f"has {len(value)} entries, at most {most} are allowed")
+    most: int
+    least: int
+    """In the JSON Schema alone."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        made = handler(schema)
+        inner = handler.resolve_ref_schema(made)
+        entries = "Items" if inner.get("type") == "array" else "Properties"
+        inner[f"max{entries}"] = self.most
+        if self.least:
+            inner[f"min{entries}"] = self.least
+        return made
+
+    def _check(self, value: object) -> object:
+        if isinstance(value, list | tuple | dict) and len(value) > self.most:
+            raise ValueError(f"has {len(value)} entries, at most {self.most} are allowed")
         return value
 
-    return BeforeValidator(check)
+
+def bounded(most: int, least: int = 0) -> Bounded:
+    """Return a validator that refuses a list or mapping of more than ``most`` entries before any of them is looked at.
+
+    ``least`` is only described: who wants it checked says so in a validator, in words of its own.
+    """
+    return Bounded(most, least)
 
 
 def _name_check(limit: int, what: str) -> AfterValidator:
@@ -67,9 +134,13 @@ def _name_check(limit: int, what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-Name24 = Annotated[str, _name_check(24, "a name")]
-Name12 = Annotated[str, _name_check(12, "a role name")]
-Name40 = Annotated[str, _name_check(40, "a name")]
+def _name_schema(limit: int, *examples: str) -> WithJsonSchema:
+    return text_schema(f"^[a-z0-9]([-a-z0-9]{{0,{limit - 2}}}[a-z0-9])?$", limit, *examples)
+
+
+Name24 = Annotated[str, _name_check(24, "a name"), _name_schema(24, "train")]
+Name12 = Annotated[str, _name_check(12, "a role name"), _name_schema(12, "worker")]
+Name40 = Annotated[str, _name_check(40, "a name"), _name_schema(40, "private")]
 
 
 def _path_check(value: str) -> str:
@@ -83,4 +154,8 @@ def _path_check(value: str) -> str:
     return value
 
 
-QueuePath = Annotated[str, AfterValidator(_path_check)]
+QueuePath = Annotated[
+    str,
+    AfterValidator(_path_check),
+    text_schema("^[-a-z0-9_]+(/[-a-z0-9_]+){0,9}$", 200, "default", "research/vision"),
+]

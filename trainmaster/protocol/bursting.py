@@ -1,4 +1,4 @@
-"""When, where, how much and at what cost jobs may go to public clusters: burst policies, as admins write them."""
+"""Burst policies, as admins write them: when, where, how much and at what cost jobs may go to public clusters."""
 
 from enum import StrEnum
 from typing import Annotated, Literal, Self
@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
-from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp, bounded
+from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp, bounded, text_schema
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.jobs import ResourceName
 from trainmaster.protocol.prices import Money
@@ -16,16 +16,16 @@ Part = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
 class Choose(StrEnum):
-    """How one of a policy's clusters is chosen."""
+    """Rule for choosing one of a policy's clusters."""
 
     SCORE = "score"
-    """The best by its scores, as among others."""
+    """The best by scores, as among private clusters."""
     ORDER = "order"
-    """The first in the policy's list where it fits."""
+    """The first of the policy's list where the job fits."""
 
 
 class SpotUse(StrEnum):
-    """Whether jobs may be on nodes that the provider may take back."""
+    """Whether jobs may use nodes that the provider may take back."""
 
     ALLOWED = "allowed"
     ONLY = "only"
@@ -48,25 +48,36 @@ def _clock_check(text: str) -> str:
     hour, colon, minute = text.partition(":")
     digits = hour + minute
     if not colon or len(hour) != 2 or len(minute) != 2 or not (digits.isascii() and digits.isdigit()):
-        raise ValueError(f"{text!r} is no time of the day; write for example 08:30")
+        raise ValueError(f"{text!r} is not a time of the day; write for example 08:30")
     if int(minute) > 59 or int(hour) * 60 + int(minute) > 24 * 60:
-        raise ValueError(f"{text!r} is no time of the day; the last one is 24:00")
+        raise ValueError(f"{text!r} is not a time of the day; the last one is 24:00")
     return text
 
 
 def _from_minutes(value: object) -> object:
-    """YAML reads 18:00 without quotation marks as a number to the base of 60, which is minutes."""
+    """Return ``HH:MM`` for minutes: YAML reads an unquoted 18:00 as a number to base 60, which is minutes."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 24 * 60:
         return f"{value // 60:02}:{value % 60:02}"
     return value
 
 
-ClockTime = Annotated[str, BeforeValidator(_from_minutes), AfterValidator(_clock_check)]
+ClockTime = Annotated[
+    str,
+    BeforeValidator(_from_minutes),
+    AfterValidator(_clock_check),
+    text_schema(
+        "^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$",
+        5,
+        "08:30",
+        least=5,
+        also={"type": "integer", "minimum": 0, "maximum": 24 * 60},
+    ),
+]
 """``HH:MM``, from 00:00 to 24:00."""
 
 
 def minutes_of(text: str) -> int:
-    """Minutes since midnight."""
+    """Return the minutes since midnight."""
     return int(text[:2]) * 60 + int(text[3:])
 
 
@@ -85,44 +96,44 @@ def _any_day(days: tuple[Day, ...]) -> tuple[Day, ...]:
 
 
 class HoursSpec(Strict):
-    """Hours of the day in which jobs may go. Where ``end`` is not later than ``start``, it is on the next day."""
+    """Hours of the day in which jobs may go. If ``end`` is not later than ``start``, it is on the next day."""
 
-    days: Annotated[tuple[Day, ...], bounded(100), AfterValidator(_any_day)] = tuple(Day)
-    """On which it begins."""
+    days: Annotated[tuple[Day, ...], bounded(100, least=1), AfterValidator(_any_day)] = tuple(Day)
+    """Days of the week on which the window begins."""
     start: ClockTime = "00:00"
     end: ClockTime = "24:00"
     time_zone: Annotated[str, StringConstraints(max_length=64), AfterValidator(_zone_check)] = "UTC"
 
 
 class UtilisationSpec(Strict):
-    """How full private clusters are: the part in use of the resource that is used most."""
+    """Utilisation of private clusters: the used part of the most used resource."""
 
     above: Part
-    """Jobs may go from then on."""
+    """Jobs may go from this utilisation on."""
     until: Part | None = None
-    """No more once it falls below that; ``above`` where it is not given."""
+    """No more jobs go once it falls below this; by default ``above``."""
 
     @model_validator(mode="after")
     def _ends_below_its_begin(self) -> Self:
         if self.until is not None and self.until > self.above:
-            raise ValueError(f"until must not be above {self.above:g}, where it begins")
+            raise ValueError(f"until must not be higher than above, which is {self.above:g}")
         return self
 
 
 class WhenSpec(Strict):
-    """When a job may go: all that is given must hold. It never goes while it could start on a cluster of its queue."""
+    """Conditions for a job to go: all must hold. It never goes while it could start on a cluster of its queue."""
 
     after: Duration = "0s"
-    """It has waited for so long since it was submitted."""
+    """The shortest wait since the job was submitted."""
     expected_wait: Duration | None = None
-    """It would have to wait longer than that from now, as far as the time limits of runs tell."""
+    """The shortest expected wait from now, by the time limits of runs."""
     utilisation: UtilisationSpec | None = None
     class_at_least: Name40 | None = None
-    """Its priority class has at least the value of this one."""
+    """The lowest priority class, by value."""
 
 
 class RampSpec(Strict):
-    """So many jobs start at most in any such time."""
+    """At most ``jobs`` jobs start in any period of length ``every``."""
 
     jobs: Annotated[int, Field(ge=1, le=1_000_000)]
     every: Duration
@@ -136,11 +147,11 @@ class RampSpec(Strict):
 
 
 class AtMostSpec(Strict):
-    """How much may be at public clusters at a time. What is not named is not limited."""
+    """The most that may be at public clusters at a time. What is not named is not limited."""
 
     jobs: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     nodes: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """As many whole nodes as the parts of nodes that they hold come to."""
+    """Whole nodes, counted as the sum of the parts of nodes that the jobs hold."""
     resources: Annotated[dict[ResourceName, Quantity], bounded(200)] = Field(default_factory=dict)
     ramp: RampSpec | None = None
 
@@ -153,7 +164,7 @@ class AtMostSpec(Strict):
 
 
 class BudgetSpec(Strict):
-    """What may be spent in an hour, a day, a month (of the calendar, UTC) and on one job; one of the first three is needed."""
+    """The most that may be spent in an hour, a day, a month (calendar, UTC) and on one job; one of the first three is needed."""
 
     hour: Money | None = None
     day: Money | None = None
@@ -165,7 +176,7 @@ class BudgetSpec(Strict):
     @model_validator(mode="after")
     def _ends_somewhere(self) -> Self:
         if self.hour is None and self.day is None and self.month is None:
-            raise ValueError("a budget needs at least one of hour, day and month; one for a job alone would never end")
+            raise ValueError("a budget needs at least one of hour, day and month: one per job does not limit the total")
         return self
 
 
@@ -175,20 +186,20 @@ class BurstPolicySpec(Strict):
     kind: Literal["BurstPolicy"] = "BurstPolicy"
     name: Name40
     queues: Annotated[tuple[QueuePath, ...], Field(min_length=1), bounded(1000)]
-    """These, and those below them. Public clusters are open to their jobs by their policies alone."""
+    """These queues and those below them. Only policies open public clusters to their jobs."""
     clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
-    """Public clusters; without any, all of them."""
+    """Public clusters that jobs may use; without any, all."""
     choose: Choose = Choose.SCORE
     when: WhenSpec = WhenSpec()
     at_most: AtMostSpec = AtMostSpec()
     budget: BudgetSpec
     time_limit: Duration | None = None
-    """A job without a time limit is ended after that; one with a longer limit stays."""
+    """Time limit of a job that has none; one with a longer limit does not go."""
     spot: SpotUse = SpotUse.ALLOWED
     hours: Annotated[tuple[HoursSpec, ...], bounded(100)] = ()
-    """In which they may go; without any, at all times. What runs goes on when they end."""
+    """Hours in which jobs may go; without any, at all times. Running jobs go on afterwards."""
     paused: bool = False
-    """Nothing more goes; what runs goes on."""
+    """Whether no more jobs go; running jobs go on."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
 
     @model_validator(mode="after")
@@ -201,41 +212,41 @@ class BurstPolicySpec(Strict):
 
 
 class Standing(Lenient):
-    """What a budget has left in its window of now."""
+    """Use of a budget in its current window."""
 
     span: str
     limit: Money
     spent: Money
-    """By runs until now."""
+    """Spent by runs until now."""
     committed: Money
-    """What runs at work may still cost."""
+    """The most that running jobs may still cost."""
     until: Timestamp
 
 
 class PolicyFigures(Lenient):
-    """How a policy stands, as the leading scheduler sees it."""
+    """State of a policy, by the leading scheduler."""
 
     jobs: int
     nodes: float
     resources: dict[str, str] = {}
     budgets: tuple[Standing, ...] = ()
     closed: str = ""
-    """Why nothing may go by it now; empty where that depends on the job."""
+    """Why no job may go by it now; empty if that depends on the job."""
     utilisation: float | None = None
-    """How full private clusters are, where it matters."""
+    """Utilisation of private clusters, if the policy uses it."""
 
 
 class PolicyStatus(PolicyFigures):
-    """The same with the policy's name."""
+    """State of a policy, with its name."""
 
     name: str
 
 
 class Preview(Lenient):
-    """What would become of equivalent jobs under a policy now."""
+    """What would happen to equivalent jobs under a policy now."""
 
     job: str
-    """The first of them."""
+    """Id of the first of these jobs."""
     jobs: int
     queue: str
     waited_seconds: float
@@ -244,14 +255,14 @@ class Preview(Lenient):
     cluster: str | None = None
     price_per_hour: Money | None = None
     at_most: Money | None = None
-    """What it may cost until its time limit, with its start and its end."""
+    """The most that a job may cost until its time limit, including start and end."""
     sentence: str
     at: Timestamp | None = None
-    """When it may go at the earliest, where that is known."""
+    """The earliest time at which the job may go, if known."""
 
 
 class Previews(Lenient):
-    """For every class of jobs that a policy was asked about."""
+    """A preview for every class of jobs that a policy applies to."""
 
     live: bool = True
     currency: str = ""
@@ -260,6 +271,6 @@ class Previews(Lenient):
 
 
 class PolicyStatuses(Lenient):
-    """By policy."""
+    """States of policies, by policy."""
 
     policies: tuple[PolicyStatus, ...]

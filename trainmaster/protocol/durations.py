@@ -6,8 +6,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
+from trainmaster.protocol.base import text_schema
+
 MOST_CHARACTERS = 32
-"""Of a duration as text. Its length is checked before anything else is done with it."""
+"""The most characters of a duration. Checked before the text is parsed."""
 _WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -15,9 +17,9 @@ _MOST = 10 * 365 * 86400.0
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds meant by ``text``.
+    """Return the seconds of the duration ``text``.
 
-    Raises ValueError when it is no duration, has more than 32 characters or is above ten years.
+    Raises ValueError when it is not a duration, has more than 32 characters or is longer than ten years.
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"a duration has at most {MOST_CHARACTERS} characters, this one has {len(text)}")
@@ -35,7 +37,7 @@ def _seconds(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """At most two units, as a person would say it: ``1h30m``, ``45s``, ``0.3s``."""
+    """Return a duration with at most two units: ``1h30m``, ``45s``, ``0.3s``."""
     if seconds < 0:
         return "0s"
     if seconds < 10:
@@ -58,5 +60,17 @@ def _check(value: str) -> str:
     return value
 
 
-Duration = Annotated[str, BeforeValidator(_to_text), AfterValidator(_check)]
-"""A duration as written; a bare number counts as seconds."""
+Duration = Annotated[
+    str,
+    BeforeValidator(_to_text),
+    AfterValidator(_check),
+    text_schema(
+        r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$",
+        MOST_CHARACTERS,
+        "30s",
+        "1h30m",
+        least=2,
+        also={"type": "number", "minimum": 0},
+    ),
+]
+"""A duration as text; a bare number means seconds."""

@@ -78,37 +78,37 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.WEBHOOKS_OFF: (422, "This installation sends no webhooks"),
     Code.UNAUTHENTICATED: (401, "A valid API key is needed"),
     Code.FORBIDDEN: (403, "The API key has no right to do this"),
-    Code.NOT_FOUND: (404, "There is no such thing"),
+    Code.NOT_FOUND: (404, "The object does not exist"),
     Code.METHOD_NOT_ALLOWED: (405, "This address does not take that method"),
-    Code.CONFLICT: (409, "It exists already or has changed"),
-    Code.PRECONDITION_FAILED: (412, "It is not as the request expects"),
-    Code.WRONG_STATE: (409, "It is not in a state for this"),
-    Code.IN_USE: (409, "It is still in use"),
+    Code.CONFLICT: (409, "The object exists already or has changed"),
+    Code.PRECONDITION_FAILED: (412, "The object does not meet the request's condition"),
+    Code.WRONG_STATE: (409, "The object's state does not allow this"),
+    Code.IN_USE: (409, "The object is still in use"),
     Code.CLUSTER_IN_CONTACT: (409, "The cluster's agent is in contact"),
     Code.IDEMPOTENCY_MISMATCH: (422, "The idempotency key was used with another body"),
     Code.BODY_TOO_LARGE: (413, "The body is too large"),
     Code.HEADER_TOO_LARGE: (431, "The header is too large"),
     Code.REQUEST_TIMEOUT: (408, "The request took too long to arrive"),
-    Code.TOO_MANY_REQUESTS: (429, "The API key or the address asks for too much at once"),
-    Code.QUEUE_FULL: (429, "The queue holds as many jobs as it may"),
+    Code.TOO_MANY_REQUESTS: (429, "The API key or the address sends too many requests"),
+    Code.QUEUE_FULL: (429, "The queue is full"),
     Code.QUEUE_CLOSED: (409, "The queue takes no jobs"),
-    Code.TOO_BUSY: (503, "The dispatcher has too much to do right now"),
-    Code.STORE_AWAY: (503, "The store is away"),
+    Code.TOO_BUSY: (503, "The dispatcher is overloaded"),
+    Code.STORE_AWAY: (503, "The store is unreachable"),
     Code.SESSION_SUPERSEDED: (409, "A newer session of this cluster's agent has taken over"),
     Code.CLUSTER_HELD: (409, "Another agent acts for this cluster"),
     Code.PROTOCOL_UNSUPPORTED: (400, "The agent's protocol version is not supported"),
     Code.STREAM_CLOSED: (410, "Nobody follows this stream any more"),
-    Code.INTERNAL: (500, "The dispatcher made a mistake"),
+    Code.INTERNAL: (500, "The dispatcher had an unexpected error"),
 }
 
 
 LONGEST_DETAIL = 2_000
-"""Characters of a problem's detail. Errors quote what they found, which may be as long as a body."""
+"""The most characters of a problem's detail. Errors quote the input, which may be as long as a body."""
 _LONGEST_INSTANCE, _LONGEST_PATH, _LONGEST_MESSAGE, _MOST_MISTAKES = 500, 300, 1_000, 100
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text of at most ``most`` characters, its middle left out where it is longer."""
+    """Return the text, or its begin and end in at most ``most`` characters if it is longer."""
     if len(text) <= most:
         return text
     half = (most - 5) // 2
@@ -116,18 +116,18 @@ def shortened(text: str, most: int) -> str:
 
 
 class Mistake(Lenient):
-    """One mistake in a request: where it is and what is allowed."""
+    """One mistake in a request: its place and what is allowed there."""
 
     path: str
     message: str
 
 
 class TrainmasterError(Exception):
-    """The root of all errors that Trainmaster raises knowingly."""
+    """Root of all errors that Trainmaster raises on purpose."""
 
 
 class ProblemError(TrainmasterError):
-    """A request that cannot be done, with its stable code; nothing was changed."""
+    """A request that cannot be carried out, with its stable code; nothing was changed."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class ProblemError(TrainmasterError):
         return max(1, round(self.retry_after or 0.0))
 
     def to_problem(self, instance: str = "") -> dict[str, Any]:
-        """The RFC 9457 object."""
+        """Return the RFC 9457 object."""
         problem: dict[str, Any] = {
             "type": f"https://trainmaster.dev/docs/reference/errors#{self.code}",
             "title": self.code.headline,

@@ -16,23 +16,23 @@ _SHORT_BITS, _LONG_BITS = 35, 45
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,22}[a-z0-9])?")
 _ATTEMPT = re.compile(r"r[1-9][0-9]{0,4}")
 _LONGEST = 64
-"""Of a text that may be an id; longer ones are refused unread."""
+"""The most characters of an id; a longer text is refused unread."""
 _ROUND_KEYS = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F)
 
 
 class BadIdError(ValueError):
-    """The text is no id of a job, run or member."""
+    """The text is not an id of a job, run or member."""
 
 
 class RunRef(NamedTuple):
-    """A run by the key of its job and its attempt, counted from 1."""
+    """A run: the key of its job and its attempt, counted from 1."""
 
     job_key: int
     attempt: int
 
 
 def _scramble(value: int, bits: int, *, back: bool) -> int:
-    """A Feistel network of four rounds over ``bits`` bits; unbalanced halves make odd widths work (Luby and Rackoff, 1988)."""
+    """Scramble ``value`` by a Feistel network of four rounds over ``bits`` bits, unbalanced for odd widths (Luby, Rackoff 1988)."""
     low_bits = bits // 2
     high_bits = bits - low_bits
     low_mask, high_mask = (1 << low_bits) - 1, (1 << high_bits) - 1
@@ -52,13 +52,13 @@ def _mix(value: int, key: int) -> int:
 
 
 def job_id(name: str, key: int) -> str:
-    """The id of the job ``name`` with store key ``key`` (1 to 2**45 - 1)."""
+    """Return the id of the job ``name`` with store key ``key`` (1 to 2**45 - 1)."""
     return f"{name}-{_suffix(key)}"
 
 
 @lru_cache(maxsize=1 << 16)
 def _suffix(key: int) -> str:
-    """Return the scrambled key of a job. Cached: the same jobs are listed and told of again and again."""
+    """Return the scrambled key of a job. Cached: the same jobs are listed and reported again and again."""
     bits = _SHORT_BITS if key < 1 << _SHORT_BITS else _LONG_BITS
     if not 0 < key < 1 << _LONG_BITS:
         raise BadIdError(f"job key {key} is outside 1..2**{_LONG_BITS}-1")
@@ -68,7 +68,7 @@ def _suffix(key: int) -> str:
 
 
 def parse_job_id(text: str) -> tuple[str, int]:
-    """Name and key of a job id. Raises BadIdError when the text was never an id."""
+    """Return name and key of a job id. Raises BadIdError when the text cannot be one."""
     if len(text) > _LONGEST:
         raise BadIdError(f"{text[:_LONGEST]!r}... is not a job id; a job id looks like bert-7k2p9xq")
     name, dash, suffix = text.rpartition("-")
@@ -85,12 +85,12 @@ def parse_job_id(text: str) -> tuple[str, int]:
 
 
 def run_id(job: str, attempt: int) -> str:
-    """The id of the run number ``attempt`` of ``job``."""
+    """Return the id of run number ``attempt`` of ``job``."""
     return f"{job}-r{attempt}"
 
 
 def parse_run_id(text: str) -> RunRef:
-    """Job key and attempt of a run id. Raises BadIdError."""
+    """Return job key and attempt of a run id. Raises BadIdError."""
     if len(text) > _LONGEST:
         raise BadIdError(f"{text[:_LONGEST]!r}... is not a run id; a run id looks like bert-7k2p9xq-r1")
     job, dash, tail = text.rpartition("-")
@@ -100,5 +100,5 @@ def parse_run_id(text: str) -> RunRef:
 
 
 def member_id(run: str, role: str, index: int) -> str:
-    """The id of one member, usable as a pod's name and host name."""
+    """Return the id of one member, usable as a pod's name and host name."""
     return f"{run}-{role}-{index}"

@@ -29,20 +29,20 @@ Text = Annotated[str, StringConstraints(max_length=32_768)]
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 LONGEST_STOP_GRACE = 600.0
-"""Seconds that members may take to end at most, whatever a specification says: others wait for their places."""
+"""The longest grace in seconds, whatever a specification says: other jobs wait for the places."""
 MOST_MEMBERS = 10_000
-"""The largest gang: member indexes have at most five digits, and a cluster's agent creates them in one go."""
+"""The largest gang: member indexes have at most five digits, and an agent creates all members at once."""
 
 
 class Port(Strict):
-    """A port that a member listens on; its number reaches every member's environment."""
+    """A port that a member listens on; its number is in every member's environment."""
 
     name: Name12
     port: Annotated[int, Field(ge=1, le=65535)]
 
 
 class Toleration(Strict):
-    """As in Kubernetes: the taints a member's node may have."""
+    """A toleration as in Kubernetes: taints that a member's node may have."""
 
     key: Annotated[str, StringConstraints(max_length=317)] = ""
     operator: Literal["Exists", "Equal"] = "Equal"
@@ -50,7 +50,7 @@ class Toleration(Strict):
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
 
     def tolerates(self, key: str, value: str, effect: str) -> bool:
-        """Whether a node with this taint may take the member."""
+        """Return whether it tolerates a taint."""
         if self.effect not in ("", effect):
             return False
         if self.operator == "Exists":
@@ -76,7 +76,7 @@ class AffinityTerm(Strict):
         return self
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels meets the term. A label that is no whole number is neither greater nor less."""
+        """Return whether ``labels`` meet the term. A label that is not a whole number is neither greater nor less."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -95,7 +95,7 @@ class AffinityTerm(Strict):
 
 
 class MemberTemplate(Strict):
-    """What each member of a role runs and needs."""
+    """Command and needs of each member of a role."""
 
     image: Annotated[str, StringConstraints(max_length=1024)] = ""
     command: Annotated[tuple[Text, ...], bounded(4096)] = ()
@@ -108,9 +108,9 @@ class MemberTemplate(Strict):
     node_affinity: Annotated[tuple[AffinityTerm, ...], bounded(100)] = ()
     tolerations: Annotated[tuple[Toleration, ...], bounded(100)] = ()
     run_as_user: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """On Kubernetes: the number of the user that the member's processes are; None: the one that the cluster's agent gives."""
+    """On Kubernetes: user id of the member's processes; None: the one that the cluster's agent sets."""
     run_as_group: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """Their group, which volumes belong to as well; None: of the same number as the user."""
+    """On Kubernetes: group id of the processes and of their volumes; None: the same number as the user."""
 
     @field_validator("resources")
     @classmethod
@@ -142,13 +142,13 @@ _LONGEST_RESTART_BACK_OFF = 3600.0
 
 
 class MemberFailure(Strict):
-    """What the failure of one member means: the run fails, that member alone starts again, or all do, so many times."""
+    """Consequence of a member's failure: the run fails, or that member, or all members restart, up to ``limit`` times."""
 
     action: Literal["failRun", "restartMember", "restartGang"] = "failRun"
     limit: Annotated[int, Field(ge=0, le=1000)] = 3
-    """Restarts of each member alone; of the whole gang, counted for the run."""
+    """The most restarts: of each member alone, or of the whole gang."""
     back_off: Duration = "0s"
-    """Between a failure and the restart; for the gang, once all of its members have ended."""
+    """Time between a failure and the restart; for the gang, after all of its members have ended."""
 
     @field_validator("back_off")
     @classmethod
@@ -159,15 +159,15 @@ class MemberFailure(Strict):
 
 
 class Role(Strict):
-    """Identical members of a job. ``template`` says what they run, or ``podTemplate`` gives the whole pod."""
+    """Identical members of a job. ``template`` describes them, or ``podTemplate`` gives the whole pod."""
 
     name: Name12
     replicas: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] = 1
     min_replicas: Annotated[int, Field(ge=0, le=MOST_MEMBERS)] | None = None
     max_per_node: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] | None = None
-    """How many of its members one node takes at most: with 1, the loss of a node costs a single member."""
+    """The most members of the role on one node: with 1, the loss of a node costs a single member."""
     member_failure: MemberFailure | None = None
-    """What the failure of one of its members means; None: what the job says."""
+    """Consequence of a member's failure; None: the job's."""
     template: MemberTemplate | None = None
     pod_template: dict[str, Any] | None = None
 
@@ -189,14 +189,14 @@ class Topology(Strict):
 
 
 class Preference(Strict):
-    """Clusters that a job prefers to others, by their labels; ``region``, ``kind``, ``provider`` and ``name`` are labels, too."""
+    """Clusters that a job prefers, by their labels; ``region``, ``kind``, ``provider`` and ``name`` are labels, too."""
 
     selector: Annotated[dict[LabelKey, LabelValue], Field(min_length=1), bounded(20)]
     weight: Annotated[int, Field(ge=1, le=100)] = 1
 
 
 class Placement(Strict):
-    """Where the job may go. What is left empty does not restrict."""
+    """Constraints on where the job may run. Empty fields do not restrict."""
 
     clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
     kinds: Annotated[tuple[ClusterKind, ...], bounded(10)] = ()
@@ -205,9 +205,9 @@ class Placement(Strict):
     selector: Selector = Field(default_factory=dict)
     datasets: Annotated[tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], bounded(100)] = ()
     profile: Profile | None = None
-    """By what the best of the clusters that fit is found, before what its priority class and its queue say."""
+    """Profile that ranks the clusters that fit; overrides those of its priority class and its queue."""
     emulated_gang: bool = True
-    """Whether a cluster will do that only emulates a gang's start: members may come one by one before all have places."""
+    """Whether a cluster that only emulates gangs is acceptable: members may start one by one before all have nodes."""
 
 
 _RETRIED = (
@@ -220,7 +220,7 @@ _RETRIED = (
 
 
 class Retries(Strict):
-    """When a failed run is tried again. Returned, preempted and lost runs use none of these."""
+    """Retries of a failed run. Returned, preempted and lost runs use none of these."""
 
     limit: Annotated[int, Field(ge=0, le=1000)] = 0
     exit_codes: Annotated[tuple[Annotated[int, Field(ge=1, le=255)], ...], bounded(255)] = ()
@@ -230,7 +230,7 @@ class Retries(Strict):
 
 
 class RequeueAfter(Strict):
-    """After this long without contact to the cluster the job may start elsewhere."""
+    """After this long without contact to its cluster the job may start elsewhere."""
 
     requeue_after: Duration
 
@@ -243,18 +243,18 @@ class RequeueAfter(Strict):
 
 
 class Notify(Strict):
-    """A webhook for transitions of this job."""
+    """A webhook for this job's transitions."""
 
     url: Annotated[str, StringConstraints(max_length=2000, pattern=r"^https?://[^\s]+$")]
     states: Annotated[tuple[JobState, ...], bounded(20)] = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
-    """Which transitions are told. Not called ``on``, which YAML reads as ``true``."""
+    """Transitions to report. Not called ``on``, which YAML reads as ``true``."""
 
 
 _LONGEST_CHECKPOINT = 600.0
 
 
 class Checkpoint(Strict):
-    """What members are sent before their run ends for another job or is suspended, and how long they get to save their state."""
+    """Signal to members before their run is preempted or suspended, and the time they get to save their state."""
 
     signal: Literal["SIGUSR1", "SIGUSR2", "SIGHUP", "SIGINT", "SIGTERM"] = "SIGUSR1"
     wait: Duration = "30s"
@@ -268,21 +268,21 @@ class Checkpoint(Strict):
 
 
 class Elastic(Strict):
-    """The run may be resized while it goes on, between ``minReplicas`` and ``replicas`` of its roles."""
+    """Allows resizing the running job between ``minReplicas`` and ``replicas`` of its roles."""
 
     step: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] = 1
-    """Members that are added at a time."""
+    """Number of members that are added at a time."""
     cool_down: Duration = "30s"
-    """The least time between a change of size and the next growth."""
+    """The shortest time between a change of size and the next growth."""
 
 
 class Success(Strict):
-    """When a run has succeeded, though others of its members go on: once all members of this role have."""
+    """When a run has succeeded although other members go on: once all members of this role have."""
 
     role: Name12
 
 
-# Shared by all specifications that say nothing: pydantic would copy a plain default deeply for each of them.
+# Shared by all specifications that leave it out: pydantic would deep-copy a plain default for each of them.
 _ANYWHERE_IN_IT, _ANYWHERE, _NO_RETRIES, _FAIL_RUN = Topology(), Placement(), Retries(), MemberFailure()
 
 
@@ -295,7 +295,7 @@ class JobSpec(Strict):
     priority_class: Name40 | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     labels: Labels = Field(default_factory=dict)
-    roles: Annotated[tuple[Role, ...], bounded(16)]
+    roles: Annotated[tuple[Role, ...], bounded(16, least=1)]
     min_member: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] | None = None
     topology: Topology = Field(default_factory=lambda: _ANYWHERE_IN_IT)
     placement: Placement = Field(default_factory=lambda: _ANYWHERE)
@@ -305,16 +305,16 @@ class JobSpec(Strict):
     elastic: Elastic | None = None
     retries: Retries = Field(default_factory=lambda: _NO_RETRIES)
     member_failure: MemberFailure = Field(default_factory=lambda: _FAIL_RUN)
-    """Of roles that do not say otherwise."""
+    """Default consequence of a member's failure, for roles without their own."""
     success: Success | None = None
-    """None: once all members have succeeded."""
+    """When the run has succeeded; None: once all members have."""
     on_disconnect: Literal["wait"] | RequeueAfter | None = None
     notify: Annotated[tuple[Notify, ...], bounded(8)] = ()
     suspend: bool = False
 
     @model_validator(mode="after")
     def _gang_fits_roles(self) -> Self:
-        # Counted here and not by pydantic, which would count roles with mistakes as missing.
+        # Counted here because pydantic would count roles with mistakes as missing.
         if not 1 <= len(self.roles) <= 16:
             raise ValueError(f"a job has 1 to 16 roles, this one has {len(self.roles)}")
         names = [role.name for role in self.roles]
@@ -355,7 +355,7 @@ class JobSpec(Strict):
 
     @property
     def grace_seconds(self) -> float:
-        """Seconds between SIGTERM and SIGKILL: what it says, or the longest there is, where an older release stored more."""
+        """Seconds between SIGTERM and SIGKILL, at most the longest allowed: an older release may have stored more."""
         return min(parse_duration(self.stop_grace), LONGEST_STOP_GRACE)
 
     @property
@@ -363,5 +363,5 @@ class JobSpec(Strict):
         return sum(role.replicas for role in self.roles)
 
     def failure_of(self, role: Role) -> MemberFailure:
-        """What the failure of a member of this role means."""
+        """Return the consequence of a failure of this role's members."""
         return self.member_failure if role.member_failure is None else role.member_failure

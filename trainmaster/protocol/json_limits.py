@@ -1,6 +1,6 @@
-"""Reading JSON of unknown shape: what has the wrong shape becomes a mistake at its path, never an exception.
+"""Reading of JSON of unknown shape: a wrong shape becomes a mistake at its path, never an exception.
 
-As in Kubernetes, a null is the same as a field that is not there, except in mappings whose keys are data (labels).
+As in Kubernetes, a null is the same as a missing field, except in mappings whose keys are data (labels).
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _LONGEST_VALUE = 60
 
 
 def is_too_large(document: object) -> bool:
-    """Whether it has more than 5,000 values: no honest pod has, and checking so many would cost too much."""
+    """Return whether a document has more than 5,000 values: no honest pod has, and checking them would cost too much."""
     rest: list[object] = [document]
     count = 0
     while rest and count <= _MOST_VALUES:
@@ -27,7 +27,7 @@ def is_too_large(document: object) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value as a message may quote it: short and printable, whatever a tenant sent."""
+    """Return a value as a message may quote it: short and printable, whatever a tenant sent."""
     if value is None:
         return "null"
     text = repr(value[: _LONGEST_VALUE + 1]) if isinstance(value, str) else type(value).__name__
@@ -36,14 +36,14 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JsonNode:
-    """A value and where it is. All nodes of one document write to the same list of mistakes."""
+    """A value and its path. All nodes of one document share one list of mistakes."""
 
     value: object
     path: str
     mistakes: list[Mistake]
 
     def refuse(self, message: str) -> None:
-        # Mistakes leave as UTF-8, which has no lone surrogates; JSON's escapes can make them.
+        # Mistakes are sent as UTF-8, which has no lone surrogates; JSON's escapes can produce them.
         path = self.path[:_LONGEST_PATH].encode("utf-8", "replace").decode()
         self.mistakes.append(Mistake(path=path, message=message))
 
@@ -52,22 +52,22 @@ class JsonNode:
         return self.value is not None
 
     def get(self, key: str) -> "JsonNode":
-        """A field of this mapping; an unset node where there is none."""
+        """Return a field of this mapping; an unset node if it is missing."""
         if isinstance(self.value, dict):
             return self._at(key, self.value.get(key))
         self._pairs()
         return self._at(key, None)
 
     def fields(self) -> list[tuple[str, "JsonNode"]]:
-        """The fields that are set, by name."""
+        """Return the fields that are set, by name."""
         return [(key, self._at(key, value)) for key, value in self._pairs() if value is not None]
 
     def entries(self) -> list[tuple[str, "JsonNode"]]:
-        """All of a mapping whose keys are data; Kubernetes keeps those whose value is null, so they count here."""
+        """Return all entries of a mapping whose keys are data; as in Kubernetes, null values count here."""
         return [(key, self._at(key, value)) for key, value in self._pairs()]
 
     def items(self) -> list["JsonNode"]:
-        """The elements of this list."""
+        """Return the elements of this list."""
         if self.value is None:
             return []
         if not isinstance(self.value, list):
@@ -98,10 +98,10 @@ class JsonNode:
         return None
 
     def only(self, known: frozenset[str]) -> None:
-        """Refuse fields outside ``known``: a field that is not understood here is a door that nobody watches."""
+        """Refuse fields outside ``known``: a field that nobody checks is a security hole."""
         for name, node in self.fields():
             if name not in known:
-                node.refuse("is not a field that is known here")
+                node.refuse("is an unknown field")
 
     def _pairs(self) -> list[tuple[str, object]]:
         if self.value is None:

@@ -1,8 +1,8 @@
-"""Parameter sets: one specification and a table of parameters become as many jobs as the table has rows.
+"""Parameter sets: one specification and a table of parameters become one job per row.
 
-``${name}`` in commands, arguments, values of the environment and working directories is replaced by the job's own value. Other
-texts of that form, such as a shell's variables, stay as they are. Nothing that the scheduler or an admission check reads can be
-a parameter, so all jobs of a table have one shape and were admitted together.
+``${name}`` in commands, arguments, environment values and working directories is replaced by the job's own value. Other
+texts of that form, such as shell variables, stay as they are. No field that the scheduler or an admission check reads can be
+a parameter, so all jobs of a table have one shape and are admitted together.
 """
 
 import re
@@ -24,7 +24,7 @@ _MOST_MISTAKES = 50
 
 
 def check_sets(sets: Sequence[Any], spec: dict[str, Any]) -> tuple[list[bytes], list[Mistake]]:
-    """Each set as JSON text, and what is wrong with them. All sets have the same names, and each name is used in ``spec``."""
+    """Return each set as JSON text, and the mistakes. All sets must have the same names, each used in ``spec``."""
     if not isinstance(sets[0], dict) or not sets[0]:
         return [], [Mistake(path="parameters[0]", message="must be a mapping of at least one parameter to its value")]
     names = sets[0].keys()
@@ -71,7 +71,7 @@ def check_sets(sets: Sequence[Any], spec: dict[str, Any]) -> tuple[list[bytes], 
 
 
 def _too_long(sets: Sequence[dict[str, Any]], spec: dict[str, Any]) -> list[Mistake]:
-    """Whether a text, or all of them, could become too long with the longest value of each parameter."""
+    """Return mistakes where a text, or all of them, could become too long with the longest value of each parameter."""
     longest = {name: max(len(_text(item[name])) for item in sets) for name in sets[0]}
     most = total = 0
 
@@ -94,12 +94,12 @@ def _too_long(sets: Sequence[dict[str, Any]], spec: dict[str, Any]) -> list[Mist
 
 
 def _text(value: Any) -> str:
-    """A value as it stands in the specification."""
+    """Return a value as it is written into the specification."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def placeholders(spec: dict[str, Any]) -> set[str]:
-    """The names that a specification in wire form has places for."""
+    """Return the names of the placeholders in a specification in wire form."""
     found: set[str] = set()
 
     def note(text: str) -> str:
@@ -111,7 +111,7 @@ def placeholders(spec: dict[str, Any]) -> set[str]:
 
 
 def substitute(spec: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
-    """A specification in wire form with the values of one set; the given one stays as it is."""
+    """Return a copy of a specification in wire form with one set's values."""
     texts = {name: _text(value) for name, value in parameters.items()}
     return _rewrite(spec, lambda text: PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]), text))
 

@@ -1,4 +1,4 @@
-"""What a policy allows by name: objects of the namespace, images, annotations, nodes. Shapes are judged in ``pod_structure.py``."""
+"""Allowances of a policy by name: objects of the namespace, images, annotations, nodes. ``pod_structure.py`` checks the structure."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ CONTROL_PLANE = (
     "node.kubernetes.io/role",
     "kubernetes.io/role",
 )
-"""Keys of the labels and taints of nodes that run control planes."""
+"""Keys of labels and taints of control-plane nodes."""
 _POWERFUL_LABELS = (
     "azure.workload.identity",
     "aadpodidbinding",
@@ -23,7 +23,7 @@ _POWERFUL_LABELS = (
     "cilium.io",
     "projectcalico.org",
 )
-"""Domains, with all below them, and keys of labels by which others hand out rights or change pods."""
+"""Domains, with their subdomains, and keys of labels by which other software grants rights or changes pods."""
 _ACTORS = {
     "k8s.v1.cni.cncf.io": "Multus",
     "cni.projectcalico.org": "Calico",
@@ -40,7 +40,7 @@ _CHOOSES = ("In", "Exists", "Gt", "Lt", "")
 
 
 def check_allowances(metadata: JsonNode, pod: Pod, policy: AdmissionPolicy) -> None:
-    """Write what the policy does not allow by name as mistakes of the document."""
+    """Add a mistake to the document for each name that the policy does not allow."""
     _check_annotations(metadata.get("annotations"), policy)
     _check_labels(metadata.get("labels"), policy)
     if len(pod.containers) > policy.most_containers:
@@ -70,7 +70,7 @@ def check_toleration(toleration: JsonNode, policy: AdmissionPolicy) -> None:
     key = toleration.get("key").value
     if not isinstance(key, str) or not key:
         if policy.tolerations is None or "*" not in policy.tolerations:
-            toleration.refuse("must name the taint that is tolerated: to tolerate every taint is not allowed here")
+            toleration.refuse("must name the tolerated taint: tolerating every taint is not allowed here")
     elif policy.tolerations is None:
         if key in CONTROL_PLANE:
             toleration.get("key").refuse("the taint of control-plane nodes may not be tolerated here")
@@ -79,7 +79,7 @@ def check_toleration(toleration: JsonNode, policy: AdmissionPolicy) -> None:
 
 
 def check_node_label(node: JsonNode, key: str, policy: AdmissionPolicy) -> None:
-    """Check the key of a node label by which nodes are chosen."""
+    """Check the key of a node label that selects nodes."""
     if policy.node_labels is None:
         if key in CONTROL_PLANE:
             node.refuse("control-plane nodes may not be chosen here")
@@ -98,14 +98,14 @@ def _check_annotations(annotations: JsonNode, policy: AdmissionPolicy) -> None:
         if not has_domain or is_allowed(key, HARMLESS_ANNOTATIONS) or is_allowed(key, policy.annotations):
             continue
         actor = next((name for domain, name in _ACTORS.items() if _is_below(key, (domain,))), "")
-        acts = f": {actor} acts on it" if actor else ", as some program of the cluster may act on it"
+        acts = f": {actor} acts on it" if actor else ", because software of the cluster may act on it"
         value.refuse(f"this annotation is not allowed here{acts}")
 
 
 def _check_labels(labels: JsonNode, policy: AdmissionPolicy) -> None:
     for key, value in labels.fields():
         if _is_below(key, _POWERFUL_LABELS) and not is_allowed(key, policy.labels):
-            value.refuse("this label is not allowed here: others hand out rights or change pods by it")
+            value.refuse("this label is not allowed here: other software grants rights or changes pods by it")
 
 
 _LISTS = {
@@ -117,7 +117,7 @@ _LISTS = {
 
 
 def _is_of_a_run(name: str) -> bool:
-    """Whether it is the name of what an agent makes for a run: a list of members, or a record of an older release."""
+    """Return whether an agent gives this name to objects of a run: a roster, or a record of an older release."""
     try:
         parse_run_id(name.removesuffix("-roster"))
     except ValueError:
@@ -130,13 +130,13 @@ def _check_name(kind: str, name: JsonNode, policy: AdmissionPolicy) -> None:
     if not text:
         name.refuse(f"must name a {kind}")
     elif kind == "ConfigMap" and _is_of_a_run(text):
-        name.refuse(f"{kind} {shown(text)} is the name of an object of a run: none of these may be read")
+        name.refuse(f"{kind} {shown(text)} has the name of an object of a run, which pods may not read")
     elif not is_allowed(text, getattr(policy, _LISTS[kind])):
         name.refuse(f"{kind} {shown(text)} is not allowed here")
 
 
 def _named(pod: Pod) -> Iterator[tuple[str, JsonNode]]:
-    """The ConfigMaps, claims and CSI drivers that a pod uses."""
+    """Yield the ConfigMaps, claims and CSI drivers that a pod uses."""
     for container in pod.containers:
         references = [one.get("configMapRef") for one in container.get("envFrom").items()]
         references += [one.get("valueFrom").get("configMapKeyRef") for one in container.get("env").items()]
@@ -173,7 +173,7 @@ def _check_claim_templates(pod: Pod) -> None:
         spec = source.get("volumeClaimTemplate").get("spec")
         for field in ("volumeName", "selector"):
             if spec.get(field).is_set:
-                spec.get(field).refuse("must be left out: a volume that is there already may be somebody else's")
+                spec.get(field).refuse("must be left out: an existing volume may belong to somebody else")
         for field in ("dataSource", "dataSourceRef"):
             data = spec.get(field)
             if data.is_set and data.get("kind").value != "PersistentVolumeClaim":
@@ -206,11 +206,11 @@ def _check_affinity(affinity: JsonNode, labels: JsonNode, policy: AdmissionPolic
 def _check_pod_term(term: JsonNode) -> None:
     for field in ("namespaces", "namespaceSelector"):
         if term.get(field).is_set:
-            term.get(field).refuse("must be left out: pods of other namespaces are not to be counted on")
+            term.get(field).refuse("must be left out: terms may not refer to pods of other namespaces")
 
 
 def _check_own(term: JsonNode, own: dict[str, object]) -> None:
-    """A hard rule may only speak of pods that carry labels of this one: it would keep others' pods away, or wait for them."""
+    """Check that a required term selects only pods with labels of this one: others would block, or wait for, foreign pods."""
     selector = term.get("labelSelector")
     wanted = dict(selector.get("matchLabels").entries())
     expressions = selector.get("matchExpressions").items()

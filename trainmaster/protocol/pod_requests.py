@@ -1,4 +1,4 @@
-"""What a pod of a template takes from a node, counted as Kubernetes' scheduler counts it.
+"""Requests of a template's pod, counted as Kubernetes' scheduler counts them.
 
 Formula: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
 (KEP-753); resources of whole pods: KEP-2837.
@@ -15,9 +15,9 @@ _MOST = 2**62
 
 
 def pod_requests(template: dict[str, Any]) -> Resources:
-    """Effective requests of one pod, by resource; resources of amount 0 are left out.
+    """Return one pod's effective requests, by resource; resources of amount 0 are left out.
 
-    Raises ValueError with the path of the first quantity, or other part, that cannot be read.
+    Raises ValueError with the path of the first quantity, or other part, that is invalid.
     """
     mistakes: list[Mistake] = []
     amounts = read_requests(JsonNode(template, "", mistakes).get("spec"))
@@ -27,7 +27,7 @@ def pod_requests(template: dict[str, Any]) -> Resources:
 
 
 def read_requests(spec: JsonNode) -> Resources:
-    """The same for the pod specification at ``spec``; what cannot be read is noted as mistakes of that document."""
+    """Return the effective requests of the pod specification ``spec``; invalid parts become mistakes of its document."""
     running: Resources = {}
     for container in spec.get("containers").items():
         _add(running, _requests(container.get("resources")))
@@ -47,18 +47,18 @@ def read_requests(spec: JsonNode) -> Resources:
     _add(running, _amounts(spec.get("overhead")))
     for name, amount in running.items():
         if amount > _MOST:
-            spec.refuse(f"the containers ask for too much {shown(name)} together")
+            spec.refuse(f"the containers together request too much {shown(name)}")
     return {name: amount for name, amount in running.items() if amount}
 
 
 def _requests(resources: JsonNode) -> Resources:
-    """Kubernetes sets a missing request to the limit."""
+    """Return a container's requests; Kubernetes sets a missing request to the limit."""
     return _amounts(resources.get("limits")) | _amounts(resources.get("requests"))
 
 
 def _apply_pod_level(amounts: Resources, resources: JsonNode) -> None:
-    # A pod's own request may not be below what its containers need, so the larger one is what Kubernetes takes; and it
-    # is the safe one for a cluster too old to know pods' own requests. A limit counts only where nothing is requested.
+    # A pod's own request may not be below its containers' sum, so Kubernetes takes the larger one; and that
+    # is safe for a cluster too old to know pods' own requests. A limit counts only where nothing is requested.
     requests, limits = _amounts(resources.get("requests")), _amounts(resources.get("limits"))
     _raise(amounts, requests)
     for name, amount in limits.items():

@@ -1,8 +1,8 @@
 """The Pod Security Standards, levels baseline and restricted, as of Kubernetes 1.36.
 
 Standards: https://kubernetes.io/docs/concepts/security/pod-security-standards/
-They hold for containers, init containers and ephemeral containers alike. Kubernetes relaxes some for pods with
-``hostUsers: false`` and for pods that say they are for Windows; here nothing is relaxed, because a cluster without user
+They apply equally to containers, init containers and ephemeral containers. Kubernetes relaxes some for pods with
+``hostUsers: false`` and for Windows pods; here nothing is relaxed, because a cluster without user
 namespaces silently drops that field, and members run on Linux.
 """
 
@@ -38,7 +38,7 @@ _SECCOMP_ANNOTATIONS = ("seccomp.security.alpha.kubernetes.io/pod", "container.s
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """The parts of a pod template that the standards speak of."""
+    """The parts of a pod template that the standards check."""
 
     annotations: JsonNode
     spec: JsonNode
@@ -62,7 +62,7 @@ def read_pod(template: JsonNode) -> Pod:
 
 
 def volume_sources(pod: Pod) -> list[tuple[str, JsonNode]]:
-    """The types of all volumes, with what each says about itself."""
+    """Return the type and the content of every volume."""
     volumes = pod.spec.get("volumes").items()
     return [(kind, source) for volume in volumes for kind, source in volume.fields() if kind != "name"]
 
@@ -70,7 +70,7 @@ def volume_sources(pod: Pod) -> list[tuple[str, JsonNode]]:
 def _host_namespaces(pod: Pod) -> None:
     for name in ("hostNetwork", "hostPID", "hostIPC"):
         if pod.spec.get(name).flag():
-            pod.spec.get(name).refuse("must be false: pods do not share the host's namespaces")
+            pod.spec.get(name).refuse("must be false: pods may not share the host's namespaces")
 
 
 def _privileged(pod: Pod) -> None:
@@ -98,16 +98,16 @@ def _capabilities(pod: Pod) -> None:
 def _volumes(pod: Pod) -> None:
     for kind, source in volume_sources(pod):
         if kind == "hostPath":
-            source.refuse("hostPath volumes are not allowed: they open the node's files")
+            source.refuse("hostPath volumes are not allowed: they give access to the node's files")
         elif kind not in BASELINE_VOLUMES:
-            source.refuse("is not a type of volume that is known here")
+            source.refuse("is an unknown type of volume")
 
 
 def _host_ports(pod: Pod) -> None:
     for container in pod.containers:
         for port in container.get("ports").items():
             if port.get("hostPort").whole():
-                port.get("hostPort").refuse("must be 0 or left out: pods take no ports of the host")
+                port.get("hostPort").refuse("must be 0 or left out: pods may not use ports of the host")
 
 
 def _app_armor(pod: Pod) -> None:
@@ -169,7 +169,7 @@ def _probe_hosts(pod: Pod) -> None:
         for probe in (*probes, lifecycle.get("postStart"), lifecycle.get("preStop")):
             for way in ("httpGet", "tcpSocket"):
                 if probe.get(way).get("host").text():
-                    probe.get(way).get("host").refuse("must be left out: the kubelet probes this pod and no other host")
+                    probe.get(way).get("host").refuse("must be left out: the kubelet may probe only this pod")
 
 
 def _restricted_volumes(pod: Pod) -> None:
@@ -238,7 +238,7 @@ BASELINE: tuple[Callable[[Pod], None], ...] = (
     _sysctls,
     _probe_hosts,
 )
-"""The controls of the level baseline; each writes what it refuses as mistakes of the document."""
+"""Controls of the level baseline; each adds a mistake to the document for what it refuses."""
 
 RESTRICTED: tuple[Callable[[Pod], None], ...] = (
     *BASELINE,
@@ -249,4 +249,4 @@ RESTRICTED: tuple[Callable[[Pod], None], ...] = (
     _restricted_seccomp,
     _restricted_capabilities,
 )
-"""The controls of the level restricted: all of baseline and what comes on top."""
+"""Controls of the level restricted: those of baseline and additional ones."""

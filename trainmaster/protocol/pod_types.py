@@ -3,7 +3,7 @@
 ``tests/e2e/test_pod_types.py`` compares the table with a real API server. What values mean is not known here.
 
 A field is ``name:kind``, with ``!`` where it is required. Kinds: the name of another type, ``[kind]`` for a list, ``A|B`` for one of
-these words, or a scalar of ``pod_structure.py``. ``any`` is judged elsewhere: the agent sets the field, or it is refused altogether.
+these words, or a scalar of ``pod_scalars.py``. ``any`` is judged elsewhere: the agent sets the field, or it is refused altogether.
 """
 
 _TABLE = """

@@ -1,20 +1,21 @@
-"""What clusters cost: price books, as admins write them."""
+"""Price books, as admins write them: the cost of clusters."""
 
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints
 
-from trainmaster.protocol.base import Name40, Strict, bounded
+from trainmaster.protocol.base import Name40, Strict, bounded, text_schema
 from trainmaster.protocol.quota import parse_line
 
 NANOS = 10**9
-"""Money is counted in billionths of the installation's currency, as whole numbers, so that sums are exact."""
+"""Units per unit of currency: money is counted in whole billionths, so that sums are exact."""
 _PLACES = 9
+_DECIMAL = f"^[0-9]+([.][0-9]{{1,{_PLACES}}})?$"
 
 
 def _no_float(value: Any) -> Any:
-    """YAML gives 0.1 as a float; its shortest form is what was written."""
+    """Return a float as its shortest decimal text: YAML reads 0.1 as a float."""
     return repr(value) if isinstance(value, float) else value
 
 
@@ -22,19 +23,22 @@ Money = Annotated[
     Decimal,
     BeforeValidator(_no_float),
     Field(ge=0, le=Decimal(10**9), decimal_places=_PLACES, allow_inf_nan=False),
-    PlainSerializer(lambda value: format(value.normalize(), "f"), return_type=str, when_used="json"),
+    # Without the sign that a zero may have.
+    PlainSerializer(lambda value: format(abs(value).normalize(), "f"), return_type=str, when_used="json"),
+    text_schema(_DECIMAL, 40, "12.5", also={"type": "number", "minimum": 0, "maximum": 10**9}),
 ]
-"""An amount of the installation's currency, at most nine places behind the point."""
+"""An amount of the installation's currency, with at most nine decimal places."""
 Factor = Annotated[
     Decimal,
     BeforeValidator(_no_float),
     Field(gt=0, le=Decimal(10**6), decimal_places=_PLACES, allow_inf_nan=False),
     PlainSerializer(lambda value: format(value.normalize(), "f"), return_type=str, when_used="json"),
+    text_schema(_DECIMAL, 40, "1.07", also={"type": "number", "exclusiveMinimum": 0, "maximum": 10**6}),
 ]
 
 
 def to_nanos(value: Decimal) -> int:
-    """The amount in billionths. It has at most nine places, so nothing is rounded."""
+    """Return the amount in billionths. It has at most nine decimal places, so nothing is rounded."""
     return int(value.scaleb(_PLACES))
 
 
@@ -47,30 +51,37 @@ def _device(text: str) -> str:
     return f"{resource}@product={product}" if product else resource
 
 
-Device = Annotated[str, Field(max_length=200), AfterValidator(_device)]
+Device = Annotated[
+    str,
+    Field(max_length=200),
+    AfterValidator(_device),
+    text_schema(
+        "^[a-zA-Z0-9._-]*/[a-zA-Z0-9./_-]*(@product=[^,]+)?$", 200, "nvidia.com/gpu", "nvidia.com/gpu@product=H100"
+    ),
+]
 
 
 class PricesSpec(Strict):
-    """Prices per hour. What is not named costs nothing; on spot nodes, as much as on others."""
+    """Prices per hour. A resource that is not named costs nothing; on spot nodes, the ordinary price."""
 
     cpu: Money | None = None
-    """Of one core."""
+    """Price of one core."""
     memory: Money | None = None
-    """Of one GiB."""
+    """Price of one GiB of memory."""
     devices: Annotated[dict[Device, Money], bounded(200)] = Field(default_factory=dict)
-    """Of one device, such as ``nvidia.com/gpu``; ``nvidia.com/gpu@product=H100`` for one product of it."""
+    """Price of one device, such as ``nvidia.com/gpu``; ``nvidia.com/gpu@product=H100`` for one product of it."""
 
 
 class PriceBookSpec(Strict):
-    """What clusters that name it charge. A change holds from the moment when it is made."""
+    """Prices of the clusters that name the book. A change applies from the time it is made."""
 
     kind: Literal["PriceBook"] = "PriceBook"
     name: Name40
     on_demand: PricesSpec = PricesSpec()
     spot: PricesSpec | None = None
-    """On nodes that the provider may take back."""
+    """Prices on nodes that the provider may take back."""
     egress: Money | None = None
-    """Of a GiB that leaves the cluster. It counts in the choice of a cluster for jobs whose data is elsewhere."""
+    """Price of a GiB that leaves the cluster. Used in choosing a cluster for jobs whose data is elsewhere."""
     exchange_rate: Factor = Decimal(1)
-    """What one unit of the currency of these prices is in the installation's currency."""
+    """Exchange rate: one unit of these prices' currency in the installation's currency."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""

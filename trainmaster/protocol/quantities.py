@@ -1,6 +1,6 @@
-"""Kubernetes quantities and what they are counted in.
+"""Kubernetes quantities and their units.
 
-CPU is counted in thousandths of a core, everything else (bytes, devices) in whole units; both round up, as Kubernetes does.
+CPU is counted in thousandths of a core, everything else (bytes, devices) in whole units; both round up, as in Kubernetes.
 Grammar: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 """
 
@@ -10,6 +10,8 @@ from functools import lru_cache
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
+
+from trainmaster.protocol.base import text_schema
 
 Resources = dict[str, int]
 """Amounts by resource name: thousandths for ``cpu``, bytes for ``memory`` and storage, a count for devices."""
@@ -36,13 +38,13 @@ _MOST = 2**62
 _LONGEST = 64
 _NOT_ONE = "is not a Kubernetes quantity; write a number with an optional suffix, such as 500m, 2, 1.5 or 4Gi"
 _EXACT = Context(prec=2 * _LONGEST, rounding=ROUND_CEILING)
-"""Enough digits that nothing is rounded before the end, where it is rounded up."""
+"""Decimal context with enough digits that only the final result is rounded, upwards."""
 
 
 def parse_quantity(resource: str, text: str) -> int:
-    """The amount that ``text`` means for ``resource``, in that resource's unit, rounded up.
+    """Return the amount of ``resource`` that ``text`` means, in that resource's unit, rounded up.
 
-    Raises ValueError for text that is no quantity, is longer than 64 characters, is negative, or is beyond 2**62 units.
+    Raises ValueError for text that is not a quantity, is longer than 64 characters, is negative, or is above 2**62 units.
     """
     if len(text) > _LONGEST:
         raise ValueError(f"{text[:_LONGEST]!r}... {_NOT_ONE}; it has at most {_LONGEST} characters")
@@ -54,7 +56,7 @@ def parse_quantity(resource: str, text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _amount(text: str, *, is_cpu: bool) -> int:
-    """The amount of a short text; of one beyond 2**62 units, only that it is."""
+    """Return the amount of a short text; for one above 2**62 units, only some amount above."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} {_NOT_ONE}")
@@ -70,7 +72,7 @@ def _amount(text: str, *, is_cpu: bool) -> int:
 
 @lru_cache(maxsize=16_384)
 def format_quantity(resource: str, amount: int) -> str:
-    """The amount as people read it: ``1500`` thousandths of CPU is ``1.5``, 2**30 bytes are ``1Gi``."""
+    """Return the amount as people read it: ``1500`` thousandths of CPU is ``1.5``, 2**30 bytes are ``1Gi``."""
     if resource == "cpu":
         return f"{Decimal(amount).scaleb(-3):.3f}".rstrip("0").rstrip(".")
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
@@ -81,13 +83,13 @@ def format_quantity(resource: str, amount: int) -> str:
 
 
 def format_apart(resource: str, one: int, other: int) -> tuple[str, str]:
-    """Two amounts that differ, as texts that differ: to the last byte where rounding would hide what is missing."""
+    """Return texts of two different amounts that differ: to the last byte where rounding would hide the difference."""
     texts = format_quantity(resource, one), format_quantity(resource, other)
     return texts if texts[0] != texts[1] else (str(one), str(other))
 
 
 def format_resources(resources: Resources) -> str:
-    """One line for people: ``cpu 2, memory 4Gi``."""
+    """Return resources as one line for people: ``cpu 2, memory 4Gi``."""
     return (
         ", ".join(f"{name} {format_quantity(name, amount)}" for name, amount in sorted(resources.items())) or "nothing"
     )
@@ -102,11 +104,22 @@ def _check(value: str) -> str:
     return value
 
 
-Quantity = Annotated[str, BeforeValidator(_to_text), AfterValidator(_check)]
-"""A quantity as written; numbers are taken too, as YAML gives them."""
+Quantity = Annotated[
+    str,
+    BeforeValidator(_to_text),
+    AfterValidator(_check),
+    text_schema(
+        r"^[+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?$",
+        _LONGEST,
+        "500m",
+        "4Gi",
+        also={"type": "number", "minimum": 0},
+    ),
+]
+"""A quantity as text; numbers are accepted too, as YAML may produce them."""
 
 
 def parse_resources(quantities: dict[str, str]) -> Resources:
-    """Amounts by resource of a mapping of quantities; resources of amount 0 are left out."""
+    """Return the amounts by resource of a mapping of quantities; resources of amount 0 are left out."""
     amounts = {name: parse_quantity(name, text) for name, text in quantities.items()}
     return {name: amount for name, amount in amounts.items() if amount}

@@ -1,4 +1,4 @@
-"""A job's place in its queue and what it goes by, what queues use, and what would become of a job that is not submitted yet."""
+"""A job's place in its queue, usage of queues, and the trial of a job that is not submitted yet."""
 
 from pydantic import Field
 
@@ -7,93 +7,93 @@ from trainmaster.protocol.reasons import Reason
 
 
 class QueueTurn(Lenient):
-    """What a queue's turn among its siblings goes by. Shares are parts of the whole capacity, by the queue's weight."""
+    """Factors of a queue's turn among its siblings. Shares are parts of the whole capacity, divided by the queue's weight."""
 
     queue: str
     weight: float
     share_beyond_guarantee: float
-    """Of what it uses beyond what is guaranteed to it. The lowest has the next turn."""
+    """Share of its usage beyond its guarantee. The lowest has the next turn."""
     share: float
-    """Of all that it uses; decides between those that are equal in the first."""
+    """Share of its whole usage; decides between siblings that are equal in the first."""
     past_share: float = 0.0
-    """What counts of the shares beyond guarantee that it had before; added to both where past usage counts."""
+    """Decayed past shares beyond guarantee; added to both where past usage counts."""
     rank: int
-    """Among its siblings that have jobs waiting, itself included: 1 has the next turn."""
+    """Rank among the siblings with waiting jobs, itself included: 1 has the next turn."""
     siblings: int
 
 
 class Factors(Lenient):
-    """What makes a job's key inside its queue, and its queues' turns from the root to its own."""
+    """Factors of a job's sort key inside its queue, and its queues' turns from the root to its own."""
 
     urgent: bool
     urgent_at: Timestamp | None = None
-    """When it becomes urgent, or did; None if its class has no longest wait."""
+    """Time when it becomes or became urgent; None if its class has no longest wait."""
     priority_class: str
     class_value: int
     submitted_at: Timestamp
     priority: int
     seconds_earlier: float
-    """By how many seconds the priority makes it older than it is."""
+    """Seconds that the priority adds to its age."""
     queues: tuple[QueueTurn, ...] = ()
 
 
 class Place(Lenient):
-    """Where a job stands among the queued jobs of its own queue."""
+    """A job's place among the queued jobs of its own queue."""
 
     queue: str
     position: int
-    """1 is next."""
+    """Position; 1 is next."""
     jobs_ahead: int
     jobs_in_queue: int
     factors: Factors
 
 
 class QueueFigures(Lenient):
-    """What the live runs of a queue and of all below it take, as the leading scheduler counts it."""
+    """Usage by the live runs of a queue and of all below it, as the leading scheduler counts it."""
 
     running: int
-    """Live runs, those that are stopping included: what they hold is not free yet."""
+    """Number of live runs, including stopping ones: what they hold is not free yet."""
     used: dict[str, str] = Field(default_factory=dict)
-    """By line, such as ``cpu`` or ``cpu@kind=public``, as a quantity; lines of which nothing is used are left out."""
+    """Usage by line, such as ``cpu`` or ``cpu@kind=public``, as a quantity; unused lines are left out."""
     share: float
-    """The largest part of any line that it uses, by its weight."""
+    """Its dominant share: the largest part of any line that it uses, divided by its weight."""
     share_beyond_guarantee: float
-    """The same for what it uses beyond its guarantees; the lowest among siblings has the next turn."""
+    """Its dominant share of usage beyond its guarantees; the lowest among siblings has the next turn."""
     past_share: float = 0.0
-    """What counts of the shares beyond guarantee that it had before, where past usage counts."""
+    """Decayed past shares beyond guarantee, where past usage counts."""
 
 
 class QueueUsage(QueueFigures):
-    """The same with the queue's path."""
+    """Usage of a queue, with its path."""
 
     queue: str
 
 
 class Usages(Lenient):
-    """What queues use at one moment."""
+    """Usage of queues at one time."""
 
     queues: tuple[QueueUsage, ...]
 
 
 class Trial(Lenient):
-    """What would become of a job if it were submitted now."""
+    """Result of a dry run: what would happen to a job if it were submitted now."""
 
     could_run: bool
-    """Whether waiting may help it to a start; not so if it can never run as it is written."""
+    """Whether it may start after waiting; False if it can never run as it is written."""
     starts_now: bool
     """Whether the next cycle would start it."""
     why: str
-    """Why it would start where it would, or why it would not."""
+    """Why it would start on that cluster, or why it would not start."""
     cluster: str | None = None
-    """Where it would start, now or at ``expected_start``."""
+    """Cluster where it would start, now or at ``expected_start``."""
     expected_start: Timestamp | None = None
-    """It starts by then if runs keep to their time limits."""
+    """Time of its start at the latest, if runs keep to their time limits."""
     runs_ended: int = 0
-    """How many runs of others would be ended for it."""
+    """Number of other runs that would be preempted for it."""
     fits_empty: tuple[str, ...] = ()
-    """Clusters that would have room for it without any run."""
+    """Clusters where it would fit if nothing ran."""
     fits_now: tuple[str, ...] = ()
-    """Those of them that have room for it now."""
+    """Clusters where it fits now."""
     place: Place
     reason: Reason | None = None
-    """Why it would wait; None if it would start."""
+    """Reason why it would wait; None if it would start."""

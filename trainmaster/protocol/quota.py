@@ -1,10 +1,10 @@
-"""What admins say of a queue's share of a resource: a line such as ``nvidia.com/gpu@product=H100``, and how much of it."""
+"""Quotas of queues: lines such as ``nvidia.com/gpu@product=H100``, and the quantities of each."""
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, model_validator
 
-from trainmaster.protocol.base import Strict
+from trainmaster.protocol.base import Strict, text_schema
 from trainmaster.protocol.jobs import ResourceName
 from trainmaster.protocol.quantities import Quantity, parse_quantity
 from trainmaster.protocol.states import ClusterKind
@@ -14,7 +14,7 @@ _ATTRIBUTES = ("product", "kind")
 
 
 def parse_line(text: str) -> tuple[str, str, str]:
-    """Resource, product and kind of a line; the last two are empty where it is not narrowed by them. Raises ValueError."""
+    """Return resource, product and kind of a line; the last two are empty if it is not narrowed by them. Raises ValueError."""
     resource, at, narrowing = text.partition("@")
     _NAME.validate_python(resource)
     found: dict[str, str] = {}
@@ -38,38 +38,54 @@ def _canonical(text: str) -> str:
     return f"{resource}@{','.join(parts)}" if parts else resource
 
 
-LineName = Annotated[str, Field(max_length=200), AfterValidator(_canonical)]
-"""The name of a line, with its attributes in one order."""
+_KIND = f"kind=({'|'.join(ClusterKind)})"
+_PRODUCT = "product=[^,]+"
+_DEVICE = "[a-zA-Z0-9._-]*/[a-zA-Z0-9./_-]*"
+LineName = Annotated[
+    str,
+    Field(max_length=200),
+    AfterValidator(_canonical),
+    text_schema(
+        f"^([a-zA-Z0-9./_-]+(@{_KIND})?|{_DEVICE}@({_PRODUCT}(,{_KIND})?|{_KIND},{_PRODUCT}))$",
+        200,
+        "cpu",
+        "cpu@kind=public",
+        "nvidia.com/gpu@product=H100",
+    ),
+]
+"""The name of a line, with its attributes in canonical order."""
 
 
 class QuotaSpec(Strict):
-    """What a queue and all below it may have of a line. What is left out does not restrict."""
+    """Quota of a queue and all below it for one line. Quantities that are left out do not restrict."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     guaranteed: Quantity | None = None
-    """What the queue has when it asks, even if others must give it back. More than the clusters have is a warning."""
+    """Amount that the queue gets on demand, even by preemption of borrowers. More than the clusters have is a warning."""
     limit: Quantity | None = None
-    """The most that is used at a time."""
+    """The most that the queue uses at a time."""
     borrowing_limit: Quantity | None = None
-    """The most beyond what is guaranteed."""
+    """The most usage beyond the guarantee."""
     lending_limit: Quantity | None = None
-    """How much of what is guaranteed others may use while this queue does not; all of it when nothing is said."""
+    """The most of the unused guarantee that others may borrow; by default all of it."""
     weight: Annotated[float, Field(ge=0.000_001, le=1_000_000)] | None = None
-    """In place of the queue's weight, for this line."""
+    """Weight for this line, instead of the queue's."""
 
     def amount(self, name: str, resource: str) -> int | None:
-        """One of the quantities in the unit of the resource; None where it was not given."""
+        """Return the quantity ``name`` in the resource's unit; None if it was not given."""
         text = getattr(self, name)
         return None if text is None else parse_quantity(resource, text)
 
     def check(self, resource: str) -> Self:
-        """Raises ValueError when the quantities do not go together."""
+        """Check that the quantities are consistent. Raises ValueError."""
         guaranteed = self.amount("guaranteed", resource) or 0
         limit, lending = self.amount("limit", resource), self.amount("lending_limit", resource)
         self.amount("borrowing_limit", resource)
         if limit is not None and guaranteed > limit:
             raise ValueError(f"guaranteed {self.guaranteed} is more than limit {self.limit}")
         if lending is not None and lending > guaranteed:
-            raise ValueError(f"lendingLimit {self.lending_limit} is more than is guaranteed ({self.guaranteed or 0})")
+            raise ValueError(f"lendingLimit {self.lending_limit} is more than guaranteed ({self.guaranteed or 0})")
         return self
 
     @model_validator(mode="after")

@@ -1,90 +1,216 @@
-"""What admins declare, by kind: documents of files and of calls, and the models that they are checked by."""
+"""The kinds of objects that admins declare: names, address, model and table of each, in one place for all sides.
 
-from collections.abc import Iterable, Mapping, Sequence
+The api's routes, the client's calls, ``apply`` and the commands of the command line come from it. It imports no model before that is
+needed: the command line starts without pydantic.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from pydantic import ValidationError
-
-from trainmaster.protocol.base import Strict
-from trainmaster.protocol.bursting import BurstPolicySpec
-from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.jobs import JobSpec
-from trainmaster.protocol.prices import PriceBookSpec
-from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec, ReservationSpec
-from trainmaster.protocol.validation_errors import mistakes_of
+if TYPE_CHECKING:
+    from trainmaster.protocol.base import Strict
+    from trainmaster.protocol.bursting import BurstPolicySpec
+    from trainmaster.protocol.prices import PriceBookSpec
+    from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
 Kind = Literal["PriorityClass", "Queue", "PriceBook", "Cluster", "Dataset", "BurstPolicy", "Reservation"]
-MODELS: Mapping[Kind, type[Strict]] = {
-    "PriorityClass": PriorityClassSpec,
-    "Queue": QueueSpec,
-    "PriceBook": PriceBookSpec,
-    "Cluster": ClusterSpec,
-    "Dataset": DatasetSpec,
-    "BurstPolicy": BurstPolicySpec,
-    "Reservation": ReservationSpec,
-}
-"""By kind, in an order in which they can be made: each after those that it names."""
-_JOB = "Job"
+"""The word for a kind in documents and calls."""
+Model = TypeVar("Model", bound="Strict", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
-    """One specification and where it stands."""
+class Column:
+    """A column of the table that lists objects: its heading, the field that it shows, and what stands for an empty one."""
 
-    value: dict[str, Any]
-    place: str
-
-    @property
-    def kind(self) -> str | None:
-        kind = self.value.get("kind")
-        return kind if isinstance(kind, str) else None
-
-    @property
-    def name(self) -> str | None:
-        """What it is called among those of its kind."""
-        name = self.value.get("path", self.value.get("name"))
-        return name if isinstance(name, str) else None
+    heading: str
+    field: str
+    empty: str = "-"
+    is_wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A checked specification."""
+class ResourceKind(Generic[Model]):
+    """One kind of declared objects.
+
+    ``kind`` is its word in documents, ``name`` in sentences. The list of ``address`` is in the field ``member`` of its answer.
+    ``load`` imports the model. ``key``: the field that names an object. ``lists``, ``shows``, ``puts``, ``deletes``: what each call
+    does, for the reference and for help; empty where the api has a route of its own. ``columns``: of the table; without any, the
+    command line has one of its own. ``nothing``: what it says where there are no objects, if not the usual sentence.
+    """
 
     kind: Kind
     name: str
-    spec: Strict
+    address: str
+    member: str
+    load: Callable[[], type[Model]]
+    shows: str
+    puts: str
+    deletes: str = ""
+    lists: str = ""
+    key: Literal["name", "path"] = "name"
+    columns: tuple[Column, ...] = ()
+    nothing: str = ""
+
+    @property
+    def spec(self) -> type[Model]:
+        return self.load()
+
+    @property
+    def command(self) -> str:
+        """The command that lists its objects, such as ``price-books``."""
+        return self.address.rpartition("/")[2]
+
+    @property
+    def plural(self) -> str:
+        return self.command.replace("-", " ")
+
+    def name_of(self, spec: "Strict") -> str:
+        """Return by what an object is called, of its specification."""
+        return str(getattr(spec, self.key))
+
+    def name_in(self, shown: Mapping[str, Any]) -> str:
+        """Return by what an object is called, as the API shows it."""
+        return str(shown[self.key])
 
 
-def read_declared(documents: Iterable[Document]) -> list[Item]:
-    """All but jobs, which are only checked, in an order in which they can be made. Raises ProblemError with each mistake."""
-    found: list[Item] = []
-    mistakes: list[Mistake] = []
-    for document in documents:
-        kind = next((kind for kind in MODELS if kind == document.kind), None)
-        if kind is None and document.kind != _JOB:
-            message = f"{document.value.get('kind')!r} is not one of {', '.join((*MODELS, _JOB))}"
-            mistakes.append(Mistake(path=f"{document.place}: kind", message=message))
-            continue
-        try:
-            spec = (JobSpec if kind is None else MODELS[kind]).model_validate(document.value)
-        except ValidationError as error:
-            mistakes += [placed(one, document.place) for one in mistakes_of(error)]
-            continue
-        if kind is not None:
-            found.append(Item(kind, spec.path if isinstance(spec, QueueSpec) else str(getattr(spec, "name", "")), spec))
-    if mistakes:
-        raise ProblemError(Code.INVALID_SPEC, mistakes[0].message, mistakes=tuple(mistakes))
-    order = list(MODELS)
-    return sorted(found, key=lambda item: (order.index(item.kind), item.name.count("/")))
+def _priority_class() -> "type[PriorityClassSpec]":
+    from trainmaster.protocol.tenants import PriorityClassSpec
+
+    return PriorityClassSpec
 
 
-def placed(mistake: Mistake, place: str) -> Mistake:
-    """A mistake told with the document that it is in."""
-    return Mistake(path=f"{place}: {mistake.path}" if place else mistake.path, message=mistake.message)
+def _queue() -> "type[QueueSpec]":
+    from trainmaster.protocol.tenants import QueueSpec
+
+    return QueueSpec
 
 
-def in_place_of(own: Sequence[Document], given: Sequence[Document]) -> list[Document]:
-    """The given documents, and of the others those that none of these names."""
-    named = {(one.kind, one.name) for one in given}
-    return [*given, *(one for one in own if (one.kind, one.name) not in named)]
+def _price_book() -> "type[PriceBookSpec]":
+    from trainmaster.protocol.prices import PriceBookSpec
+
+    return PriceBookSpec
+
+
+def _cluster() -> "type[ClusterSpec]":
+    from trainmaster.protocol.tenants import ClusterSpec
+
+    return ClusterSpec
+
+
+def _dataset() -> "type[DatasetSpec]":
+    from trainmaster.protocol.tenants import DatasetSpec
+
+    return DatasetSpec
+
+
+def _burst_policy() -> "type[BurstPolicySpec]":
+    from trainmaster.protocol.bursting import BurstPolicySpec
+
+    return BurstPolicySpec
+
+
+def _reservation() -> "type[ReservationSpec]":
+    from trainmaster.protocol.tenants import ReservationSpec
+
+    return ReservationSpec
+
+
+PRIORITY_CLASS = ResourceKind(
+    kind="PriorityClass",
+    name="priority class",
+    address="/v1/priority-classes",
+    member="priorityClasses",
+    load=_priority_class,
+    lists="All priority classes, highest first.",
+    shows="One priority class.",
+    puts="Make or change a priority class.",
+    deletes="Remove a priority class that no job has.",
+    columns=(
+        Column("NAME", "name"),
+        Column("VALUE", "value"),
+        Column("DEFAULT", "default"),
+        Column("PREEMPTIBLE", "preemptible"),
+        Column("LONGEST WAIT", "longestWait"),
+        Column("DESCRIPTION", "description", is_wide=True),
+    ),
+)
+QUEUE = ResourceKind(
+    kind="Queue",
+    name="queue",
+    address="/v1/queues",
+    member="queues",
+    key="path",
+    load=_queue,
+    shows="One queue with its jobs by state.",
+    puts="Make or change a queue.",
+    deletes="Remove a queue that has neither jobs nor queues below it.",
+)
+PRICE_BOOK = ResourceKind(
+    kind="PriceBook",
+    name="price book",
+    address="/v1/price-books",
+    member="priceBooks",
+    load=_price_book,
+    lists="Price books of the clusters that the caller's jobs may go to; for admins, all.",
+    shows="One price book.",
+    puts="Make or change a price book; clusters that name it charge the new prices from now on.",
+    deletes="Remove a price book that no cluster names.",
+)
+CLUSTER = ResourceKind(
+    kind="Cluster",
+    name="cluster",
+    address="/v1/clusters",
+    member="clusters",
+    load=_cluster,
+    lists="Clusters that the caller's jobs may go to, with their contact and capacity.",
+    shows="One cluster.",
+    puts="Declare or change a cluster.",
+)
+DATASET = ResourceKind(
+    kind="Dataset",
+    name="dataset",
+    address="/v1/datasets",
+    member="datasets",
+    load=_dataset,
+    lists="All data that was declared.",
+    shows="One dataset.",
+    puts="Declare data, or change what was declared.",
+    deletes="Forget what was declared; jobs that name it go where agents report it.",
+    columns=(
+        Column("NAME", "name"),
+        Column("SIZE", "size"),
+        Column("CLUSTERS", "clusters"),
+        Column("REGIONS", "regions", empty="all"),
+        Column("MAY BE MOVED", "remote"),
+    ),
+    nothing="no data is declared; an admin does so with: trainmaster apply -f FILE",
+)
+BURST_POLICY = ResourceKind(
+    kind="BurstPolicy",
+    name="burst policy",
+    address="/v1/burst-policies",
+    member="burstPolicies",
+    load=_burst_policy,
+    shows="One burst policy.",
+    puts="Make or change a burst policy. What runs by it goes on as it was.",
+    deletes="Remove a burst policy. What runs by it goes on; nothing more goes.",
+    nothing="there is no burst policy, so no job goes to a public cluster by one; trainmaster apply -f FILE makes them",
+)
+RESERVATION = ResourceKind(
+    kind="Reservation",
+    name="reservation",
+    address="/v1/reservations",
+    member="reservations",
+    load=_reservation,
+    lists="Nodes that are reserved for the caller's queues, by the beginning of their windows, ended ones included.",
+    shows="One reservation.",
+    puts="Make or change a reservation.",
+    deletes="Remove a reservation; what it kept is free for all.",
+    nothing="nothing is reserved; an admin reserves nodes with: trainmaster apply -f FILE",
+)
+
+KINDS: "Mapping[Kind, ResourceKind[Strict]]" = {
+    one.kind: one for one in (PRIORITY_CLASS, QUEUE, PRICE_BOOK, CLUSTER, DATASET, BURST_POLICY, RESERVATION)
+}
+"""By kind, in an order in which objects can be made: each after those that it names."""

@@ -1,19 +1,19 @@
-"""Simulations that an installation runs in the background, as people ask for them and as they are told of them."""
+"""Simulations that an installation runs in the background: requests and results."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from trainmaster.protocol.base import Lenient, QueuePath, Strict, Timestamp
+from trainmaster.protocol.base import Lenient, QueuePath, Strict, Timestamp, WrittenTime
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.workload import Workload
 
 MOST_VALUES = 20
-"""Simulations that are compared, at most."""
+"""The most simulations to compare."""
 MOST_DOCUMENTS = 1000
 MOST_TEXT = 8 * 1024 * 1024
-"""Characters of a workload."""
+"""The most characters of a workload."""
 
 
 class SimulationState(StrEnum):
@@ -31,11 +31,11 @@ class SimulationState(StrEnum):
 
 
 class HistoryPart(Strict):
-    """What the installation has really done: jobs that were submitted in this time and have ended."""
+    """The installation's own history: jobs that were submitted in this time and have ended."""
 
-    since: AwareDatetime
-    until: AwareDatetime | None = None
-    """Now unless told otherwise."""
+    since: WrittenTime
+    until: WrittenTime | None = None
+    """End of the time; now by default."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -45,7 +45,7 @@ class HistoryPart(Strict):
 
 
 class WorkloadSpec(Strict):
-    """The jobs: exactly one of the three. Texts are whole files."""
+    """The workload: exactly one of the three. Texts are whole files."""
 
     history: HistoryPart | None = None
     swf: Annotated[str, StringConstraints(max_length=MOST_TEXT)] | None = None
@@ -53,9 +53,9 @@ class WorkloadSpec(Strict):
     csv: Annotated[str, StringConstraints(max_length=MOST_TEXT)] | None = None
     """A table, as ``trainmaster simulate`` reads it."""
     name: Annotated[str, StringConstraints(max_length=100)] = ""
-    """What the report calls it."""
+    """Name of the workload in the report."""
     queue: QueuePath | None = None
-    """For jobs that name none; the first that takes jobs unless told otherwise."""
+    """Queue of jobs that name none; by default the first that takes jobs."""
 
     @model_validator(mode="after")
     def _one_of_three(self) -> Self:
@@ -68,41 +68,41 @@ class SweepSpec(Strict):
     """One simulation for each value of a field of burst policies."""
 
     field: Annotated[str, StringConstraints(pattern=r"^burst\.[A-Za-z]+(\.[A-Za-z]+)*$", max_length=100)]
-    """Such as ``burst.after``."""
+    """Path of the field, such as ``burst.after``."""
     values: Annotated[
         tuple[Annotated[str, StringConstraints(min_length=1, max_length=100)], ...],
         Field(min_length=1, max_length=MOST_VALUES),
     ]
-    """``none`` is as if the policies were paused."""
+    """Values of the field; ``none`` pauses the policies."""
 
 
 class CaseSpec(Strict):
-    """One simulation of those that are compared: what is declared in it on top of all else."""
+    """One of the compared simulations: its declarations override all others."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
     documents: Annotated[tuple[dict[str, Any], ...], Field(max_length=MOST_DOCUMENTS)] = ()
 
 
 class SimulationSpec(Strict):
-    """What is simulated. Without a fleet, on the installation's own; ``documents`` stand in place of what it has of their names."""
+    """A simulation. Without a fleet, of the installation's own clusters; ``documents`` replace its objects of the same names."""
 
     title: Annotated[str, StringConstraints(max_length=100)] = ""
     workload: WorkloadSpec
     fleet: dict[str, Any] | None = None
-    """As for ``trainmaster agent run --simulated``."""
+    """A fleet, as for ``trainmaster agent run --simulated``."""
     documents: Annotated[tuple[dict[str, Any], ...], Field(max_length=MOST_DOCUMENTS)] = ()
-    """Queues, classes, clusters, price books, datasets and burst policies, as for ``trainmaster apply``."""
+    """Declared objects, jobs excluded, as for ``trainmaster apply``."""
     alone: bool = False
-    """Whether only the documents count, and nothing of what the installation has declared."""
+    """Whether to use only the documents, and none of the installation's declared objects."""
     sweep: SweepSpec | None = None
     cases: Annotated[tuple[CaseSpec, ...], Field(max_length=MOST_VALUES)] = ()
-    """In place of a sweep."""
+    """Cases to compare, instead of a sweep."""
     limits: Literal["asked", "exact", "none"] = "asked"
-    """Time limits: as asked for in the workload, the true run times, or none."""
+    """Time limits of jobs: as requested in the workload, the true run times, or none."""
     faster: Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)] = 1.0
-    """Divides the times between submissions."""
+    """Factor by which the times between submissions are divided."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """In place of the fleet's."""
+    """Seed, instead of the fleet's."""
 
     @model_validator(mode="after")
     def _compares_one_thing(self) -> Self:
@@ -114,14 +114,14 @@ class SimulationSpec(Strict):
 
 
 class Installation(Lenient):
-    """An installation as the API shows it to an admin: its clusters, and by kind all that was declared."""
+    """An installation as the API shows it to an admin: its clusters, and all declared objects by kind."""
 
     clusters: tuple[dict[str, Any], ...] = ()
     declared: dict[Kind, tuple[dict[str, Any], ...]] = {}
 
 
 class SimulationOrder(Lenient):
-    """All that a simulation needs, for a process that knows no store."""
+    """Complete input of a simulation, for a process without access to the store."""
 
     spec: SimulationSpec
     installation: Installation
@@ -130,7 +130,7 @@ class SimulationOrder(Lenient):
 
 
 class SimulationProgress(Lenient):
-    """How far a simulation is: the case at work, how many cases there are, and how many of its jobs have ended."""
+    """Progress of a simulation: the current case, the number of cases, and the number of its ended jobs."""
 
     case: int = 0
     cases: int = 0
@@ -139,7 +139,7 @@ class SimulationProgress(Lenient):
 
 
 class SimulationView(Lenient):
-    """A simulation as it is told of; ``result`` only where one is asked for, once it has succeeded."""
+    """A simulation in answers; ``result`` only if a single one is requested, once it has succeeded."""
 
     id: int
     title: str = ""
@@ -150,8 +150,8 @@ class SimulationView(Lenient):
     ended_at: Timestamp | None = None
     progress: SimulationProgress = SimulationProgress()
     message: str = ""
-    """Why it failed."""
+    """Reason of its failure."""
     spec: dict[str, Any] | None = None
-    """What was asked for, without the texts of workloads."""
+    """The request, without the texts of workloads."""
     result: dict[str, Any] | None = None
     """``workload``, ``leftOut`` and ``cases``: for each its name and the figures that ``trainmaster simulate -o json`` prints."""

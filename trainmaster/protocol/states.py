@@ -1,10 +1,10 @@
-"""States that jobs and runs are in, as everyone names them."""
+"""States of jobs and runs."""
 
 from enum import IntEnum, StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job is. The transitions are in ``dispatcher/domain/job_machine.py``."""
+    """State of a job. The transitions are in ``dispatcher/domain/job_machine.py``."""
 
     HELD = "held"
     QUEUED = "queued"
@@ -40,14 +40,14 @@ class HoldCause(StrEnum):
 
 
 class Wish(StrEnum):
-    """What a person has asked of a job that still has a live run; shown as its state at once."""
+    """A user's request to a job that still has a live run; shown as its state at once."""
 
     CANCEL = "cancelling"
     SUSPEND = "suspending"
 
 
 class RunState(StrEnum):
-    """Where a run is. The transitions are in ``dispatcher/domain/run_machine.py``."""
+    """State of a run. The transitions are in ``dispatcher/domain/run_machine.py``."""
 
     LEASED = "leased"
     ACCEPTED = "accepted"
@@ -95,7 +95,7 @@ _RUN_RANK = {
 
 
 class FailureCategory(StrEnum):
-    """What kind of failure ended a run; retry policies name these."""
+    """Kind of failure that ended a run; retry policies name these."""
 
     EXIT = "exit"
     SIGNAL = "signal"
@@ -108,7 +108,7 @@ class FailureCategory(StrEnum):
 
 
 class StopCause(StrEnum):
-    """Why the dispatcher wants a run to stop, and thereby how it will end."""
+    """Reason why the dispatcher stops a run, which decides how the run ends."""
 
     CANCEL = "cancel"
     SUSPEND = "suspend"
@@ -129,14 +129,14 @@ _STOP_ENDS = {
 
 
 class QueueState(StrEnum):
-    """Whether a queue takes jobs and whether it starts them; what runs goes on in each of them but one."""
+    """Whether a queue accepts jobs and whether it starts them; running jobs go on in all states but one."""
 
     OPEN = "open"
     HELD = "held"
     DRAINING = "draining"
     STOPPED = "stopped"
     SUSPENDED = "suspended"
-    """What runs is stopped, with time to save its state, and waits with the rest."""
+    """Running jobs are stopped, with time to save their state, and wait with the rest."""
 
     @property
     def takes_jobs(self) -> bool:
@@ -148,14 +148,14 @@ class QueueState(StrEnum):
 
 
 class Order(StrEnum):
-    """What a job that cannot start means for those behind it in its queue: they wait for it, or they may pass."""
+    """Whether jobs behind a job that cannot start have to wait for it, or may pass."""
 
     STRICT = "strict"
     BEST_EFFORT = "bestEffort"
 
 
 class Preemption(StrEnum):
-    """Which runs of a queue may be ended for others: none, lower classes for higher ones of it, or what it borrows, too."""
+    """Runs of a queue that may be preempted: none, lower classes for higher ones of the same queue, or also borrowed capacity."""
 
     NEVER = "never"
     LOWER_CLASS = "lowerClass"
@@ -169,7 +169,7 @@ class ClusterKind(StrEnum):
 
 
 class KeyRole(StrEnum):
-    """What an API key may do: everything, its own queues, or one cluster's agent calls."""
+    """Rights of an API key: everything, its own queues, or one cluster's agent calls."""
 
     ADMIN = "admin"
     USER = "user"

@@ -1,6 +1,6 @@
-"""Reading of syncs part by part: what cannot be read of a run's or the capacity report costs that report alone.
+"""Reading of syncs part by part: a mistake in a run's report or in the capacity report costs only that report.
 
-Pure. A sync that is as it should be is read in one go; only one with a mistake is taken apart.
+Pure. A valid sync is read at once; only one with a mistake is taken apart.
 """
 
 from collections.abc import Iterator
@@ -16,31 +16,31 @@ from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id
 from trainmaster.protocol.validation_errors import mistakes_of
 
 _NEEDED = frozenset(("run", "generation", "seq", "state", "absence"))
-"""Without these a report may not be taken: it would say something else."""
+"""Fields without which a report is refused: without them it would mean something else."""
 _LONGEST_NAME, _LONGEST_MESSAGE = 253, 300
 CAPACITY = "capacity"
-"""The part of a sync of that name."""
+"""Name of the capacity report's part of a sync."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A sync as far as it can be read."""
+    """The readable parts of a sync."""
 
     request: SyncRequest
     refused: tuple[RefusedPart, ...] = ()
     unread: frozenset[RunRef] = field(default_factory=frozenset)
-    """Runs whose report could not be read: all that is known is that the agent holds them."""
+    """Runs with an unreadable report: the agent holds them, and nothing else is known."""
     names_all: bool = True
-    """Whether the run of each report could be told; otherwise nobody can say which runs the agent does not hold."""
+    """Whether every report's run is known; otherwise the runs that the agent does not hold are unknown."""
 
     @property
     def capacity_mistake(self) -> str:
-        """Why the capacity report cannot be used; empty if it can, or if there is none."""
+        """Return why the capacity report cannot be used; empty if it can, or if there is none."""
         return next((one.message for one in self.refused if one.part == CAPACITY), "")
 
 
 def read_sync(body: bytes) -> Sync:
-    """Read a sync. Raises ValidationError where the sync itself has a mistake, not only a report in it."""
+    """Read a sync. Raises ValidationError for a mistake in the sync itself, not only in a report."""
     try:
         return Sync(SyncRequest.model_validate_json(body))
     except ValidationError as error:
@@ -56,7 +56,7 @@ def read_sync(body: bytes) -> Sync:
 def _taken_apart(document: dict[str, Any]) -> Sync:
     given, capacity = document.pop("runs", ()), document.pop("capacity", None)
     if not isinstance(given, list | tuple) or len(given) > MOST_RUNS:
-        given = SyncRequest.model_validate(document | {"runs": given}).runs  # raises with the right words
+        given = SyncRequest.model_validate(document | {"runs": given}).runs  # raises with the right message
     whole = SyncRequest.model_validate(document)
     refused: list[RefusedPart] = []
     runs: list[RunReport] = []
@@ -86,7 +86,7 @@ _CODE = str(Code.INVALID_SPEC)
 
 
 def _read_run(item: Any) -> tuple[RunReport | None, tuple[str, ...], str]:
-    """The report, if need be without the fields that have mistakes; these fields; and the first mistake."""
+    """Return the report, if needed without fields that have mistakes; these fields; and the first mistake."""
     try:
         return RunReport.model_validate(item), (), ""
     except ValidationError as error:
@@ -124,12 +124,12 @@ def _ref_of(item: Any) -> RunRef | None:
 
 
 def read_capacity(stored: object) -> tuple[CapacityReport | None, str]:
-    """A stored capacity report, and why it cannot be read. One that cannot has no nodes, and closes its cluster with that reason."""
+    """Return a stored capacity report, and why it is unreadable: then it has no nodes and closes its cluster for that reason."""
     if stored is None:
         return None, ""
     try:
         return CapacityReport.model_validate(stored), ""
     except ValidationError as error:
         mistake = _first(error)
-    closed = f"its stored capacity report cannot be read ({mistake}); restart its agent, so that it reports anew"
+    closed = f"its stored capacity report cannot be read ({mistake}); restart its agent, so that it reports again"
     return CapacityReport(groups=(), runtime="unknown", scheduler="unknown", closed=closed), mistake

@@ -1,4 +1,4 @@
-"""What admins declare: queues, priority classes, clusters and keys; and how they and jobs are shown."""
+"""Objects that admins declare: queues, priority classes, clusters and keys; and the views of these and of jobs."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -8,10 +8,11 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.agent import MOST_NODES
-from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp, bounded
+from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp, WrittenTime, bounded
 from trainmaster.protocol.bursting import HoursSpec
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, Labels, RegionName
+from trainmaster.protocol.placement import Placement
 from trainmaster.protocol.prices import Factor
 from trainmaster.protocol.quantities import Quantity, parse_quantity
 from trainmaster.protocol.quota import LineName, QuotaSpec, parse_line
@@ -41,42 +42,42 @@ class QueueSpec(Strict):
     path: QueuePath
     weight: Annotated[float, Field(ge=0.000_001, le=1_000_000)] = 1.0
     resources: Annotated[dict[LineName, QuotaSpec], bounded(200)] = Field(default_factory=dict)
-    """Guarantees and limits of this queue and all below it, by line. ``limits: {cpu: 10}`` is short for limits alone."""
+    """Guarantees and limits of this queue and all below it, by line. ``limits: {cpu: 10}`` is short for only limits."""
     order: Order = Order.BEST_EFFORT
-    """Whether those behind a job that cannot start may pass it."""
+    """Whether jobs behind one that cannot start may pass it."""
     default_time_limit: Duration | None = None
-    """What a job without a time limit is counted on when room is kept for others; such a job is not ended by it."""
+    """Assumed run time of a job without a time limit, for reservations; it does not end the job."""
     preemption: Preemption = Preemption.ANY_BORROWER
-    """Which runs of this queue may be ended for others."""
+    """Runs of this queue that may be preempted for others."""
     min_run_time: Duration = "0s"
-    """How long a run of this queue is left alone after it was sent to its cluster."""
+    """Time after its dispatch in which a run of this queue is not preempted."""
     most_stop_grace: Duration | None = None
     """The longest ``stopGrace`` of jobs submitted to this queue and those below it; at most, and by default, 10m."""
     state: QueueState = QueueState.OPEN
     """Open; held: takes jobs and starts none; draining: starts jobs and takes none; stopped: neither."""
     max_queued: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
-    """The most jobs waiting in this queue; further submissions are refused with 429."""
+    """The most waiting jobs in this queue; further submissions are refused with 429."""
     max_queued_per_user: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
-    """The most jobs of one API key waiting in this queue."""
+    """The most waiting jobs of one API key in this queue."""
     max_running: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
     """The most jobs dispatched or running at a time in this queue and all below it."""
     allowed_kinds: Annotated[tuple[ClusterKind, ...], bounded(10)] = (ClusterKind.PRIVATE, ClusterKind.EDGE)
     allowed_regions: Annotated[tuple[RegionName, ...], bounded(100)] = ()
-    """Where jobs of this queue and of those below it may run; without any, anywhere."""
+    """Clusters where jobs of this queue and of those below it may run; without any, every cluster."""
     default_priority_class: Name40 | None = None
     priority_classes: Annotated[tuple[Name40, ...], bounded(100)] = ()
-    """Which classes users may give to jobs of this queue, and of those below it that name none. Without any: see
+    """Priority classes that jobs of this queue, and of those below it that name none, may have. Without any: see
     ``domain.priority_classes``."""
     profile: Profile | None = None
-    """By what the best cluster for its jobs is found; of this queue and those below it that say nothing."""
+    """Profile that ranks clusters for jobs of this queue, and of those below it that name none."""
     admission: AdmissionPolicy | None = None
-    """What jobs of this queue, and of those below it that say nothing, may use of a cluster; without any, the default."""
+    """Admission policy for jobs of this queue, and of those below it that have none; without any, the default."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
 
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, value: Any) -> Any:
-        """``limits`` by resource are lines with a limit alone, and ``held: true`` is a state."""
+        """Expand short forms: ``limits`` by resource are lines with only a limit, and ``held: true`` is a state."""
         if not isinstance(value, Mapping):
             return value
         value = dict(value)
@@ -85,7 +86,7 @@ class QueueSpec(Strict):
             lines = value.get("resources") or {}
             twice = sorted(lines.keys() & limits.keys()) if isinstance(lines, Mapping) else []
             if twice:
-                raise ValueError(f"{twice[0]} is in both limits and resources; give its limit in one of them")
+                raise ValueError(f"{twice[0]} is in both limits and resources; give its limit in only one of them")
             value["resources"] = {**lines, **{name: {"limit": text} for name, text in limits.items()}}
         elif limits is not None:
             value["limits"] = limits
@@ -93,7 +94,7 @@ class QueueSpec(Strict):
         if held is True and "state" not in value:
             value["state"] = QueueState.HELD
         elif held not in (None, False):
-            raise ValueError("held and state say the same; give state alone")
+            raise ValueError("held and state mean the same; give only state")
         return value
 
     @field_validator("most_stop_grace")
@@ -120,7 +121,7 @@ class QueueSpec(Strict):
 
 
 class PriorityClassSpec(Strict):
-    """A named service class: jobs of a higher value go first inside a queue."""
+    """A named service class: jobs of a class with a higher value go first inside a queue."""
 
     kind: Literal["PriorityClass"] = "PriorityClass"
     name: Name40
@@ -128,13 +129,13 @@ class PriorityClassSpec(Strict):
     preemptible: bool = True
     longest_wait: Duration | None = None
     profile: Profile | None = None
-    """By what the best cluster for its jobs is found, before what their queue says."""
+    """Profile that ranks clusters for its jobs; overrides their queue's."""
     default: bool = False
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
 
 
 class ClusterSpec(Strict):
-    """A cluster as its owner declares it; what it has is reported by its agent."""
+    """A cluster as its owner declares it; its agent reports its capacity."""
 
     kind: Literal["Cluster"] = "Cluster"
     name: Name40
@@ -143,37 +144,37 @@ class ClusterSpec(Strict):
     provider: Annotated[str, StringConstraints(max_length=63)] = ""
     labels: Labels = Field(default_factory=dict)
     price_book: Name40 | None = None
-    """What its time costs; without one nothing."""
+    """Price book with its prices; without one it costs nothing."""
     price_correction: Factor = Decimal(1)
-    """By how much its invoices differ from the price book: 1.07 where they are 7 % higher."""
+    """Factor between its invoices and the price book: 1.07 if invoices are 7 % higher."""
     uplink: Annotated[Quantity | None, AfterValidator(_positive)] = None
-    """Bytes in a second between it and others, such as 1Gi; what is not known takes no time."""
+    """Bandwidth to other clusters in bytes per second, such as 1Gi; if unknown, transfers count as taking no time."""
     connected: Annotated[tuple[HoursSpec, ...], bounded(100)] = ()
-    """Hours in which runs are sent there; without any, at all times. What runs goes on in between."""
+    """Hours in which runs are sent there; without any, at all times. Running jobs go on outside of them."""
     only_queues: Annotated[tuple[QueuePath, ...], bounded(1000)] = ()
-    """Whose jobs may run there, those below included; without any, everybody's."""
+    """Queues whose jobs may run there, with those below them; without any, all."""
     placement_timeout: Duration = "5m"
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
 
 
 class DatasetSpec(Strict):
-    """Data that jobs name in ``placement.datasets``: how much, where it is, and where it may be read."""
+    """Data that jobs name in ``placement.datasets``: its size, its clusters, and where it may be read."""
 
     kind: Literal["Dataset"] = "Dataset"
     name: Annotated[str, StringConstraints(min_length=1, max_length=200)]
     size: Annotated[Quantity, AfterValidator(_positive)]
-    """Bytes, such as 500Gi."""
+    """Size in bytes, such as 500Gi."""
     clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
-    """Where it is, beside those whose agents report it."""
+    """Clusters that have it, beside those whose agents report it."""
     regions: Annotated[tuple[RegionName, ...], bounded(100)] = ()
-    """Jobs that read it run in these regions only; without any, in all."""
+    """Regions where jobs that read it may run; without any, all."""
     remote: bool = False
-    """Whether jobs may read it on clusters where it is not: it is moved there, for what that costs and as long as it takes."""
+    """Whether jobs may run on clusters without it: it is copied there, with the cost and time of the transfer."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
 
 
 class JoinSpec(Strict):
-    """A cluster that is to get an agent. It is made if it is not there; what is left out is as it is, or the default."""
+    """A cluster that is to get an agent. Created unless it exists; fields left out keep their value, or get the default."""
 
     name: Name40
     cluster_kind: ClusterKind | None = None
@@ -184,44 +185,44 @@ class RotateSpec(Strict):
     """Another key for a cluster's agent."""
 
     revoke_old: bool = False
-    """At once: an agent with an old key is cut off until it has the new one."""
+    """Revoke the old keys at once: an agent with one is cut off until it has the new key."""
 
 
 class DrainSpec(Strict):
-    """What becomes of the runs of a cluster that is closed to new ones."""
+    """How to handle the runs of a cluster that is closed to new ones."""
 
     let_finish: bool = False
-    """Without it they are stopped, with time to save their state, and their jobs queued again."""
+    """Whether runs may finish; else they are stopped, with time to save their state, and their jobs queued again."""
 
 
 class DeclareLostSpec(Strict):
-    """An admin's word that nothing of a cluster runs any more."""
+    """An admin's declaration that nothing runs on a cluster any more."""
 
     force: bool = False
-    """Though its agent is in contact."""
+    """Even if its agent is in contact."""
     orphans: bool = False
     """Only runs of which the cluster's agent has no record, because another agent was sent them."""
 
 
 class StopQuarantinedSpec(Strict):
-    """Quarantined runs of a cluster to be stopped; all of them where none is named."""
+    """Quarantined runs of a cluster to stop; all if none is named."""
 
     runs: Annotated[tuple[Annotated[str, StringConstraints(max_length=100)], ...], Field(max_length=10_000)] = ()
 
 
 class ReservationSpec(Strict):
-    """Whole nodes that are kept for a queue, and for those below it, on each of these clusters in a window of time."""
+    """Whole nodes reserved for a queue, and for those below it, on each of these clusters in a time window."""
 
     kind: Literal["Reservation"] = "Reservation"
     name: Name40
     queue: QueuePath
     clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
-    """Without any, every cluster keeps so many nodes."""
+    """Clusters on which the nodes are reserved; without any, on every cluster."""
     nodes: Annotated[int, Field(ge=1, le=MOST_NODES)]
     node_selector: Labels = Field(default_factory=dict)
-    """Labels of the nodes to keep; without any, all nodes may be."""
-    start: Timestamp
-    end: Timestamp
+    """Labels of the nodes to reserve; without any, any nodes."""
+    start: WrittenTime
+    end: WrittenTime
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
 
     @model_validator(mode="after")
@@ -237,14 +238,14 @@ class KeySpec(Strict):
     name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
     role: KeyRole
     queues: Annotated[tuple[QueuePath, ...], bounded(1000)] = ()
-    """For users: the queues, with all below them, that the key may use."""
+    """For users: queues, with all below them, that the key may use."""
     cluster: Name40 | None = None
     """For agents: the one cluster that the key opens."""
     expires_in: Duration | None = None
 
 
 class RunView(Lenient):
-    """One attempt of a job as it is shown."""
+    """One attempt of a job, in answers."""
 
     id: str
     attempt: int
@@ -260,13 +261,13 @@ class RunView(Lenient):
     started_at: Timestamp | None = None
     ended_at: Timestamp | None = None
     members: list[dict[str, Any]] = []
-    placement: dict[str, dict[str, int]] = {}
+    placement: Placement = {}
     burst: dict[str, Any] | None = None
-    """Of a run by a burst policy: which one, the price for an hour, and the most that it may cost."""
+    """For a run by a burst policy: the policy, the price per hour, and the most that the run may cost."""
 
 
 class JobView(Lenient):
-    """A job as it is shown. ``shown_state`` is what people see: a wish such as ``cancelling`` comes before the state."""
+    """A job in answers. ``shown_state`` is what people see: a wish such as ``cancelling`` overrides the state."""
 
     id: str
     name: str
@@ -288,15 +289,15 @@ class JobView(Lenient):
     submitted_by: str = ""
     labels: dict[str, str] = {}
     parameters: dict[str, Any] | None = None
-    """The job's own values, where it comes from a table of parameter sets."""
+    """The job's own values, if it comes from a table of parameter sets."""
     spec: dict[str, Any] | None = None
     runs: list[RunView] = []
     undelivered: int = 0
-    """Webhook messages that were given up; told of single jobs only."""
+    """Number of undelivered webhook messages; only in answers on a single job."""
 
 
 class EventView(Lenient):
-    """One transition of a job; ``seq`` is the version it made."""
+    """One transition of a job; ``seq`` is the version that it created."""
 
     seq: int
     at: Timestamp

@@ -1,4 +1,4 @@
-"""What was used and what it cost, as it is asked for and shown."""
+"""Used resources and their cost: requests and answers."""
 
 from decimal import Decimal
 from typing import Literal
@@ -8,28 +8,28 @@ from trainmaster.protocol.base import Lenient, Timestamp
 Per = Literal["hour", "day", "month", "all"]
 LABEL = "label:"
 DIMENSIONS = ("queue", "user", "cluster", "kind")
-"""By what usage is told apart, beside labels (``label:team``)."""
+"""Dimensions to group usage by, beside labels (``label:team``)."""
 
 
 class UsageRow(Lenient):
-    """One line. Amounts are of a resource for an hour: core-hours, GiB-hours, device-hours, member-hours."""
+    """One row. Amounts are resources multiplied by hours: core-hours, GiB-hours, device-hours, member-hours."""
 
     since: Timestamp
-    """When the hour, day or month begins, in UTC; the begin of all where it is not split."""
+    """Begin of the hour, day or month, in UTC; begin of the whole time if it is not split."""
     of: dict[str, str] = {}
-    """Of what it is, by dimension. Empty text: not known any more, or a job without that label."""
+    """The row's value of each dimension. Empty text: no longer known, or a job without that label."""
     runs: int = 0
-    """Runs that ended."""
+    """Number of ended runs."""
     cpu: float = 0.0
     memory: float = 0.0
     devices: dict[str, float] = {}
     members: float = 0.0
     cost: Decimal = Decimal(0)
-    """In the installation's currency, to the last place."""
+    """Cost in the installation's currency, not rounded."""
 
 
 class UsageAnswer(Lenient):
-    """``total`` is of all rows, the line of everything that was asked for."""
+    """``total`` is the sum of all rows."""
 
     currency: str
     begin: Timestamp
@@ -39,7 +39,7 @@ class UsageAnswer(Lenient):
 
 
 def check_dimension(text: str) -> str:
-    """Raises ValueError for what is no dimension."""
+    """Check the name of a dimension and return it. Raises ValueError."""
     if text in DIMENSIONS:
         return text
     if text.startswith(LABEL) and len(text) > len(LABEL):

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, as a person would point at it."""
+"""pydantic's errors as mistakes with the path that a person would write."""
 
 from pydantic import ValidationError
 
@@ -6,11 +6,11 @@ from trainmaster.protocol.errors import Mistake
 
 _MOST = 100
 _LONGEST_PART, _LONGEST_PATH, _LONGEST_MESSAGE = 100, 500, 1000
-"""Keys of mappings and texts that a validator quotes come from outside: what is told of them stays short."""
+"""The most characters of quoted keys and texts, which come from outside."""
 
 
 def mistakes_of(error: ValidationError, prefix: str = "") -> tuple[Mistake, ...]:
-    """The first 100 of pydantic's errors as mistakes with the path that a person would write."""
+    """Return the first 100 of pydantic's errors as mistakes with the path that a person would write."""
     out = []
     for item in error.errors(include_url=False, include_context=False, include_input=False)[:_MOST]:
         path = prefix

@@ -1,4 +1,4 @@
-"""What a cluster has: books that watches feed, and the report that is made of them. Pure: no I/O and no clock.
+"""Cluster capacity: a ledger of nodes and pods fed by watches, and the report made from it. Pure: no I/O and no clock.
 
-``docs/explanation/capacity.md`` tells what counts, and what does not.
+``docs/explanation/capacity.md`` says what is counted and what is not.
 """

@@ -1,4 +1,4 @@
-"""What an admin says about a cluster's capacity."""
+"""Capacity settings that a cluster's admin gives."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
@@ -11,13 +11,13 @@ from trainmaster.protocol.jobs import AffinityTerm, LabelKey, LabelValue, Resour
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 
 OTHERS = "others"
-"""In the grid: all resources that are not named."""
+"""Grid entry for all resources that are not named."""
 
 _GRID = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi", OTHERS: "1"}
 
 
 class LevelConfig(Strict):
-    """A topology level: the name that jobs of the whole fleet use, and the node label that tells the domain in this cluster."""
+    """A topology level: its name in jobs of the whole fleet, and the node label that holds the domain in this cluster."""
 
     level: LabelKey
     label: LabelKey
@@ -30,7 +30,7 @@ class LevelConfig(Strict):
 
 
 class Selector(Strict):
-    """As Kubernetes' label selectors: all of it must hold. Without any entry it selects everything."""
+    """A node selector: every entry must match, as in Kubernetes' label selectors. Without entries it selects every node."""
 
     match_labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     match_expressions: tuple[AffinityTerm, ...] = ()
@@ -52,14 +52,14 @@ class ScalePool(Strict):
 
     name: Name40
     resources: dict[ResourceName, Quantity] = Field(default_factory=dict)
-    """What a node of it has to give."""
+    """Resources that one node of the pool offers."""
     labels: dict[LabelKey, LabelValue] = Field(min_length=1)
-    """What its nodes carry; by these the nodes that are there now are known."""
+    """Labels of the pool's nodes; existing nodes are recognised by them."""
     taints: tuple[PoolTaint, ...] = ()
     most_nodes: Annotated[int, Field(ge=0, le=MOST_NODES)]
-    """That it may have in all."""
+    """The most nodes that the pool may have."""
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
-    """Of a node."""
+    """Topology domain of each node."""
 
     @property
     def amounts(self) -> Resources:
@@ -74,22 +74,22 @@ def _check_grid(grid: dict[str, str]) -> dict[str, str]:
 
 
 class CapacityConfig(Strict):
-    """How an agent reports what its cluster has."""
+    """Settings of the capacity report."""
 
     levels: tuple[LevelConfig, ...] = ()
-    """From wide to narrow. Empty: as found in the cluster."""
+    """Topology levels from wide to narrow. Empty: as found in the cluster."""
     labels: tuple[LabelKey, ...] = ()
-    """Node labels to report beside the usual ones: those by which jobs may select nodes."""
+    """Node labels to report in addition to the usual ones, so that jobs can select nodes by them."""
     grid: Annotated[dict[ResourceName, Quantity], AfterValidator(_check_grid)] = Field(
         default_factory=lambda: dict(_GRID)
     )
-    """To what free amounts of a node are floored, by resource."""
+    """Step to which a node's free amounts are rounded down, by resource."""
     most_groups: Annotated[int, Field(ge=10, le=20_000)] = 1500
     scale_pools: tuple[ScalePool, ...] = ()
     ignore_nodes: Selector | None = None
-    """Nodes that are not for Trainmaster."""
+    """Nodes that Trainmaster must not use."""
     ignore_taints: tuple[LabelKey, ...] = ()
-    """Keys of taints that the pods of all jobs tolerate here. They are not reported."""
+    """Keys of taints that the pods of all jobs tolerate in this cluster. These taints are not reported."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
@@ -104,6 +104,6 @@ class CapacityConfig(Strict):
         return self
 
     def steps(self) -> tuple[Resources, int]:
-        """The grid in the resources' units, by name, and what holds for all others."""
+        """Return the grid in each named resource's unit, and the step of all other resources."""
         steps = {name: parse_quantity(name, text) for name, text in self.grid.items()}
         return steps, steps.pop(OTHERS)

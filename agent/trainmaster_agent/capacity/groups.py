@@ -1,6 +1,6 @@
-"""Equivalent nodes in what matters, as node groups: at most so many, and named after what they are.
+"""Node groups: nodes with the same free resources, labels and topology, at most ``most`` groups.
 
-Names are hashes of the content, so that a group keeps its name across reports, and across restarts of the agent.
+A group's name is a hash of its content, so it stays the same across reports and restarts of the agent.
 """
 
 from base64 import b32hexencode
@@ -9,35 +9,33 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
+from trainmaster.cluster_model.device_products import PRODUCT_LABELS, VENDOR_PRODUCT_LABELS
 from trainmaster.protocol.agent import MOST_NODES, NodeGroup, Numa, Taint
 from trainmaster.protocol.quantities import Resources, format_quantity
 from trainmaster_agent.capacity.nodes import Amounts, TaintKey
 from trainmaster_agent.capacity.topology import Path
 
-PRODUCTS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
-"""Labels that name the product of a node's devices: quota may depend on them, so they are never given up."""
-
 OUT = TaintKey("trainmaster.dev/out-of-use", "", "NoSchedule")
-"""On groups of nodes that get no members, though some of ours are there."""
+"""Taint of groups whose nodes take no new members although some of ours run there."""
 
 _LEAST_SHARED = 10
-"""A label that has fewer nodes for each of its values tells nodes apart more than kinds of them."""
+"""A label with fewer nodes per value identifies nodes rather than kinds of nodes."""
 
 
-class Alike(NamedTuple):
-    """What nodes of a group have in common."""
+class NodeTraits(NamedTuple):
+    """Traits that all nodes of a group share."""
 
     labels: tuple[tuple[str, str], ...]
     taints: tuple[TaintKey, ...]
     topology: Path
     free: Amounts
-    """Floored to the grid, of each node."""
+    """Free amounts of each node, rounded down to the grid."""
     numa: tuple[str, tuple[Amounts, ...]] | None
-    """Policy, and what is free in each zone."""
+    """NUMA policy, and the free amounts of each zone."""
 
 
 class _Stage(NamedTuple):
-    """How much coarser than the configured grid, and what is not told apart any more."""
+    """One stage of coarsening: how much coarser than the configured grid, and which differences it ignores."""
 
     memory: int
     cpu: int
@@ -55,11 +53,11 @@ _STAGES = (
     _Stage(64, 16, "all"),
     _Stage(64, 16, "all", topology=False),
 )
-"""From fine to coarse. Where the configured grid gives too many groups, the first one with few enough is taken."""
+"""From fine to coarse. Where the configured grid gives too many groups, the first stage with few enough is used."""
 
 
 class Grid(NamedTuple):
-    """To what amounts are floored."""
+    """Steps to which amounts are rounded down."""
 
     steps: Resources
     others: int
@@ -81,51 +79,53 @@ class Grid(NamedTuple):
 
 
 class Grouped(NamedTuple):
-    """Groups, and to which of them nodes belong that are alike by the configured grid."""
+    """Groups, and the group of each node traits value on the configured grid."""
 
-    groups: Mapping[Alike, int]
-    """How many nodes each has."""
-    of: Mapping[Alike, Alike] | None
-    """None: as they are. What is in none is not reported."""
+    groups: Mapping[NodeTraits, int]
+    """Number of nodes of each group."""
+    of: Mapping[NodeTraits, NodeTraits] | None
+    """Group by node traits; None: each traits value is its own group. Nodes without a group are not reported."""
     notes: tuple[str, ...]
-    """What was given up to have no more groups, as sentences."""
+    """Sentences on the details dropped to limit the number of groups."""
 
-    def group(self, alike: Alike) -> Alike | None:
-        return alike if self.of is None else self.of.get(alike)
+    def group(self, traits: NodeTraits) -> NodeTraits | None:
+        return traits if self.of is None else self.of.get(traits)
 
 
 class Grouper:
-    """Brings groups down to ``most``. A pure function; what it keeps only saves work."""
+    """Merges groups until there are at most ``most``. A pure function; its caches only save work."""
 
     def __init__(self, grid: Grid, most: int) -> None:
         self._grid = grid
         self._most = most
-        self._known: dict[tuple[_Stage, frozenset[str]], dict[Alike, Alike]] = {}
+        self._known: dict[tuple[_Stage, frozenset[str]], dict[NodeTraits, NodeTraits]] = {}
 
-    def group(self, fine: Mapping[Alike, int], level_labels: frozenset[str]) -> Grouped:
-        """``fine``: equivalent nodes by the configured grid, with their number. ``level_labels``: what topology paths are made of."""
+    def group(self, fine: Mapping[NodeTraits, int], level_labels: frozenset[str]) -> Grouped:
+        """Group nodes. ``fine``: node counts by traits on the configured grid; ``level_labels``: labels that topology paths use."""
         if len(fine) <= self._most:
             self._known.clear()
             return Grouped(fine, None, ())
         for stage in _STAGES:
             dropped = _dropped(stage, fine, level_labels)
             of = self._coarse(stage, dropped, fine)
-            groups = Counter[Alike]()
-            for alike, count in fine.items():
-                groups[of[alike]] += count
+            groups = Counter[NodeTraits]()
+            for traits, count in fine.items():
+                groups[of[traits]] += count
             if len(groups) <= self._most:
                 return Grouped(groups, of, self._notes(stage, dropped))
-        largest = sorted(groups, key=lambda alike: (-groups[alike], name_of(alike)))[: self._most]
-        kept = {alike: groups[alike] for alike in largest}
+        largest = sorted(groups, key=lambda traits: (-groups[traits], name_of(traits)))[: self._most]
+        kept = {traits: groups[traits] for traits in largest}
         lost = f"{sum(groups.values()) - sum(kept.values())} nodes of the smallest node groups"
         return Grouped(
             kept, {one: to for one, to in of.items() if to in kept}, (*self._notes(_STAGES[-1], dropped), lost)
         )
 
-    def _coarse(self, stage: _Stage, dropped: frozenset[str], fine: Mapping[Alike, int]) -> dict[Alike, Alike]:
+    def _coarse(
+        self, stage: _Stage, dropped: frozenset[str], fine: Mapping[NodeTraits, int]
+    ) -> dict[NodeTraits, NodeTraits]:
         before = self._known.get((stage, dropped), {})
         grid = self._grid.coarser(stage.memory, stage.cpu)
-        after = {alike: before.get(alike) or _coarser(alike, stage, dropped, grid) for alike in fine}
+        after = {traits: before.get(traits) or _coarser(traits, stage, dropped, grid) for traits in fine}
         for key in [key for key in self._known if key[0] == stage]:
             del self._known[key]
         self._known[stage, dropped] = after
@@ -142,56 +142,57 @@ class Grouper:
         return tuple(notes)
 
 
-def _dropped(stage: _Stage, fine: Mapping[Alike, int], level_labels: frozenset[str]) -> frozenset[str]:
-    """The labels that a stage does without."""
+def _dropped(stage: _Stage, fine: Mapping[NodeTraits, int], level_labels: frozenset[str]) -> frozenset[str]:
+    """Return the labels that ``stage`` ignores."""
     if not stage.labels:
         return frozenset()
     nodes, values = Counter[str](), set[tuple[str, str]]()
-    for alike, count in fine.items():
-        values.update(alike.labels)
-        for key, _ in alike.labels:
+    for traits, count in fine.items():
+        values.update(traits.labels)
+        for key, _ in traits.labels:
             nodes[key] += count
     shared = Counter(key for key, _ in values)
     return frozenset(
         key
         for key in nodes
-        if key not in PRODUCTS
+        if key not in PRODUCT_LABELS  # quota may depend on them
         and (key not in level_labels or not stage.topology)
         and (stage.labels == "all" or nodes[key] < _LEAST_SHARED * shared[key])
     )
 
 
-def _coarser(alike: Alike, stage: _Stage, dropped: frozenset[str], grid: Grid) -> Alike:
-    numa = alike.numa
-    return Alike(
-        tuple([pair for pair in alike.labels if pair[0] not in dropped]) if dropped else alike.labels,
-        alike.taints,
-        alike.topology if stage.topology else (),
-        grid.floored(alike.free),
+def _coarser(traits: NodeTraits, stage: _Stage, dropped: frozenset[str], grid: Grid) -> NodeTraits:
+    numa = traits.numa
+    return NodeTraits(
+        tuple([pair for pair in traits.labels if pair[0] not in dropped]) if dropped else traits.labels,
+        traits.taints,
+        traits.topology if stage.topology else (),
+        grid.floored(traits.free),
         None if numa is None else (numa[0], tuple(sorted(grid.floored(zone) for zone in numa[1]))),
     )
 
 
-def name_of(alike: Alike) -> str:
-    """The product or machine in short, and a hash of 60 bits of everything."""
-    digest = b32hexencode(blake2b(repr(alike).encode(), digest_size=10).digest()).decode().lower()[:12]
-    labels = dict(alike.labels)
-    product = next((labels[key] for key in (*PRODUCTS, "node.kubernetes.io/instance-type") if labels.get(key)), "nodes")
-    word = "out-of-use" if OUT in alike.taints else product[:24].strip("-_.").lower()
+def name_of(traits: NodeTraits) -> str:
+    """Return the product or machine in short, and a hash of 60 bits of everything."""
+    digest = b32hexencode(blake2b(repr(traits).encode(), digest_size=10).digest()).decode().lower()[:12]
+    labels = dict(traits.labels)
+    kinds = (*VENDOR_PRODUCT_LABELS, "node.kubernetes.io/instance-type")
+    product = next((labels[key] for key in kinds if labels.get(key)), "nodes")
+    word = "out-of-use" if OUT in traits.taints else product[:24].strip("-_.").lower()
     return f"{word}-{digest}"
 
 
-def as_group(alike: Alike, count: int) -> NodeGroup:
+def as_group(traits: NodeTraits, count: int) -> NodeGroup:
     numa = None
-    if alike.numa is not None:
-        policy, zones = alike.numa
+    if traits.numa is not None:
+        policy, zones = traits.numa
         numa = Numa.model_validate({"policy": policy, "zones": tuple(dict(zone) for zone in zones)})
     return NodeGroup(
-        name=name_of(alike),
+        name=name_of(traits),
         count=min(count, MOST_NODES),
-        free=dict(alike.free),
-        labels=dict(alike.labels),
-        taints=tuple(Taint(key=one.key, value=one.value, effect=one.effect) for one in alike.taints),
-        topology=alike.topology,
+        free=dict(traits.free),
+        labels=dict(traits.labels),
+        taints=tuple(Taint(key=one.key, value=one.value, effect=one.effect) for one in traits.taints),
+        topology=traits.topology,
         numa=numa,
     )

@@ -13,7 +13,7 @@ from trainmaster_agent.capacity.config import Selector
 
 
 class _Loose(NamedTuple):
-    """A HyperNode whose member nodes are not named one by one."""
+    """A HyperNode that selects some of its nodes by a pattern or by labels."""
 
     hyper_node: str
     pattern: re.Pattern[str] | None
@@ -41,7 +41,7 @@ class HyperNodes:
                 self._add(name, member.get("type"), member.get("selector") or {})
 
     def path(self, node: str, labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-        """From wide to narrow. Of HyperNodes of one tier that claim the same node the first by name counts."""
+        """Return the node's domains from wide to narrow. Of HyperNodes of one tier that claim the node, the first by name counts."""
         found: dict[str, None] = dict.fromkeys(self._named.get(node, ()))
         found |= dict.fromkeys(one.hyper_node for one in self._loose if one.has(node, labels))
         above = {name for start in found for name in self._upwards(start)}
@@ -72,7 +72,7 @@ class HyperNodes:
             yield from [name for name in self._level if pattern.search(name)]
 
     def _upwards(self, name: str) -> Iterator[str]:
-        """The HyperNode and all that it is in. Tiers rise on the way, so that it ends."""
+        """Yield the HyperNode and all its ancestors. Tiers rise on the way, so the walk ends."""
         at: str | None = name
         while at is not None:
             yield at
@@ -80,7 +80,7 @@ class HyperNodes:
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
-    # Written for Go's regexp; what Python cannot read matches nothing.
+    # Written for Go's regexp; a pattern that Python cannot compile matches nothing.
     try:
         return re.compile(text) if text else None
     except re.error:

@@ -1,6 +1,6 @@
-"""`Inventory`: the books of a cluster, kept by watches, and the capacity report that is made of them.
+"""`Inventory`: the ledger of a cluster, kept up to date by watches, and the capacity report made from it.
 
-A change costs the object that changed; a report costs the nodes that changed since the last one, and the groups.
+A change costs work for the object that changed; a report, for the nodes that changed since the last report and for the groups.
 """
 
 import sys
@@ -11,10 +11,12 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from trainmaster.cluster_model.device_products import PRODUCT_LABELS, VENDOR_PRODUCT_LABELS, product_label
+from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.protocol.agent import NodeGroup, Pool, Taint
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.config import CapacityConfig
-from trainmaster_agent.capacity.groups import OUT, PRODUCTS, Alike, Grid, Grouped, Grouper, as_group
+from trainmaster_agent.capacity.groups import OUT, Grid, Grouped, Grouper, NodeTraits, as_group
 from trainmaster_agent.capacity.hypernodes import HyperNodes
 from trainmaster_agent.capacity.node_cache import Host
 from trainmaster_agent.capacity.nodes import NodeState
@@ -28,19 +30,17 @@ _LABELS = (
     "kubernetes.io/arch",
     "kubernetes.io/os",
     "node.kubernetes.io/instance-type",
-    *PRODUCTS,
+    *VENDOR_PRODUCT_LABELS,
     "nvidia.com/gpu.memory",
     "amd.com/gpu.vram",
 )
 """Node labels that are always reported."""
 
-_STRICT = ("restricted", "singleNode")
 _MOST_NAMES = 10_000
-"""NUMA policies under which it matters what each zone has free."""
 
 
 class Kind(StrEnum):
-    """Objects that are watched, as ``relisted`` names them. Pods are known by ``namespace/name``, all others by their name."""
+    """Kinds of watched objects, as ``relisted`` names them. Pods are keyed by ``namespace/name``, all others by their name."""
 
     NODE = "Node"
     POD = "Pod"
@@ -52,7 +52,7 @@ class Kind(StrEnum):
 
 
 class Counts(NamedTuple):
-    """Nodes by what they are. ``full``: ready, and without a slot for another pod."""
+    """Numbers of nodes by state. ``full``: ready, but without a slot for another pod."""
 
     ready: int
     full: int
@@ -62,17 +62,17 @@ class Counts(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """What a capacity report says of nodes."""
+    """The node part of a capacity report."""
 
     groups: tuple[NodeGroup, ...]
     pools: tuple[Pool, ...]
     not_counted: tuple[str, ...]
     version: int
-    """Rises when anything of it changed."""
+    """Rises whenever the content has changed."""
 
 
 class UsableNode(NamedTuple):
-    """A node that takes members. ``free``: beside all pods, exactly; ``allocatable``: beside foreign pods alone."""
+    """A node that takes members. ``free``: exact amounts beside all pods; ``allocatable``: beside foreign pods only."""
 
     name: str
     labels: dict[str, str]
@@ -83,7 +83,7 @@ class UsableNode(NamedTuple):
 
 
 class Inventory(PodLedger):
-    """The books of one cluster. Objects come as raw JSON, as watches give them."""
+    """The ledger of one cluster. Takes objects as raw JSON, as watches deliver them."""
 
     def __init__(self, config: CapacityConfig, own_label: tuple[str, str]) -> None:
         super().__init__(config, own_label)
@@ -95,24 +95,24 @@ class Inventory(PodLedger):
         self._shown_labels: tuple[str, ...] = ()
         self._grid = Grid(*config.steps())
         self._grouper = Grouper(self._grid, config.most_groups)
-        self._fine = Counter[Alike]()
+        self._fine = Counter[NodeTraits]()
         self._grouped = Grouped({}, None, ())
-        self._shown: dict[Alike, NodeGroup] = {}
+        self._shown: dict[NodeTraits, NodeGroup] = {}
         self._last = Capacity((), (), (), 0)
         self.unreadable: set[tuple[Kind, str]] = set()
-        """Objects, by kind and name, that were given and could not be read; pods are marked instead."""
+        """Objects, by kind and name, that could not be parsed; pods are marked instead."""
         self._left_out: set[str] = set()
-        """Nodes that could not be reported."""
+        """Nodes that cannot be reported."""
         self._unshown = 0
-        """Nodes of groups that could not be reported."""
+        """Number of nodes whose groups cannot be reported."""
         self._hyper_nodes_error = ""
         self._products: dict[str, tuple[str, str]] = {}
-        """By group, also those of earlier reports: the label that names its product, and the product."""
+        """By group, earlier reports included: the label that names its device product, and the product."""
 
     # Topology and devices
 
     def topology_put(self, kind: Kind, obj: dict[str, Any]) -> None:
-        """A Topology of Kueue or of KAI."""
+        """Take a Topology of Kueue or of KAI."""
         self._topologies[kind, obj["metadata"]["name"]] = obj.get("spec") or {}
         self._layout_is_stale = True
 
@@ -136,7 +136,7 @@ class Inventory(PodLedger):
         self._slices.pop(name, None)
 
     def relisted(self, kind: Kind, keys: Collection[str]) -> None:
-        """All objects of a kind have been put: drop those that are not among ``keys``."""
+        """Drop the objects that are not among ``keys``, after a listing of the kind has been put."""
         held: Iterable[str]
         drop: Callable[[str], None]
         match kind:
@@ -162,7 +162,7 @@ class Inventory(PodLedger):
     # The report
 
     def report(self) -> Capacity:
-        """What the cluster has now. Nodes that did not change since the last report are not looked at."""
+        """Return the current capacity. Only nodes that changed since the last report are read again."""
         self._find_layout()
         is_first = not self._last.version
         is_other = is_first
@@ -185,40 +185,40 @@ class Inventory(PodLedger):
         return self._last
 
     def _keep_products(self) -> None:
-        """A group is called otherwise once its nodes have more or less; runs name the groups of when they were planned."""
+        """Remember each group's products: a group is renamed when its content changes, and runs name the groups of their plan."""
         if len(self._products) > _MOST_NAMES:
             self._products.clear()
         for group in self._last.groups:
-            label = next((label for label in PRODUCTS if label in group.labels), None)
-            if label is not None:
+            label = product_label(group.labels)
+            if label:
                 self._products[group.name] = label, group.labels[label]
 
     @property
     def report_version(self) -> int:
-        """Of the last report; 0 before the first."""
+        """Version of the last report; 0 before the first."""
         return self._last.version
 
     def group_of(self, node: str) -> str | None:
-        """The group of the last report that a node is in, None where it is in none. It holds until the version rises."""
+        """Return the node's group in the last report, or None. Valid until the version rises."""
         host = self._hosts.get(node)
-        alike = None if host is None or host.alike is None else self._grouped.group(host.alike)
-        group = None if alike is None else self._shown.get(alike)
+        traits = None if host is None or host.traits is None else self._grouped.group(host.traits)
+        group = None if traits is None else self._shown.get(traits)
         return None if group is None else group.name
 
     def products_of(self, groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """By label: the products of devices in these groups of any report; none where that is true of all nodes with devices."""
+        """Return by label the device products of these groups of any report; nothing where every node with devices has them."""
         found, others = dict[str, set[str]](), False
         for name in groups:
             known = self._products.get(name)
             if known is not None:
                 found.setdefault(known[0], set()).add(known[1])
         for group in self._last.groups:
-            names = [(label, group.labels[label]) for label in PRODUCTS if label in group.labels]
+            names = [(label, group.labels[label]) for label in PRODUCT_LABELS if label in group.labels]
             others |= bool(names) and all(value not in found.get(label, ()) for label, value in names)
         return {label: tuple(sorted(values)) for label, values in found.items()} if others else {}
 
     def standing(self) -> Iterator[UsableNode]:
-        """The nodes that take members, as they are at this moment."""
+        """Yield the nodes that take members, as they are now."""
         self._find_layout()
         for host in self._hosts.values():
             if host.is_offered:
@@ -229,12 +229,12 @@ class Inventory(PodLedger):
                 yield UsableNode(host.name, labels, taints, path, host.free_now(), allocatable)
 
     def labels_of(self, node: str) -> dict[str, str]:
-        """All labels of a node; none of one that is not there."""
+        """Return all labels of a node; nothing for a node that does not exist."""
         host = self._hosts.get(node)
         return {} if host is None else host.labels
 
     def level_labels(self) -> dict[str, str]:
-        """The node label of each topology level; none where HyperNodes make the levels."""
+        """Return the node label of each topology level; nothing where HyperNodes define the levels."""
         self._find_layout()
         return {level.name: level.label for level in self._layout.levels}
 
@@ -250,7 +250,7 @@ class Inventory(PodLedger):
         )
 
     def pools(self) -> tuple[PoolView, ...]:
-        """The autoscaling pools and how many nodes they have."""
+        """Return the autoscaling pools with their number of nodes."""
         return pools_view(self._config.scale_pools, self._pool_nodes)
 
     # Inside
@@ -276,18 +276,18 @@ class Inventory(PodLedger):
             self._dirty.update(self._hosts.values())
 
     def _take_in(self, host: Host) -> bool:
-        """Count a node among those that it is like now; whether it was like others before."""
+        """Count a node in the group of its current traits; return whether it was in another group before."""
         if host.state is NodeState.UNKNOWN and not host.pods and host.zones is None:
             del self._hosts[host.name]
-        return self._count_as(host, self._alike(host))
+        return self._count_as(host, self._traits(host))
 
     def _leave_out(self, host: Host) -> bool:
-        """Count a node in no group, as it cannot be read."""
+        """Count a node in no group, as it cannot be parsed."""
         self._left_out.add(host.name)
         return self._count_as(host, None)
 
-    def _count_as(self, host: Host, now: Alike | None) -> bool:
-        before = host.alike
+    def _count_as(self, host: Host, now: NodeTraits | None) -> bool:
+        before = host.traits
         if now == before:
             return False
         if before is not None:
@@ -296,21 +296,22 @@ class Inventory(PodLedger):
                 del self._fine[before]
         if now is not None:
             self._fine[now] += 1
-        host.alike = now
+        host.traits = now
         return True
 
-    def _alike(self, host: Host) -> Alike | None:
+    def _traits(self, host: Host) -> NodeTraits | None:
         labels, topology = self._face(host)
         if not host.is_offered:
             # What our own members have there must not be taken off other nodes, so there is a group for it, with nothing free.
-            product = tuple(pair for pair in labels if pair[0] in PRODUCTS)
-            return Alike(product, (OUT,), (), (), None) if host.own_pods else None
+            product = tuple(pair for pair in labels if pair[0] in PRODUCT_LABELS)
+            return NodeTraits(product, (OUT,), (), (), None) if host.own_pods else None
         numa = None
         if host.zones is not None:
             policy = host.zones.policy
-            zones = host.zones_free() if policy in _STRICT else ()
+            # Only then does it matter what each zone has free.
+            zones = host.zones_free() if policy in STRICT_NUMA else ()
             numa = (policy, tuple(sorted(self._grid.floored(zone) for zone in zones)))
-        return Alike(labels, host.taints, topology, self._grid.floored(host.free()), numa)
+        return NodeTraits(labels, host.taints, topology, self._grid.floored(host.free()), numa)
 
     def _face(self, host: Host) -> tuple[tuple[tuple[str, str], ...], Path]:
         if host.face is None:
@@ -319,21 +320,21 @@ class Inventory(PodLedger):
             host.face = self._one((shown, self._layout.path(host.name, labels)))
         return host.face
 
-    def _show(self, groups: Mapping[Alike, int]) -> tuple[NodeGroup, ...]:
+    def _show(self, groups: Mapping[NodeTraits, int]) -> tuple[NodeGroup, ...]:
         before, self._shown = self._shown, {}
         self._unshown = 0
-        for alike, count in groups.items():
-            group = before.get(alike)
+        for traits, count in groups.items():
+            group = before.get(traits)
             if group is None:
                 try:
-                    group = as_group(alike, count)
+                    group = as_group(traits, count)
                 except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
                     contain("group", error)
                     self._unshown += count
                     continue
             elif group.count != count:
                 group = group.model_copy(update={"count": count})
-            self._shown[alike] = group
+            self._shown[traits] = group
         return tuple(sorted(self._shown.values(), key=attrgetter("name")))
 
     def _not_counted(self) -> tuple[str, ...]:

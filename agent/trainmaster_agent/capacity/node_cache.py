@@ -1,16 +1,16 @@
-"""A node in the books: what it has, and the sums of what pods take of it."""
+"""A cached node: what it has, and the sums of what pods take from it."""
 
 from collections.abc import Iterable
 
 from trainmaster.protocol.quantities import Resources
-from trainmaster_agent.capacity.groups import Alike
+from trainmaster_agent.capacity.groups import NodeTraits
 from trainmaster_agent.capacity.nodes import Amounts, NodeState, TaintKey, Zones
 from trainmaster_agent.capacity.pods import Mark
 from trainmaster_agent.capacity.topology import Path
 
 
 class BoundPod:
-    """A pod on its node."""
+    """A pod that is bound to a node."""
 
     __slots__ = ("host", "mark", "requests")
 
@@ -21,10 +21,9 @@ class BoundPod:
 
 
 class Host:
-    """A node. It is in the books as long as there is a Node object or any pod that is bound to it."""
+    """A cached node. Kept as long as its Node object exists or a pod is bound to it."""
 
     __slots__ = (
-        "alike",
         "allocatable",
         "face",
         "foreign",
@@ -38,6 +37,7 @@ class Host:
         "slots",
         "state",
         "taints",
+        "traits",
         "zones",
     )
 
@@ -49,19 +49,19 @@ class Host:
         self.taints: tuple[TaintKey, ...] = ()
         self.allocatable: Amounts = ()
         self.slots = 0
-        """How many pods it takes."""
+        """The most pods it takes."""
         self.zones: Zones | None = None
         self.foreign: Resources = {}
         self.own: Resources = {}
         self.pinned: Resources = {}
-        """What foreign pods may have of its NUMA zones at most."""
+        """The most that foreign pods may use of its NUMA zones."""
         self.pods = 0
-        """All of them."""
+        """Number of all pods on it."""
         self.own_pods = 0
         self.face: tuple[tuple[tuple[str, str], ...], Path] | None = None
-        """Labels to report, and topology; None: to be worked out."""
-        self.alike: Alike | None = None
-        """What it was by the last report; None: in no group."""
+        """Labels to report, and topology; None: not computed yet."""
+        self.traits: NodeTraits | None = None
+        """Its traits in the last report; None: in no group."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -69,31 +69,31 @@ class Host:
 
     @property
     def is_offered(self) -> bool:
-        """Whether it may be given members. Each takes a slot, and those that are used up are not told by amounts."""
+        """Return whether members may be placed on the node. Pod slots are checked here because amounts do not show them."""
         return self.state is NodeState.READY and self.pods < self.slots
 
     def add(self, pod: BoundPod, sign: int = 1) -> None:
-        """Count a pod, or with ``sign`` -1 count it no more."""
+        """Count a pod, or with ``sign`` -1 stop counting it."""
         self.pods += sign
         if pod.mark & Mark.OWN:
             self.own_pods += sign
             _add(self.own, pod.requests, sign)
             return
         _add(self.foreign, pod.requests, sign)
-        # Devices are of a zone whatever the quality of service.
+        # Devices belong to a zone whatever the quality of service.
         is_pinned = pod.mark & Mark.PINNED
         _add(self.pinned, pod.requests if is_pinned else [one for one in pod.requests if "/" in one[0]], sign)
 
     def free(self) -> Amounts:
-        """Allocatable beside foreign pods, exactly; below zero where more is bound than there is."""
+        """Return the exact allocatable amounts beside foreign pods; below zero where more is bound than exists."""
         foreign = self.foreign
         return tuple([(name, amount - foreign.get(name, 0)) for name, amount in self.allocatable])
 
     def zones_free(self) -> tuple[Amounts, ...]:
-        """What each NUMA zone has beside foreign pods, never more than that.
+        """Return the free amounts of each NUMA zone beside foreign pods, as a lower bound.
 
-        It is known how much of a zone is taken, and not by whom. Foreign pods have at most what all of them on this node ask for,
-        so at most that is taken off each zone: with none of them, what our own members have is free, as everywhere in a report.
+        The zone's used amount is known, but not its owner. Foreign pods use at most what all of them on this node request, so at most
+        that is subtracted from each zone; without foreign pods, what our own members use counts as free, as everywhere in a report.
         """
         if self.zones is None:
             return ()
@@ -105,7 +105,7 @@ class Host:
         return tuple(out)
 
     def free_now(self) -> Resources:
-        """What is left beside all pods, ``pods`` themselves included."""
+        """Return the amounts left beside all pods; ``pods`` (slots) is one of them."""
         left = {name: max(0, amount - self.own.get(name, 0)) for name, amount in self.free()}
         left["pods"] = max(0, self.slots - self.pods)
         return left

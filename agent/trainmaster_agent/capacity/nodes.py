@@ -1,31 +1,33 @@
-"""What matters of a Node object, and of the NodeResourceTopology of the same name."""
+"""Parsed Node and NodeResourceTopology objects, reduced to what the ledger needs."""
 
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from trainmaster.cluster_model.eligibility import PREFERENCE
+from trainmaster.cluster_model.numa_policies import NumaPolicy
 from trainmaster.protocol.agent import MOST_ZONES
 from trainmaster.protocol.quantities import parse_quantity
 
 Amounts = tuple[tuple[str, int], ...]
-"""Amounts by resource, sorted by name; those of 0 are left out."""
+"""Amounts by resource, sorted by name, without zeros."""
 
 _LIFECYCLE = (
     "node.kubernetes.io/not-ready",
     "node.kubernetes.io/unreachable",
     "node.kubernetes.io/unschedulable",
 )
-"""Taints that Kubernetes keeps in step with what is read from the node itself."""
+"""Taints that Kubernetes derives from conditions which are read from the node itself."""
 
 _LEAVING = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted")
-"""Taints of nodes that an autoscaler is about to remove. The first one's value is a time, another one for each node."""
+"""Taints of nodes that an autoscaler is about to remove. The value of the first is a time and differs between nodes."""
 
-_POLICIES: tuple[tuple[str, Literal["none", "bestEffort", "restricted", "singleNode"]], ...] = (
-    ("singlenuma", "singleNode"),
-    ("restricted", "restricted"),
-    ("besteffort", "bestEffort"),
-    ("none", "none"),
+_POLICIES = (
+    ("singlenuma", NumaPolicy.SINGLE_NODE),
+    ("restricted", NumaPolicy.RESTRICTED),
+    ("besteffort", NumaPolicy.BEST_EFFORT),
+    ("none", NumaPolicy.NONE),
 )
-"""By how the names of the topology manager's policies begin, in lower case and without dashes."""
+"""By the prefix of the topology manager's policy name, in lower case and without dashes."""
 
 
 class NodeState(StrEnum):
@@ -33,12 +35,12 @@ class NodeState(StrEnum):
 
     READY = "ready"
     CORDONED = "cordoned"
-    """By its admin, or as it is leaving."""
+    """Closed by an admin, or about to be removed."""
     NOT_READY = "notReady"
     IGNORED = "ignored"
-    """It is not for Trainmaster."""
+    """Trainmaster must not use it."""
     UNKNOWN = "unknown"
-    """Pods are on it, and no Node object is there."""
+    """Pods are bound to it, but its Node object does not exist."""
 
 
 class TaintKey(NamedTuple):
@@ -48,7 +50,7 @@ class TaintKey(NamedTuple):
 
 
 class NodeFacts(NamedTuple):
-    """What a Node object says. ``slots``: how many pods it takes."""
+    """Parsed Node object. ``slots``: the most pods it takes."""
 
     state: NodeState
     labels: dict[str, str]
@@ -58,14 +60,15 @@ class NodeFacts(NamedTuple):
 
 
 class Zones(NamedTuple):
-    """The NUMA zones of a node: what each has for pods, and what of it is taken, by whomever."""
+    """NUMA zones of a node: for each, the amounts for pods and the used amounts, whoever uses them."""
 
-    policy: Literal["none", "bestEffort", "restricted", "singleNode"]
+    policy: str
+    """Its name alone, as names of node groups are made of it."""
     zones: tuple[tuple[Amounts, Amounts], ...]
 
 
 def read_node(obj: dict[str, Any], ignored_taints: tuple[str, ...] = ()) -> NodeFacts:
-    """Taints that never keep a pod away (``PreferNoSchedule``), and those that the node's state tells as well, are left out."""
+    """Parse a Node. Leaves out ``PreferNoSchedule`` taints and those that the node's state expresses as well."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     taints = spec.get("taints") or ()
     leaves = bool(metadata.get("deletionTimestamp")) or any(taint["key"] in _LEAVING for taint in taints)
@@ -79,7 +82,7 @@ def read_node(obj: dict[str, Any], ignored_taints: tuple[str, ...] = ()) -> Node
     kept = {
         TaintKey(taint["key"], taint.get("value") or "", taint["effect"])
         for taint in taints
-        if taint["effect"] != "PreferNoSchedule"
+        if taint["effect"] != PREFERENCE
         and taint["key"] not in _LIFECYCLE
         and taint["key"] not in _LEAVING
         and taint["key"] not in ignored_taints
@@ -95,7 +98,7 @@ def _is_ready(status: dict[str, Any]) -> bool:
 
 
 def read_zones(obj: dict[str, Any]) -> Zones | None:
-    """Of a NodeResourceTopology (topology.node.k8s.io/v1alpha2); None where it tells no policy that is known."""
+    """Parse a NodeResourceTopology (topology.node.k8s.io/v1alpha2); None where it names no known policy."""
     policy = _policy(obj)
     if policy is None:
         return None
@@ -111,13 +114,13 @@ def read_zones(obj: dict[str, Any]) -> Zones | None:
     return Zones(policy, tuple(sorted(zones)) if len(zones) <= MOST_ZONES else ())
 
 
-def _policy(obj: dict[str, Any]) -> Literal["none", "bestEffort", "restricted", "singleNode"] | None:
+def _policy(obj: dict[str, Any]) -> str | None:
     named = [one.get("value", "") for one in obj.get("attributes") or () if one.get("name") == "topologyManagerPolicy"]
     for text in [*named, *(obj.get("topologyPolicies") or ())]:
         plain = text.replace("-", "").lower()
         for start, policy in _POLICIES:
             if plain.startswith(start):
-                return policy
+                return policy.value
     return None
 
 
@@ -127,7 +130,7 @@ def _amounts(quantities: dict[str, Any] | None) -> dict[str, int]:
         try:
             amount = parse_quantity(name, str(text))
         except ValueError:
-            continue  # what cannot be read is not there for anybody
+            continue  # a zone that cannot be parsed is offered to nobody
         if amount:
             amounts[name] = amount
     return amounts

@@ -1,4 +1,4 @@
-"""`Books`: which nodes and pods there are, and the sums of what pods take of each node."""
+"""`PodLedger`: nodes, the pods bound to them, and the sums of what pods take from each node."""
 
 import sys
 from collections import Counter
@@ -13,13 +13,13 @@ from trainmaster_agent.capacity.pods import Mark, node_of, read_pod
 _MIG_STRATEGY = ("nvidia.com/mig.strategy", "mixed")
 
 _MOST_ONCE = 20_000
-"""Values of which only one object is kept; beyond that all are forgotten, which costs memory and nothing else."""
+"""The most interned values; beyond that all are dropped, which costs only memory."""
 
 _T = TypeVar("_T")
 
 
 class PodLedger:
-    """Nothing of an object is kept but what counts. ``own_label``: label and value that the pods of our own members carry."""
+    """Caches only what counts of each object. ``own_label``: label and value on the pods of our own members."""
 
     def __init__(self, config: CapacityConfig, own_label: tuple[str, str]) -> None:
         self._config = config
@@ -29,18 +29,18 @@ class PodLedger:
         """Nodes that changed since the last report."""
         self._pods: dict[str, BoundPod] = {}
         self._marked: dict[Mark, set[str]] = {Mark.SHARES: set(), Mark.UNREADABLE: set()}
-        """Foreign pods that are not counted exactly."""
+        """Foreign pods that cannot be counted exactly."""
         self._label_keys = Counter[tuple[str, ...]]()
-        """How many nodes carry which labels."""
+        """Number of nodes with each label."""
         self._layout_is_stale = True
         self._pool_nodes = Counter[str]()
         self._mixed_mig: set[str] = set()
         self._once: dict[Any, Any] = {}
 
     def free_now(self, node: str) -> Resources:
-        """What a node has left for pods at this moment, our own members subtracted too; ``pods`` is one of the amounts.
+        """Return what a node has left for pods now, our own members subtracted too; ``pods`` is one of the amounts.
 
-        Exact, not floored. Empty for a node that takes no members.
+        Exact, not rounded down. Empty for a node that takes no members.
         """
         host = self._hosts.get(node)
         return host.free_now() if host is not None and host.is_offered else {}
@@ -67,7 +67,7 @@ class PodLedger:
             self._dirty.add(host)
 
     def numa_put(self, obj: dict[str, Any]) -> None:
-        """A NodeResourceTopology; its name is that of its node."""
+        """Take a NodeResourceTopology; it has the name of its node."""
         self._set_zones(self._host(obj["metadata"]["name"]), obj)
 
     def numa_drop(self, name: str) -> None:
@@ -104,7 +104,7 @@ class PodLedger:
                 keys.add(key)
 
     def pod_unreadable(self, obj: dict[str, Any]) -> None:
-        """Count a pod that ``pod_put`` could not take: it has a slot of its node, and its requests are not known."""
+        """Count a pod that ``pod_put`` could not parse: it occupies a slot of its node, and its requests are unknown."""
         metadata, spec = obj["metadata"], obj.get("spec")
         key = f"{metadata.get('namespace', 'default')}/{metadata['name']}"
         self.pod_drop(key)
@@ -117,7 +117,7 @@ class PodLedger:
             self._marked[Mark.UNREADABLE].add(key)
 
     def pod_drop(self, key: str) -> None:
-        """``key``: ``namespace/name``."""
+        """Drop a pod by its key ``namespace/name``."""
         pod = self._pods.pop(key, None)
         if pod is not None:
             pod.host.add(pod, -1)
@@ -165,7 +165,7 @@ class PodLedger:
             self._layout_is_stale = True
 
     def _one(self, value: _T) -> _T:
-        """The one object for all values that are equal."""
+        """Return one shared object for all equal values."""
         if len(self._once) > _MOST_ONCE:
             self._once.clear()
         found: _T = self._once.setdefault(value, value)

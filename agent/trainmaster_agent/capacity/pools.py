@@ -1,4 +1,4 @@
-"""Pools of nodes that the cluster's autoscaler may grow, as configured and as they are now."""
+"""Node pools that the cluster's autoscaler may grow: their configuration and current size."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -8,24 +8,24 @@ from trainmaster_agent.capacity.config import ScalePool
 
 
 class PoolView(NamedTuple):
-    """A pool and how many nodes it has."""
+    """A pool and its number of nodes."""
 
     pool: ScalePool
     nodes: int
 
     @property
     def more(self) -> int:
-        """How many nodes it may still be given."""
+        """Number of nodes that the autoscaler may still add."""
         return max(0, self.pool.most_nodes - self.nodes)
 
 
 def pools_view(pools: Iterable[ScalePool], nodes: Mapping[str, int]) -> tuple[PoolView, ...]:
-    """``nodes``: how many each pool has, by its name."""
+    """Combine the pools with ``nodes``, the number of nodes by pool name."""
     return tuple(PoolView(pool, nodes.get(pool.name, 0)) for pool in pools)
 
 
 def reported(pools: Iterable[PoolView]) -> tuple[Pool, ...]:
-    """As a capacity report tells of them: how many more nodes of each there could be."""
+    """Return the pools as a capacity report states them: with the number of nodes that could be added."""
     return tuple(
         Pool(
             name=one.pool.name,

@@ -1,7 +1,7 @@
-"""`Quotas`: what the ResourceQuotas of the namespaces that jobs run in leave for a run.
+"""`Quotas`: what the ResourceQuotas of the namespaces for jobs leave for a run.
 
-A quota refuses pods one by one, and a gang of which some were refused would hold the others' room in vain. So it is told before any
-pod is made. ``status.used`` runs behind and other pods may come in between: the API server has the last word.
+A quota refuses pods one by one, and a gang with some pods refused would hold resources in vain. So the shortfall is reported before
+any pod is created. ``status.used`` lags behind and other pods may come first: the API server decides.
 Rules: https://kubernetes.io/docs/concepts/policy/resource-quotas/
 """
 
@@ -15,7 +15,7 @@ _NOT_OF_PODS = ("requests.storage",)
 
 
 class PodTraits(NamedTuple):
-    """What scopes of quotas ask of pods."""
+    """Pod properties that scopes of quotas select by."""
 
     terminating: bool = False
     """Whether they have ``activeDeadlineSeconds``."""
@@ -29,11 +29,11 @@ class _Quota(NamedTuple):
     scopes: tuple[tuple[str, str, tuple[str, ...]], ...]
     """Name, operator, values."""
     lines: tuple[tuple[str, int, int], ...]
-    """Name as in the quota, hard, used."""
+    """Name as in the quota, hard limit, used amount."""
 
 
 class Quotas:
-    """The ResourceQuotas of a cluster, kept by a watch; objects come as raw JSON."""
+    """ResourceQuotas of a cluster, cached from a watch; takes objects as raw JSON."""
 
     def __init__(self) -> None:
         self._quotas: dict[str, dict[str, _Quota]] = {}
@@ -43,12 +43,12 @@ class Quotas:
         self._quotas.setdefault(obj["metadata"]["namespace"], {})[name] = _read(name, obj)
 
     def drop(self, key: str) -> None:
-        """``key``: ``namespace/name``."""
+        """Drop a quota by its key ``namespace/name``."""
         namespace, _, name = key.partition("/")
         self._quotas.get(namespace, {}).pop(name, None)
 
     def relisted(self, keys: Collection[str]) -> None:
-        """All have been put: drop those that are not among ``keys``."""
+        """Drop the quotas that are not among ``keys``, after a listing has been put."""
         held = [f"{namespace}/{name}" for namespace, quotas in self._quotas.items() for name in quotas]
         for key in frozenset(held) - frozenset(keys):
             self.drop(key)
@@ -61,9 +61,9 @@ class Quotas:
         limits: Resources | None = None,
         traits: PodTraits = PodTraits(),  # noqa: B008 - it never changes
     ) -> str | None:
-        """What a quota has too little of for a run, in words; None if there is enough of everything.
+        """Return a sentence naming what a quota lacks for a run; None if every quota suffices.
 
-        ``requests`` and ``limits`` are those of all its pods together. Without ``limits`` quotas on limits are not looked at.
+        ``requests`` and ``limits`` are the totals of all its pods. Without ``limits``, quotas on limits are not checked.
         """
         for _, quota in sorted(self._quotas.get(namespace, {}).items()):
             if not all(_holds(scope, traits) for scope in quota.scopes):
@@ -95,7 +95,7 @@ def _need(line: str, requests: Resources, pods: int, limits: Resources) -> int:
 
 
 def _holds(scope: tuple[str, str, tuple[str, ...]], traits: PodTraits) -> bool:
-    """Whether pods like these count against a quota with this scope. Scopes that are not known here are for other pods than ours."""
+    """Return whether a quota with this scope counts pods with ``traits``. Unknown scopes are taken to select other pods."""
     name, operator, values = scope
     match name:
         case "Terminating":
@@ -126,7 +126,7 @@ def _selects(value: str, operator: str, values: tuple[str, ...]) -> bool:
 
 def _read(name: str, obj: dict[str, Any]) -> _Quota:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    # What the quota controller enforces is in the status; a new quota has none for a moment.
+    # The status holds what the quota controller enforces; a new quota has none for a moment.
     hard, used = status.get("hard") or spec.get("hard") or {}, status.get("used") or {}
     selectors = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
     scopes = (

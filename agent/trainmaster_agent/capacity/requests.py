@@ -1,7 +1,7 @@
-"""What a pod that is bound to a node takes from it, as the kube-scheduler counts it.
+"""Requests of a pod that is bound to a node, as the kube-scheduler counts them.
 
-``trainmaster.protocol.pod_requests`` has the formula. Here is a shorter way for plain pods, of which a cluster has tens of thousands,
-and what only pods that run have: a resize in place counts with the larger of old and new requests (KEP-1287).
+``trainmaster.protocol.pod_requests`` has the formula. This module adds a fast path for plain pods, of which a cluster has tens of
+thousands, and in-place resizes of running pods, which count with the larger of old and new requests (KEP-1287).
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ _RARE = ("initContainers", "overhead", "resources")
 
 
 def bound_requests(pod: dict[str, Any]) -> tuple[Resources, bool]:
-    """Effective requests of a pod, and whether all of them could be read; what could not be read counts as nothing."""
+    """Return a pod's effective requests and whether all could be parsed; one that could not counts as nothing."""
     spec = pod.get("spec") or {}
     spec = _resized(spec, (pod.get("status") or {}).get("containerStatuses"))
     amounts = _plain(spec)
@@ -28,7 +28,7 @@ def bound_requests(pod: dict[str, Any]) -> tuple[Resources, bool]:
 
 
 def _plain(spec: dict[str, Any]) -> Resources | None:
-    """The sum over the containers, where nothing else counts; None where it takes the whole formula."""
+    """Return the sum over the containers; None for a pod that needs the whole formula."""
     for name in _RARE:
         if spec.get(name):
             return None
@@ -53,7 +53,7 @@ def _plain(spec: dict[str, Any]) -> Resources | None:
 
 
 def _resized(spec: dict[str, Any], statuses: Any) -> dict[str, Any]:
-    """The specification with what its containers hold now where that is more than they ask for."""
+    """Return the specification with what its containers hold now where that exceeds their requests."""
     if not statuses or not isinstance(statuses, list):
         return spec
     held = {}

@@ -1,6 +1,6 @@
-"""Topology levels of a cluster, from wide to narrow, and the path of each node through them.
+"""Topology levels of a cluster, from wide to narrow, and each node's path through them.
 
-Of what there is, the first one counts: the configuration, a Topology object of Kueue or KAI, Volcano's HyperNodes, well-known labels.
+The first existing source counts: the configuration, a Topology object of Kueue or KAI, Volcano's HyperNodes, well-known labels.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -11,7 +11,7 @@ from trainmaster_agent.capacity.config import LevelConfig
 from trainmaster_agent.capacity.hypernodes import HyperNodes
 
 Path = tuple[tuple[str, str], ...]
-"""Pairs of level and domain, from wide to narrow. A level of which a node knows nothing is left out."""
+"""Pairs of level and domain, from wide to narrow, without levels for which the node has no label."""
 
 _KNOWN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("region", ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")),
@@ -42,15 +42,15 @@ _KNOWN: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("nvidia.com/gpu.clique", "accelerator.topograph.run/domain", "topology.k8s.aws/ultraserver-id"),
     ),
 )
-"""Well-known labels by level, from wide to narrow; of the labels of a level the first one that any node carries."""
+"""Well-known labels by level, from wide to narrow; for each level the first label that any node carries is used."""
 
 _HOSTS = (HOST_LEVEL, "cloud.google.com/gce-topology-host", "oci.oraclecloud.com/host.id")
-"""Labels with a value for each node: never a level of a path."""
+"""Labels whose value is unique to a node: never a level of a path."""
 
 _SHORT = {label: level for level, labels in _KNOWN for label in labels}
 
 CANDIDATES = frozenset(_SHORT)
-"""The well-known labels. Which of them are there decides the levels."""
+"""All well-known labels. Those that nodes carry decide the levels."""
 
 
 class Level(NamedTuple):
@@ -59,11 +59,11 @@ class Level(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How the paths of a cluster's nodes are made."""
+    """The way to compute the topology paths of a cluster's nodes."""
 
     levels: tuple[Level, ...] = ()
     hyper_nodes: HyperNodes | None = None
-    """Where the paths come from in the place of labels."""
+    """Source of the paths in place of labels."""
 
     def path(self, node: str, labels: Mapping[str, str]) -> Path:
         if self.hyper_nodes is not None:
@@ -72,7 +72,7 @@ class Layout(NamedTuple):
 
     @property
     def labels(self) -> frozenset[str]:
-        """The node labels that paths are made of: to report them divides no group further."""
+        """Node labels that the paths use: to report them splits no group further."""
         return frozenset(level.label for level in self.levels)
 
 
@@ -82,9 +82,9 @@ def find_layout(
     hyper_nodes: HyperNodes | None,
     present: Collection[str],
 ) -> Layout:
-    """The layout of a cluster. ``topologies``: ``spec.levels`` of Topology objects; ``present``: labels that any node carries.
+    """Return a cluster's layout. ``topologies``: ``spec.levels`` of Topology objects; ``present``: labels that any node carries.
 
-    Of several Topology objects the first by name counts of which a level's label is on any node.
+    Of several Topology objects, the first by name with a label that any node carries counts.
     """
     levels = tuple(Level(one.level, one.label) for one in configured)
     if levels:
@@ -100,7 +100,7 @@ def find_layout(
 
 
 def levels_of(spec: dict[str, Any]) -> tuple[Level, ...]:
-    """The levels of a Topology object, without the host itself."""
+    """Return the levels of a Topology object, without the host itself."""
     levels: list[Level] = []
     for one in spec.get("levels") or ():
         label = one.get("nodeLabel") or ""
@@ -113,5 +113,5 @@ def levels_of(spec: dict[str, Any]) -> tuple[Level, ...]:
 
 
 def level_name(label: str) -> str:
-    """The fleet's short name for a node label: the usual one, or the label's last segment."""
+    """Return the fleet's short name for a node label: the usual one, or the label's last segment."""
     return _SHORT.get(label) or label.rpartition("/")[2].removeprefix("topology-")

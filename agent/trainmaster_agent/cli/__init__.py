@@ -1,4 +1,4 @@
-"""The agent's commands."""
+"""Commands of the agent."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""Simulated fleets: ``agent fleet`` writes one, ``agent run --simulated`` runs its agents."""
+"""Simulated fleets: ``agent fleet`` writes a fleet's document, ``agent run --simulated`` runs its agents."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from trainmaster.protocol.states import ClusterKind, Exit
 
 
 async def run_agents(path: Path, url: str, secret: str, state_dir: Path | None, stop: asyncio.Event) -> None:
-    """Run the agents of the fleet in a file until ``stop``; ``secret`` is for clusters that name no key.
+    """Run the agents of the fleet in the file ``path`` until ``stop``; ``secret`` is for clusters that name no key.
 
     Raises SupersededError when all agents were superseded, and RuntimeRefusedError.
     """
@@ -34,14 +34,16 @@ async def run_agents(path: Path, url: str, secret: str, state_dir: Path | None, 
 
 def fleet(
     clusters: Annotated[int, typer.Option(min=1, max=10_000, help="Number of clusters.")] = 3,
-    nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Nodes of each; the edge has a tenth.")] = 50,
-    seed: Annotated[int, typer.Option(help="Another seed gives another fleet.")] = 0,
-    mix: Annotated[str, typer.Option(help="Parts of the kinds of clusters.")] = "private=6,public=3,edge=1",
+    nodes: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Number of nodes of each cluster; edge clusters have a tenth.")
+    ] = 50,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same fleet.")] = 0,
+    mix: Annotated[str, typer.Option(help="Shares of the kinds of clusters.")] = "private=6,public=3,edge=1",
     openb: Annotated[
-        Path | None, typer.Option(help="Node list (sn,cpu_milli,memory_mib,gpu,model) to make one cluster of.")
+        Path | None, typer.Option(help="Node list (CSV: sn,cpu_milli,memory_mib,gpu,model) to make one cluster from.")
     ] = None,
     tenants: Annotated[
-        bool, typer.Option("--tenants", help="Write what `trainmaster apply -f` needs instead.")
+        bool, typer.Option("--tenants", help="Write the clusters and a queue for `trainmaster apply -f` instead.")
     ] = False,
 ) -> None:
     """Write the document of a simulated fleet to stdout."""

@@ -24,11 +24,11 @@ _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _USUAL_NAMESPACE = "trainmaster-agent"
 _RETRY_SECONDS = 5.0
 _STUCK_SECONDS = 60.0
-"""After so long without a turn of the event loop the process is not well."""
+"""Seconds without a turn of the event loop after which the process counts as unhealthy."""
 
 
 def read_cluster(path: Path) -> "KubernetesCluster":
-    """The agent's configuration; exits with the place of the first mistake."""
+    """Return the agent's configuration; exit with the path of the first mistake."""
     from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 
     try:
@@ -42,14 +42,14 @@ def read_cluster(path: Path) -> "KubernetesCluster":
 
 
 class Pulse:
-    """Whether the event loop turns: what the probes of the pod ask."""
+    """Heartbeat of the event loop, which the pod's probes check."""
 
     def __init__(self) -> None:
         self._beat_at = time.monotonic()
         self._lock = threading.Lock()
 
     async def beat(self) -> None:
-        """For ever."""
+        """Record a heartbeat every second, for ever."""
         while True:
             with self._lock:
                 self._beat_at = time.monotonic()
@@ -107,7 +107,7 @@ async def run_kubernetes_agent(
 
 
 async def _open(runtime: Any, stop: asyncio.Event) -> bool:
-    """Open the runtime, however often it takes; False when the process is stopped meanwhile."""
+    """Open the runtime, with as many tries as it takes; return False when the process is stopped meanwhile."""
     from trainmaster_agent.kube.errors import KubeError
     from trainmaster_agent.kube.lease import LeaseLostError
 
@@ -128,7 +128,10 @@ async def _open(runtime: Any, stop: asyncio.Event) -> bool:
                 await runtime.close()
                 if isinstance(error, LeaseLostError) or not isinstance(error, KubeError | TimeoutError):
                     raise
-                log.warning("the cluster cannot be read: %s", error or "it takes too long")
+                log.warning(
+                    "cannot read the state of the cluster, trying again: %s",
+                    error or "the API server did not answer in time",
+                )
                 await asyncio.wait((stopping,), timeout=_RETRY_SECONDS)
         return False
     finally:
@@ -136,7 +139,7 @@ async def _open(runtime: Any, stop: asyncio.Event) -> bool:
 
 
 def own_namespace(config: "KubernetesCluster") -> str:
-    """Return the namespace of this pod; outside a cluster, that of the Lease, or where the chart usually puts the agent."""
+    """Return this pod's namespace; outside a cluster, that of the Lease, or the one where the chart usually installs the agent."""
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         try:
             return _OWN_NAMESPACE.read_text().strip()

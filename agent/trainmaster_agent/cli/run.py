@@ -1,4 +1,4 @@
-"""``trainmaster agent``: runs the agent of a local, a simulated or a Kubernetes cluster."""
+"""``trainmaster agent``: runs the agent of a local, simulated or Kubernetes cluster."""
 
 import asyncio
 import os
@@ -28,15 +28,16 @@ def agent_run(
     url: Annotated[str, typer.Option(envvar="TRAINMASTER_URL", help="Address of the dispatcher's api.")],
     cluster: Annotated[Path | None, typer.Option(help="YAML file that declares the local cluster's nodes.")] = None,
     simulated: Annotated[
-        Path | None, typer.Option(help="YAML file that declares a fleet of simulated clusters, instead of --cluster.")
+        Path | None, typer.Option(help="YAML file that declares a fleet of simulated clusters; instead of --cluster.")
     ] = None,
     kubernetes: Annotated[
-        Path | None, typer.Option(help="YAML file of the agent of a Kubernetes cluster, instead of --cluster.")
+        Path | None,
+        typer.Option(help="YAML file with the configuration of a Kubernetes cluster's agent; instead of --cluster."),
     ] = None,
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="With --kubernetes: how to reach the cluster; inside it, not needed.")
+        Path | None, typer.Option(help="With --kubernetes, outside of the cluster: the kubeconfig to reach it with.")
     ] = None,
-    context: Annotated[str | None, typer.Option(help="With --kubeconfig: the context in it.")] = None,
+    context: Annotated[str | None, typer.Option(help="With --kubeconfig: the context to use.")] = None,
     state_dir: Annotated[
         Path | None, typer.Option(help="Folder of this agent's own records and the members' output.")
     ] = None,
@@ -45,7 +46,11 @@ def agent_run(
     ] = "",
     key_file: Annotated[Path | None, typer.Option(help="File with the agent's API key.")] = None,
     trust_submitters: Annotated[
-        bool, typer.Option("--trust-submitters", help="Run commands of an api that listens beyond this machine.")
+        bool,
+        typer.Option(
+            "--trust-submitters",
+            help="Accept an api on another machine: whoever may submit jobs there can run any command here.",
+        ),
     ] = False,
     members_as: Annotated[
         str | None, typer.Option(metavar="USER", help="With --cluster, as root: the user that members run as.")
@@ -136,7 +141,7 @@ def _run_on_kubernetes(
     try:
         _until_superseded(run)
     except LeaseLostError as error:
-        raise fail(f"another replica acts now: {error}", Exit.CONFLICT) from error
+        raise fail(f"another replica of this agent has taken over: {error}", Exit.CONFLICT) from error
     except (AccessError, PlacementUnavailableError, RecordsExposedError) as error:
         raise fail(str(error), Exit.USAGE) from error
 
@@ -180,7 +185,7 @@ def _renewals(*, measured: bool) -> Callable[[Any], None] | None:
 
 
 def _until_superseded(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Run an agent until it is stopped, or exit when another one has taken its place."""
+    """Run an agent until it is stopped; exit when another agent has taken its place."""
     from trainmaster_agent.runtime.port import RuntimeRefusedError
     from trainmaster_agent.sync import SupersededError
 

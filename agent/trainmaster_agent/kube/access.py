@@ -1,6 +1,6 @@
-"""How an API server is reached and who asks: from inside the cluster, or by a kubeconfig.
+"""Access to an API server: its address and credentials, from inside the cluster or by a kubeconfig.
 
-The files, tokens, exec plug-ins and their renewal are the Kubernetes client's own (``kubernetes.aio.config``).
+Files, tokens, exec plug-ins and their renewal are handled by the Kubernetes client (``kubernetes.aio.config``).
 """
 
 import ssl
@@ -13,12 +13,12 @@ from trainmaster_agent.kube.errors import KubeError
 
 
 class AccessError(KubeError):
-    """No way to an API server is configured; the message says what was looked for."""
+    """No way to an API server is configured; the message names what was tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiServerAccess:
-    """``configuration`` is kubernetes.aio's: its hook renews tokens before they end."""
+    """``configuration`` is kubernetes.aio's: its hook renews tokens before they expire."""
 
     configuration: Any
     tls: ssl.SSLContext | None
@@ -36,7 +36,7 @@ class ApiServerAccess:
         return self.configuration.proxy or None
 
     async def authorization(self) -> str | None:
-        """The value of the header, or None where a client certificate says who asks. Renews a token that is about to end."""
+        """Return the header's value, or None where a client certificate authenticates. Renews a token that is about to expire."""
         token: str | None = await self.configuration.get_api_key_with_prefix("BearerToken")
         if token is None and self.configuration.username:
             return str(self.configuration.get_basic_auth_token())
@@ -44,14 +44,14 @@ class ApiServerAccess:
 
 
 async def open_access(kubeconfig: Path | None = None, context: str | None = None) -> ApiServerAccess:
-    """By ``kubeconfig`` where one is named, else as the service account of this pod. Raises AccessError."""
+    """Read ``kubeconfig`` where it is given, else the service account of this pod. Raises AccessError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from kubernetes.aio import config
         from kubernetes.aio.client import Configuration
         from kubernetes.aio.client.rest import RESTClientObject
 
-    load: Any = config  # it has no types
+    load: Any = config  # kubernetes.aio has no types
     configuration = Configuration()
     try:
         if kubeconfig is not None:
@@ -62,6 +62,6 @@ async def open_access(kubeconfig: Path | None = None, context: str | None = None
             load.load_incluster_config(client_configuration=configuration)
     except (config.ConfigException, OSError, ValueError) as error:
         where = str(kubeconfig) if kubeconfig is not None else "the service account of this pod"
-        raise AccessError(f"no access to an API server by {where}: {error}") from error
+        raise AccessError(f"no access to a Kubernetes API server by {where}: {error}") from error
     tls = RESTClientObject(configuration).ssl_context if configuration.host.startswith("https") else None
     return ApiServerAccess(configuration, tls)

@@ -1,7 +1,7 @@
-"""`ApiServer`: requests to one API server in raw JSON, many at once but not too many.
+"""`ApiServer`: requests to one API server in raw JSON, with a bound on how many run at once.
 
-429 and Retry-After hold back every request of this client, as the server is busy for all of them. Nothing else is asked again
-here: whoever makes a change knows whether saying it twice does harm.
+429 and Retry-After hold back every request of this client, as the server is busy for all of them. No other failure is retried here:
+only the caller knows whether repeating a change does harm.
 """
 
 import asyncio
@@ -26,21 +26,21 @@ JSON_PATCH = "application/json-patch+json"
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
 _MOST_PATIENCE = 120.0
-"""Seconds that a request waits in all for a server that says it is too busy."""
+"""Total seconds that a request waits for a server that answers that it is too busy."""
 _LONGEST_RETRY_AFTER = 30.0
 _PAGE = 500
 _EXEC_SECONDS = 10.0
 _FINAL_FOR_EXEC = (401, 403)
-"""Answers to a command that asking again does not change."""
+"""Statuses of ``exec`` that a retry does not change."""
 _ERROR_CHANNEL = b"\x03"
 _TOO_MANY, _FIRST_ERROR, _FIRST_SERVER_ERROR = 429, 400, 500
 _NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 _FIRST_CLASS = f"/apis/{LEASES.version}/"
-"""Requests for Leases wait for no slot: behind those of a large gang the agent's own would run out."""
+"""Requests for Leases wait for no slot: behind those of a large gang the agent's own Lease would expire."""
 
 
 class ApiServer:
-    """``parallel`` is how many requests are under way at most; watches and log streams do not count."""
+    """``parallel`` is the most requests at once; watches and log streams do not count."""
 
     def __init__(self, access: ApiServerAccess, *, parallel: int = 32) -> None:
         self._access = access
@@ -48,7 +48,7 @@ class ApiServer:
         self._parallel = parallel
         self._session: aiohttp.ClientSession | None = None
         self._resume_at = 0.0
-        """On the loop's clock: not before that does a request go out."""
+        """Time on the loop's clock before which no request is sent."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -64,29 +64,29 @@ class ApiServer:
     # -- single objects
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> dict[str, Any]:
-        """Raises KubeError, of it NotFoundError where it is not there. So do all of these calls."""
+        """Return one object. Like all calls here, raises KubeError; NotFoundError where the object does not exist."""
         return await self.call("GET", resource.path(namespace, name))
 
     async def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The object as it is stored. Raises ConflictError where one of that name is there."""
+        """Create an object and return it as stored. Raises ConflictError where one of that name exists."""
         return await self.call("POST", resource.path(namespace), body=body)
 
     async def replace(
         self, resource: Resource, namespace: str | None, name: str, body: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Put a whole object; with a resource version in it, ConflictError where it is not the newest."""
+        """Replace a whole object; with a resource version in it, raises ConflictError where that is not the newest."""
         return await self.call("PUT", resource.path(namespace, name), body=body)
 
     async def patch(
         self, resource: Resource, namespace: str | None, name: str, body: Any, kind: str = MERGE_PATCH
     ) -> dict[str, Any]:
-        """Change part of an object; a merge patch unless told otherwise."""
+        """Change part of an object; by a merge patch unless ``kind`` says otherwise."""
         return await self.call("PATCH", resource.path(namespace, name), body=body, content_type=kind)
 
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str | None = None, grace: int | None = None
     ) -> None:
-        """Delete one object, with ``uid`` only that very one. Raises NotFoundError, and ConflictError for another uid."""
+        """Delete one object, with ``uid`` only if it has that uid. Raises NotFoundError, and ConflictError for another uid."""
         body: dict[str, Any] = {"propagationPolicy": "Background"}
         if grace is not None:
             body["gracePeriodSeconds"] = grace
@@ -104,7 +104,7 @@ class ApiServer:
     async def pages(
         self, resource: Resource, namespace: str | None = None, *, selector: str = "", page: int = _PAGE
     ) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
-        """All objects, page by page, each with the resource version to watch from. Raises GoneError when it took too long."""
+        """Yield all objects by pages, each with the resource version to watch from. Raises GoneError when listing took too long."""
         query = {"limit": str(page)}
         if selector:
             query["labelSelector"] = selector
@@ -125,7 +125,7 @@ class ApiServer:
         body: Any = None,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
-        """One request and its JSON answer. Raises KubeError."""
+        """Send one request and return its JSON answer. Raises KubeError."""
         data = None if body is None else orjson.dumps(body)
         urgent = path.startswith(_FIRST_CLASS)
         loop = asyncio.get_running_loop()
@@ -147,7 +147,7 @@ class ApiServer:
                 self._resume_at = max(self._resume_at, loop.time() + (retry_after or 1.0))
                 if self._resume_at > patience:
                     raise TooManyRequestsError(f"the API server is too busy: {_said(raw)}")
-                log.info("the API server asks for patience (%d)", answer.status)
+                log.info("the API server is busy (%d), requests are held back", answer.status)
                 continue
             if answer.status >= _FIRST_SERVER_ERROR:
                 raise UnavailableError(f"the API server answered {answer.status}: {_said(raw)}")
@@ -159,7 +159,7 @@ class ApiServer:
     async def stream(
         self, path: str, query: Mapping[str, str], *, silence: float
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """The body of an answer as it comes. Raises KubeError; UnavailableError when nothing comes for ``silence`` seconds."""
+        """Stream an answer's body. Raises KubeError; UnavailableError when nothing comes for ``silence`` seconds."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence)
         try:
             async with await self._send("GET", path, query, None, "application/json", timeout) as answer:
@@ -242,7 +242,7 @@ class ApiServer:
 
     def _make_session(self) -> aiohttp.ClientSession:
         tls = self._access.tls
-        # Streams hold connections for long, so requests bound themselves and the pool is not bounded.
+        # Streams hold connections for long, so the number of requests is bounded and the pool is not.
         connector = aiohttp.TCPConnector(limit=0, ssl=tls if tls is not None else True, keepalive_timeout=60)
         return aiohttp.ClientSession(connector=connector, read_bufsize=2**18, auto_decompress=True)
 

@@ -1,25 +1,25 @@
-"""What an API server, or the way to it, may say no with.
+"""Errors of an API server, or of the way to it.
 
 KubeError
-├── UnavailableError     no answer, or one that says to try again: nothing is known of what was asked
-├── TooManyRequestsError the server asked for patience longer than the client has
-└── RefusedError         the server's own word, final for this request
+├── UnavailableError     no answer, or one that says to try again: whether the change was made is unknown
+├── TooManyRequestsError the server was busy for longer than the client waits
+└── RefusedError         the server refused the request for good
     ├── NotFoundError      404
-    ├── ConflictError      409: it exists already, or somebody else has changed it
+    ├── ConflictError      409: the object exists already, or somebody else has changed it
     ├── GoneError          410: the resource version is too old
     ├── ForbiddenError     403: by RBAC, quota or admission
-    └── InvalidError       400, 422: the object is not what the API takes
+    └── InvalidError       400, 422: the object is not valid for the API
 """
 
 from typing import Any
 
 
 class KubeError(Exception):
-    """The root of all that a call to an API server may raise."""
+    """Root of all errors that a call to an API server may raise."""
 
 
 class UnavailableError(KubeError):
-    """No answer. Whether a change was made is not known; asking again is right."""
+    """No answer. Whether a change was made is unknown; the caller should retry."""
 
 
 class TooManyRequestsError(KubeError):
@@ -27,7 +27,7 @@ class TooManyRequestsError(KubeError):
 
 
 class RefusedError(KubeError):
-    """The API server's refusal; ``str`` is its own sentence."""
+    """The API server's refusal; ``str`` is the server's own sentence."""
 
     def __init__(self, status: int, message: str, reason: str = "", details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -37,20 +37,20 @@ class RefusedError(KubeError):
 
 
 class NotFoundError(RefusedError):
-    """Neither the object nor, perhaps, its namespace or kind is there."""
+    """The object, or its namespace or kind, does not exist."""
 
     @property
     def is_namespace_gone(self) -> bool:
-        """Whether it is the namespace that does not exist."""
+        """Return whether the missing object is the namespace."""
         return self.details.get("kind") == "namespaces"
 
 
 class ConflictError(RefusedError):
-    """It exists already (``reason`` AlreadyExists), or it has changed since it was read."""
+    """The object exists already (``reason`` AlreadyExists), or has changed since it was read."""
 
 
 class GoneError(RefusedError):
-    """The resource version asked for is no longer kept."""
+    """The requested resource version is no longer available."""
 
 
 class ForbiddenError(RefusedError):
@@ -58,12 +58,12 @@ class ForbiddenError(RefusedError):
 
     @property
     def is_permission(self) -> bool:
-        """Whether a role lacks it. An API server that has just started says so, too, until it has read the roles."""
+        """Return whether a permission is missing. An API server that has just started says so too until it has read the roles."""
         return " cannot " in str(self) and " resource " in str(self)
 
     @property
     def is_namespace_gone(self) -> bool:
-        """Whether the namespace is being deleted."""
+        """Return whether the namespace is being deleted."""
         return any(cause.get("reason") == "NamespaceTerminating" for cause in self.details.get("causes") or ())
 
     @property
@@ -72,7 +72,7 @@ class ForbiddenError(RefusedError):
 
 
 class InvalidError(RefusedError):
-    """The API does not take such an object."""
+    """The API rejects the object as invalid."""
 
 
 _BY_STATUS: dict[int, type[RefusedError]] = {
@@ -86,7 +86,7 @@ _BY_STATUS: dict[int, type[RefusedError]] = {
 
 
 def refused(status: int, body: dict[str, Any]) -> RefusedError:
-    """The error for an answer with a ``Status`` object."""
+    """Return the error for an answer with a ``Status`` object."""
     kind = _BY_STATUS.get(status, RefusedError)
     message = str(body.get("message") or body.get("reason") or f"the API server answered {status}")
     return kind(status, message, str(body.get("reason", "")), body.get("details") or {})

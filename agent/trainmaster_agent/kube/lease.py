@@ -1,10 +1,10 @@
-"""`LeaseKeeper`: which of several replicas acts, by a Lease of the API server.
+"""`LeaseKeeper`: leader election between replicas by a Lease of the API server.
 
-As client-go's leader election does it, with two differences. A replica that cannot reach the API server keeps its Lease as long as
-nobody else has taken it: nothing can happen in the cluster meanwhile, and nothing has to be built anew afterwards. And before it
-creates anything it reads the Lease again, for its own clock may have stood still.
+It works as client-go's leader election, with two differences. A replica that cannot reach the API server keeps its Lease until
+another replica takes it: meanwhile nothing can happen in the cluster, and afterwards no state has to be rebuilt. And before it
+creates anything it reads the Lease again, because its own clock may have stood still.
 
-``leaseTransitions`` rises with every acquisition: it is the *term* of the one that acts.
+``leaseTransitions`` rises with every acquisition: it is the *term* of the acting replica.
 https://kubernetes.io/docs/concepts/architecture/leases/
 """
 
@@ -25,17 +25,17 @@ from trainmaster_agent.kube.paths import LEASES
 log = logging.getLogger(__name__)
 
 _FRESH = 0.1
-"""Seconds for which a reading of the Lease holds: batches of several runs that follow one another closely share it."""
+"""Seconds for which a reading of the Lease is valid: batches of several runs in quick succession share it."""
 _MARGIN = 0.2
-"""Part of the duration at its end in which the holder does not rely on it."""
+"""Last part of the duration in which the holder no longer relies on it."""
 
 
 class LeaseLostError(KubeError):
-    """Another replica acts now; this one must not create or delete anything more."""
+    """Another replica acts now; this one must not create or delete anything any more."""
 
 
 class LeaseKeeper:
-    """One replica's view of the Lease. ``duration`` in seconds: after that long without renewal others take it.
+    """One replica's view of the Lease. After ``duration`` seconds without renewal another replica takes it.
 
     ``clock`` must go on while the machine is suspended.
     """
@@ -56,26 +56,26 @@ class LeaseKeeper:
         self._duration = duration
         self._clock = clock
         self._lease: dict[str, Any] = {}
-        """As it was read or written last."""
+        """The Lease as last read or written."""
         self._renewed_at = -1e9
         self._confirmed_at = -1e9
-        """When the last reading began that found it to be this replica's."""
+        """Start of the last reading that showed this replica as holder."""
         self._reading: asyncio.Task[None] | None = None
         self._next_reading: asyncio.Task[None] | None = None
         self.term = 0
         self._answered_at = clock()
 
     def is_valid(self) -> bool:
-        """Whether this replica may act without asking anybody."""
+        """Return whether this replica may act without reading the Lease again."""
         return self._clock() < self._renewed_at + self._duration * (1 - _MARGIN)
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the API server answered last."""
+        """Seconds since the API server last answered."""
         return self._clock() - self._answered_at
 
     async def acquire(self) -> None:
-        """Wait until the Lease is this replica's. While another one renews it, this waits; so it does while nobody answers."""
+        """Wait until this replica holds the Lease, also while another one renews it or the API server does not answer."""
         seen: tuple[str, str] | None = None
         seen_at = 0.0
         told = ""
@@ -84,7 +84,7 @@ class LeaseKeeper:
                 lease = await self._read()
             except KubeError as error:
                 if str(error) != told:
-                    log.warning("the lease cannot be read: %s", error)
+                    log.warning("cannot read the lease, trying again: %s", error)
                     told = str(error)
                 await asyncio.sleep(min(2.0, self._duration / 4))
                 continue
@@ -96,16 +96,16 @@ class LeaseKeeper:
                 seen, seen_at = sight, now
             left = seen_at + float(spec.get("leaseDurationSeconds") or self._duration) - now
             if (lease is None or not holder or left <= 0) and await self._take(lease):
-                log.info("this agent acts now, term %d", self.term)
+                log.info("this replica holds the lease and acts now, term %d", self.term)
                 return
             if holder and holder != told:
-                log.info("another replica acts: %s", holder)
+                log.info("waiting for the lease, which another replica holds: %s", holder)
                 told = holder
             pause = min(2.0, self._duration / 5) * random.uniform(0.8, 1.2)
             await asyncio.sleep(min(pause, left + 0.05) if left > 0 else pause)
 
     async def keep(self) -> None:
-        """Renew for ever. Raises LeaseLostError once another replica has the Lease."""
+        """Renew for ever. Raises LeaseLostError once another replica holds the Lease."""
         while True:
             await asyncio.sleep(self._duration / 4 * random.uniform(0.9, 1.1))
             try:
@@ -113,14 +113,14 @@ class LeaseKeeper:
             except (LeaseLostError, asyncio.CancelledError):
                 raise
             except KubeError as error:
-                log.warning("the lease was not renewed: %s", error)
+                log.warning("could not renew the lease, trying again: %s", error)
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
-                contain("lease", error)  # without a renewal nothing is created soon, and that ends with the next one
+                contain("lease", error)  # without a renewal creations stop soon, and resume with the next one
 
     async def confirm(self) -> None:
-        """See that the Lease is this replica's, by a reading that began after this call, or not long before it.
+        """Check that this replica holds the Lease, by a reading that began after this call or shortly before it.
 
-        Raises LeaseLostError if it is another's, and KubeError. Those who ask at the same time share one reading.
+        Raises LeaseLostError if another replica holds it, and KubeError. Concurrent callers share one reading.
         """
         if not self.is_valid():
             raise UnavailableError("the lease could not be renewed")
@@ -131,13 +131,13 @@ class LeaseKeeper:
         await asyncio.shield(self._next_reading)
 
     async def raise_term(self, least: int) -> None:
-        """Make the term at least so high; needed where the Lease was deleted and began anew. Raises KubeError."""
+        """Raise the term to at least ``least``; needed where the Lease was deleted and its count restarted. Raises KubeError."""
         if self.term < least:
             await self._write({**self._lease["spec"], "leaseTransitions": least})
             self.term = least
 
     async def release(self) -> None:
-        """Let another replica act at once."""
+        """Give up the Lease, so that another replica can act at once."""
         if self._lease.get("spec", {}).get("holderIdentity") != self._identity or not self.is_valid():
             return
         self._renewed_at = -1e9
@@ -146,13 +146,13 @@ class LeaseKeeper:
             try:
                 await self._write({**self._lease["spec"], **free})
             except ConflictError:
-                # A renewal that was under way when it was cut off has been stored.
+                # A renewal that was in flight when it was cancelled has been stored.
                 lease = await self._read()
                 self._check(lease)
                 self._lease = lease or {}
                 await self._write({**self._lease["spec"], **free})
         except KubeError as error:
-            log.warning("the lease was not given back: %s", error)
+            log.warning("could not release the lease, another replica takes it when it expires: %s", error)
 
     async def _read_after(self, earlier: "asyncio.Task[None] | None") -> None:
         if earlier is not None:
@@ -168,7 +168,7 @@ class LeaseKeeper:
         holder = ((lease or {}).get("spec") or {}).get("holderIdentity")
         if lease is None or holder != self._identity:
             self._renewed_at = -1e9
-            raise LeaseLostError(f"the lease {self._namespace}/{self._name} belongs to {holder or 'nobody'}")
+            raise LeaseLostError(f"the lease {self._namespace}/{self._name} is held by {holder or 'nobody'}")
 
     async def _read(self) -> dict[str, Any] | None:
         try:
@@ -180,7 +180,7 @@ class LeaseKeeper:
         return lease
 
     async def _take(self, lease: dict[str, Any] | None) -> bool:
-        """Whether it is this replica's now; not if another one was quicker."""
+        """Try to take the Lease; return whether this replica holds it now, False if another one was quicker."""
         term = int(((lease or {}).get("spec") or {}).get("leaseTransitions") or 0) + 1
         spec = {
             "holderIdentity": self._identity,
@@ -204,7 +204,7 @@ class LeaseKeeper:
         except ConflictError:
             return False
         except KubeError as error:
-            log.warning("the lease cannot be taken: %s", error)
+            log.warning("cannot take the lease, trying again: %s", error)
             return False
         self.term, self._renewed_at = term, began
         return True
@@ -214,14 +214,14 @@ class LeaseKeeper:
         try:
             await self._write(self._lease["spec"])
         except ConflictError:
-            # Somebody changed it; only if that is another replica's taking it is it lost.
+            # Somebody changed the Lease; it is lost only if another replica took it.
             lease = await self._read()
             self._check(lease)
             self._lease = lease or {}
             await self._write(self._lease["spec"])
         except NotFoundError as error:
             self._renewed_at = -1e9
-            raise LeaseLostError("somebody deleted the lease") from error
+            raise LeaseLostError("the lease was deleted") from error
         self._renewed_at = began
 
     async def _write(self, spec: dict[str, Any]) -> None:

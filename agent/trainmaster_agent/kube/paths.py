@@ -1,4 +1,4 @@
-"""Where objects are in an API server: URL paths by API version, resource and namespace. Pure."""
+"""Addresses of objects in an API server: URL paths by API version, resource and namespace. Pure."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ class Resource(NamedTuple):
     kind: str = ""
 
     def path(self, namespace: str | None = None, name: str | None = None, sub: str | None = None) -> str:
-        """The path of one object, or, without ``name``, of all of them."""
+        """Return the path of one object, or, without ``name``, of all objects."""
         parts = ["/apis/" if "/" in self.version else "/api/", self.version]
         if namespace is not None:
             parts += ["/namespaces/", namespace]
@@ -35,7 +35,7 @@ NODE_RESOURCE_TOPOLOGIES = Resource("topology.node.k8s.io/v1alpha2", "noderesour
 
 
 def key_of(obj: dict[str, object]) -> str:
-    """``namespace/name`` of an object, or its name where it has no namespace."""
+    """Return ``namespace/name`` of an object, or its name where it has no namespace."""
     metadata: dict[str, str] = obj["metadata"]  # type: ignore[assignment]
     namespace = metadata.get("namespace")
     return f"{namespace}/{metadata['name']}" if namespace else metadata["name"]

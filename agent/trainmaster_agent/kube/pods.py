@@ -1,4 +1,4 @@
-"""`PodSight`: what a pod's object says of the member that it is. Pure.
+"""`PodSight`: a member's state as its pod object reports it. Pure.
 
 Reasons and conditions: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/ and, for disruptions,
 https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
@@ -14,17 +14,17 @@ LABEL_ROLE = "trainmaster.dev/role"
 LABEL_INDEX = "trainmaster.dev/index"
 LABEL_ROUND = "trainmaster.dev/round"
 LABEL_HOLDER = "trainmaster.dev/holder"
-"""The records in which the run of an object is."""
+"""Annotation with the identity of the records that hold the object's run."""
 
 _FIRST_SIGNAL, _LAST_SIGNAL = 129, 192
 
 UNSEEN_ENDS = frozenset(("Unknown", "ContainerStatusUnknown"))
-"""Reasons of containers whose end nobody saw: containerd's after a crash of the node or of itself (with exit code 255), and the
+"""Reasons of containers whose end nobody observed: containerd's after a crash of the node or of itself (with exit code 255), and the
 kubelet's for a container that it does not find (with 137)."""
 START_FAILURES = frozenset(("StartError", "ContainerCannotRun"))
 """Reasons of containers whose command the runtime could not execute; the message is the runtime's."""
 _NO_EXIT_CODE = UNSEEN_ENDS | START_FAILURES
-"""Here the exit code is made up: no process ended with it."""
+"""Reasons with an invented exit code: no process ended with it."""
 
 Stage = Literal["gated", "waiting", "bound", "running", "succeeded", "failed"]
 
@@ -47,29 +47,29 @@ class PodSight:
     stage: Stage
     gates: tuple[str, ...] = ()
     round: int = 0
-    """Which set of members it belongs to, where a gang was started again as a whole."""
+    """Round of members it belongs to; rises when a gang is restarted as a whole."""
     node: str = ""
     deleting: bool = False
     grace: int | None = None
-    """Seconds of the deletion that is under way."""
+    """Grace in seconds of the deletion in progress."""
     created_at: float = 0.0
     started_at: float | None = None
-    """When its last container started, in seconds of the epoch."""
+    """Start of its last container, in seconds of the epoch."""
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""
-    """Of the end or of what holds it up, such as OOMKilled, Evicted, ImagePullBackOff or Unschedulable."""
+    """Reason of the end or of the delay, such as OOMKilled, Evicted, ImagePullBackOff or Unschedulable."""
     message: str = ""
     disrupted: str = ""
     """The reason of its DisruptionTarget condition, such as PreemptionByScheduler; empty without one."""
     holder: str = ""
-    """The records in which its run is; empty for pods of older releases."""
+    """Identity of the records that hold its run; empty for pods of older releases."""
     container: str = "main"
-    """Whose end or trouble is told; also the first container, whose output is the member's."""
+    """Container whose end or trouble is reported; also the first container, whose output is the member's."""
 
     @property
     def is_over(self) -> bool:
-        """Whether its processes have ended for certain."""
+        """Return whether its processes have certainly ended."""
         return self.stage in ("succeeded", "failed")
 
     @property
@@ -82,7 +82,7 @@ class PodSight:
 
 
 def see(pod: Mapping[str, Any]) -> PodSight | None:
-    """What a pod says, or None when it is no member of a run."""
+    """Read a pod; None when it is not a member of a run."""
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     run, role, index = labels.get(LABEL_RUN), labels.get(LABEL_ROLE), labels.get(LABEL_INDEX, "")
@@ -168,7 +168,7 @@ def _failed(container: Mapping[str, Any]) -> bool:
 
 
 def _end(ended: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Exit code and signal, of which at most one is known. A shell's 128 + n stands for signal n, as container runtimes have it."""
+    """Return exit code and signal, of which at most one is known. A shell's 128 + n means signal n, as with container runtimes."""
     if ended.get("reason") in _NO_EXIT_CODE:
         return None, None
     code = int(ended.get("exitCode") or 0)
@@ -186,7 +186,7 @@ def _started_at(containers: list[Mapping[str, Any]], stage: Stage) -> float | No
     for one in containers:
         state = one.get("state") or {}
         at = moment((state.get("running") or state.get("terminated") or {}).get("startedAt"))
-        if at:  # a container that could not be started says 1970
+        if at:  # a container that could not be started reports 1970
             times.append(at)
     return max(times, default=None)
 
@@ -196,10 +196,10 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None
 
 
 def moment(text: str | None) -> float | None:
-    """Seconds of the epoch of a Kubernetes time."""
+    """Return a Kubernetes time in seconds of the epoch."""
     return None if not text else datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def _version(text: str) -> int:
-    """Resource versions of one resource rise (KEP-5504); what is no number is never newer."""
+    """Return a resource version as a number: versions of one resource rise (KEP-5504). A text that is no number is never newer."""
     return int(text) if text.isdigit() else 0

@@ -1,8 +1,8 @@
-"""`Watch`: keeps somebody's copy of a list of objects true, for as long as it runs.
+"""`KubeWatch`: keeps a copy of a list of objects up to date while it runs.
 
-List page by page, then watch from the version of that list. A watch that ends is taken up again where it was (bookmarks keep that
-place young); 410 means that the place is lost, and everything is listed anew; so it is now and then anyway, for a change that was
-missed would otherwise be missed for ever. Protocol: https://kubernetes.io/docs/reference/using-api/api-concepts/
+It lists page by page, then watches from the version of that list. A watch that ends is resumed where it was (bookmarks keep that
+version recent); 410 means that the version is too old, and everything is listed again; that also happens now and then, so that a
+missed change is not missed for ever. Protocol: https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
 import asyncio
@@ -31,30 +31,30 @@ log = logging.getLogger(__name__)
 
 _FIRST_BACK_OFF, _MOST_BACK_OFF = 0.2, 5.0
 _SILENCE = 150.0
-"""Seconds without a word, after which a watch is given up: bookmarks come about once a minute."""
+"""Seconds of silence after which a watch is closed: bookmarks come about once a minute."""
 _SHORTEST_WATCH, _LONGEST_WATCH = 240, 480
 _FIRST_WHEN_REFUSED, _SLEEP_WHEN_REFUSED = 2.0, 15.0
-"""An API server that has just started refuses for a moment what it allows."""
+"""Pause after the first and after later refusals: an API server that has just started briefly refuses what it allows."""
 
 
 class Sink(Protocol):
-    """Whoever keeps the copy. Objects are the API's own JSON and may be changed or kept."""
+    """Owner of the copy. Objects are the API's own JSON and may be changed or kept."""
 
     def put(self, obj: dict[str, Any]) -> None:
-        """It is there and looks like this; perhaps as before."""
+        """Take an object that was added or changed, or is perhaps as before."""
         ...
 
     def drop(self, obj: dict[str, Any]) -> None:
-        """It is gone; this is how it looked last."""
+        """Remove an object that was deleted; ``obj`` is its last state."""
         ...
 
     def listed(self, keys: set[str]) -> None:
-        """All that there is, as ``namespace/name``, has been put: whatever else is in the copy is gone."""
+        """Remove every object that is not in ``keys`` (``namespace/name``), after a listing has been put."""
         ...
 
 
 class KubeWatch:
-    """One resource, in one namespace or everywhere. ``listed`` is set once the copy is whole for the first time."""
+    """Watches one resource, in one namespace or everywhere. ``listed`` is set once the copy is complete for the first time."""
 
     def __init__(
         self,
@@ -75,21 +75,21 @@ class KubeWatch:
         self._selector = selector
         self._resync = resync
         self.is_needed = is_needed
-        """Whether its owner cannot do without it; what is not there, or may not be read, is asked for again now and then."""
+        """Whether the owner needs it; a resource that is not served, or may not be read, is retried now and then."""
         self._clock = clock
         self._version = ""
-        """Where to go on; empty: list."""
+        """Resource version to resume from; empty: list."""
         self._list_at = 0.0
         self.listed = asyncio.Event()
         self.heard_at = clock()
-        """When the API server was last heard about it, on the clock given."""
+        """Time of the API server's last answer for it, on the given clock."""
         self.lists = 0
-        """How often everything was listed."""
+        """Number of full listings."""
         self.refused = ""
-        """The server's words while it does not let this be watched."""
+        """The server's refusal while it does not allow this watch."""
 
     async def run(self) -> None:
-        """For ever. What goes wrong is waited out."""
+        """Watch for ever; wait out failures."""
         pause = _FIRST_BACK_OFF
         while True:
             wait = 0.0
@@ -99,7 +99,7 @@ class KubeWatch:
                 await self._follow()
                 pause = _FIRST_BACK_OFF
             except GoneError as error:
-                log.info("all %s are listed anew: %s", self._resource.plural, error)
+                log.info("listing all %s again: %s", self._resource.plural, error)
                 self._version = ""
                 wait = pause
             except (ForbiddenError, NotFoundError) as error:
@@ -143,7 +143,7 @@ class KubeWatch:
         self.listed.set()
 
     async def _follow(self) -> None:
-        """Take events until the server ends the watch. Raises KubeError."""
+        """Handle events until the server ends the watch. Raises KubeError."""
         left = max(1.0, min(random.uniform(_SHORTEST_WATCH, _LONGEST_WATCH), self._list_at - self._clock()))
         query = {
             "watch": "1",
@@ -173,7 +173,7 @@ class KubeWatch:
             self._hand_over(self._sink.drop, obj)
 
     def _hand_over(self, take: Callable[[dict[str, Any]], None], obj: dict[str, Any]) -> None:
-        """Give one object to the sink; an odd one must not keep the others from it."""
+        """Give one object to the sink; contain the error of an object that it cannot take."""
         try:
             take(obj)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it

@@ -1,1 +1,1 @@
-"""How each in-cluster scheduler is asked for a gang: one module a scheduler behind one small port. Pure, but for detection."""
+"""In-cluster schedulers: one module per scheduler behind one small port that asks it for a gang. Pure, but for detection."""

@@ -1,4 +1,4 @@
-"""What holds for most in-cluster schedulers; each placement says where it differs. Pure."""
+"""Defaults that hold for most in-cluster schedulers; each placement overrides what differs. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,8 +8,8 @@ from trainmaster_agent.placement.manifests import run_of_label
 from trainmaster_agent.placement.port import Gang, KubeObject
 
 
-class Usual:
-    """A real gang scheduler that is asked by labels of ours, and takes members back into their gang."""
+class PlacementDefaults:
+    """A real gang scheduler that recognises gangs by our labels and lets recreated members rejoin."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
-"""Which in-cluster scheduler gangs are handed to: what the cluster's owner says, else what the cluster has. Pure but for detection.
+"""Choice of the in-cluster scheduler for gangs: the configured one, else the one that is found. Pure but for detection.
 
-Found by themselves are Volcano, KAI and the native API, in this order. The CRD of coscheduling does not tell which profile has the
-plugin on, YuniKorn has no API in the cluster, and Kueue needs its LocalQueues named: these three are used when configured.
+Volcano, KAI and the native API are found automatically, in this order. The CRD of coscheduling does not say which profile has the
+plugin on, YuniKorn has no API in the cluster, and Kueue needs its LocalQueues named: these three have to be configured.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,27 +30,27 @@ Scheduler = Literal["auto", "native", "volcano", "kai", "yunikorn", "coschedulin
 
 
 class PlacementUnavailableError(ValueError):
-    """The configuration asks for a scheduler, or for something of it, that the cluster does not have."""
+    """The configuration asks for a scheduler, or a feature of it, that the cluster does not have."""
 
 
 class PlacementConfig(Strict):
-    """How gangs are placed in this cluster. What is left out is found out or has the scheduler's own default."""
+    """Settings of gang placement in this cluster. A setting left out is detected, or has the scheduler's own default."""
 
     scheduler: Scheduler = "auto"
     scheduler_name: KubeName = ""
-    """``schedulerName`` of the pods, where it is not the one that this scheduler has by default."""
+    """``schedulerName`` of the pods, where it is not the scheduler's default name."""
     queues: dict[QueuePath, QueueName] = Field(default_factory=dict)
-    """The scheduler's queue by Trainmaster's queue path, for that queue and all below it; the longest path counts."""
+    """The scheduler's queue by Trainmaster's queue path, for that queue and all below it; the longest matching path counts."""
     default_queue: QueueName | None = None
-    """For other paths. None: Volcano's ``default``, KAI's ``default-queue``, YuniKorn's own rules; Kueue has none."""
+    """Queue for other paths. None: Volcano's ``default``, KAI's ``default-queue``, YuniKorn's own rules; Kueue has none."""
     priority_class: KubeName = "trainmaster"
-    """Of all pods of all runs, so that none of ours takes the place of another. It has to exist."""
+    """PriorityClass of all pods of all runs, so that none of them preempts another one. It has to exist."""
     preemptible: bool = False
-    """Volcano, KAI, YuniKorn: whether other work may take our members' places there."""
+    """Volcano, KAI, YuniKorn: whether other workloads may preempt our members."""
     topology: KubeName = ""
-    """KAI, Kueue: the Topology to use. Empty: all that there are."""
+    """KAI, Kueue: the Topology to use. Empty: every existing one."""
     tiers: dict[LabelKey, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
-    """Volcano: the tier of HyperNodes by the node label of a level, beside those that HyperNodes tell themselves."""
+    """Volcano: the tier of HyperNodes by the node label of a level, in addition to those that HyperNodes name."""
     numa: bool = False
     """Volcano, KAI, coscheduling: whether the scheduler's NUMA plugin is on."""
 
@@ -59,10 +59,10 @@ class PlacementConfig(Strict):
 
 
 def choose(config: PlacementConfig, found: ServedApis) -> PlacementPort:
-    """Raises PlacementUnavailableError when what is asked for is not there."""
+    """Choose the placement. Raises PlacementUnavailableError when the cluster lacks what the configuration asks for."""
     name = _automatic(found) if config.scheduler == "auto" else config.scheduler
     if config.numa and name not in ("volcano", "kai", "coscheduling"):
-        raise PlacementUnavailableError(f"placement.numa is true, and {name} does not look at NUMA zones")
+        raise PlacementUnavailableError(f"placement.numa is true, and {name} does not know NUMA zones")
     match name:
         case "volcano":
             return _volcano(config, found)
@@ -113,7 +113,7 @@ def _kai(config: PlacementConfig, found: ServedApis) -> PlacementPort:
         queues=config.rules("default-queue"),
         scheduler_name=config.scheduler_name or "kai-scheduler",
         priority_class=config.priority_class,
-        # Of topologies with the same level the first by name is used for it.
+        # Of topologies with the same level, the first by name is used.
         topologies={level: name for name in sorted(topologies, reverse=True) for level in topologies[name]},
         numa=config.numa,
         preemptible=config.preemptible,
@@ -137,7 +137,7 @@ def _kueue(config: PlacementConfig, found: ServedApis) -> PlacementPort:
         raise _not_served("kueue", "workloads of kueue.x-k8s.io in v1beta2 or v1beta1")
     if not config.queues and config.default_queue is None:
         raise PlacementUnavailableError(
-            "placement.scheduler is kueue, and no LocalQueue is named in queues or defaultQueue"
+            "placement.scheduler is kueue, and neither queues nor defaultQueue names a LocalQueue"
         )
     levels = _topologies(config, found.kueue_topologies, "Kueue").values()
     return Kueue(found.kueue, config.rules(""), config.scheduler_name, _distinct(levels))
@@ -146,7 +146,7 @@ def _kueue(config: PlacementConfig, found: ServedApis) -> PlacementPort:
 def _topologies(
     config: PlacementConfig, found: Mapping[str, tuple[str, ...]], owner: str
 ) -> Mapping[str, tuple[str, ...]]:
-    """Levels of the topologies that may be used, by name."""
+    """Return the levels of the topologies that may be used, by name."""
     if not config.topology:
         return found
     if config.topology not in found:

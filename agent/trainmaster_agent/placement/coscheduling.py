@@ -1,16 +1,17 @@
-"""The Coscheduling plugin of kubernetes-sigs/scheduler-plugins: one PodGroup for a run, with one number. Pure.
+"""The Coscheduling plugin of kubernetes-sigs/scheduler-plugins: one PodGroup per run, with one minimum. Pure.
 
-Pods wait for one another in the Permit phase, with their places held, so that a gang may keep others out until its time is over. The
-PodGroup's status counts pods after the fact and never says why they wait: only they do.
+Pods wait for one another in the Permit phase, with their nodes reserved, so a gang may keep others out until its time-out. The
+PodGroup's status counts pods after the fact and never says why they wait: only the pods do.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainmaster.cluster_model.capabilities import Capability
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
-from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.base import PlacementDefaults
 from trainmaster_agent.placement.conditions import why_pods_wait
 from trainmaster_agent.placement.manifests import label, metadata, quantities
 from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject
@@ -18,23 +19,25 @@ from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, la
 
 POD_GROUPS = Resource("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup")
 _LONGEST_HOLD = 120
-"""Seconds that members hold places while others have none: long enough for thousands of pods, and others wait meanwhile."""
+"""Seconds that members keep nodes reserved while others have none: long enough for thousands of pods; other gangs wait meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
-class Coscheduling(Usual):
+class Coscheduling(PlacementDefaults):
     scheduler_name: str = "scheduler-plugins-scheduler"
-    """The profile that has the plugin on."""
+    """The scheduler profile with the plugin enabled."""
     numa: bool = False
-    """Whether the profile has NodeResourceTopologyMatch on, too."""
+    """Whether the profile has NodeResourceTopologyMatch enabled, too."""
 
     @property
     def name(self) -> str:
         return "coscheduling"
 
     @property
-    def capabilities(self) -> frozenset[str]:
-        return frozenset(("gang", "gangStrict", "resize", *(("numa",) if self.numa else ())))
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset(
+            (Capability.GANG, Capability.GANG_STRICT, Capability.RESIZE, *((Capability.NUMA,) if self.numa else ()))
+        )
 
     @property
     def created(self) -> tuple[Resource, ...]:

@@ -1,4 +1,4 @@
-"""What an API server tells of the gang schedulers in its cluster. That they run, and with which plugins, it does not tell."""
+"""Detection of gang schedulers by their APIs. It cannot see whether they run, or with which plugins."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,14 +24,14 @@ _PROBE = "trainmaster-probe"
 
 @dataclass(frozen=True, slots=True)
 class ServedApis:
-    """APIs that are served, and what is declared in them."""
+    """The served APIs, and the objects that configure them."""
 
     native: NativeVersion | None = None
     native_topology: bool = False
     """Whether a native PodGroup keeps its topology constraint; False unless probed."""
     volcano: bool = False
     tiers: Mapping[str, int] = field(default_factory=dict)
-    """Of Volcano's HyperNodes, by the node label that they stand for, as far as they say."""
+    """Tiers of Volcano's HyperNodes by the node label that they stand for, where known."""
     kai: bool = False
     kai_topologies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Node labels, wide to narrow, by the Topology's name."""
@@ -51,26 +51,26 @@ class _Discovery:
         return cls(api, frozenset(one["groupVersion"] for group in groups for one in group["versions"]))
 
     async def serves(self, resource: Resource) -> bool:
-        """By the names in a version: ``scheduling.k8s.io/v1beta1`` once was the version of PriorityClass."""
+        """Return whether the resource is served, by name: ``scheduling.k8s.io/v1beta1`` once was the version of PriorityClass."""
         if resource.version not in self._versions:
             return False
         answer = await self._api.call("GET", f"/apis/{resource.version}")
         return any(one["name"] == resource.plural for one in answer.get("resources") or ())
 
     async def items(self, resource: Resource) -> Sequence[Mapping[str, Any]]:
-        """What there is of a resource; nothing where it is not served or may not be read."""
+        """Return all objects of a resource; nothing where it is not served or may not be read."""
         if not await self.serves(resource):
             return ()
         try:
             found: Sequence[Mapping[str, Any]] = (await self._api.call("GET", resource.path())).get("items") or ()
         except RefusedError as error:
-            log.warning("%s of %s cannot be read: %s", resource.plural, resource.version, error)
+            log.warning("%s of %s cannot be read, they are ignored: %s", resource.plural, resource.version, error)
             return ()
         return found
 
 
 async def detect(api: ApiServer, namespace: str | None = None) -> ServedApis:
-    """Ask by discovery. In ``namespace`` the native API is probed for topology, without a trace. Raises KubeError."""
+    """Detect schedulers by API discovery; probe the native API for topology in ``namespace`` by a dry run. Raises KubeError."""
     there = await _Discovery.of(api)
     native = None
     for version in _NATIVE_VERSIONS:
@@ -96,9 +96,9 @@ async def detect(api: ApiServer, namespace: str | None = None) -> ServedApis:
 
 
 async def probe_native(api: ApiServer, namespace: str, version: NativeVersion = "v1alpha2") -> bool:
-    """Whether the API keeps a PodGroup's topology constraint: with its gate off it drops it and says nothing.
+    """Return whether the API keeps a PodGroup's topology constraint: with its feature gate off, it drops it silently.
 
-    Nothing is stored. Whether the scheduler's own gate is on, too, no API tells. Raises KubeError.
+    Nothing is stored. No API says whether the scheduler's own gate is on, too. Raises KubeError.
     """
     resource = pod_groups(version)
     body = {
@@ -112,9 +112,9 @@ async def probe_native(api: ApiServer, namespace: str, version: NativeVersion = 
 
 
 def tiers_of(hyper_nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Tiers by node label: of HyperNodes whose ``tierName`` is a label, or whose members are the nodes with one label.
+    """Return tiers by node label, of HyperNodes whose ``tierName`` is a label, or whose members are the nodes with one label.
 
-    A label that stands for several tiers means the lowest.
+    For a label with several tiers, the lowest counts.
     """
     tiers: dict[str, int] = {}
     for one in hyper_nodes:

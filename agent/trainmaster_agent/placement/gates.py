@@ -1,7 +1,7 @@
-"""The emulated gang, for schedulers that know none: pods are held by a scheduling gate of ours. Pure.
+"""Emulated gangs, for schedulers without gangs: our scheduling gate holds the pods back. Pure.
 
-The agent opens the gates of all members once its own books say that the gang fits, and with them writes where: the domain of a
-required level as a node selector, which Kubernetes lets be narrowed while a pod is gated. That is not all or nothing: another pod may
+The agent opens the gates of all members once its own ledger shows room for the gang. With the gates it writes the domain of a
+required level as a node selector, which Kubernetes lets be narrowed while a pod is gated. This is not all or nothing: another pod may
 come first.
 Scheduling gates: https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/
 """
@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainmaster.cluster_model.capabilities import Capability
 from trainmaster_agent.kube.pods import PodSight
-from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.base import PlacementDefaults
 from trainmaster_agent.placement.conditions import why_pods_wait
 from trainmaster_agent.placement.port import Gang, GangRole, GangState
 from trainmaster_agent.placement.requirements import lacks_numa, needs_group
@@ -20,9 +21,9 @@ GATE = "trainmaster.dev/gang"
 
 
 def opening_patch(pod_gates: Sequence[Mapping[str, Any]], selector: Mapping[str, str]) -> dict[str, Any]:
-    """The merge patch that takes our gate off a pod with these ``spec.schedulingGates`` and adds to its node selector.
+    """Return the merge patch that removes our gate from a pod's ``spec.schedulingGates`` and adds to its node selector.
 
-    Others' gates stay. Should one of them be taken off meanwhile, this patch would put it back: the API refuses that (422), and the
+    Gates of others stay. If one of them is removed meanwhile, this patch would add it again: the API refuses that (422), and the
     pod has to be read anew.
     """
     spec: dict[str, Any] = {"schedulingGates": [dict(gate) for gate in pod_gates if gate.get("name") != GATE] or None}
@@ -32,17 +33,17 @@ def opening_patch(pod_gates: Sequence[Mapping[str, Any]], selector: Mapping[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Gates(Usual):
+class Gates(PlacementDefaults):
     scheduler_name: str = ""
-    """Empty: the cluster's default scheduler."""
+    """Name of the scheduler; empty: the cluster's default one."""
 
     @property
     def name(self) -> str:
         return "gates"
 
     @property
-    def capabilities(self) -> frozenset[str]:
-        return frozenset(("gang", "resize", "topology"))
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset((Capability.GANG, Capability.RESIZE, Capability.TOPOLOGY))
 
     @property
     def emulated(self) -> bool:

@@ -1,6 +1,6 @@
-"""KAI-Scheduler: one PodGroup for a run, roles as its subgroups. Pure.
+"""KAI-Scheduler: one PodGroup per run, roles as its subgroups. Pure.
 
-KAI's own pod grouper is told to keep away, which it understands from 0.15 on; before, it would group by the pods' owner. Names and
+An annotation keeps KAI's own pod grouper away, from KAI 0.15 on; earlier releases group by the pods' owner. Names and
 meanings: https://github.com/kai-scheduler/KAI-Scheduler, ``docs/batch/README.md`` ("External PodGroups") and
 ``pkg/apis/scheduling/v2alpha2``.
 """
@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainmaster.cluster_model.capabilities import Capability
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
-from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.base import PlacementDefaults
 from trainmaster_agent.placement.conditions import conditions, why_pods_wait, words_of
 from trainmaster_agent.placement.manifests import annotate, label, metadata
 from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject
@@ -21,30 +22,30 @@ from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, st
 POD_GROUPS = Resource("scheduling.run.ai/v2alpha2", "podgroups", "PodGroup")
 _EVICTED_AT, _STARTED_AT = "kai.scheduler/last-eviction-timestamp", "kai.scheduler/last-start-timestamp"
 _NEVER_STALE = "-1s"
-"""KAI would evict what is left of a gang that lost a member; what a member's failure means is Trainmaster's to say."""
+"""KAI would evict the rest of a gang that lost a member; Trainmaster decides what a member's failure means."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kai(Usual):
+class Kai(PlacementDefaults):
     queues: QueueRules = field(default_factory=lambda: QueueRules(default="default-queue"))
-    """KAI's queues here are leaves of its tree."""
+    """KAI's queues by Trainmaster's; they are leaves of KAI's tree."""
     scheduler_name: str = "kai-scheduler"
     priority_class: str = ""
     topologies: Mapping[str, str] = field(default_factory=dict)
     """The KAI Topology to name for a topology level, by its node label."""
     numa: bool = False
-    """Whether the plugin numa is on in the scheduling shard."""
+    """Whether the plugin numa is enabled in the scheduling shard."""
     preemptible: bool = False
-    """Whether other work may take our members' places. What is not preemptible stays within its queue's quota."""
+    """Whether other workloads may preempt our members. Non-preemptible pods stay within their queue's quota."""
 
     @property
     def name(self) -> str:
         return "kai"
 
     @property
-    def capabilities(self) -> frozenset[str]:
-        extra = (*(("topology",) if self.topologies else ()), *(("numa",) if self.numa else ()))
-        return frozenset(("gang", "gangStrict", "resize", *extra))
+    def capabilities(self) -> frozenset[Capability]:
+        extra = (*((Capability.TOPOLOGY,) if self.topologies else ()), *((Capability.NUMA,) if self.numa else ()))
+        return frozenset((Capability.GANG, Capability.GANG_STRICT, Capability.RESIZE, *extra))
 
     @property
     def watched(self) -> tuple[Resource, ...]:
@@ -70,7 +71,7 @@ class Kai(Usual):
         if topology:
             spec["topologyConstraint"] = topology
         if _has_subgroups(gang):
-            # With subgroups KAI looks at their numbers alone, so together they make up the gang's.
+            # With subgroups KAI checks only their minimums, so these add up to the gang's.
             spec["subGroups"] = [{"name": role.name, "minMember": count} for role, count in gang.quorum() if role.size]
         body = {
             "apiVersion": POD_GROUPS.version,
@@ -81,7 +82,7 @@ class Kai(Usual):
         return (KubeObject(POD_GROUPS, body),)
 
     def _topology(self, gang: Gang) -> dict[str, str]:
-        """A PodGroup has one Topology, so a wish within another one than the required level's is not passed on."""
+        """Return the topology annotations. A PodGroup has one Topology, so a preference within another one is not passed on."""
         found: dict[str, str] = {}
         if gang.required is not None:
             found = {"topology": self.topologies[gang.required], "requiredTopologyLevel": gang.required}
@@ -110,13 +111,13 @@ def _has_subgroups(gang: Gang) -> bool:
 
 
 def _why(pod_group: Mapping[str, Any]) -> str:
-    """KAI takes the condition away when nothing waits any more, so one that is there holds."""
+    """Return why the gang waits. KAI removes the condition when nothing waits any more, so an existing one holds."""
     found = next((one for one in conditions(pod_group, "schedulingConditions") if one.get("status") == "True"), None)
     return "" if found is None else words_of(found)
 
 
 def _eviction(pod_group: Mapping[str, Any], pods: Sequence[PodSight]) -> str:
-    """KAI notes that it evicted, not whom: that was the whole gang once none of its pods stays."""
+    """Return why KAI evicted the gang. KAI notes an eviction, not whom: it was the whole gang once none of its pods stays."""
     notes = pod_group["metadata"].get("annotations") or {}
     at = notes.get(_EVICTED_AT, "")
     if not at or at < notes.get(_STARTED_AT, "") or any(not pod.deleting and not pod.is_over for pod in pods):

@@ -1,6 +1,6 @@
-"""Kueue: the pods of a run are a plain pod group, admitted as one in front of whichever scheduler places them. Pure.
+"""Kueue: a run's pods are a plain pod group, admitted as one before any scheduler places them. Pure.
 
-Kueue makes the group's Workload itself, named like the group, and counts its pods: all of them, no more and no fewer. So such runs
+Kueue creates the group's Workload itself, named like the group, and counts its pods: all of them, no more and no fewer. So such runs
 have one size. Names and meanings: https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/
 """
 
@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainmaster.cluster_model.capabilities import Capability
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
-from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.base import PlacementDefaults
 from trainmaster_agent.placement.conditions import condition, why_pods_wait, words_of
 from trainmaster_agent.placement.manifests import annotate, label
 from trainmaster_agent.placement.port import Gang, GangRole, GangState
@@ -20,9 +21,9 @@ from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, st
 KueueVersion = Literal["v1beta1", "v1beta2"]
 _PREFIX = "kueue.x-k8s.io/"
 _MOST_ROLES = 8
-"""Of a pod group before Kueue 0.18; later releases take more."""
+"""The most pod sets of a pod group before Kueue 0.18; later releases allow more."""
 _FINAL = ("ExceedsMaxQuota", "NoMatchingFlavor")
-"""No room that comes free helps these: the queue is too small, or has no such nodes. Misconfigured and Inadmissible may pass."""
+"""Reasons that freed capacity does not resolve: the queue is too small, or has no such nodes. Misconfigured and Inadmissible may."""
 
 
 def workloads(version: KueueVersion) -> Resource:
@@ -30,22 +31,22 @@ def workloads(version: KueueVersion) -> Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Kueue(Usual):
+class Kueue(PlacementDefaults):
     version: KueueVersion = "v1beta2"
     queues: QueueRules = field(default_factory=QueueRules)
     """LocalQueues of the namespaces that runs are created in."""
     scheduler_name: str = ""
-    """Of the scheduler behind; empty: the cluster's default one."""
+    """Name of the scheduler that places admitted pods; empty: the cluster's default one."""
     levels: Collection[str] = ()
-    """Node labels of the Topology that the queues' flavors name: what Kueue can keep pods within."""
+    """Node labels of the Topology that the queues' flavors name: levels within which Kueue can keep pods."""
 
     @property
     def name(self) -> str:
         return "kueue"
 
     @property
-    def capabilities(self) -> frozenset[str]:
-        return frozenset(("gang", *(("topology",) if self.levels else ())))
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset((Capability.GANG, *((Capability.TOPOLOGY,) if self.levels else ())))
 
     @property
     def watched(self) -> tuple[Resource, ...]:
@@ -56,7 +57,7 @@ class Kueue(Usual):
         return ()
 
     def run_of(self, obj: Mapping[str, Any]) -> str | None:
-        """Kueue writes no label of ours on a Workload; the pods own it, and their names begin with the run's."""
+        """Return the run of a Workload, which has no label of ours, by its owners: pods whose names begin with the run's."""
         metadata = obj["metadata"]
         owners = metadata.get("ownerReferences") or ()
         ours = any(owner.get("kind") == "Pod" and _member_of(metadata["name"], owner["name"]) for owner in owners)
@@ -64,7 +65,7 @@ class Kueue(Usual):
 
     def lacks(self, gang: Gang) -> str | None:
         if not self.queues.of(gang.queue):
-            return f"no LocalQueue of Kueue is given for queue {gang.queue}"
+            return f"the agent's configuration names no LocalQueue of Kueue for queue {gang.queue}"
         if starters(gang) < gang.size:
             return f"Kueue admits all {gang.size} members or none, and the gang may start with {starters(gang)}"
         roles = [role for role in gang.roles if role.size]
@@ -105,5 +106,5 @@ def _member_of(run: str, pod: str) -> bool:
 
 
 def _can_be_together(roles: Sequence[GangRole]) -> bool:
-    """Kueue finds one domain for two pod sets of which one is a single pod, the leader."""
+    """Return whether Kueue finds one domain for all roles: for two pod sets, one of them must be a single pod, the leader."""
     return len(roles) == 1 or (len(roles) == 2 and any(role.size == 1 for role in roles))

@@ -1,4 +1,4 @@
-"""Pieces of manifests that the ways to several schedulers share. Pure."""
+"""Parts of manifests that the placements share. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ _BINARY = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
 def metadata(gang: Gang, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Of the one object that stands for the gang: it has the run's name, labels and owner."""
+    """Return the metadata of the object that represents the gang: the run's name, labels and owner."""
     found: dict[str, Any] = {
         "name": gang.run,
         "namespace": gang.namespace,
@@ -32,13 +32,13 @@ def label(pod: dict[str, Any], labels: Mapping[str, str]) -> None:
 
 
 def run_of_label(obj: Mapping[str, Any]) -> str | None:
-    """The run that an object of ours belongs to, by its label."""
+    """Return the run of an object of ours, by its label."""
     labels: Mapping[str, str] = obj["metadata"].get("labels") or {}
     return labels.get(LABEL_RUN)
 
 
 def quantities(amounts: Resources) -> dict[str, str]:
-    """Amounts as Kubernetes quantities, to the last unit: schedulers compare them with what the pods request."""
+    """Return amounts as exact Kubernetes quantities, because schedulers compare them with the pods' requests."""
     return {name: _quantity(name, amount) for name, amount in sorted(amounts.items())}
 
 

@@ -1,6 +1,6 @@
-"""Kubernetes' own gang scheduling (KEP-4671, KEP-5732): one standalone PodGroup for a run. Pure.
+"""Kubernetes' own gang scheduling (KEP-4671, KEP-5732): one standalone PodGroup per run. Pure.
 
-Two shapes are spoken: ``v1alpha2`` of Kubernetes 1.36 and ``v1beta1`` from 1.37 on. The PodGroup has one number for the whole gang
+Two versions are supported: ``v1alpha2`` of Kubernetes 1.36 and ``v1beta1`` from 1.37 on. The PodGroup has one minimum for the gang
 and no queue. In 1.36 priority and disruption mode of a PodGroup have a feature gate of their own and are left out.
 """
 
@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trainmaster.cluster_model.capabilities import Capability
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
-from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.base import PlacementDefaults
 from trainmaster_agent.placement.conditions import condition, why_pods_wait, words_of
 from trainmaster_agent.placement.manifests import metadata
 from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject
@@ -25,7 +26,7 @@ def pod_groups(version: NativeVersion) -> Resource:
 
 
 def pod_group_spec(least: int, level: str | None) -> dict[str, Any]:
-    """A gang of at least so many pods, all on nodes with the same value of a label where one is given."""
+    """Return the spec of a gang of at least ``least`` pods, on nodes with equal values of the label ``level`` if it is given."""
     spec: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": least}}}
     if level is not None:
         spec["schedulingConstraints"] = {"topology": [{"key": level}]}
@@ -33,28 +34,35 @@ def pod_group_spec(least: int, level: str | None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Native(Usual):
-    """``topology``: the API keeps topology constraints (gate TopologyAwareWorkloadScheduling), as a probe has shown."""
+class Native(PlacementDefaults):
+    """``topology``: a probe has shown that the API keeps topology constraints (gate TopologyAwareWorkloadScheduling)."""
 
     version: NativeVersion = "v1alpha2"
     topology: bool = False
     scheduler_name: str = ""
-    """Empty: the cluster's default scheduler."""
+    """Name of the scheduler; empty: the cluster's default one."""
     priority_class: str = ""
-    """That of the pods. From 1.37 on a PodGroup has to have the same one."""
+    """PriorityClass of the pods. From 1.37 on the PodGroup has to have the same one."""
 
     @property
     def name(self) -> str:
         return "native"
 
     @property
-    def capabilities(self) -> frozenset[str]:
-        return frozenset(("gang", "gangStrict", "resize", *(("topology",) if self.topology else ())))
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset(
+            (
+                Capability.GANG,
+                Capability.GANG_STRICT,
+                Capability.RESIZE,
+                *((Capability.TOPOLOGY,) if self.topology else ()),
+            )
+        )
 
     @property
     def rejoins(self) -> bool:
-        # The scheduler holds pods of a group back until ``minCount`` of them exist that have not ended, so one that starts again
-        # beside members that have succeeded would wait for ever (seen on 1.36).
+        # The scheduler holds pods of a group back until ``minCount`` unfinished ones exist, so a member that restarts
+        # after others have succeeded would wait for ever (seen on 1.36).
         return False
 
     @property

@@ -1,13 +1,15 @@
-"""The placement port: what the Kubernetes runtime asks of the way to one in-cluster scheduler.
+"""The placement port: what the Kubernetes runtime needs from the adapter of an in-cluster scheduler.
 
-Pure: manifests in and out as JSON. The runtime creates the objects, then the pods, watches both, and decides what a run's state is;
-a placement says how this scheduler is asked, and what its objects mean.
+Pure: manifests in and out as JSON. The runtime creates the objects, then the pods, watches both, and decides the run's state;
+a placement writes the scheduler's manifests and interprets its objects.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from trainmaster.cluster_model.capabilities import Capability
+from trainmaster.cluster_model.gang_minimum import split_minimum
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
@@ -15,39 +17,39 @@ from trainmaster_agent.kube.pods import PodSight
 
 @dataclass(frozen=True, slots=True)
 class GangRole:
-    """Equivalent members. ``pod`` is the specification that each of them gets, as far as the placement has not changed it."""
+    """Equivalent members. ``pod`` is the specification of each, before the placement changes it."""
 
     name: str
     size: int
     least: int
-    """How many of them the gang needs at least to start."""
+    """The fewest of them that the gang needs to start."""
     requests: Resources
-    """Per member, as the scheduler counts them."""
+    """Requests of each member, as the scheduler counts them."""
     pod: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A run as an in-cluster scheduler is told of it."""
+    """A run as it is described to an in-cluster scheduler."""
 
     run: str
-    """Also the name of its objects; a DNS label of at most 63 characters, unique in the cluster."""
+    """Name of the run and of its objects; a DNS label of at most 63 characters, unique in the cluster."""
     namespace: str
     queue: str
-    """Trainmaster's queue path; a placement's own rule turns it into a queue of the scheduler."""
+    """Trainmaster's queue path; the placement maps it to a queue of the scheduler."""
     labels: Mapping[str, str]
-    """All objects of the run carry them."""
+    """Labels of all objects of the run."""
     owner: Mapping[str, Any]
     """The ownerReference of all objects of the run."""
     roles: tuple[GangRole, ...]
     least: int
-    """Members that have to start together, over all roles."""
+    """The fewest members, over all roles, that start together."""
     required: str | None = None
-    """A node label: all members on nodes with the same value of it."""
+    """A node label: all members have to be on nodes with the same value of it."""
     preferred: str | None = None
     numa: str = "none"
     timeout: float = 600.0
-    """Seconds that it may wait for a place."""
+    """Seconds that the gang may wait for its nodes."""
 
     @property
     def size(self) -> int:
@@ -55,7 +57,7 @@ class Gang:
 
     @property
     def total(self) -> Resources:
-        """What the least members need together, roles at their least and the rest by role order."""
+        """Return what the least members need together."""
         amounts: Resources = {}
         for role, count in self.quorum():
             for name, amount in role.requests.items():
@@ -63,18 +65,13 @@ class Gang:
         return amounts
 
     def quorum(self) -> tuple[tuple[GangRole, int], ...]:
-        """Members by role that make up ``least``: each role's least, then more of the first roles that have more."""
-        counts = {role.name: role.least for role in self.roles}
-        missing = self.least - sum(counts.values())
-        for role in self.roles:
-            more = max(0, min(missing, role.size - counts[role.name]))
-            counts[role.name] += more
-            missing -= more
+        """Return the members by role that make up ``least``, split as the dispatcher splits them."""
+        counts = split_minimum(((role.name, role.size, role.least) for role in self.roles), self.least)
         return tuple((role, counts[role.name]) for role in self.roles)
 
 
 class KubeObject(NamedTuple):
-    """An object to be created before the pods."""
+    """An object that is created before the pods."""
 
     resource: Resource
     body: dict[str, Any]
@@ -82,66 +79,66 @@ class KubeObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GangState:
-    """What the scheduler says of a gang. All empty: nothing that the pods do not say themselves."""
+    """The scheduler's report on a gang. All empty: nothing beyond what the pods report themselves."""
 
     message: str = ""
-    """Why it waits, in the scheduler's own words."""
+    """Why the gang waits, in the scheduler's own words."""
     refused: str = ""
-    """Why it will never be placed as it is: the run is returned at once."""
+    """Why the gang will never be placed as it is: the run is returned at once."""
     evicted: str = ""
-    """Why the scheduler has evicted it as a whole."""
+    """Why the scheduler has evicted the whole gang."""
 
 
 class PlacementPort(Protocol):
-    """The way to one in-cluster scheduler."""
+    """Adapter of one in-cluster scheduler."""
 
     @property
     def name(self) -> str:
-        """As configuration and reports call it: volcano, kai, yunikorn, coscheduling, native, kueue or gates."""
+        """The name in configuration and reports: volcano, kai, yunikorn, coscheduling, native, kueue or gates."""
         ...
 
     @property
-    def capabilities(self) -> frozenset[str]:
-        """What a cluster with this scheduler can honour: ``gang``, ``gangStrict`` (all or nothing by the scheduler itself),
+    def capabilities(self) -> frozenset[Capability]:
+        """Return the capabilities of a cluster with this scheduler: ``gang``, ``gangStrict`` (all or nothing by the scheduler itself),
         ``topology`` (a required level), ``numa``."""
         ...
 
     @property
     def emulated(self) -> bool:
-        """Whether pods are held by scheduling gates that the agent removes once its own books say that the gang fits."""
+        """Return whether scheduling gates hold the pods until the agent's own ledger shows room for the gang."""
         ...
 
     @property
     def rejoins(self) -> bool:
-        """Whether a member that is created after the gang has started is part of the gang again; else it is a plain pod."""
+        """Return whether a member created after the gang's start is part of the gang again; else it is a plain pod."""
         ...
 
     @property
     def watched(self) -> tuple[Resource, ...]:
-        """Resources that tell what becomes of gangs."""
+        """Resources whose objects report on gangs."""
         ...
 
     @property
     def created(self) -> tuple[Resource, ...]:
-        """Resources of which ``objects`` makes some."""
+        """Resources that ``objects`` may create."""
         ...
 
     def run_of(self, obj: Mapping[str, Any]) -> str | None:
-        """The run that a watched object belongs to; None if to none of ours."""
+        """Return the run of a watched object; None if it belongs to none of ours."""
         ...
 
     def lacks(self, gang: Gang) -> str | None:
-        """What the gang asks and this scheduler cannot honour, as a sentence; None if there is no such thing."""
+        """Return a sentence naming what the gang asks for and this scheduler cannot honour; None if it can honour all."""
         ...
 
     def objects(self, gang: Gang) -> tuple[KubeObject, ...]:
-        """What has to be there before the pods, in the order of creation."""
+        """Return the objects to create before the pods, in that order."""
         ...
 
     def dress(self, gang: Gang, role: GangRole, pod: dict[str, Any]) -> None:
-        """Write into a member's manifest what makes it part of the gang. Labels of the run and of the member are there already."""
+        """Add to a member's manifest what makes it part of the gang. It already has the labels of run and member."""
         ...
 
     def read(self, gang: Gang, objects: Sequence[Mapping[str, Any]], pods: Sequence[PodSight]) -> GangState:
-        """What the scheduler's objects and the pods say of a gang that is not running yet, or was evicted."""
+        """Return the state of a gang that is not running yet, or was evicted, from the scheduler's objects and the pods."""
         ...

@@ -1,4 +1,4 @@
-"""From Trainmaster's queues to those of the scheduler. Pure."""
+"""Mapping of Trainmaster's queues to the scheduler's queues. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """The rule of the longest path that a queue is at or below; else the default, which may be empty."""
+    """Maps a queue by the rule of the longest path that it is at or below; else to the default, which may be empty."""
 
     rules: Mapping[str, str] = field(default_factory=dict)
-    """Scheduler's queue by Trainmaster's queue path."""
+    """The scheduler's queue by Trainmaster's queue path."""
     default: str = ""
 
     def of(self, path: str) -> str:

@@ -1,6 +1,6 @@
-"""Volcano: one PodGroup for a run, whose pods name it in an annotation. Pure.
+"""Volcano: one PodGroup per run; its pods name it in an annotation. Pure.
 
-The PodGroup is made for single members, too: Volcano would make one of its own else, in its default queue. Names and meanings:
+Single members get a PodGroup, too: otherwise Volcano creates one of its own, in its default queue. Names and meanings:
 https://github.com/volcano-sh/apis, ``pkg/apis/scheduling/v1beta1``.
 """
 
@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainmaster.cluster_model.capabilities import Capability
+from trainmaster.cluster_model.numa_policies import NumaPolicy
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
-from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.base import PlacementDefaults
 from trainmaster_agent.placement.conditions import changed_at, condition, why_pods_wait, words_of
 from trainmaster_agent.placement.manifests import annotate, label, metadata, quantities
 from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject
@@ -20,30 +22,30 @@ from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, st
 POD_GROUPS = Resource("scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
 _GROUP, _ROLE = "scheduling.k8s.io/group-name", "volcano.sh/task-spec"
 _PREEMPTABLE, _NUMA = "volcano.sh/preemptable", "volcano.sh/numa-topology-policy"
-_NUMA_POLICIES = {"restricted": "restricted", "singleNode": "single-numa-node"}
+_NUMA_POLICIES: Mapping[str, str] = {NumaPolicy.RESTRICTED: "restricted", NumaPolicy.SINGLE_NODE: "single-numa-node"}
 """Volcano takes only nodes whose policy is this very one, so that ``bestEffort`` would leave out better nodes: it is not passed on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Volcano(Usual):
+class Volcano(PlacementDefaults):
     queues: QueueRules = field(default_factory=lambda: QueueRules(default="default"))
     scheduler_name: str = "volcano"
     priority_class: str = ""
     tiers: Mapping[str, int] = field(default_factory=dict)
-    """The tier of HyperNodes that stands for a topology level, by its node label. Plugin network-topology-aware."""
+    """The HyperNode tier of each topology level, by its node label. Plugin network-topology-aware."""
     numa: bool = False
-    """Whether the plugin numa-aware is on."""
+    """Whether the plugin numa-aware is enabled."""
     preemptible: bool = False
-    """Whether other work, of higher priority or with a claim to its queue, may take our members' places."""
+    """Whether other workloads, of higher priority or entitled by their queue, may preempt our members."""
 
     @property
     def name(self) -> str:
         return "volcano"
 
     @property
-    def capabilities(self) -> frozenset[str]:
-        extra = (*(("topology",) if self.tiers else ()), *(("numa",) if self.numa else ()))
-        return frozenset(("gang", "gangStrict", "resize", *extra))
+    def capabilities(self) -> frozenset[Capability]:
+        extra = (*((Capability.TOPOLOGY,) if self.tiers else ()), *((Capability.NUMA,) if self.numa else ()))
+        return frozenset((Capability.GANG, Capability.GANG_STRICT, Capability.RESIZE, *extra))
 
     @property
     def watched(self) -> tuple[Resource, ...]:
@@ -55,7 +57,7 @@ class Volcano(Usual):
     def objects(self, gang: Gang) -> tuple[KubeObject, ...]:
         spec: dict[str, Any] = {
             "minMember": starters(gang),
-            # Holds because minMember is never below their sum; Volcano does not look at them else.
+            # Correct because minMember is never below their sum; otherwise Volcano ignores them.
             "minTaskMember": {role.name: role.least for role in gang.roles if role.least},
             "queue": self.queues.of(gang.queue),
             "minResources": quantities(gang.total),
@@ -104,6 +106,6 @@ class Volcano(Usual):
 
 
 def _is_past(pod_group: Mapping[str, Any], unschedulable: Mapping[str, Any]) -> bool:
-    """Volcano never takes a condition back: one is told off by a later one of the other type."""
+    """Return whether the condition is outdated: Volcano never removes one, but a later one of the other type revokes it."""
     scheduled, waits = changed_at(condition(pod_group, "Scheduled", "True")), changed_at(unschedulable)
     return scheduled is not None and waits is not None and scheduled > waits

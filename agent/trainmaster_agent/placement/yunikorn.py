@@ -1,7 +1,7 @@
-"""Apache YuniKorn: an application for a run, a task group for each role, all of it said on the pods. Pure.
+"""Apache YuniKorn: an application per run, a task group per role, declared by annotations on the pods. Pure.
 
-Gangs are asked for in style Hard. YuniKorn holds their places with pods of its own; should it fail to create these, by a quota say, it
-starts the members one by one even so: not all or nothing for certain. Names and meanings:
+Gangs use style Hard. YuniKorn reserves nodes with placeholder pods; if it cannot create these, for example because of a quota, it
+starts the members one by one: so all or nothing is not guaranteed. Names and meanings:
 https://yunikorn.apache.org/docs/user_guide/gang_scheduling
 """
 
@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainmaster.cluster_model.capabilities import Capability
 from trainmaster_agent.kube.pods import PodSight
-from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.base import PlacementDefaults
 from trainmaster_agent.placement.conditions import why_pods_wait
 from trainmaster_agent.placement.manifests import annotate, label, quantities
 from trainmaster_agent.placement.port import Gang, GangRole, GangState
@@ -21,24 +22,24 @@ from trainmaster_agent.placement.requirements import lacks_level, lacks_numa
 _PREFIX = "yunikorn.apache.org/"
 _REFUSALS = ("ResourceReservationTimeout", "ApplicationRejected")
 _WHERE = ("nodeSelector", "tolerations", "affinity", "topologySpreadConstraints")
-"""What of a pod says where it may go: the pods that hold its place say the same."""
+"""Fields of a pod that restrict its nodes: its placeholder pods have the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class YuniKorn(Usual):
+class YuniKorn(PlacementDefaults):
     queues: QueueRules = field(default_factory=QueueRules)
-    """Full names from ``root`` on. Without one YuniKorn's own placement rules decide."""
+    """YuniKorn's queues by their full names from ``root`` on. Without one, YuniKorn's own placement rules decide."""
     scheduler_name: str = "yunikorn"
     preemptible: bool = False
-    """Whether other work may take our members' places."""
+    """Whether other workloads may preempt our members."""
 
     @property
     def name(self) -> str:
         return "yunikorn"
 
     @property
-    def capabilities(self) -> frozenset[str]:
-        return frozenset(("gang", "resize"))
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset((Capability.GANG, Capability.RESIZE))
 
     def lacks(self, gang: Gang) -> str | None:
         return lacks_level(gang, "YuniKorn") or lacks_numa(gang, "YuniKorn")
@@ -54,7 +55,7 @@ class YuniKorn(Usual):
             return
         groups = task_groups(gang)
         parameters = f"placeholderTimeoutInSeconds={max(1, round(gang.timeout))} gangSchedulingStyle=Hard"
-        # On every pod: YuniKorn reads them from the one that it sees first.
+        # On every pod: YuniKorn reads them from the first one that it sees.
         annotate(pod, {_PREFIX + "task-groups": json.dumps(groups, separators=(",", ":"))})
         annotate(pod, {_PREFIX + "schedulingPolicyParameters": parameters})
         if any(group["name"] == role.name for group in groups):
@@ -68,7 +69,7 @@ class YuniKorn(Usual):
 
 
 def task_groups(gang: Gang) -> list[dict[str, Any]]:
-    """Together they make up the gang's least members; a role that it may start without has none."""
+    """Return the task groups, which together make up the gang's least members; a role with a minimum of 0 has none."""
     return [
         {
             "name": role.name,

@@ -1,1 +1,1 @@
-"""What creates and watches the members of a run: one port, several runtimes, one conformance suite."""
+"""Runtimes, which create and watch the members of runs: one port, several implementations, one conformance suite."""

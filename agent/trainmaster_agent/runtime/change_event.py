@@ -1,13 +1,13 @@
-"""News: a flag that a runtime raises when something has changed and that its agent takes down."""
+"""`ChangeEvent`: an event that a runtime sets when something has changed and that its agent clears."""
 
 import asyncio
 
 
-class News(asyncio.Event):
-    """Raised by ``set``, however often; taken down by who has waited for it."""
+class ChangeEvent(asyncio.Event):
+    """Set by ``set``, however often; cleared by the one that has waited for it."""
 
     async def taken_within(self, seconds: float) -> bool:
-        """Wait until there is news, and take it down; False when there was none for so long."""
+        """Wait until the event is set, and clear it; return False if it was not set within ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 await self.wait()

@@ -1,1 +1,1 @@
-"""The REST API: authentication, parsing, problem details, streams. Thin: what happens is in the services."""
+"""The REST API: authentication, parsing, problem details, streams. A thin layer: the logic is in the services."""

@@ -5,13 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ValidationError
 
-from trainmaster.protocol.agent import DesiredAnswer, StreamPush, SyncAnswer, SyncRequest
+from trainmaster.protocol.agent import DesiredAnswer, SessionName, StreamPush, SyncAnswer, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.sync_parts import read_sync
 from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.api.context import Agent, App
 from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.parameters import After
 from trainmaster_dispatcher.services import agents, logs
 from trainmaster_dispatcher.services.submission_parsing import without_nul
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS
@@ -38,11 +39,11 @@ async def show_desired(
     request: Request,
     state: App,
     caller: Agent,
-    session: str,
-    after: Annotated[int, Query(ge=0)] = 0,
+    session: SessionName,
+    after: After = 0,
     wait: Annotated[float, Query(ge=0, le=60)] = 60,
 ) -> Response:
-    """What changed for the cluster after a version; held until something did, at most a third of the lease."""
+    """Return what changed for the cluster after a version; held until something changes, at most a third of the lease."""
     stream = state.limits.open_stream(
         request.scope, StreamKind.POLL, lambda: state.stores.soft.wake_here(CLUSTERS, [caller.cluster_id or 0])
     )

@@ -67,18 +67,18 @@ _ROUTERS = {
     ),
     Audience.AGENTS: ("/agent/v1", (agents.router,)),
 }
-"""Where the routes of each audience begin, and what they are."""
+"""The prefix and the name of each audience's routes."""
 
 
 def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
-    """Return the api as an ASGI application, with the routes of its audience. Health and metrics are there for each."""
+    """Return the api as an ASGI application, with the routes of its audience. Each audience has health and metrics."""
     routes = make_routes(settings, audience)
     app = EarlyRefusals(routes, lambda: getattr(routes.state, "trainmaster", None))
     return Envelope(app, settings.largest_body_bytes, settings.most_body_bytes_at_once, routes)
 
 
 def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAPI:
-    """Return the same without the bounds of ``Envelope``: its routes and their description."""
+    """Return the application without the bounds of ``Envelope``: its routes and their description."""
     app = FastAPI(
         title="Trainmaster",
         version=__version__,
@@ -121,7 +121,7 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
 
 
 def _for_others(audience: Audience, other: Audience) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    """What is at addresses that this process does not serve."""
+    """Return a handler that refuses calls of ``other``, which this process does not serve."""
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         raise ProblemError(
@@ -137,7 +137,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     stores = Stores.open(settings)
     parser = Parser(settings.inline_body_bytes, _most(settings))
     state = app.state.trainmaster = State(stores, parser)
-    # Only an api that agents can call may say that they can be served: runs are called lost by that.
+    # Only an api that agents can call may note that they can be served: runs are declared lost by that.
     serves_agents = app.state.audience.includes(Audience.AGENTS)
     beats = (
         [asyncio.create_task(run_for_ever("service-heartbeat", lambda: _beat(stores)), name="service-heartbeat")]
@@ -177,7 +177,7 @@ def _most(settings: Settings) -> Most:
 
 
 async def _beat(stores: Stores) -> None:
-    """Note that agents can be served, so that no run is called lost right after an outage of the service itself."""
+    """Note that agents can be served, so that no run is declared lost right after an outage of the service itself."""
     seconds = stores.settings.lease_seconds
     while True:
         try:
@@ -186,13 +186,13 @@ async def _beat(stores: Stores) -> None:
         except ProblemError as error:
             log.warning("the service's heartbeat could not be stored: %s", error)
         except Exception:
-            # Without a heartbeat no run would ever be called lost again.
+            # Without a heartbeat no run would ever be declared lost again.
             log.exception("the service's heartbeat failed")
         await asyncio.sleep(seconds / 4)
 
 
 async def _end_streams(state: State) -> None:
-    """End what lasts once its key was revoked or has expired: new calls with it are refused by themselves."""
+    """End the streams whose key was revoked or has expired; new calls with such a key are refused without this."""
     while True:
         await asyncio.sleep(_KEYS_SECONDS)
         if not state.limits.has_streams:
@@ -207,7 +207,7 @@ async def _end_streams(state: State) -> None:
 
 
 async def _store_refusals(state: State) -> None:
-    """Store calls that were refused, for the audit."""
+    """Store refused calls for the audit."""
     while True:
         await asyncio.sleep(_REFUSALS_SECONDS)
         try:
@@ -230,7 +230,7 @@ async def _ready(request: Request) -> Response:
 
 
 def _document_of(audience: Audience, prefix: str) -> Callable[[Request], Awaitable[Response]]:
-    """Return what answers with the OpenAPI document of the calls of an audience."""
+    """Return a handler that answers with the OpenAPI document of an audience's calls."""
 
     async def answer(request: Request) -> Response:
         made = openapi.part_of(request.app, prefix, f"Trainmaster for {audience}")
@@ -248,7 +248,7 @@ async def _redoc(request: Request) -> Response:
 
 
 def _metrics() -> Response:
-    """In a thread of its own, as writing it takes some milliseconds."""
+    """Return the page of metrics. Runs in a thread, as writing the page takes some milliseconds."""
     page, content_type = exporter.page(Process.API)
     return Response(page, media_type=content_type)
 
@@ -266,7 +266,7 @@ def problem_response(error: ProblemError, instance: str) -> Response:
 
 
 async def _on_gone(request: Request, error: Exception) -> Response:
-    """The caller hung up before its body was whole; nobody reads this answer, and nothing went wrong here."""
+    """Answer a caller that hung up before its body was read; nobody reads this answer, and it is no error of the service."""
     return Response(status_code=400)
 
 

@@ -26,7 +26,7 @@ App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 client_address: ContextVar[str] = ContextVar("client_address", default="")
-"""Where the request of this context comes from, as far as trusted proxies say."""
+"""The address from which the request of this context comes, as trusted proxies report it."""
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
@@ -34,11 +34,11 @@ _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 _AGENTS = "/agent/"
 _SMALL_BODY = 65_536
 _LONGEST_PATH = 500
-"""Of a path in the log: nobody can fill it with long ones."""
+"""The most characters of a path in the log, so that long paths cannot fill the log."""
 
 
 class Envelope:
-    """Wraps the application. Bodies are held in memory until they are answered, ``most_at_once`` bytes in all.
+    """The ASGI wrapper of the application. Bodies are held in memory until they are answered, ``most_at_once`` bytes in all.
 
     ``routes``: the innermost part of the application.
     """
@@ -75,7 +75,7 @@ class Envelope:
                 return
             await send(message)
             if method == "HEAD":
-                # The answer is whole; a stream ends by it, as its caller is gone.
+                # The answer is complete; a stream ends here, as its caller is gone.
                 await send({"type": "http.response.body"})
 
         with process_logs.about(request_id=own):
@@ -107,7 +107,7 @@ class Envelope:
 
 
 class _Body:
-    """The body of one request, counted as it comes. Agents' calls and small bodies always have room."""
+    """The body of one request, counted while it is received. Agents' calls and small bodies are always accepted."""
 
     def __init__(self, envelope: Envelope, scope: Scope, receive: Receive) -> None:
         self._envelope = envelope
@@ -117,7 +117,7 @@ class _Body:
         self._reserved = 0
 
     def has_room(self, size: int) -> bool:
-        """Reserve so many bytes for it; whether all bodies together stay within what may be held at once."""
+        """Return whether all bodies together stay within the limit, once ``size`` bytes are reserved for this one."""
         if self._is_agents or size <= max(self._reserved, _SMALL_BODY):
             return True
         self._envelope.held += size - self._reserved
@@ -128,9 +128,9 @@ class _Body:
         self._envelope.held -= self._reserved
 
     async def receive(self) -> Message:
-        """The next message. Raises ProblemError for a body that is too large, or one too many.
+        """Return the next message. Raises ProblemError for a body that is too large, or one body too many.
 
-        Bodies that come too slowly are the connection's to end; see ``http_connections``.
+        Bodies that arrive too slowly are ended by the connection; see ``http_connections``.
         """
         message = await self._receive()
         if message["type"] == "http.request":
@@ -148,7 +148,7 @@ def _address(scope: Scope) -> str:
 
 
 async def _refuse(problem: ProblemError, scope: Scope, own: str, send: Send) -> None:
-    """Answer without reading the body, and close the connection that it would come over."""
+    """Answer without reading the body, and close the connection."""
     headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
     if problem.retry_after is not None:
         headers.append((b"retry-after", b"%d" % problem.pause_seconds))

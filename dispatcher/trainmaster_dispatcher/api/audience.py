@@ -1,10 +1,10 @@
-"""Whom an api process serves: apis for users and for agents can be scaled apart. No framework is imported here."""
+"""The callers that an api process serves: apis for users and for agents can be scaled apart. This module imports no framework."""
 
 from enum import StrEnum
 
 
 class Audience(StrEnum):
-    """Who may call an api. What is at the addresses of the others is not there."""
+    """The callers of an api. Addresses of other audiences do not exist in it."""
 
     ALL = "all"
     USERS = "users"

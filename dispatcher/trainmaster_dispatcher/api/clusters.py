@@ -7,7 +7,6 @@ from fastapi import APIRouter, Request, Response
 
 from trainmaster.protocol import answers
 from trainmaster.protocol.tenants import (
-    ClusterSpec,
     DeclareLostSpec,
     DrainSpec,
     JoinSpec,
@@ -15,44 +14,28 @@ from trainmaster.protocol.tenants import (
     StopQuarantinedSpec,
 )
 from trainmaster_dispatcher.api.context import Admin, App, State, answer, note, once, once_in_parts, read_model
-from trainmaster_dispatcher.api.declared import DeclaredKind, same_name
+from trainmaster_dispatcher.api.declared import add_routes, same_name
 from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.parameters import NameInPath
 from trainmaster_dispatcher.api.tenants import refuse_idempotency_key
-from trainmaster_dispatcher.services import auditing, clusters, job_queries, recovery, tenants
+from trainmaster_dispatcher.services import auditing, clusters, recovery, tenants
+from trainmaster_dispatcher.services.declared_kinds import object_of
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 
 router = APIRouter(prefix="/v1", tags=["clusters"])
 
 
-async def _clusters(state: State, caller: Caller) -> list[dict[str, Any]]:
-    async with state.stores.database.transaction() as tx:
-        return await job_queries.list_clusters(tx, caller)
-
-
-DeclaredKind(
-    name="cluster",
-    address="/clusters",
-    listed="clusters",
-    list_view=answers.ClusterList,
-    spec=ClusterSpec,
-    view=answers.ClusterView,
-    every=_clusters,
-    put=tenants.put_cluster,
-    delete=None,
-    lists="Clusters that the caller's jobs may go to, with their contact and capacity.",
-    shows="One cluster.",
-    puts="Declare or change a cluster.",
-).add_routes(router)
+add_routes(router, "clusters")
 
 
 @router.delete("/clusters/{name}", **contract(status=204))
-async def delete_cluster(name: str, state: App, caller: Admin, force: bool = False) -> Response:
+async def delete_cluster(name: NameInPath, state: App, caller: Admin, force: bool = False) -> Response:
     """Remove a cluster with its agent's keys, once nothing of it runs; with ``force`` its runs are declared lost first."""
 
     action = "delete cluster"
     async with state.stores.database.transaction() as tx:
-        details = auditing.change_of(await auditing.object_of(tx, action, name), None)
+        details = auditing.change_of(await object_of(tx, action, name), None)
 
     async def noted(tx: Transaction) -> None:
         await note(tx, caller, action, name, details | ({"force": True} if force else {}))
@@ -62,8 +45,8 @@ async def delete_cluster(name: str, state: App, caller: Admin, force: bool = Fal
 
 
 @router.post("/clusters/{name}/join", **contract(takes=JoinSpec, gives=answers.AgentKey, status=201))
-async def join_cluster(name: str, request: Request, state: App, caller: Admin) -> Response:
-    """Make a key for a cluster's agent, and the cluster if it is not there. The secret is in this answer and nowhere else."""
+async def join_cluster(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
+    """Make a key for a cluster's agent, and the cluster if it does not exist. The secret is in this answer and nowhere else."""
     refuse_idempotency_key(request)
     spec = read_model(JoinSpec, await request.body())
     same_name(spec.name, name, "cluster")
@@ -71,7 +54,7 @@ async def join_cluster(name: str, request: Request, state: App, caller: Admin) -
 
 
 @router.post("/clusters/{name}/rotate", **contract(takes=RotateSpec, gives=answers.AgentKey, status=201))
-async def rotate_agent_key(name: str, request: Request, state: App, caller: Admin) -> Response:
+async def rotate_agent_key(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
     """Make another key for a cluster's agent, and revoke the old ones at once or not."""
     refuse_idempotency_key(request)
     spec = read_model(RotateSpec, await request.body())
@@ -92,8 +75,8 @@ async def _make_agent_key(
     return answer(made, 201)
 
 
-@router.post("/clusters/{name}/drain", **contract(takes=DrainSpec, gives=answers.DrainAnswer))
-async def drain_cluster(name: str, request: Request, state: App, caller: Admin) -> Response:
+@router.post("/clusters/{name}/drain", **contract(takes=DrainSpec, gives=answers.DrainAnswer, is_once=True))
+async def drain_cluster(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
     """Let nothing new start on a cluster, and what runs there give way, or finish."""
     body = await request.body()
     spec = read_model(DrainSpec, body)
@@ -108,8 +91,8 @@ async def drain_cluster(name: str, request: Request, state: App, caller: Admin) 
     return await once_in_parts(request, state, caller, body, work, action="drain", target=name, details=details)
 
 
-@router.post("/clusters/{name}/declare-lost", **contract(takes=DeclareLostSpec, gives=answers.LostRuns))
-async def declare_runs_lost(name: str, request: Request, state: App, caller: Admin) -> Response:
+@router.post("/clusters/{name}/declare-lost", **contract(takes=DeclareLostSpec, gives=answers.LostRuns, is_once=True))
+async def declare_runs_lost(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
     """Take an admin's word that nothing of a cluster runs any more."""
     body = await request.body()
     spec = read_model(DeclareLostSpec, body)
@@ -128,16 +111,17 @@ async def declare_runs_lost(name: str, request: Request, state: App, caller: Adm
 
 
 @router.get("/clusters/{name}/quarantined-runs", **contract(gives=answers.QuarantinedRuns))
-async def list_quarantined_runs(name: str, state: App, caller: Admin) -> Response:
-    """Runs that the cluster's agent holds and that the store has forgotten since it was restored."""
+async def list_quarantined_runs(name: NameInPath, state: App, caller: Admin) -> Response:
+    """List runs that the cluster's agent holds and that the store has forgotten since it was restored."""
     async with state.stores.database.transaction() as tx:
         return answer({"runs": await recovery.list_quarantined(tx, name)})
 
 
 @router.post(
-    "/clusters/{name}/stop-quarantined", **contract(takes=StopQuarantinedSpec, gives=answers.StoppedQuarantined)
+    "/clusters/{name}/stop-quarantined",
+    **contract(takes=StopQuarantinedSpec, gives=answers.StoppedQuarantined, is_once=True),
 )
-async def stop_quarantined_runs(name: str, request: Request, state: App, caller: Admin) -> Response:
+async def stop_quarantined_runs(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
     """Have quarantined runs stopped: those that are named, or all of them."""
     body = await request.body()
     spec = read_model(StopQuarantinedSpec, body)
@@ -148,14 +132,14 @@ async def stop_quarantined_runs(name: str, request: Request, state: App, caller:
     return await once(request, state, caller, body, work, action="stop quarantined", target=name)
 
 
-@router.post("/clusters/{name}/cordon", **contract(gives=answers.CordonAnswer))
-async def cordon_cluster(name: str, request: Request, state: App, caller: Admin) -> Response:
+@router.post("/clusters/{name}/cordon", **contract(gives=answers.CordonAnswer, is_once=True))
+async def cordon_cluster(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
     """Let nothing new start on a cluster."""
     return await _cordon(name, request, state, caller, on=True)
 
 
-@router.post("/clusters/{name}/uncordon", **contract(gives=answers.CordonAnswer))
-async def uncordon_cluster(name: str, request: Request, state: App, caller: Admin) -> Response:
+@router.post("/clusters/{name}/uncordon", **contract(gives=answers.CordonAnswer, is_once=True))
+async def uncordon_cluster(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
     """Let jobs start on a cluster again."""
     return await _cordon(name, request, state, caller, on=False)
 
@@ -164,9 +148,9 @@ async def _cordon(name: str, request: Request, state: State, caller: Caller, *, 
     details: dict[str, Any] = {}
 
     async def work(tx: Transaction) -> tuple[int, Any]:
-        before = await auditing.object_of(tx, "cordon cluster", name)
+        before = await object_of(tx, "cordon cluster", name)
         await tenants.cordon(tx, name, on)
-        details.update(auditing.change_of(before, await auditing.object_of(tx, "cordon cluster", name)))
+        details.update(auditing.change_of(before, await object_of(tx, "cordon cluster", name)))
         return 200, {"name": name, "cordoned": on}
 
     action = "cordon" if on else "uncordon"

@@ -1,6 +1,6 @@
-"""What each request works with: the stores, who calls, and answers that are given once per idempotency key.
+"""The context of each request: the stores, the caller, and answers that are given once per idempotency key.
 
-Answers leave through ``answer``, which leaves out what the caller has no right to read: see ``domain.redaction``.
+Answers are sent through ``answer``, which removes what the caller may not read: see ``domain.redaction``.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from trainmaster_dispatcher.services.auditing import REFUSED, Refusals
 from trainmaster_dispatcher.services.cluster_admissions import ClusterAdmissions
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.followers import Followers
-from trainmaster_dispatcher.services.group_commit import Intake
+from trainmaster_dispatcher.services.group_commit import GroupCommits
 from trainmaster_dispatcher.services.submission_parsing import parse_json
 from trainmaster_dispatcher.store import keys
 from trainmaster_dispatcher.store.database import Transaction
@@ -33,14 +33,16 @@ from trainmaster_dispatcher.store.keys import Caller, Claim
 
 Model = TypeVar("Model", bound=BaseModel)
 _MOST_MODEL_BYTES = 1024 * 1024
-"""Of a body that is read where agents' calls are answered, too; submissions have processes of their own."""
+"""The most bytes of a body that is parsed in the process that also answers agents' calls; submissions are parsed in processes of
+their own.
+"""
 
 _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
-"""Who makes the request of this context, once that is known."""
+"""The caller of this context's request, once known."""
 
 
 class State:
-    """What the application holds for all requests."""
+    """The state that the application holds for all requests."""
 
     def __init__(self, stores: Stores, parser: Parser) -> None:
         self.stores = stores
@@ -49,19 +51,19 @@ class State:
         self.limits = Limits(stores.settings)
         self.admissions = ClusterAdmissions(stores)
         self.followers = Followers(stores)
-        self.intake = Intake(stores)
+        self.intake = GroupCommits(stores)
         self.leader = LeaderOverHttp()
         self.refusals = Refusals()
 
 
 async def state_of(request: Request) -> State:
-    """What the application holds. Not a plain function: those are called in another thread, for each request anew."""
+    """Return the application's state. Async, as FastAPI would call a plain function in a thread, for each request again."""
     state: State = request.app.state.trainmaster
     return state
 
 
 async def any_caller(request: Request) -> Caller:
-    """Who calls, once it is the caller's turn. Raises ProblemError UNAUTHENTICATED or TOO_MANY_REQUESTS."""
+    """Return the caller, once its call may begin. Raises ProblemError UNAUTHENTICATED or TOO_MANY_REQUESTS."""
     state = await state_of(request)
     try:
         return await _admitted(request, state)
@@ -103,7 +105,7 @@ App = Annotated[State, Depends(state_of)]
 
 
 def readable(value: Any) -> bytes:
-    """Return a value as JSON, without what the caller of this request has no right to read."""
+    """Return a value as JSON, without what the caller of this request may not read."""
     caller, payload = _caller.get(), orjson.dumps(value)
     if caller is not None and caller.role is KeyRole.AGENT:
         return payload  # nothing is said to agents of other jobs, and specifications must reach them as they are
@@ -113,12 +115,12 @@ def readable(value: Any) -> bytes:
 async def note(
     tx: Transaction, caller: Caller, action: str, target: str, details: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the audit line of this request, in the transaction of what it changes."""
+    """Write the audit line of this request, in the transaction of the change."""
     await keys.note_audit(tx, caller, action, target, request_id.get(), details, client_address.get())
 
 
 def note_refusal(request: Request, error: ProblemError) -> None:
-    """Count this request for the audit, if it was refused for want of a key or a right."""
+    """Count this request for the audit, if it was refused for lack of a key or a right."""
     if error.code in REFUSED:
         caller = _caller.get()
         route = f"{request.method} {request.url.path}"
@@ -132,7 +134,7 @@ def answer(value: Any, status: int = 200) -> Response:
 
 
 def read_model(model: type[Model], body: bytes, most: int = _MOST_MODEL_BYTES) -> Model:
-    """Read a body of at most ``most`` bytes, here and now. Raises ProblemError with each mistake."""
+    """Parse a body of at most ``most`` bytes in this process. Raises ProblemError with each mistake."""
     if len(body) > most:
         raise ProblemError(Code.BODY_TOO_LARGE, f"a body of this call may have at most {most} bytes, not {len(body)}")
     value = parse_json(body)
@@ -156,7 +158,7 @@ async def once(
     target: str,
     details: Mapping[str, Any] | None = None,
 ) -> Response:
-    """Do a change, its audit row and its idempotency key in one transaction; a repeated key gives the first answer again.
+    """Do a change, its audit row and its idempotency key in one transaction; a repeated key gets the first answer again.
 
     ``work`` may fill in the audit's ``details``.
 
@@ -187,9 +189,9 @@ async def once_in_parts(
     target: str,
     details: Mapping[str, Any] | None = None,
 ) -> Response:
-    """As ``once``, for work in transactions of its own: its idempotency key is taken before it.
+    """Do a change like ``once``, for work in transactions of its own: its idempotency key is claimed before the work.
 
-    A key whose work is under way, or was cut off, lets the same body do it again: such work changes nothing when repeated.
+    A key whose work is in progress, or was cut off, lets the same body do the work again: such work changes nothing when repeated.
     """
     claim, body_hash = idempotency(request, caller, body)
     if claim is not None:
@@ -213,7 +215,7 @@ async def once_in_parts(
 
 
 def idempotency(request: Request, caller: Caller, body: bytes) -> tuple[Claim | None, bytes]:
-    """The request's idempotency key, if it has one, and a fingerprint of its body."""
+    """Return the request's idempotency key, if it has one, and a fingerprint of its body."""
     key = request.headers.get("idempotency-key")
     if key is not None and not 0 < len(key) <= 200:
         raise ProblemError(Code.INVALID_PARAMETER, "an Idempotency-Key has 1 to 200 characters")

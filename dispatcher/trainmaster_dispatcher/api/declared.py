@@ -1,41 +1,45 @@
 """Routes of declared objects: list, show, put and delete, the same for each kind, with ETag and If-Match as in RFC 9110.
 
-An object's ETag is of what was declared, not of counts or states that are shown beside it: it changes when somebody changes the
-object. Changes of one object come one after the other, so that If-Match is never true of two of them.
+An object's ETag covers the declaration, not the counts or states that are shown beside it: the ETag changes when somebody changes
+the object. Changes of one object are serialised, so that If-Match never holds for two of them.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic
 
 import orjson
 from fastapi import APIRouter, Depends, Header, Request, Response
-from pydantic import BaseModel
 
-from trainmaster.protocol.base import Strict
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.resource_kinds import ResourceKind
 from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, read_model
 from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.parameters import ETags
 from trainmaster_dispatcher.services import auditing
-from trainmaster_dispatcher.store import tenants
+from trainmaster_dispatcher.services.declared import DeclaredKind
+from trainmaster_dispatcher.services.declared_kinds import KINDS, object_of
+from trainmaster_dispatcher.store import declared as store
 from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.declared import Spec, Stored
 from trainmaster_dispatcher.store.keys import Caller
 
-Spec = TypeVar("Spec", bound=Strict)
 _LONGEST_CONDITION = 1_000
 _ANY = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a caller expects of an object before it changes it: ``if_match`` one of these ETags, ``if_none_match`` none of them."""
+    """The preconditions of a change: the object's ETag is one of ``if_match``, and none of ``if_none_match``."""
 
     if_match: frozenset[str] | None = None
     if_none_match: frozenset[str] | None = None
 
     def check(self, etag: str | None, target: str) -> None:
-        """Raise ProblemError PRECONDITION_FAILED unless they hold for an object with this ETag, None where there is no object."""
+        """Raise ProblemError PRECONDITION_FAILED unless the conditions hold for an object with this ETag; None where the object
+        does not exist.
+        """
         if self.if_match is not None and (etag is None or not self.if_match & {etag, _ANY}):
             now = "it does not exist" if etag is None else f"its ETag is {etag}"
             raise ProblemError(Code.PRECONDITION_FAILED, f"If-Match does not hold for {target}: {now}")
@@ -47,10 +51,10 @@ class Conditions:
 
 async def conditions(
     if_match: Annotated[
-        str | None, Header(description="Change it only if its ETag is one of these; * if it exists.")
+        ETags | None, Header(description="Change it only if its ETag is one of these; * if it exists.")
     ] = None,
     if_none_match: Annotated[
-        str | None, Header(description="Change it only if its ETag is none of these; * if it does not exist yet.")
+        ETags | None, Header(description="Change it only if its ETag is none of these; * if it does not exist yet.")
     ] = None,
 ) -> Conditions:
     """Return the conditions of a change. Raises ProblemError INVALID_PARAMETER."""
@@ -91,12 +95,12 @@ async def change(
     Raises ProblemError, PRECONDITION_FAILED where ``expected`` does not hold.
     """
     async with state.stores.database.transaction() as tx:
-        await tenants.lock_declared(tx, f"{action.partition(' ')[2]} {target}")
-        before = await auditing.object_of(tx, action, target)
+        await store.lock(tx, f"{action.partition(' ')[2]} {target}")
+        before = await object_of(tx, action, target)
         if expected is not None:
             expected.check(etag_of(before), f"{action.partition(' ')[2]} {target!r}")
         await work(tx)
-        after = await auditing.object_of(tx, action, target)
+        after = await object_of(tx, action, target)
         await note(tx, caller, action, target, auditing.change_of(before, after))
     state.stores.tenants_changed()
     return etag_of(after)
@@ -114,45 +118,35 @@ def with_etag(response: Response, etag: str | None) -> Response:
     return response
 
 
-@dataclass(frozen=True)
-class DeclaredKind(Generic[Spec]):
-    """One kind of declared objects, and everything in which its routes differ from those of others.
+def add_routes(router: APIRouter, tag: str) -> None:
+    """Add the routes of all kinds with this tag."""
+    for kind in KINDS:
+        if kind.tag == tag:
+            KindRoutes(kind).add_to(router)
 
-    ``every`` returns the objects that a caller may see, as they are shown. ``listed`` is the member of a list's answer that they are
-    in; None for a kind whose list has a route of its own.
-    """
 
-    name: str
-    address: str
-    spec: type[Spec]
-    view: type[BaseModel]
-    every: Callable[[State, Caller], Awaitable[Sequence[dict[str, Any]]]]
-    put: Callable[[Transaction, Spec], Awaitable[None]]
-    delete: Callable[[Transaction, str], Awaitable[None]] | None
-    shows: str
-    puts: str
-    deletes: str = ""
-    listed: str | None = None
-    lists: str = ""
-    list_view: type[BaseModel] | None = None
-    key: str = "name"
+@dataclass(frozen=True, slots=True)
+class KindRoutes(Generic[Spec, Stored]):
+    """The routes of one kind."""
+
+    of: DeclaredKind[Spec, Stored]
 
     @property
-    def _function(self) -> str:
-        return self.name.replace(" ", "_")
+    def kind(self) -> ResourceKind[Spec]:
+        return self.of.kind
 
-    def add_routes(self, router: APIRouter) -> None:
-        """Add the routes of this kind."""
-        place = "{path:path}" if self.key == "path" else "{name}"
-        if self.listed is not None:
-            self._add(router, "GET", "", f"list_{self._function}s", self.lists, self._list(), gives=self.list_view)
-        where = f"/{place}"
-        self._add(router, "GET", where, f"show_{self._function}", self.shows, self._show(), gives=self.view)
-        self._add(
-            router, "PUT", where, f"put_{self._function}", self.puts, self._put(), takes=self.spec, gives=self.spec
-        )
-        if self.delete is not None:
-            self._add(router, "DELETE", where, f"delete_{self._function}", self.deletes, self._delete(), status=204)
+    def add_to(self, router: APIRouter) -> None:
+        """Add the routes that the kind has: some kinds have a list or a removal with more parameters elsewhere."""
+        kind, spec = self.kind, self.kind.spec
+        function = kind.name.replace(" ", "_")
+        one = f"/{{{kind.key}:path}}" if kind.key == "path" else f"/{{{kind.key}}}"
+        plural = f"{function}es" if function.endswith("s") else f"{function}s"
+        if kind.lists:
+            self._add(router, "GET", "", f"list_{plural}", kind.lists, self._list(), gives=self.of.list_view)
+        self._add(router, "GET", one, f"show_{function}", kind.shows, self._show(), gives=self.of.view)
+        self._add(router, "PUT", one, f"put_{function}", kind.puts, self._put(), takes=spec, gives=spec)
+        if kind.deletes:
+            self._add(router, "DELETE", one, f"delete_{function}", kind.deletes, self._delete(), status=204)
 
     def _add(
         self,
@@ -170,21 +164,23 @@ class DeclaredKind(Generic[Spec]):
                 if status == 200:
                     told["headers"] = {"ETag": {"description": "Of what was declared.", "schema": {"type": "string"}}}
         handler.__doc__ = words
-        router.add_api_route(self.address + place, handler, methods=[method], name=name, description=words, **arguments)
+        address = self.kind.address.removeprefix(router.prefix) + place
+        router.add_api_route(address, handler, methods=[method], name=name, description=words, **arguments)
 
     def _list(self) -> Callable[..., Awaitable[Response]]:
         async def handler(state: App, caller: Person) -> Response:
-            return answer({self.listed: await self.every(state, caller)})
+            return answer({self.kind.member: await self.of.every(state.stores, state.leader, caller)})
 
         return handler
 
     def _show(self) -> Callable[..., Awaitable[Response]]:
         async def show(target: str, state: State, caller: Caller) -> Response:
-            found = next((one for one in await self.every(state, caller) if one[self.key] == target), None)
+            every = await self.of.every(state.stores, state.leader, caller)
+            found = next((one for one in every if self.kind.name_in(one) == target), None)
             if found is None:
-                raise ProblemError(Code.NOT_FOUND, f"{self.name} {target!r} does not exist")
+                raise ProblemError(Code.NOT_FOUND, f"{self.kind.name} {target!r} does not exist")
             async with state.stores.database.reading() as tx:
-                etag = etag_of(await auditing.object_of(tx, f"show {self.name}", target))
+                etag = etag_of(await self.of.find(tx, target))
             return with_etag(answer(found), etag)
 
         async def by_name(name: str, state: App, caller: Person) -> Response:
@@ -193,13 +189,14 @@ class DeclaredKind(Generic[Spec]):
         async def by_path(path: str, state: App, caller: Person) -> Response:
             return await show(path, state, caller)
 
-        return by_path if self.key == "path" else by_name
+        return by_path if self.kind.key == "path" else by_name
 
     def _put(self) -> Callable[..., Awaitable[Response]]:
         async def put(target: str, request: Request, state: State, caller: Caller, expected: Conditions) -> Response:
-            spec = read_model(self.spec, await request.body())
-            same_name(getattr(spec, self.key), target, self.name)
-            etag = await change(state, caller, f"put {self.name}", target, lambda tx: self.put(tx, spec), expected)
+            spec = read_model(self.kind.spec, await request.body())
+            same_name(self.kind.name_of(spec), target, self.kind.name)
+            action = f"put {self.kind.name}"
+            etag = await change(state, caller, action, target, lambda tx: self.of.put(tx, spec), expected)
             return with_etag(answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True)), etag)
 
         async def by_name(name: str, request: Request, state: App, caller: Admin, expected: If) -> Response:
@@ -208,14 +205,12 @@ class DeclaredKind(Generic[Spec]):
         async def by_path(path: str, request: Request, state: App, caller: Admin, expected: If) -> Response:
             return await put(path, request, state, caller, expected)
 
-        return by_path if self.key == "path" else by_name
+        return by_path if self.kind.key == "path" else by_name
 
     def _delete(self) -> Callable[..., Awaitable[Response]]:
         async def delete(target: str, state: State, caller: Caller, expected: Conditions) -> Response:
-            if self.delete is None:
-                raise AssertionError("a kind without it has no such route")
-            remove = self.delete
-            await change(state, caller, f"delete {self.name}", target, lambda tx: remove(tx, target), expected)
+            action = f"delete {self.kind.name}"
+            await change(state, caller, action, target, lambda tx: self.of.delete(tx, target), expected)
             return Response(status_code=204)
 
         async def by_name(name: str, state: App, caller: Admin, expected: If) -> Response:
@@ -224,4 +219,4 @@ class DeclaredKind(Generic[Spec]):
         async def by_path(path: str, state: App, caller: Admin, expected: If) -> Response:
             return await delete(path, state, caller, expected)
 
-        return by_path if self.key == "path" else by_name
+        return by_path if self.kind.key == "path" else by_name

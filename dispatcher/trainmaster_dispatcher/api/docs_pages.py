@@ -18,7 +18,7 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
     " worker-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Content-Security-Policy of the pages: scripts of this api alone, none of them inline."""
+"""The pages' Content-Security-Policy: scripts of this api alone, none of them inline."""
 _HEADERS = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 _KEPT = {"Cache-Control": "public, max-age=86400"}
 _PACKAGE = "fastapi_offline"
@@ -29,9 +29,9 @@ _FILES = {
     "favicon.png": "image/png",
 }
 DOCUMENTS = {Audience.USERS: "/openapi.json", Audience.AGENTS: "/agent/openapi.json"}
-"""Where the OpenAPI document of each audience is."""
+"""The address of each audience's OpenAPI document."""
 
-# What is typed under Authorize stays in the page: it is gone when the page is loaded again.
+# A key typed under Authorize stays in the page: it is lost when the page is loaded again.
 _START = """"use strict";
 const reference = document.getElementById("reference");
 const known = JSON.parse(reference.dataset.documents);

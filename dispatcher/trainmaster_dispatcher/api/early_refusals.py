@@ -1,6 +1,6 @@
-"""A pure ASGI layer before the routes: refuses users' calls that are over a limit, for a fraction of what the routes' layers cost.
+"""A pure ASGI layer before the routes: refuses users' calls over a limit, at a fraction of the cost of the routes' layers.
 
-It refuses only what the routes would refuse, with the same answer, by what this process knows already.
+It refuses only calls that the routes would refuse, with the same answer, using only what this process has cached.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from trainmaster_dispatcher.api.limits import CALL, Call
 
 _USERS = "/v1/"
 _MOST_DRAINED = 65_536
-"""Bytes of a body that are read so that the connection can be kept."""
+"""The most bytes of a body that are read to keep the connection open."""
 
 
 class EarlyRefusals:
-    """Wraps the routes. ``state``: what the application holds, None before it has started."""
+    """The ASGI wrapper of the routes. ``state``: the application's state, None before it has started."""
 
     def __init__(self, app: App, state: Callable[[], State | None]) -> None:
         self._app = app
@@ -68,7 +68,7 @@ def _problem(state: State, scope: Scope) -> ProblemError | None:
 
 
 async def _drain(receive: Receive) -> bool:
-    """Read the body as far as it is small; whether it is read whole."""
+    """Read a small body; return whether the whole body was read."""
     read = 0
     while read <= _MOST_DRAINED:
         message = await receive()

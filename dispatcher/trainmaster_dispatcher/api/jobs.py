@@ -6,10 +6,11 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from trainmaster.protocol import answers
+from trainmaster.protocol.base import Name40, QueuePath
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.jobs import JobSpec
@@ -30,11 +31,32 @@ from trainmaster_dispatcher.api.context import (
 )
 from trainmaster_dispatcher.api.limits import CountedStream, StreamKind
 from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.parameters import (
+    After,
+    Attempt,
+    Cursor,
+    JobId,
+    JobNameFilter,
+    LabelFilter,
+    LastEventId,
+    Limit,
+    MemberIndex,
+)
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
 from trainmaster_dispatcher.services import auditing, job_actions, job_queries, leader_queries, logs
 from trainmaster_dispatcher.services.group_commit import CREATED, ByItselfError, PendingSubmission
-from trainmaster_dispatcher.services.job_actions import Action, BulkFilter, BulkRequest, CancelSpec, JobPatch
+from trainmaster_dispatcher.services.job_actions import (
+    Action,
+    BulkAction,
+    BulkCancel,
+    BulkChange,
+    BulkFilter,
+    BulkRequest,
+    CancelSpec,
+    JobPatch,
+    ShownState,
+)
 from trainmaster_dispatcher.services.submit import Submission, submit_one
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store.database import Transaction
@@ -43,13 +65,13 @@ from trainmaster_dispatcher.store.redis_channels import JOBS, wait_set
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-Limit = Annotated[int, Query(ge=1, le=job_queries.MOST_PER_PAGE)]
 _LOOK_SECONDS = 1.0
 _COMMENT_SECONDS = 15.0
-"""A stream that is silent for longer, or for down to half of it, says so: not all of them in the same moment."""
+"""A stream sends a comment when it is silent for between half of this and all of it, at random, so that not all do so at once."""
 _MOST_EVENTS = 1000
-"""Events that are read at once."""
+"""The most events that are read at once."""
 _LONGEST_EVENT_ID = 18
+_BULK = frozenset({"reprioritise", *Action})
 
 
 @router.post(
@@ -59,6 +81,7 @@ _LONGEST_EVENT_ID = 18
         gives=(answers.SubmittedJob, answers.SubmittedJobs),
         status=201,
         or_gives={200: answers.DryRun},
+        is_once=True,
     ),
 )
 async def submit_jobs(
@@ -70,10 +93,10 @@ async def submit_jobs(
     """
     body = await request.body()
     prepared = await state.parser.prepare(body, caller.key_id, request, await state.admissions.known())
+    claim, body_hash = idempotency(request, caller, body)
     if is_dry:
         return answer(await leader_queries.dry_run(state.stores, state.leader, caller, prepared))
 
-    claim, body_hash = idempotency(request, caller, body)
     asked = PendingSubmission(Submission(caller, prepared), claim, body_hash, request_id.get(), client_address.get())
     if state.intake.takes(asked):
         with suppress(ByItselfError):
@@ -92,7 +115,7 @@ async def submit_jobs(
 
 
 def _created(answer: Response) -> Response:
-    """Add where a job is that was submitted alone."""
+    """Add the address of a job that was submitted alone."""
     body = bytes(answer.body)
     if body.startswith(b'{"id":'):
         answer.headers["Location"] = f"/v1/jobs/{orjson.loads(body)['id']}"
@@ -103,16 +126,16 @@ def _created(answer: Response) -> Response:
 async def list_jobs(
     state: App,
     caller: Person,
-    queue: str | None = None,
-    state_filter: Annotated[list[str] | None, Query(alias="state")] = None,
-    name: str | None = None,
-    priority_class: Annotated[str | None, Query(alias="priorityClass")] = None,
-    label: Annotated[list[str] | None, Query()] = None,
-    cluster: str | None = None,
-    cursor: str | None = None,
+    queue: QueuePath | None = None,
+    state_filter: Annotated[list[ShownState] | None, Query(alias="state")] = None,
+    name: JobNameFilter | None = None,
+    priority_class: Annotated[Name40 | None, Query(alias="priorityClass")] = None,
+    label: Annotated[list[LabelFilter] | None, Query()] = None,
+    cluster: Name40 | None = None,
+    cursor: Cursor | None = None,
     limit: Limit = 100,
 ) -> Response:
-    """A page of jobs, newest first. ``label`` is ``key=value`` and may be repeated, as may ``state``."""
+    """List a page of jobs, newest first. ``label`` is ``key=value`` and may be repeated, as may ``state``."""
     wanted = BulkFilter(
         queue=queue,
         states=tuple(state_filter or ()),
@@ -139,31 +162,31 @@ def _labels(given: list[str]) -> dict[str, str]:
     return out
 
 
-@router.post("/reprioritise", **contract(takes=BulkRequest, gives=answers.BulkAnswer))
+@router.post("/reprioritise", **contract(takes=BulkChange, gives=answers.BulkAnswer, is_once=True))
 async def reprioritise_jobs(request: Request, state: App, caller: Person) -> Response:
     """Change priority or priority class of all waiting jobs that match a filter."""
     return await _bulk(request, state, caller, None)
 
 
-@router.post("/cancel", **contract(takes=BulkRequest, gives=answers.BulkAnswer))
+@router.post("/cancel", **contract(takes=BulkCancel, gives=answers.BulkAnswer, is_once=True))
 async def cancel_jobs(request: Request, state: App, caller: Person) -> Response:
     """Cancel all jobs that match a filter."""
     return await _bulk(request, state, caller, Action.CANCEL)
 
 
-@router.post("/suspend", **contract(takes=BulkRequest, gives=answers.BulkAnswer))
+@router.post("/suspend", **contract(takes=BulkAction, gives=answers.BulkAnswer, is_once=True))
 async def suspend_jobs(request: Request, state: App, caller: Person) -> Response:
     """Suspend all jobs that match a filter."""
     return await _bulk(request, state, caller, Action.SUSPEND)
 
 
-@router.post("/resume", **contract(takes=BulkRequest, gives=answers.BulkAnswer))
+@router.post("/resume", **contract(takes=BulkAction, gives=answers.BulkAnswer, is_once=True))
 async def resume_jobs(request: Request, state: App, caller: Person) -> Response:
     """Resume all held jobs that match a filter."""
     return await _bulk(request, state, caller, Action.RESUME)
 
 
-@router.post("/retry", **contract(takes=BulkRequest, gives=answers.BulkAnswer))
+@router.post("/retry", **contract(takes=BulkAction, gives=answers.BulkAnswer, is_once=True))
 async def retry_jobs(request: Request, state: App, caller: Person) -> Response:
     """Try all failed or cancelled jobs that match a filter once more."""
     return await _bulk(request, state, caller, Action.RETRY)
@@ -187,6 +210,7 @@ async def _bulk(request: Request, state: State, caller: Caller, action: Action |
         return 200, {"matched": result.matched, "changed": result.changed, "dryRun": wanted.dry_run}
 
     if wanted.dry_run:
+        idempotency(request, caller, body)  # a key is refused for its form here, too
         return answer((await work())[1])
     name = action.value if action else "reprioritise"
     target = orjson.dumps(wanted.to_wire()).decode()
@@ -195,15 +219,21 @@ async def _bulk(request: Request, state: State, caller: Caller, action: Action |
     )
 
 
-@router.get("/{job_id}", **contract(gives=JobView))
-async def show_job(job_id: str, state: App, caller: Person) -> Response:
-    """One job with its specification and runs."""
+async def _names_a_job(job_id: JobId) -> None:
+    """Refuse addresses of actions on many jobs, which take only POST: no job id has their form. Raises HTTPException."""
+    if job_id in _BULK:
+        raise HTTPException(405, "Method Not Allowed")
+
+
+@router.get("/{job_id}", **contract(gives=JobView), dependencies=[Depends(_names_a_job)])
+async def show_job(job_id: JobId, state: App, caller: Person) -> Response:
+    """Show one job with its specification and runs."""
     async with state.stores.database.reading() as tx:
         return answer(await job_queries.show_job(tx, caller, job_id))
 
 
-@router.patch("/{job_id}", **contract(takes=JobPatch, gives=JobView))
-async def patch_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+@router.patch("/{job_id}", **contract(takes=JobPatch, gives=JobView), dependencies=[Depends(_names_a_job)])
+async def patch_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Change priority or priority class of a job that waits."""
     body = await request.body()
     change = read_model(JobPatch, body)
@@ -215,7 +245,7 @@ async def patch_job(job_id: str, request: Request, state: App, caller: Person) -
         return answer(await job_queries.show_job(tx, caller, job_id))
 
 
-async def _act(request: Request, state: State, caller: Caller, job_id: str, action: Action) -> Response:
+async def _act(request: Request, state: State, caller: Caller, job_id: JobId, action: Action) -> Response:
     body = await request.body()
 
     details: dict[str, Any] = {}
@@ -235,52 +265,55 @@ async def _act(request: Request, state: State, caller: Caller, job_id: str, acti
     return await once(request, state, caller, body, work, action=action.value, target=job_id, details=details)
 
 
-@router.post("/{job_id}/cancel", **contract(takes=CancelSpec, is_optional=True, gives=answers.JobAction))
-async def cancel_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+@router.post("/{job_id}/cancel", **contract(takes=CancelSpec, is_optional=True, gives=answers.JobAction, is_once=True))
+async def cancel_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Cancel a job; shown as ``cancelling`` until every member is gone."""
     return await _act(request, state, caller, job_id, Action.CANCEL)
 
 
-@router.post("/{job_id}/suspend", **contract(gives=answers.JobAction))
-async def suspend_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+@router.post("/{job_id}/suspend", **contract(gives=answers.JobAction, is_once=True))
+async def suspend_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Hold a job; a running one is stopped and queued again by ``resume``."""
     return await _act(request, state, caller, job_id, Action.SUSPEND)
 
 
-@router.post("/{job_id}/resume", **contract(gives=answers.JobAction))
-async def resume_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+@router.post("/{job_id}/resume", **contract(gives=answers.JobAction, is_once=True))
+async def resume_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Let a held job go on."""
     return await _act(request, state, caller, job_id, Action.RESUME)
 
 
-@router.post("/{job_id}/retry", **contract(gives=answers.JobAction))
-async def retry_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+@router.post("/{job_id}/retry", **contract(gives=answers.JobAction, is_once=True))
+async def retry_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Try a failed or cancelled job once more, with fresh retries."""
     return await _act(request, state, caller, job_id, Action.RETRY)
 
 
 @router.get("/{job_id}/why", **contract(gives=answers.JobReason))
-async def explain_job(job_id: str, state: App, caller: Person) -> Response:
-    """Why the job is where it is and, while it is queued, its place."""
+async def explain_job(job_id: JobId, state: App, caller: Person) -> Response:
+    """Explain why the job is where it is and, while it is queued, its place."""
     return answer(await leader_queries.why(state.stores, state.leader, caller, job_id))
 
 
 @router.get("/{job_id}/events", **contract(gives=answers.EventPage, also="text/event-stream"))
 async def list_events(
-    job_id: str,
+    job_id: JobId,
     request: Request,
     state: App,
     caller: Person,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: After = 0,
     limit: Limit = 1000,
+    last_event_id: Annotated[
+        LastEventId | None, Header(description="Of a stream that goes on after this event.")
+    ] = None,
 ) -> Response:
-    """The job's transitions: JSON, or server-sent events when asked for with ``Accept: text/event-stream``."""
+    """List the job's transitions: JSON, or server-sent events when asked for with ``Accept: text/event-stream``."""
     async with state.stores.database.reading() as tx:
         key = await job_actions.find_key(tx, caller, job_id)
         if "text/event-stream" not in request.headers.get("accept", ""):
             rows = await job_store.events_after(tx, key, after, limit)
             return answer({"events": [job_queries.event_view(row) for row in rows]})
-    last = request.headers.get("last-event-id", "")
+    last = last_event_id or ""
     if last and not (last.isdecimal() and len(last) <= _LONGEST_EVENT_ID):
         raise ProblemError(Code.BAD_CURSOR, "Last-Event-ID is a number that this API gave out")
     stream = state.limits.open_stream(
@@ -291,7 +324,7 @@ async def list_events(
 
 
 async def _server_sent(events: AsyncIterator[bytes], job_id: str) -> AsyncIterator[bytes]:
-    """The events of one job; an unexpected error ends this stream alone, and whoever reads it begins again after the last event."""
+    """Yield the events of one job; an unexpected error ends this stream alone, and its reader begins again after the last event."""
     try:
         async for event in events:
             yield event
@@ -301,9 +334,9 @@ async def _server_sent(events: AsyncIterator[bytes], job_id: str) -> AsyncIterat
 
 
 async def _events_of(state: State, stream: CountedStream, key: int, seq: int) -> AsyncIterator[bytes]:
-    """Events as they are committed; ends after the job has ended and all was told, and when the caller's key is revoked.
+    """Yield events as they are committed; end when all are sent after the job has ended, and when the caller's key is revoked.
 
-    ``Followers`` wakes it when the job has changed, so that it need not look by itself.
+    ``Followers`` wakes this stream when the job has changed, so that it need not poll.
     """
     with state.stores.soft.waiter(JOBS, key) as changed:
         while not stream.is_ended:
@@ -324,7 +357,7 @@ async def _events_of(state: State, stream: CountedStream, key: int, seq: int) ->
             if job is None or (JobState(job.state).is_terminal and seq >= job.version):
                 yield b"event: end\ndata: %s\n\n" % (job.state.encode() if job else b"gone")
                 return
-            # Nothing is read for a comment: hundreds of idle streams would cost as many reads every few seconds.
+            # A comment needs no read: hundreds of idle streams would cost as many reads every few seconds.
             while len(rows) < _MOST_EVENTS and not await wait_set(changed, _COMMENT_SECONDS * random.uniform(0.5, 1)):
                 yield b": still here\n\n"
     yield b": the API key was revoked or has expired\n\n"
@@ -332,16 +365,16 @@ async def _events_of(state: State, stream: CountedStream, key: int, seq: int) ->
 
 @router.get("/{job_id}/logs", **contract(media_type="application/x-ndjson"))
 async def read_logs(
-    job_id: str,
+    job_id: JobId,
     request: Request,
     state: App,
     caller: Person,
     follow: bool = False,
     role: str | None = None,
-    index: Annotated[int | None, Query(ge=0)] = None,
-    attempt: Annotated[int | None, Query(ge=1)] = None,
+    index: MemberIndex | None = None,
+    attempt: Attempt | None = None,
     tail_bytes: Annotated[int, Query(alias="tailBytes", ge=0, le=1 << 30)] = logs.TAIL_BYTES,
-    first: Annotated[int | None, Query(alias="fromAttempt", ge=1)] = None,
+    first: Annotated[int | None, Query(alias="fromAttempt", ge=1, le=99_999)] = None,
 ) -> Response:
     """Output of the job's members, one JSON object per line, live ones through their cluster's agent."""
     options = logs.LogOptions(follow, role, index, attempt, tail_bytes, first)

@@ -1,4 +1,4 @@
-"""API keys as one process knows them. Whatever a caller sends, a look at the store is made for all callers together."""
+"""API keys as one process has cached them. Whatever callers send, one read of the store serves all of them."""
 
 import asyncio
 import time
@@ -14,36 +14,36 @@ from trainmaster_dispatcher.store.keys import Caller
 
 _LOOK_SECONDS = 1.0
 _LEAST_SECONDS = 0.05
-"""Between two looks, however many unknown keys are shown."""
+"""The least time between two reads, however many unknown keys are shown."""
 _LONGEST_LOOK = 5.0
 _KEPT_SECONDS = 60.0
-"""Even if nothing seems to have changed, for keys that somebody changes in the store by hand."""
+"""The longest time between full reads, even without a known change: for keys that somebody changes in the store by hand."""
 _MOST_UNKNOWN = 10_000
 
 
 class Keyring:
-    """All keys that count, read anew once any key was made, revoked or removed.
+    """All valid keys, read again once any key was made, revoked or removed.
 
-    Whether one was is looked at once a second for all of them, so that hundreds of agents, each of which calls every few seconds, do
-    not each cost a query, and a revoked key is dead almost at once. A key that is not among them may have been made since the last
-    look, so that the next look is waited for; what is unknown then is remembered, and cannot displace a key that counts.
+    One check a second for changes serves all keys, so that hundreds of agents, each of which calls every few seconds, do not each
+    cost a query, and a revoked key is refused almost at once. A key that is not cached may have been made since the last check, so
+    its call waits for the next check; keys unknown after that are cached apart, and cannot displace a valid key.
     """
 
     def __init__(self, stores: Stores, clock: Callable[[], float] = time.monotonic) -> None:
         self._stores = stores
         self._clock = clock
         self._callers: dict[bytes, tuple[float, Caller]] = {}
-        """Until when it counts, by the clock, and whose the key is; by the key's hash."""
+        """By the key's hash: until when the key is valid, by the clock, and its caller."""
         self._until: dict[int, float] = {}
-        """The same by the key's number."""
+        """Until when a key is valid, by the key's number."""
         self._unknown: dict[bytes, None] = {}
-        """Oldest first."""
+        """Unknown keys, oldest first."""
         self._revision = ""
         self._looked_at = self._loaded_at = self._failed_at = -inf
         self._looking = asyncio.Lock()
 
     async def caller(self, secret: str, *, may_be_new: bool = True) -> Caller | None:
-        """Return whose key this is. ``may_be_new`` False: without a look for a key that was made a moment ago."""
+        """Return the caller of a key. ``may_be_new`` False: without a read for a key that was made a moment ago."""
         now = self._clock()
         await self._look(now - _LOOK_SECONDS)
         key_hash = hash_key(secret)
@@ -56,9 +56,9 @@ class Keyring:
         return None if found is None or found[0] <= self._clock() else found[1]
 
     def known(self, secret: str) -> tuple[bool, Caller | None]:
-        """Return whether this process can tell whose a key is without a look at the store, and whose it is.
+        """Return whether the caller of a key is known without reading the store, and the caller.
 
-        It tells of a key that it does not know, too: a look for one that was made a moment ago is for ``caller``.
+        An unknown key gives True and None; ``caller`` reads the store for a key that was made a moment ago.
         """
         now = self._clock()
         if self._looked_at <= now - _LOOK_SECONDS:
@@ -67,11 +67,11 @@ class Keyring:
         return True, None if found is None or found[0] <= now else found[1]
 
     def counts(self, key_id: int) -> bool:
-        """Whether a key was neither revoked nor has expired, as far as the last look knows."""
+        """Return whether a key was neither revoked nor expired at the last check."""
         return self._until.get(key_id, -inf) > self._clock()
 
     async def refresh(self) -> None:
-        """Look at the store if nobody has for a second."""
+        """Check the store for changes if nobody has for a second."""
         await self._look(self._clock() - _LOOK_SECONDS)
 
     def _remember_unknown(self, key_hash: bytes) -> None:
@@ -80,7 +80,7 @@ class Keyring:
         self._unknown[key_hash] = None
 
     async def _look(self, moment: float) -> None:
-        """Return once a look at the store has succeeded that began after a moment of the clock."""
+        """Return once a check of the store has succeeded that began after ``moment`` of the clock."""
         if self._looked_at > moment:
             return
         async with self._looking:
@@ -94,7 +94,7 @@ class Keyring:
                 await asyncio.sleep(pause)
                 began = self._clock()
             try:
-                # Whoever waits here waits for all others as well, so that no silence may last.
+                # All callers wait for this read, so it has a time-out.
                 async with asyncio.timeout(_LONGEST_LOOK):
                     await self._read(began)
             except TimeoutError as error:

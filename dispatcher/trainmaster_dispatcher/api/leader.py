@@ -18,9 +18,9 @@ from trainmaster_dispatcher.store.scheduling import Reads
 Model = TypeVar("Model", bound=Lenient)
 
 PLACE_SECONDS = 0.5
-"""For a place: who asks why a job waits is told what is stored rather than made to wait."""
+"""The time-out of a queue position: a caller that asks why a job waits gets the stored answer rather than waiting longer."""
 TRY_SECONDS = 20.0
-"""For a whole dry run; the leader itself takes half of it at most."""
+"""The time-out of a whole dry run; the leader itself takes half of it at most."""
 
 
 class LeaderOverHttp:
@@ -61,7 +61,7 @@ class LeaderOverHttp:
     ) -> httpx.Response:
         url = httpx.URL(scheme="http", host=reads.host or "", port=reads.port, path=path)
         try:
-            # The whole of it: the leader may be in the middle of a cycle.
+            # A time-out of the whole call: the leader may be in the middle of a cycle.
             async with asyncio.timeout(seconds):
                 return await self._http.request(
                     method, url, content=body, headers={"Authorization": f"Bearer {reads.secret}"}

@@ -1,4 +1,6 @@
-"""What one key and one address may ask of an api: calls at once and per second, streams, wrong keys. In this process' memory alone."""
+"""Limits of one key and one address at an api: calls at once and per second, streams, wrong keys. Held in this process' memory
+alone.
+"""
 
 import asyncio
 import random
@@ -13,24 +15,24 @@ from typing import Any
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
-from trainmaster_dispatcher.api.turns import Meter, TooManyWaitError, Turns
+from trainmaster_dispatcher.api.turns import CallTurns, Meter, TooManyWaitError
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store.keys import Caller
 
 CALL = "trainmaster.call"
-"""Where a request's ``Call`` is in its scope."""
+"""The key of a request's ``Call`` in its scope."""
 METER = "trainmaster.meter"
-"""Where its ``Meter`` is."""
+"""The key of a request's ``Meter`` in its scope."""
 _MOST_BUCKETS = 10_000
 _WAITING_PER_CALL = 64
-"""For each call of a key that may be under way, so many more may wait for their turn."""
+"""How many calls of a key may wait, for each that may be under way."""
 _IPV6_HOST_BITS = 64
 _SLOW_SECONDS, _MOST_SLOWED = 0.5, 500
-"""Refused callers wait for up to twice as long, each for another time: they would come again all at once."""
+"""Refused callers wait for up to twice as long, each for another time, so that they do not all come again at once."""
 
 
 class StreamKind(StrEnum):
-    """Calls that last: how many of each a key may have is bounded, except for agents' polls."""
+    """Kinds of calls that last: the number of each that a key may have is bounded, except for agents' polls."""
 
     EVENTS = "events"
     LOGS = "logs"
@@ -44,7 +46,7 @@ class _Bucket:
 
 
 class TokenBuckets:
-    """A token bucket for each of many names; those that were not used for the longest time are forgotten. Rate 0: no bound."""
+    """A token bucket for each name; those unused for the longest time are dropped. Rate 0: no bound."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
@@ -53,7 +55,7 @@ class TokenBuckets:
         self._buckets: dict[int | str, _Bucket] = {}
 
     def take(self, name: int | str) -> float:
-        """Take a token: 0, or the seconds until there is one."""
+        """Take a token; return 0, or the seconds until there is one."""
         if not self._rate:
             return 0.0
         now = self._clock()
@@ -78,13 +80,13 @@ class TokenBuckets:
         return max(0.0, (1 - bucket.tokens) / self._rate - (self._clock() - bucket.at))
 
     def has(self, name: int | str) -> bool:
-        """Whether a token could be taken."""
+        """Return whether a token could be taken."""
         return self.pause(name) <= 0.0
 
 
 @dataclass(slots=True)
 class Call:
-    """A request whose caller is known. ``end`` is called when it is over."""
+    """A request whose caller is known. ``end`` is called when the request is over."""
 
     caller: Caller
     _endings: list[Callable[[], None]] = field(default_factory=list)
@@ -99,7 +101,7 @@ class Call:
 
 @dataclass(eq=False, slots=True)
 class CountedStream:
-    """A call that lasts. It is to look at ``check`` again and again, and at once when it is woken by ``wake``."""
+    """A call that lasts. Its handler has to call ``check`` repeatedly, and at once after ``wake``."""
 
     kind: StreamKind
     caller: Caller
@@ -107,7 +109,7 @@ class CountedStream:
     is_ended: bool = False
 
     def check(self) -> None:
-        """Raise ProblemError UNAUTHENTICATED when its key no longer counts."""
+        """Raise ProblemError UNAUTHENTICATED when the stream's key is no longer valid."""
         if self.is_ended:
             raise ProblemError(Code.UNAUTHENTICATED, "the API key was revoked or has expired")
 
@@ -125,18 +127,18 @@ class Limits:
         self._wrong_keys = TokenBuckets(settings.wrong_keys_per_second, settings.wrong_keys_burst, clock)
         self._keyless = TokenBuckets(settings.keyless_calls_per_second, settings.keyless_calls_burst, clock)
         self._slowed = 0
-        self._turns = Turns(at_once, max(1, at_once) * _WAITING_PER_CALL, clock)
+        self._turns = CallTurns(at_once, max(1, at_once) * _WAITING_PER_CALL, clock)
         self._streams: dict[CountedStream, None] = {}
         self._counts = Counter[tuple[StreamKind, int]]()
 
-    # -- who has no key that counts
+    # -- callers without a valid key
 
     def may_look(self, address: str) -> bool:
-        """Whether a key that an address shows may be looked for in the store, if it is not known."""
+        """Return whether an unknown key from this address may be looked up in the store."""
         return self._wrong_keys.has(_site(address))
 
     def wrong_key(self, address: str) -> ProblemError:
-        """Count a wrong key; what its sender is told."""
+        """Count a wrong key; return the problem for its sender."""
         pause = self._wrong_keys.take(_site(address))
         if pause:
             return _too_many("wrong-keys", "too many wrong API keys came from your address", pause)
@@ -149,7 +151,7 @@ class Limits:
             raise _too_many("keyless", "too many requests without an API key came from your address", pause)
 
     async def slow_down(self) -> None:
-        """Let a refused caller wait a little, so that one that asks again at once costs less; not when very many wait already."""
+        """Delay a refused caller a little, so that immediate retries cost less; skip the delay when very many wait already."""
         if self._slowed >= _MOST_SLOWED:
             return
         self._slowed += 1
@@ -161,12 +163,12 @@ class Limits:
     # -- calls
 
     def over_rate(self, caller: Caller) -> ProblemError | None:
-        """Return what a user is told whose calls are over the rate; None where the next one may be."""
+        """Return the problem for a user whose calls are over the rate; None where the next call may begin."""
         pause = self._calls.pause(caller.key_id)
         return _over_rate(caller, pause) if pause else None
 
     async def admit(self, scope: MutableMapping[str, Any], caller: Caller) -> None:
-        """Let a call begin when it is its key's turn. Raises ProblemError TOO_MANY_REQUESTS."""
+        """Admit a call when it is its key's turn. Raises ProblemError TOO_MANY_REQUESTS."""
         call = scope[CALL] = Call(caller)
         if caller.role is KeyRole.AGENT:
             return
@@ -184,9 +186,9 @@ class Limits:
     # -- calls that last
 
     def open_stream(self, scope: MutableMapping[str, Any], kind: StreamKind, wake: Callable[[], None]) -> CountedStream:
-        """Make a call one that lasts: it is counted as such until it ends, and no longer as a call.
+        """Make a call one that lasts: until its end it is counted as a stream, and no longer as a call.
 
-        Raises ProblemError TOO_MANY_REQUESTS when its key has as many as it may.
+        Raises ProblemError TOO_MANY_REQUESTS when the call's key has as many streams as it may.
         """
         call: Call = scope[CALL]
         most = self._most_streams.get(kind, 0)
@@ -214,7 +216,7 @@ class Limits:
         return bool(self._streams)
 
     def end_streams(self, counts: Callable[[int], bool]) -> None:
-        """End the streams of keys that no longer count."""
+        """End the streams of keys that are no longer valid."""
         for stream in self._streams:
             if not stream.is_ended and not counts(stream.caller.key_id):
                 stream.is_ended = True
@@ -231,7 +233,7 @@ def _too_many(limit: str, text: str, pause: float) -> ProblemError:
 
 
 def _site(address: str) -> str:
-    """The name under which an address is counted: of IPv6 the network that one subscriber has."""
+    """Return the name under which an address is counted: for IPv6 the network of one subscriber."""
     if ":" not in address:
         return address
     try:

@@ -1,6 +1,6 @@
-"""What routes declare to those who call them: bodies and answers by their models, names of operations, problems.
+"""The OpenAPI document: models of bodies and answers, names of operations, problems.
 
-Handlers read bodies and write answers by themselves; nothing here is in the way of a call but the look at its query parameters.
+Handlers parse bodies and write answers by themselves; this module takes part in a call only to check its query parameters.
 """
 
 import re
@@ -12,13 +12,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 
 _REF = "#/components/schemas/{model}"
 _MOST_NAMED = 40
-"""Characters of an unknown parameter that are quoted."""
+"""The most characters of an unknown parameter that are quoted."""
 
 _PROBLEM = {
     "description": "An RFC 9457 problem; docs/reference/errors.md has a section for each code.",
@@ -45,14 +45,40 @@ _PROBLEM = {
     },
 }
 
+
+def _header(text: str, kind: str = "string") -> dict[str, Any]:
+    return {"description": text, "schema": {"type": kind}}
+
+
+_RETRY_AFTER = {"Retry-After": _header("Seconds after which to try again.", "integer")}
+_HEADERS: Mapping[int, dict[str, Any]] = {
+    401: {"WWW-Authenticate": _header("The scheme, which is Bearer.")},
+    405: {"Allow": _header("The methods that the address takes.")},
+    429: _RETRY_AFTER,
+    503: _RETRY_AFTER,
+}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {
         "description": HTTPStatus(status).phrase,
         "content": {"application/problem+json": {"schema": {"$ref": _REF.format(model="Problem")}}},
     }
+    | ({"headers": _HEADERS[status]} if status in _HEADERS else {})
     for status in sorted({code.status for code in Code})
 }
-"""Answers that any call may get."""
+"""Answers that any call may return."""
+
+_ONCE = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "The call is done once: repeated with this key and the same body, it gets the first answer again.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+}
+_INFO = {
+    "description": "No text of a body or a parameter may hold the character U+0000. A number may be given as text, and a flag as "
+    "0 or 1. Where a schema says `x-also-accepts`, that form is read, too; answers never have it.",
+    "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+}
 
 _declared: dict[str, type[BaseModel]] = {}
 """Models of bodies and answers, by name."""
@@ -67,12 +93,13 @@ def contract(
     media_type: str = "application/json",
     also: str = "",
     or_gives: Mapping[int, type[BaseModel]] | None = None,
+    is_once: bool = False,
 ) -> dict[str, Any]:
     """Return arguments of a route's decorator that declare its body and its answer.
 
-    ``takes`` and ``gives``: the model, or several of which it is one. ``is_optional``: the body may be missing. ``media_type``: of
-    the answer; one that is no JSON has no model. ``also``: another media type that the same call can answer with. ``or_gives``:
-    models of answers with other statuses.
+    ``takes`` and ``gives``: the model, or several of which the value is one. ``is_optional``: the body may be missing.
+    ``media_type``: of the answer; one that is no JSON has no model. ``also``: another media type that the same call can answer
+    with. ``or_gives``: models of answers with other statuses. ``is_once``: the call takes an Idempotency-Key.
     """
     content: dict[str, Any] = {}
     if gives is not None or media_type != "application/json":
@@ -80,15 +107,19 @@ def contract(
     if also:
         content[also] = {"schema": {"type": "string"}}
     answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+    if status in (201, 202):
+        answer["headers"] = {"Location": _header("Where that which was made is, if it is one thing with an address.")}
     answers = {status: answer | ({"content": content} if content else {})}
     for other, model in (or_gives or {}).items():
         shown = {"application/json": {"schema": _schema(model)}}
         answers[other] = {"description": HTTPStatus(other).phrase, "content": shown}
-    arguments: dict[str, Any] = {"status_code": status, "responses": answers}
+    extra: dict[str, Any] = {}
     if takes is not None:
         body = {"required": not is_optional, "content": {"application/json": {"schema": _schema(takes)}}}
-        arguments["openapi_extra"] = {"requestBody": body}
-    return arguments
+        extra["requestBody"] = body
+    if is_once:
+        extra["parameters"] = [_ONCE]
+    return {"status_code": status, "responses": answers} | ({"openapi_extra": extra} if extra else {})
 
 
 def _schema(models: type[BaseModel] | tuple[type[BaseModel], ...]) -> dict[str, Any]:
@@ -108,7 +139,7 @@ def operation_id(route: APIRoute) -> str:
 
 
 async def known_parameters(request: Request) -> None:
-    """Refuse query parameters that a call does not have: a mistyped filter would otherwise mean all. Raises ProblemError."""
+    """Refuse query parameters that a call does not have: a mistyped filter would otherwise select all. Raises ProblemError."""
     if not request.query_params:
         return
     route = request.scope.get("route")
@@ -130,19 +161,85 @@ def document(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         made = FastAPI.openapi(app)
         components = made.setdefault("components", {})
-        components["securitySchemes"] = {"apiKey": {"type": "http", "scheme": "bearer"}}
+        components["securitySchemes"] = {
+            "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key, which begins with `tmk_`."}
+        }
         schemas = components.setdefault("schemas", {})
         schemas["Problem"] = _PROBLEM
         _, models = models_json_schema(
-            [(model, "validation") for model in _declared.values()], by_alias=True, ref_template=_REF
+            [(model, "validation") for model in _declared.values()],
+            by_alias=True,
+            ref_template=_REF,
+            schema_generator=_WithoutTitles,
         )
         schemas.update(models.get("$defs", {}))
         made["security"] = [{"apiKey": []}]
+        made["info"] |= _INFO
+        for methods in made["paths"].values():
+            _name_as_in_body(methods, schemas)
         for operation in _operations(made):
-            # The first sentence of a handler's docstring is what the call does.
+            # The first sentence of a handler's docstring is the summary of the call.
             text = operation.get("description", "")
             operation["summary"] = text.partition("\n")[0].partition(". ")[0].rstrip(".").replace("``", "")
+            for parameter in operation.get("parameters", ()):
+                parameter["schema"] = _given(parameter["schema"])
+                parameter["schema"].pop("title", None)
+        for schema in _objects(schemas):
+            _plain_map(schema)
     return app.openapi_schema or {}
+
+
+class _WithoutTitles(GenerateJsonSchema):
+    """A generator without titles of fields: titles made of names would add nothing, and generated clients would be named after
+    them.
+    """
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def _given(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a parameter that is given, without null: a parameter that is left out is not null."""
+    others = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    if len(others) != 1:
+        return schema
+    (given,) = others
+    return {**{key: value for key, value in schema.items() if key != "anyOf"}, **given}
+
+
+def _name_as_in_body(methods: dict[str, Any], schemas: Mapping[str, Any]) -> None:
+    """Describe the name in the address of a declared object as its specification does."""
+    body = methods.get("put", {}).get("requestBody")
+    if body is None:
+        return
+    properties = schemas[body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]]["properties"]
+    for operation in methods.values():
+        for parameter in operation["parameters"]:
+            if parameter["in"] == "path":
+                # A slash in a name would be one of the address; the path of a queue has them.
+                told = properties[parameter["name"]]
+                parameter["schema"] = dict(told) if "pattern" in told else told | {"pattern": "^[^/]+$"}
+
+
+def _plain_map(schema: dict[str, Any]) -> None:
+    """Describe a mapping in the form that generators of clients support: a schema for its values and one for its names."""
+    patterns = schema.get("patternProperties")
+    if patterns is not None and len(patterns) == 1 and "properties" not in schema:
+        del schema["patternProperties"]
+        ((pattern, values),) = patterns.items()
+        schema["additionalProperties"] = values
+        schema["propertyNames"] = {"pattern": pattern, **schema.get("propertyNames", {})}
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every mapping in a part of the document, including the part itself."""
+    if isinstance(value, dict):
+        yield value
+        for one in tuple(value.values()):
+            yield from _objects(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _objects(one)
 
 
 def part_of(app: FastAPI, prefix: str, title: str) -> dict[str, Any]:
@@ -166,7 +263,7 @@ def part_of(app: FastAPI, prefix: str, title: str) -> dict[str, Any]:
 
 
 def _references(value: Any) -> Iterator[str]:
-    """The names of the schemas that a part of the document refers to."""
+    """Yield the names of the schemas that a part of the document refers to."""
     if isinstance(value, dict):
         if isinstance(ref := value.get("$ref"), str):
             yield ref.rpartition("/")[2]
@@ -194,7 +291,7 @@ def methods_at(app: FastAPI, path: str) -> list[str]:
 
 @lru_cache(maxsize=256)
 def path_pattern(template: str) -> re.Pattern[str]:
-    """Return what matches the addresses of a path of the document."""
+    """Return the pattern of the addresses of a path of the document."""
     # The path of a queue has slashes in it.
     pieces = re.split(r"(\{\w+\})", template)
     known = {"{path}": ".+"}

@@ -1,6 +1,6 @@
-"""Parsing of submissions: small bodies in this process, large ones in parser processes. It never keeps a body's process for long.
+"""Parsing of submissions: small bodies in this process, large ones in parser processes. It never blocks this process for long.
 
-Checking ten thousand specifications holds the interpreter for a second or more; an agent's sync must not wait for it. A parser
+Checking ten thousand specifications holds the interpreter for a second or more; an agent's sync must not wait for that. A parser
 process that needs more than its time for one body is killed and replaced, as is one whose caller hung up.
 """
 
@@ -21,14 +21,14 @@ from starlette.requests import ClientDisconnect, Request
 
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster_dispatcher.scheduling.state.state import Cluster
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.services.submission_parsing import Most, PreparedSubmission, prepare
 
 _MOST_WAITING = 8
 _MOST_WAITING_OF_ONE = 6
-"""Of one API key: others always find a place."""
+"""The most bodies of one API key that may wait: other keys always find a place."""
 _MOST_WORKERS = 2
-"""Processes for large bodies, as many as cores at most: one more is started when all others are at work."""
+"""The most processes for large bodies, and never more than cores: one more is started when all others are at work."""
 _PR_SET_PDEATHSIG = 1
 
 Refusal = tuple[Code, str, tuple[Mistake, ...]]
@@ -38,7 +38,7 @@ Done = TypeVar("Done")
 
 
 def _prepare_or_refuse(do: Prepare, body: bytes, most: Most) -> PreparedSubmission | Refusal:
-    """As ``do``, with a refusal as a value: exceptions with arguments of their own do not cross processes well."""
+    """Call ``do``; return a refusal as a value, as exceptions with arguments of their own do not cross processes well."""
     try:
         return do(body, most)
     except ProblemError as error:
@@ -46,7 +46,7 @@ def _prepare_or_refuse(do: Prepare, body: bytes, most: Most) -> PreparedSubmissi
 
 
 def _serve(connection: Connection, do: Prepare, most: Most) -> None:
-    """Check one body after the other, until the other end is closed."""
+    """Check bodies one after the other, until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # An api that is killed cannot end its worker, which would wait for work for ever.
     with suppress(OSError, AttributeError):
@@ -67,7 +67,7 @@ class _Worker:
         other.close()
 
     def check(self, body: bytes, clusters: Clusters) -> PreparedSubmission | Refusal:
-        """Blocks until it has answered. Raises EOFError or OSError when the process ends before."""
+        """Check a body in the process; block until it has answered. Raises EOFError or OSError when the process ends before."""
         self._connection.send(clusters)
         self._connection.send_bytes(body)
         result: PreparedSubmission | Refusal = self._connection.recv()
@@ -76,16 +76,16 @@ class _Worker:
     def kill(self) -> None:
         self.process.kill()
 
-    def bury(self) -> None:
-        """Release what is left of a killed process. Blocks until it has ended."""
+    def reap(self) -> None:
+        """Release the resources of a killed process. Blocks until it has ended."""
         self.process.join()
         self._connection.close()
 
 
 class Parser:
-    """A few parser processes for large bodies, started when they are needed and again if one ends.
+    """A few parser processes for large bodies, started on demand and restarted if one ends.
 
-    ``seconds``: what one body may take, of each MiB that it has, too.
+    ``seconds``: the time-out of one body, and that of each of its MiB.
     """
 
     def __init__(self, inline_bytes: int, most: Most, seconds: float = 10.0, do: Prepare = prepare) -> None:
@@ -95,11 +95,11 @@ class Parser:
         self._do = do
         self._context = multiprocessing.get_context("spawn")
         self._places = min(_MOST_WORKERS, os.cpu_count() or 1)
-        """Processes that may be at work beside those that are."""
+        """Processes that may still begin to work, beside those at work."""
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
         self._queue: list[tuple[int, asyncio.Future[None]]] = []
-        """Callers that wait for a process, in the order of their coming."""
+        """Callers that wait for a process, in the order of arrival."""
         self._at_work: Counter[int] = Counter()
         """Bodies at work by caller."""
         self._waiting: Counter[int] = Counter()
@@ -184,13 +184,13 @@ class Parser:
                 self._idle.append(worker)
             else:
                 worker.kill()
-                await asyncio.shield(_bury(worker, checking))
+                await asyncio.shield(_reap(worker, checking))
         return result
 
 
-async def _bury(worker: _Worker, checking: "asyncio.Future[PreparedSubmission | Refusal]") -> None:
+async def _reap(worker: _Worker, checking: "asyncio.Future[PreparedSubmission | Refusal]") -> None:
     await asyncio.gather(checking, return_exceptions=True)  # its thread ends with the process
-    await asyncio.to_thread(worker.bury)
+    await asyncio.to_thread(worker.reap)
 
 
 @contextmanager
@@ -206,7 +206,7 @@ def _counted(counter: Counter[int], key: int) -> Iterator[None]:
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Done]) -> Done:
-    """Do work for a request whose body is read; end it when the caller hangs up. Raises ClientDisconnect then."""
+    """Do work for a request whose body was read; cancel the work when the caller hangs up, and raise ClientDisconnect."""
     task = asyncio.create_task(work)
     gone: asyncio.Task[Any] = asyncio.create_task(_hung_up(request))
     try:

@@ -10,6 +10,7 @@ from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster_dispatcher.api.context import Admin, App, answer, once, read_model
 from trainmaster_dispatcher.api.declared import change
 from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.parameters import NumberCursor, NumberInPath
 from trainmaster_dispatcher.services import simulations
 from trainmaster_dispatcher.store.database import Transaction
 
@@ -27,7 +28,7 @@ def _shown(view: SimulationView) -> dict[str, object]:
     return view.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-@router.post("", **contract(takes=SimulationSpec, gives=SimulationView, status=202))
+@router.post("", **contract(takes=SimulationSpec, gives=SimulationView, status=202, is_once=True))
 async def create_simulation(request: Request, state: App, caller: Admin) -> Response:
     """Ask for a simulation: a worker carries it out. Without a fleet, it is the installation's own as it is then."""
     body = await request.body()
@@ -45,10 +46,10 @@ async def create_simulation(request: Request, state: App, caller: Admin) -> Resp
 async def list_simulations(
     state: App,
     _caller: Admin,
-    cursor: Annotated[int | None, Query(ge=0)] = None,
+    cursor: NumberCursor | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_ON_A_PAGE)] = 100,
 ) -> Response:
-    """Simulations, the latest first, without their results."""
+    """List simulations, the latest first, without their results."""
     async with state.stores.database.transaction() as tx:
         found = await simulations.page(tx, cursor, limit)
     more = found[-1].id if len(found) == limit else None
@@ -56,22 +57,22 @@ async def list_simulations(
 
 
 @router.get("/{simulation}", **contract(gives=SimulationView))
-async def show_simulation(simulation: int, state: App, _caller: Admin) -> Response:
-    """One simulation, with what was asked for and, once it has succeeded, its figures."""
+async def show_simulation(simulation: NumberInPath, state: App, _caller: Admin) -> Response:
+    """Show one simulation, with what was asked for and, once it has succeeded, its figures."""
     async with state.stores.database.transaction() as tx:
         return answer(_shown(await simulations.show(tx, simulation)))
 
 
 @router.get("/{simulation}/report", **contract(media_type="text/html"))
-async def show_simulation_report(simulation: int, state: App, _caller: Admin) -> Response:
-    """The report of one that has succeeded, as a page."""
+async def show_simulation_report(simulation: NumberInPath, state: App, _caller: Admin) -> Response:
+    """Show the report of a simulation that has succeeded, as a page."""
     async with state.stores.database.transaction() as tx:
         page = await simulations.report(tx, simulation)
     return Response(page, media_type="text/html", headers=_PAGE_HEADERS)
 
 
-@router.post("/{simulation}/cancel", **contract(gives=SimulationView))
-async def cancel_simulation(simulation: int, request: Request, state: App, caller: Admin) -> Response:
+@router.post("/{simulation}/cancel", **contract(gives=SimulationView, is_once=True))
+async def cancel_simulation(simulation: NumberInPath, request: Request, state: App, caller: Admin) -> Response:
     """End one that is queued or running."""
     body = await request.body()
 
@@ -82,7 +83,7 @@ async def cancel_simulation(simulation: int, request: Request, state: App, calle
 
 
 @router.delete("/{simulation}", **contract(status=204))
-async def delete_simulation(simulation: int, state: App, caller: Admin) -> Response:
+async def delete_simulation(simulation: NumberInPath, state: App, caller: Admin) -> Response:
     """Forget one that has ended."""
     await change(state, caller, "delete simulation", str(simulation), lambda tx: simulations.remove(tx, simulation))
     return Response(status_code=204)

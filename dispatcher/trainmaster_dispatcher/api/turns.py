@@ -30,17 +30,17 @@ _MOST_KEYS = 10_000
 class _Key:
     used: float = 0.0
     at: float = 0.0
-    """When ``used`` was true."""
+    """The time for which ``used`` was computed."""
     came: float = 0.0
-    """When its latest call came."""
+    """The time at which the key's latest call came."""
     under_way: int = 0
     new: int = 0
     """Calls that came less than YIELD_SECONDS ago and have not ended."""
     waiting: "deque[Turn]" = field(default_factory=deque)
     since: float = 0.0
-    """Since when the first of those yields: when it came or, if that was later, the call before it began."""
+    """The time since which the first waiting call yields: when the call came or, if that was later, when the call before it began."""
     timer: "asyncio.TimerHandle | None" = None
-    """Looks again when it has yielded long enough."""
+    """Checks again when the first waiting call has yielded long enough."""
 
 
 @dataclass(eq=False, slots=True)
@@ -49,13 +49,13 @@ class Turn:
 
     key: int
     begins: "asyncio.Future[None] | None" = None
-    """Set when it had to wait."""
+    """Set when the call had to wait."""
     is_new: bool = True
     timer: "asyncio.TimerHandle | None" = None
 
 
 class Meter:
-    """Measures for how many seconds a coroutine keeps its event loop busy: not while it waits."""
+    """A meter of the seconds for which a coroutine keeps its event loop busy, without the time in which it waits."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -78,13 +78,13 @@ class Meter:
 
 
 class TooManyWaitError(Exception):
-    """So many calls of a key wait that one more may not."""
+    """The calls of a key that wait have reached their limit."""
 
 
-class Turns:
-    """Turns of the calls of one process. For use within one event loop.
+class CallTurns:
+    """CallTurns of the calls of one process. For use within one event loop.
 
-    ``at_once``: calls of one key that may be under way, 0: no bound. ``most_waiting``: of one key.
+    ``at_once``: the most calls of one key under way, 0: no bound. ``most_waiting``: the most that wait of one key.
     """
 
     def __init__(self, at_once: int, most_waiting: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -92,14 +92,14 @@ class Turns:
         self._most_waiting = most_waiting
         self._clock = clock
         self._keys: dict[int, _Key] = {}
-        """Those used last are at the end."""
+        """Keys by number, those used last at the end."""
         self._blocked: dict[int, _Key] = {}
         """Keys with calls that wait."""
 
     async def begin(self, key: int, *, waits: bool = True) -> Turn:
-        """Return the turn of a call when it has come; it is to be given back with ``end``.
+        """Return the turn of a call when it has come; give it back with ``end``.
 
-        Without ``waits`` it comes at once, though others yield to it. Raises TooManyWaitError.
+        Without ``waits`` the turn comes at once, though other calls yield to it. Raises TooManyWaitError.
         """
         known = self._key(key)
         if waits and len(known.waiting) >= self._most_waiting:
@@ -122,7 +122,7 @@ class Turns:
             await turn.begins
         except BaseException:
             if turn.begins.done() and not turn.begins.cancelled():
-                self.end(turn)  # it came in the very moment in which its caller went away
+                self.end(turn)  # the turn came just as its caller was cancelled
             else:
                 known.waiting.remove(turn)
                 self._make_old(known, turn)
@@ -184,7 +184,7 @@ class Turns:
         self._begin_waiting()
 
     def _begin_waiting(self) -> None:
-        """Begin what may begin now, the calls of the keys with the lightest use first."""
+        """Begin the calls that may begin now, those of the keys with the lightest use first."""
         for key in sorted(self._blocked, key=lambda key: self._use(self._blocked[key])):
             known = self._blocked[key]
             while known.waiting and self._may_begin(known):

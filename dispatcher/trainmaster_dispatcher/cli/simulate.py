@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from trainmaster.fake_cluster.fleet import Fleet
-    from trainmaster.protocol.resource_kinds import Document
+    from trainmaster.protocol.documents import Document
     from trainmaster.protocol.simulations import SimulationSpec
     from trainmaster_dispatcher.whatif.engine import Declared, Simulation, StudyOutcome
     from trainmaster_dispatcher.whatif.report import Case
@@ -158,7 +158,7 @@ def simulate(
 
 
 class _Variant(NamedTuple):
-    """One of the simulations that are compared: its name, its settings where they differ, and files on top of the others."""
+    """One of the simulations that are compared: its name, its settings if they differ, and additional files."""
 
     name: str
     settings: dict[str, str] | None = None
@@ -166,7 +166,7 @@ class _Variant(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """What a person asks for on the command line."""
+    """The request of a person on the command line."""
 
     workload: Path
     fleet: Path | None
@@ -180,7 +180,7 @@ class _Asked(NamedTuple):
 
 
 def _spec_of(asked: _Asked, title: str, faster: float, span: "tuple[datetime, datetime] | None") -> "SimulationSpec":
-    """The same as an order for the installation. ``span``: of its history. Raises ProblemError, UsageError."""
+    """Return the request as an order for the installation. ``span``: of its history. Raises ProblemError, UsageError."""
     from trainmaster.cli.documents import read_documents, validated
     from trainmaster.cli.fleet_file import read_fleet
     from trainmaster.protocol.simulations import SimulationSpec
@@ -198,7 +198,7 @@ def _spec_of(asked: _Asked, title: str, faster: float, span: "tuple[datetime, da
         "workload": workload | ({"queue": asked.queue} if asked.queue else {}),
         "fleet": fleet,
         "documents": documents,
-        # As without --background: files and a fleet of one's own say all that counts.
+        # As without --background: files and a given fleet replace the installation completely.
         "alone": span is None and fleet is not None,
         "sweep": None if sweep is None else {"field": sweep[0], "values": sweep[1]},
         "cases": [
@@ -216,7 +216,7 @@ def _spec_of(asked: _Asked, title: str, faster: float, span: "tuple[datetime, da
 
 
 def _kind_of(path: Path) -> str:
-    """``swf`` or ``csv``. Raises UsageError."""
+    """Return ``swf`` or ``csv``. Raises UsageError."""
     from trainmaster.cli.errors import UsageError
 
     kind = Path(path.name.removesuffix(".gz")).suffix.removeprefix(".")
@@ -226,7 +226,7 @@ def _kind_of(path: Path) -> str:
 
 
 def _span(since: str, until: str | None) -> "tuple[datetime, datetime]":
-    """The time of history that is meant. Raises UsageError."""
+    """Return the time of history to use. Raises UsageError."""
     from trainmaster.cli.output import now
     from trainmaster.cli.time_arguments import moment_of
 
@@ -237,7 +237,7 @@ def _span(since: str, until: str | None) -> "tuple[datetime, datetime]":
 
 
 class _Past(NamedTuple):
-    """What an installation has done, on what, and what is declared there."""
+    """What an installation has done, its clusters, and what is declared there."""
 
     trace: "Trace"
     fleet: "Fleet"
@@ -245,7 +245,7 @@ class _Past(NamedTuple):
 
 
 def _past(ctx: typer.Context, since: str, until: str | None, limits: LimitsFrom) -> _Past:
-    """Raises ProblemError, UsageError."""
+    """Read the history of the installation. Raises ProblemError, UsageError."""
     from trainmaster.cli import config
     from trainmaster.cli.errors import UsageError
     from trainmaster_dispatcher.whatif.installation import KINDS, documents_of, fleet_of
@@ -264,7 +264,7 @@ def _past(ctx: typer.Context, since: str, until: str | None, limits: LimitsFrom)
 
 
 def _variants(sweep: str | None, given: dict[str, str], has_files: bool, output: SimulateFormat) -> list[_Variant]:
-    """What is simulated. Raises UsageError."""
+    """Return the simulations to run. Raises UsageError."""
     from trainmaster.cli.errors import UsageError
 
     if sweep is None:
@@ -280,7 +280,7 @@ def _variants(sweep: str | None, given: dict[str, str], has_files: bool, output:
 
 
 def _cases(cases: list[str] | None, sweep: str | None, output: SimulateFormat) -> list[_Variant]:
-    """The cases that a person names; none where there are none. Raises UsageError."""
+    """Return the cases that a person names; an empty list if there are none. Raises UsageError."""
     from trainmaster.cli.errors import UsageError
 
     out = []
@@ -350,12 +350,12 @@ def _declared(
     fleet: "Fleet",
     on_top: Sequence[str] = (),
 ) -> "Declared":
-    """What the files say, each in place of what the installation has of that name; without both a queue that may use all of the fleet.
+    """Return what the files declare, each in place of the installation's object of that name.
 
-    Raises ProblemError, UsageError.
+    Without both, a queue that may use all of the fleet. Raises ProblemError, UsageError.
     """
     from trainmaster.cli.documents import read_documents
-    from trainmaster.protocol.resource_kinds import in_place_of
+    from trainmaster.protocol.documents import in_place_of
     from trainmaster_dispatcher.whatif.scenario import declared
     from trainmaster_dispatcher.whatif.sweeping import is_burst, with_burst
 

@@ -1,4 +1,4 @@
-"""What simulations have found, as tables."""
+"""The results of simulations as tables."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from trainmaster_dispatcher.whatif.values import Figures, Waits
 
 
 class SimulatedWorkload(NamedTuple):
-    """A workload, its entries that never ran, how long its jobs really waited where that is known, and what was simulated."""
+    """A workload, its entries that never ran, how long its jobs really waited if known, and what was simulated."""
 
     workload: str
     left_out: int
@@ -19,7 +19,7 @@ class SimulatedWorkload(NamedTuple):
 
 
 def print_told(told: SimulatedWorkload) -> None:
-    """One simulation at length, several in a line each."""
+    """Print one simulation in full, several in one line each."""
     if len(told.cases) == 1:
         _print_figures(told, told.cases[0].figures)
     else:
@@ -27,7 +27,7 @@ def print_told(told: SimulatedWorkload) -> None:
 
 
 def _print_cases(workload: str, cases: Sequence[Case]) -> None:
-    """One line for each of the simulations that are compared."""
+    """Print one line for each of the simulations that are compared."""
     print(f"{cases[0].figures.jobs:,} jobs of {workload}\n")
     clusters = [cluster.name for cluster in cases[0].figures.clusters]
     has_bursts = any(case.figures.bursts for case in cases)

@@ -100,7 +100,7 @@ def remove(ctx: typer.Context, simulation: Id) -> None:
 
 
 def follow(client: "Client", simulation: int) -> "SimulationView":
-    """Wait until it has ended, with a bar on a terminal."""
+    """Wait until the simulation has ended, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -136,7 +136,7 @@ def tell(found: "SimulationView", output: Format) -> None:
 
 
 def write_report(client: "Client", simulation: int, path: Path) -> None:
-    """Raises ProblemError where there is none, UsageError where it cannot be written."""
+    """Write the report. Raises ProblemError if there is none, UsageError if it cannot be written."""
     page = client.simulation_report(simulation)
     try:
         path.write_text(page)
@@ -146,7 +146,7 @@ def write_report(client: "Client", simulation: int, path: Path) -> None:
 
 
 def ask(ctx: typer.Context, spec: "SimulationSpec") -> None:
-    """Queue a simulation, and say what to do then."""
+    """Queue a simulation, and print what to do next."""
     with config.connect(ctx) as client:
         made = client.simulate(spec)
     print(made.id)
@@ -154,7 +154,7 @@ def ask(ctx: typer.Context, spec: "SimulationSpec") -> None:
 
 
 def text_of(path: Path) -> str:
-    """A workload as text. Raises UsageError."""
+    """Return a workload as text. Raises UsageError."""
     try:
         if path.suffix == ".gz":
             with gzip.open(path, "rt", errors="replace") as lines:
@@ -165,7 +165,7 @@ def text_of(path: Path) -> str:
 
 
 def swept(sweep: str | None) -> tuple[str, Sequence[str]] | None:
-    """The field and the values of a sweep that can be done in the background. Raises UsageError."""
+    """Return the field and the values of a sweep that can run in the background. Raises UsageError."""
     if sweep is None:
         return None
     name, _, values = sweep.partition("=")

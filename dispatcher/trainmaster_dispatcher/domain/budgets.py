@@ -1,8 +1,9 @@
 """Budgets: money that may be spent in an hour, a day, a month, and on one job. Pure.
 
-What a live run may still cost until its time limit is committed, split over the windows that it spans; with what was spent it may not
-exceed any of them. So a budget holds whatever runs do, as long as none outlives its limit. Money is in billionths of the currency,
-times in microseconds since the epoch; windows are those of the calendar in UTC.
+The cost that a live run may still cause until its time limit is committed, split over the windows that it spans;
+together with the money spent it may not exceed any of them. So a budget holds whatever runs do, as long as none exceeds
+its limit. Money is in billionths of the currency, times in microseconds since the epoch; windows are those of the
+calendar in UTC.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ _DAY = 24 * HOUR
 
 
 class Span(StrEnum):
-    """How long a window is."""
+    """The length of a window."""
 
     HOUR = "hour"
     DAY = "day"
@@ -26,7 +27,7 @@ class Span(StrEnum):
 
 
 class Window(NamedTuple):
-    """One hour, day or month. ``end`` is the begin of the next one."""
+    """One hour, day or month. ``end`` is the beginning of the next one."""
 
     span: Span
     begin: int
@@ -34,7 +35,7 @@ class Window(NamedTuple):
 
 
 def window_at(span: Span, moment: int) -> Window:
-    """The window that a moment is in."""
+    """Return the window that contains a moment."""
     if span is Span.HOUR:
         begin = moment - moment % HOUR
         return Window(span, begin, begin + HOUR)
@@ -48,7 +49,7 @@ def window_at(span: Span, moment: int) -> Window:
 
 
 def windows(span: Span, begin: int, end: int) -> Iterator[Window]:
-    """The windows that a time touches."""
+    """Yield the windows that overlap the time from ``begin`` to ``end``."""
     at = begin
     while at < end:
         window = window_at(span, at)
@@ -57,7 +58,7 @@ def windows(span: Span, begin: int, end: int) -> Iterator[Window]:
 
 
 class Commitment(NamedTuple):
-    """What a run costs as long as it goes on: ``rate`` for an hour, from its begin until its time limit at the latest."""
+    """The cost of a run while it lasts: ``rate`` for an hour, from its beginning until its time limit at the latest."""
 
     rate: int
     begin: int
@@ -68,13 +69,13 @@ class Commitment(NamedTuple):
         return _ceil(self.rate * (self.end - self.begin), HOUR)
 
     def within(self, window: Window) -> int:
-        """What falls into a window, rounded up."""
+        """Return the part that falls into a window, rounded up."""
         micros = min(self.end, window.end) - max(self.begin, window.begin)
         return _ceil(self.rate * micros, HOUR) if micros > 0 else 0
 
 
 def add_commitment(sums: dict[Window, int], one: Commitment, sign: int = 1) -> None:
-    """Add what a run may cost to what all may cost in each hour, day and month; what comes to nothing leaves no entry."""
+    """Add the cost of a run to the sums of each hour, day and month; sums that become 0 are removed."""
     for span in Span:
         for window in windows(span, one.begin, one.end):
             total = sums.get(window, 0) + sign * one.within(window)
@@ -96,9 +97,9 @@ class Excess(NamedTuple):
     spent: int
     """In that window, until now."""
     committed: int
-    """What runs at work may cost in it, from their begin to their end, beside that."""
+    """The cost that live runs may cause in the window from their beginning to their end, in addition."""
     needed: int
-    """What the run would add."""
+    """The cost that the run would add."""
 
     @property
     def name(self) -> str:
@@ -114,22 +115,22 @@ class Budget:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether spending ends at all in every window of some length."""
+        """Return whether spending is limited in every window of some length."""
         return bool(self.limits)
 
 
 @dataclass(slots=True)
 class BudgetAccount:
-    """What was spent under one budget, and what live runs are committed to. ``spent``: by window, of runs that have ended."""
+    """The money spent under one budget, and the commitments of live runs. ``spent``: by window, of runs that have ended."""
 
     budget: Budget
     spent: dict[Window, int] = field(default_factory=dict)
     live: dict[int, Commitment] = field(default_factory=dict)
     """By job."""
     sums: Mapping[Window, int] | None = None
-    """What those that were live at the beginning may cost in each window, where somebody has added that up."""
+    """The cost that runs live at the beginning may cause in each window, if the caller has added it up."""
     _more: dict[Window, int] = field(default_factory=dict)
-    """The same of those that came and, taken off, that went since."""
+    """The same for runs that started since, minus runs that ended since."""
 
     def __post_init__(self) -> None:
         if self.sums is None:
@@ -139,11 +140,11 @@ class BudgetAccount:
             self.sums = sums
 
     def committed(self, window: Window) -> int:
-        """What live runs may cost in a window."""
+        """Return what live runs may cost in a window."""
         return (self.sums or {}).get(window, 0) + self._more.get(window, 0)
 
     def excess(self, new: Commitment, job_spent: int = 0) -> Excess | None:
-        """The first budget that one more run would exceed; None if it may start. ``job_spent``: by earlier runs of its job."""
+        """Return the first budget that one more run would exceed; None if it may start. ``job_spent``: by earlier runs of its job."""
         limit = self.budget.per_job
         if limit is not None and job_spent + new.total > limit:
             return Excess(None, limit, job_spent, 0, new.total)
@@ -160,7 +161,7 @@ class BudgetAccount:
         add_commitment(self._more, run)
 
     def end(self, job: int, at: int) -> None:
-        """A run has ended: what it was committed to is spent as far as it went."""
+        """Record the end of a run: its commitment up to ``at`` is spent."""
         run = self.live.pop(job)
         add_commitment(self._more, run, -1)
         went = run._replace(end=max(run.begin, min(at, run.end)))
@@ -169,13 +170,13 @@ class BudgetAccount:
                 self.spent[window] = self.spent.get(window, 0) + went.within(window)
 
     def used(self, span: Span, now: int) -> int:
-        """What was spent in the window of now, that of runs at work until now included."""
+        """Return what was spent in the current window, including live runs until now."""
         window = window_at(span, now)
         going_on = (run._replace(end=max(run.begin, min(now, run.end))) for run in self.live.values())
         return self.spent.get(window, 0) + sum(run.within(window) for run in going_on)
 
     def passed(self, thresholds: Iterable[float], now: int) -> dict[Span, float]:
-        """By budget: the highest of these parts of it that is used up now, for warnings."""
+        """Return, by budget, the highest of the thresholds that is reached now, for warnings."""
         found = {}
         for span, most in self.budget.limits.items():
             used = self.used(span, now)

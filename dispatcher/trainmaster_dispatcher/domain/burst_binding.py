@@ -1,11 +1,11 @@
-"""A specification as its cluster gets it when the job goes there by a burst policy. Pure."""
+"""The specification that a cluster gets for a job that goes there by a burst policy. Pure."""
 
 from collections.abc import Sequence
 from typing import Any
 
 
 def bound_spec(spec: dict[str, Any], limit: float, binding: Sequence[Sequence[Any]] = ()) -> dict[str, Any]:
-    """A specification as the cluster gets it by a policy: with a time limit, its members kept to the nodes that are allowed."""
+    """Return the specification for the cluster: with a time limit, and its members bound to the nodes that the policy allows."""
     bound = dict(spec)
     bound.setdefault("timeLimit", f"{limit:.3f}s")
     if binding:
@@ -24,7 +24,7 @@ def _bound_role(role: dict[str, Any], binding: Sequence[Sequence[Any]]) -> dict[
     affinity = dict(body.get("affinity") or {})
     node = dict(affinity.get("nodeAffinity") or {})
     required = dict(node.get("requiredDuringSchedulingIgnoredDuringExecution") or {})
-    # Of several terms one has to hold, so each gets all of ours.
+    # One of several terms has to hold, so each of them gets all of ours.
     choices = [one for one in required.get("nodeSelectorTerms") or () if one] or [{}]
     required["nodeSelectorTerms"] = [
         {**one, "matchExpressions": [*(one.get("matchExpressions") or ()), *terms]} for one in choices

@@ -18,7 +18,7 @@ _DAY_MINUTES = 24 * 60
 
 
 class Hours(NamedTuple):
-    """Hours of some days; minutes since midnight. ``end`` may be on the next day, then it is above 24 hours."""
+    """Hours of some days; minutes since midnight. If ``end`` is on the next day, it is above 24 hours."""
 
     days: frozenset[int]
     begin: int
@@ -26,7 +26,7 @@ class Hours(NamedTuple):
     zone: tzinfo
 
     def around(self, now: float) -> Sequence[tuple[float, float]]:
-        """Their begins and ends from the day before until a week after, in seconds since the epoch, by time."""
+        """Return the beginnings and ends from the day before until a week after, in seconds since the epoch, sorted."""
         today = datetime.fromtimestamp(now, self.zone).date()
         out = []
         for offset in range(-1, 9):
@@ -38,7 +38,8 @@ class Hours(NamedTuple):
         return out
 
     def _at(self, day: int, minute: int) -> float:
-        """Wall-clock time. A time that the clock skips is when it does; of one that it shows twice, the first counts."""
+        """Return the time of a wall-clock time. A time that the clock skips is the moment of the skip; of a repeated
+        time, the first counts."""
         whole, rest = divmod(minute, _DAY_MINUTES)
         wanted = datetime.fromordinal(day + whole).replace(hour=rest // 60, minute=rest % 60)
         at = wanted.replace(tzinfo=self.zone).timestamp()
@@ -46,7 +47,7 @@ class Hours(NamedTuple):
         return at if not skipped else self._change_before(at)
 
     def _change_before(self, at: float) -> float:
-        """When the clock was put forward last, a day before ``at`` at most."""
+        """Return when the clock was put forward last, at most a day before ``at``."""
         shown = datetime.fromtimestamp(at, self.zone).utcoffset()
         low, high = at - 86400.0, at
         while high - low > 0.5:
@@ -59,7 +60,7 @@ class Hours(NamedTuple):
 
 
 def opens_at(every: Sequence[Hours], now: float) -> float:
-    """Now, within any of these hours or where there are none; else when they begin, infinite where they never do within a week."""
+    """Return ``now`` within any of these hours or if there are none; else when they begin, infinite if not within a week."""
     if not every:
         return now
     begins = inf
@@ -73,7 +74,7 @@ def opens_at(every: Sequence[Hours], now: float) -> float:
 
 
 class Ramp(NamedTuple):
-    """So many jobs start at most in any such time, in seconds."""
+    """At most this many jobs start in any such time, in seconds."""
 
     jobs: int
     every: float
@@ -81,7 +82,7 @@ class Ramp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BurstPolicy:
-    """A policy as the plan sees it."""
+    """A policy as the scheduler reads it."""
 
     id: int
     name: str
@@ -90,11 +91,11 @@ class BurstPolicy:
     clusters: tuple[str, ...] = ()
     in_order: bool = False
     revision: int = 0
-    """Which of its versions this is."""
+    """The version of the policy."""
     after: float = 0.0
     expected_wait: float | None = None
     utilisation: tuple[float, float] | None = None
-    """From where on jobs may go, and below which they no longer do."""
+    """The utilisation from which on jobs may go, and the one below which they no longer do."""
     class_at_least: str | None = None
     jobs: int | None = None
     nodes: int | None = None
@@ -106,14 +107,14 @@ class BurstPolicy:
     paused: bool = False
     warn_at: tuple[float, ...] = ()
     fault: str = ""
-    """Why nothing of it, but its queues, can be read: until that is mended no job goes by it."""
+    """Why only its queues can be read; until the fault is corrected no job uses the policy."""
 
     def opens_at(self, now: float) -> float:
-        """Now, within its hours; else when they begin, infinite where they never do within a week."""
+        """Return ``now`` within its hours; else when they begin, infinite if not within a week."""
         return opens_at(self.hours, now)
 
     def ramp_opens_at(self, starts: Sequence[float], now: float) -> float:
-        """Now, or when the next job may start, if others started at these times."""
+        """Return ``now``, or when the next job may start if others started at these times."""
         if self.ramp is None:
             return now
         recent = sorted(at for at in starts if at > now - self.ramp.every)
@@ -122,19 +123,20 @@ class BurstPolicy:
         return recent[len(recent) - self.ramp.jobs] + self.ramp.every
 
     def limit_for(self, own: float | None, queues: float | None) -> float | None:
-        """The time limit of a job under it, in seconds: its own, else the policy's, else its queue's; None without any."""
+        """Return the time limit of a job under the policy, in seconds: its own, else the policy's, else its queue's;
+        None without any."""
         return next((limit for limit in (own, self.time_limit, queues) if limit is not None), None)
 
 
 class Bounds(NamedTuple):
-    """How long a run under a policy may last, in seconds, and what it costs for an hour meanwhile."""
+    """The longest duration of a run under a policy, in seconds, and its cost for an hour during it."""
 
     wait: float
     """Until its members are placed."""
     limit: float
-    """Its time limit, from when it runs."""
+    """Its time limit, counted from when it runs."""
     grace: float
-    """For its members to end after that."""
+    """The time for its members to end after that."""
     rate: int
 
     @property
@@ -142,13 +144,13 @@ class Bounds(NamedTuple):
         return self.wait + self.limit + self.grace
 
     def until(self, leased_at: float, started_at: float | None) -> float:
-        """When its last member is gone at the latest."""
+        """Return the latest time at which its last member has ended."""
         begin = leased_at + self.wait if started_at is None else started_at
         return begin + self.limit + self.grace
 
 
 class BurstRun(NamedTuple):
-    """What a run under a policy adds to a live run. Times in seconds since the epoch."""
+    """The values that a run under a policy adds to a live run. Times in seconds since the epoch."""
 
     policy_id: int
     leased_at: float
@@ -157,12 +159,12 @@ class BurstRun(NamedTuple):
 
     @property
     def commitment(self) -> Commitment:
-        """What it may cost until it is gone at the latest."""
+        """The cost of the run until its latest end."""
         return Commitment(self.rate, int(self.leased_at * MICROS), ceil(self.until * MICROS))
 
 
 def policy_of(key: int, spec: BurstPolicySpec, revision: int = 0) -> BurstPolicy:
-    """What an admin wrote, read once."""
+    """Return the policy that an admin declared, parsed once."""
     when, at_most, money = spec.when, spec.at_most, spec.budget
     utilisation = None
     if when.utilisation is not None:
@@ -201,7 +203,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def hours_of(specs: Sequence[HoursSpec]) -> tuple[Hours, ...]:
-    """What an admin wrote, read once."""
+    """Return the hours that an admin declared, parsed once."""
     return tuple(_hours(one.days, one.start, one.end, one.time_zone) for one in specs)
 
 
@@ -218,12 +220,12 @@ def _hours(days: Sequence[Day], start: str, end: str, zone: str) -> Hours:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What runs under policies that have ended have cost, as far as it matters now. Hours in microseconds since the epoch."""
+    """The cost of ended runs under policies, as far as it matters now. Hours in microseconds since the epoch."""
 
     hours: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     """By policy and hour."""
     starts: Mapping[int, Sequence[float]] = field(default_factory=dict)
-    """By policy: when those of them started that were sent a short while ago."""
+    """By policy: the start times of those runs that were sent a short while ago."""
 
 
 NOTHING_SPENT = Spending()

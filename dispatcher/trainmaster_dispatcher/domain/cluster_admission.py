@@ -1,4 +1,4 @@
-"""That a cluster refuses what a job's members run, as its agent told when the job was submitted."""
+"""The refusal by a cluster of what a job's members run, as its agent reported it when the job was submitted."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from trainmaster.protocol.agent import ReportedAdmission
 
 @dataclass(frozen=True, slots=True)
 class ClusterRefusal:
-    """Holds while the cluster's agent checks by the policy with this fingerprint."""
+    """A refusal, valid while the cluster's agent checks by the policy with this fingerprint."""
 
     cluster: str
     fingerprint: str
     fields: tuple[str, ...]
-    """What it refuses, by path: the first few."""
+    """The paths of the first few refused fields."""
 
 
 def fingerprint_of(admission: ReportedAdmission | None) -> str:
-    """A short text that differs where what an agent checks by differs; empty where it checks nothing."""
+    """Return a short text that differs if the agent's policy differs; empty if it checks nothing."""
     if admission is None:
         return ""
     whole = orjson.dumps(admission.model_dump(mode="json", by_alias=True), option=orjson.OPT_SORT_KEYS)

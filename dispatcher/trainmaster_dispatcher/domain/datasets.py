@@ -1,4 +1,4 @@
-"""Data that jobs read: how much it is, where it is, and what it takes to move it. Pure."""
+"""Data that jobs read: its size, its location, and the cost and time to move it. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """``size`` in bytes. ``clusters``: where it was declared to be. ``regions``: where jobs that read it may run, if not anywhere."""
+    """``size`` in bytes. ``clusters``: its declared locations. ``regions``: where jobs that read it may run, if not anywhere."""
 
     name: str
     size: int
@@ -17,7 +17,8 @@ class Dataset:
 
 
 class Holder(NamedTuple):
-    """A cluster, as far as its data goes. ``egress``: of a byte that leaves it; ``uplink``: bytes in a second, None if not known."""
+    """A cluster, as far as its data is concerned. ``egress``: cost of a byte that leaves it; ``uplink``: bytes per
+    second, None if unknown."""
 
     name: str
     reported: frozenset[str]
@@ -26,7 +27,7 @@ class Holder(NamedTuple):
 
 
 class Moving(NamedTuple):
-    """What it takes to have data on a cluster: the part that is there, what the rest costs, and how long it takes, in seconds."""
+    """The part of a job's data that is on a cluster, and the cost and time (seconds) to move the rest."""
 
     local: float = 1.0
     cost: float = 0.0
@@ -37,14 +38,16 @@ ALL_THERE = Moving()
 
 
 def has(dataset: Dataset | None, name: str, holder: Holder) -> bool:
-    """Whether data is on a cluster, as its agent or an admin says."""
+    """Return whether data is on a cluster, as its agent or an admin declares."""
     return name in holder.reported or (dataset is not None and holder.name in dataset.clusters)
 
 
 def moving(names: Iterable[str], datasets: Mapping[str, Dataset], here: Holder, every: Iterable[Holder]) -> Moving:
-    """For data that a job reads on a cluster: each that is not there comes from where that costs least, of equals soonest.
+    """Return the cost and time to move a job's data to a cluster: each missing data set from the cheapest cluster, then
+    the fastest.
 
-    Data that nobody has declared has no size; it is there, or the job is not. Moved one after the other.
+    Data that nobody has declared has no size; where it is missing, the job cannot run. Data sets are moved one after
+    the other.
     """
     wanted = [(name, datasets.get(name)) for name in names]
     known = [one for _, one in wanted if one is not None]
@@ -67,6 +70,6 @@ def moving(names: Iterable[str], datasets: Mapping[str, Dataset], here: Holder, 
 
 
 def _link(one: Holder, other: Holder) -> float | None:
-    """Bytes in a second between two clusters: the slower of both ends that is known."""
+    """Return the bytes per second between two clusters: the lower known rate of both ends."""
     known = [end.uplink for end in (one, other) if end.uplink]
     return min(known) if known else None

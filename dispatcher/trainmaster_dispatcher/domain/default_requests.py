@@ -1,4 +1,5 @@
-"""What members are given that request nothing: without it, quota, fair share and prices would not count them at all."""
+"""Default requests of members that request nothing: without them, quota, fair share and prices would not count these
+members at all."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +23,7 @@ def read_requests(text: str) -> dict[str, str]:
 
 
 def with_requests(spec: JobSpec, defaults: Mapping[str, str]) -> JobSpec:
-    """Return the job with these requests for each member that requests nothing of them. Raises ValueError for bad quantities."""
+    """Return the job with these requests for each member that does not request the resource. Raises ValueError for bad quantities."""
     if not defaults:
         return spec
     roles = [_with_requests(role, defaults) for role in spec.roles]
@@ -46,7 +47,7 @@ def _with_requests(role: Role, defaults: Mapping[str, str]) -> Role:
 
 
 def _is_nothing(name: str, text: str | None) -> bool:
-    # Most quantities begin with another digit, and need not be read.
+    # Most quantities begin with another digit, and need not be parsed.
     return text is None or (not text.startswith(tuple("123456789")) and parse_quantity(name, text) == 0)
 
 
@@ -55,7 +56,7 @@ def _pod_with(pod: dict[str, Any], missing: Mapping[str, str]) -> dict[str, Any]
     spec = pod["spec"]
     first, *others = spec["containers"]
     resources = first.get("resources") or {}
-    # A limit of 0 beside it would be refused, and such a container requests nothing by it.
+    # A limit of 0 beside it would be refused, and such a container requests nothing by its limit.
     limits = {
         name: text
         for name, text in (resources.get("limits") or {}).items()

@@ -19,7 +19,7 @@ from trainmaster.protocol.jobs import Retries
 from trainmaster.protocol.states import FailureCategory, HoldCause, JobState, RunState, Wish
 
 RETURNS_IN_A_ROW = 5
-"""So many returned runs without one that started make a job unplaceable."""
+"""This number of returned runs in a row, without one that started, makes a job unplaceable."""
 LOSSES_WHILE_UP = 3
 """From this loss on, lost runs on clusters that stayed reachable, and lost nodes, count as failures."""
 _COOL_DOWN_SECONDS = 30.0
@@ -38,11 +38,11 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     JobState.FAILED: frozenset({JobState.QUEUED}),
     JobState.CANCELLED: frozenset({JobState.QUEUED}),
 }
-"""What may follow what; leaving ``failed`` or ``cancelled`` takes a person's ``retry``."""
+"""The states that may follow each state; leaving ``failed`` or ``cancelled`` takes a person's ``retry``."""
 
 
 class Job(NamedTuple):
-    """What the machine knows of a job. ``hold_until`` is in seconds since the epoch."""
+    """The state of a job in the machine. ``hold_until`` is in seconds since the epoch."""
 
     state: JobState = JobState.QUEUED
     hold_cause: HoldCause | None = None
@@ -55,7 +55,7 @@ class Job(NamedTuple):
     message: str = ""
 
     def moved(self, state: JobState) -> "Job":
-        """The job in another state, without what belonged to the old one."""
+        """Return the job in another state, without the values that belonged to the old one."""
         if state not in TRANSITIONS[self.state]:
             raise ProblemError(Code.WRONG_STATE, f"a {self.state} job cannot become {state}")
         return self._replace(state=state, hold_cause=None, hold_until=None)
@@ -66,42 +66,42 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunEnding:
-    """How the live run of a job ended, as far as the job cares."""
+    """The end of a job's live run, as far as the job is concerned."""
 
     state: RunState
     category: FailureCategory | None = None
     exit_code: int | None = None
     message: str = ""
     cluster_stayed_up: bool = False
-    """For a lost run: whether its cluster was in contact, so that the loss cannot be put on a broken link."""
+    """For a lost run: whether its cluster was in contact, so that the network cannot be the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The job after a run ended, and for how many seconds that cluster is left out for it."""
+    """The job after a run ended, and for how many seconds its cluster is left out for the job."""
 
     job: Job
     cool_down_seconds: float = 0.0
 
 
 def dispatch(job: Job) -> Job:
-    """A plan gave the job a cluster: the next attempt begins."""
+    """Return the job after the scheduler assigned it to a cluster: the next attempt begins."""
     return job.moved(JobState.DISPATCHED)._replace(attempt=job.attempt + 1, message="")
 
 
 def adopt(job: Job, attempt: int) -> Job:
-    """The waiting job runs already: the store was restored, and its agent holds run ``attempt`` of it."""
+    """Return the waiting job as running: the store was restored, and an agent has run ``attempt`` of the job."""
     waiting = job if job.state is JobState.QUEUED else job.moved(JobState.QUEUED)
     return waiting.moved(JobState.DISPATCHED)._replace(attempt=attempt, message="")
 
 
 def run_started(job: Job) -> Job:
-    """Its run reached its gang minimum."""
+    """Return the job after its run reached the gang minimum."""
     return job.moved(JobState.RUNNING)._replace(returns=0) if job.state is JobState.DISPATCHED else job
 
 
 def settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settled:
-    """The job after its live run ended. ``now`` in seconds since the epoch."""
+    """Return the job after its live run ended. ``now`` in seconds since the epoch."""
     settled = _settle(job._replace(wish=None), ending, retries, now)
     if job.wish is Wish.CANCEL and settled.job.state is not JobState.SUCCEEDED:
         return Settled(job._replace(wish=None, message="cancelled").moved(JobState.CANCELLED))
@@ -119,7 +119,7 @@ def _settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settle
         case RunState.SUSPENDED:
             return Settled(job.held(HoldCause.SUSPENDED))
         case RunState.PREEMPTED:
-            # Why was said when the run was told to stop; the agent only knows that it was.
+            # The reason was recorded when the run was stopped; the agent only knows that it was stopped.
             return Settled(job.moved(JobState.QUEUED)._replace(message=job.message or ending.message or "preempted"))
         case RunState.RETURNED:
             return _returned(job._replace(returns=job.returns + 1), ending)
@@ -153,7 +153,7 @@ def _lost(job: Job, ending: RunEnding) -> Job:
 
 
 def _node_lost(job: Job, ending: RunEnding, retries: Retries, now: float) -> Job:
-    """Queue the job again: a node that crashes is not the job's fault. Where it goes on, the job may be what crashes them."""
+    """Queue the job again: a node that crashes is not the job's fault. After repeated crashes, the job may be their cause."""
     losses = job.losses + 1
     job = job._replace(losses=losses)
     if losses < LOSSES_WHILE_UP:
@@ -174,7 +174,7 @@ def _failed(job: Job, ending: RunEnding, retries: Retries, now: float) -> Job:
 
 
 def is_retried(ending: RunEnding, retries: Retries) -> bool:
-    """Whether the policy lets this kind of failure be tried again; the number of tries left is not looked at."""
+    """Return whether the policy lets this kind of failure be tried again; the number of attempts left is not considered."""
     if ending.category is not None and ending.category not in retries.categories:
         return False
     if retries.exit_codes and ending.category is FailureCategory.EXIT:
@@ -183,7 +183,7 @@ def is_retried(ending: RunEnding, retries: Retries) -> bool:
 
 
 def cancel(job: Job) -> Job:
-    """A person no longer wants the job. Unchanged when it is being cancelled or has ended already."""
+    """Return the job after a person cancelled it; unchanged if it is being cancelled or has ended already."""
     if job.state.is_terminal or job.wish is Wish.CANCEL:
         return job
     if job.state.has_live_run:
@@ -192,7 +192,7 @@ def cancel(job: Job) -> Job:
 
 
 def suspend(job: Job, cause: HoldCause = HoldCause.USER) -> Job:
-    """A person wants the job to wait. Raises ProblemError when it has ended or is being cancelled."""
+    """Return the job after a person suspended it. Raises ProblemError if it has ended or is being cancelled."""
     if job.state.is_terminal:
         raise ProblemError(Code.WRONG_STATE, f"the job has {job.state}; only a job that has not ended can be suspended")
     if job.wish is Wish.CANCEL:
@@ -205,7 +205,7 @@ def suspend(job: Job, cause: HoldCause = HoldCause.USER) -> Job:
 
 
 def resume(job: Job) -> Job:
-    """A person lets a held job go on. Raises ProblemError when there is nothing to resume."""
+    """Return a held job after a person resumed it. Raises ProblemError if there is nothing to resume."""
     if job.wish is Wish.SUSPEND:
         raise ProblemError(Code.WRONG_STATE, "the job is still being suspended; resume it when it is held")
     if job.state is not JobState.HELD:
@@ -214,12 +214,12 @@ def resume(job: Job) -> Job:
 
 
 def release(job: Job) -> Job:
-    """The hold ended by itself."""
+    """Return the job after its hold ended by itself."""
     return job.moved(JobState.QUEUED) if job.state is JobState.HELD else job
 
 
 def retry(job: Job) -> Job:
-    """A person wants an ended job to be tried once more. Raises ProblemError unless it failed or was cancelled."""
+    """Return an ended job after a person asked for one more try. Raises ProblemError unless it failed or was cancelled."""
     if job.state not in (JobState.FAILED, JobState.CANCELLED):
         raise ProblemError(Code.WRONG_STATE, f"the job is {job.state}; only a failed or cancelled job can be retried")
     return job.moved(JobState.QUEUED)._replace(retries_used=0, losses=0, returns=0, message="")

@@ -1,8 +1,8 @@
-"""How a job and its live run move together.
+"""The joint state changes of a job and its live run.
 
     agent's report ──▶ run ──▶ follow ──▶ job          person's action ──▶ job ──▶ stop_for ──▶ run
 
-A job follows the run of its current attempt only: whatever is heard of earlier ones changes nothing.
+A job follows the run of its current attempt only: reports on earlier ones change nothing.
 """
 
 from trainmaster.protocol.jobs import Retries
@@ -15,7 +15,7 @@ _STOPS = {Wish.CANCEL: StopCause.CANCEL, Wish.SUSPEND: StopCause.SUSPEND}
 
 
 def follow(job: Job, number: int, outcome: RunOutcome, ending: RunEnding, retries: Retries, now: float) -> Settled:
-    """The job after run ``number`` of it took the applied ``outcome``. ``now`` in seconds since the epoch."""
+    """Return the job after its run ``number`` took the applied ``outcome``. ``now`` in seconds since the epoch."""
     if job.attempt != number or not job.state.has_live_run:
         return Settled(job)
     if RunState.RUNNING in outcome.passed:
@@ -24,12 +24,12 @@ def follow(job: Job, number: int, outcome: RunOutcome, ending: RunEnding, retrie
 
 
 def stop_for(job: Job, run: Run) -> Run:
-    """The live run after its job was steered: a wish asks it to stop."""
+    """Return the live run after an action on its job: a cancel or suspend asks it to stop."""
     return run if job.wish is None else run_machine.ask_stop(run, _STOPS[job.wish])
 
 
 def give_up(run: Run) -> RunOutcome | None:
-    """The outcome of declaring a run lost; None when it has ended already."""
+    """Return the outcome of declaring a run lost; None if it has ended already."""
     after = run_machine.give_up(run)
     if after == run:
         return None

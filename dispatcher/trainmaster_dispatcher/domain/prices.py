@@ -1,4 +1,4 @@
-"""What things cost: rates, and how they changed. Pure; money in billionths (``protocol.prices.NANOS``), times in microseconds."""
+"""Prices: rates and how they changed. Pure; money in billionths (``protocol.prices.NANOS``), times in microseconds."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from trainmaster.protocol.quota import parse_line
 MICROS = 10**6
 _HOUR = 3600 * MICROS
 _UNITS = {"cpu": 1000, "memory": 2**30}
-"""How many units of a resource its price is of."""
+"""The number of units of a resource that its price is for."""
 
 
 SPOT_LABELS: Mapping[str, frozenset[str]] = {
@@ -27,12 +27,12 @@ SPOT_LABELS: Mapping[str, frozenset[str]] = {
 
 
 def is_spot(labels: Mapping[str, str]) -> bool:
-    """Whether the provider may take back nodes with these labels."""
+    """Return whether the provider may take back nodes with these labels."""
     return any(labels.get(label) in values for label, values in SPOT_LABELS.items())
 
 
 class PricedResource(NamedTuple):
-    """What is paid for: a resource and, of devices, the product; ``spot`` where the provider may take the node back."""
+    """A resource with a price and, for devices, the product; ``spot`` if the provider may take the node back."""
 
     resource: str
     product: str = ""
@@ -50,7 +50,7 @@ class Rate(NamedTuple):
     unit: int
 
     def weight(self, amount: int, micros: int) -> "Cost":
-        """What an amount costs in that time."""
+        """Return the cost of an amount in that time."""
         return Cost(self.price * amount * micros, self.unit)
 
 
@@ -62,21 +62,21 @@ class Cost(NamedTuple):
 
     @property
     def nanos(self) -> int:
-        """In billionths of the currency, halves rounded up."""
+        """The cost in billionths of the currency, halves rounded up."""
         whole = self.unit * _HOUR * NANOS
         return (2 * self.total + whole) // (2 * whole)
 
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """What a cluster charges at one time."""
+    """The prices of a cluster at one time."""
 
     rates: Mapping[PricedResource, Rate] = field(default_factory=dict)
     egress: float = 0.0
-    """What a byte costs that leaves the cluster, in the installation's currency: for scores, not for bills."""
+    """The cost of a byte that leaves the cluster, in the installation's currency: for scores, not for bills."""
 
     def rate(self, place: PricedResource) -> Rate | None:
-        """That of the product, else that of the resource; on spot nodes the spot price, where there is one."""
+        """Return the rate of the product, else that of the resource; on spot nodes the spot price, if there is one."""
         for spot in (True, False) if place.spot else (False,):
             for product in (place.product, "") if place.product else ("",):
                 found = self.rates.get(PricedResource(place.resource, product, spot))
@@ -93,7 +93,8 @@ FREE = Tariff()
 
 
 def tariff_of(book: PriceBookSpec, correction: Decimal = Decimal(1)) -> Tariff:
-    """A price book in the installation's currency; ``correction``: by how much invoices differ from it."""
+    """Return the tariff of a price book in the installation's currency; ``correction``: the factor by which invoices
+    differ from it."""
     factor = to_nanos_exact(book.exchange_rate * correction)
     rates: dict[PricedResource, Rate] = {}
     for prices, spot in ((book.on_demand, False), (book.spot, True)):
@@ -104,7 +105,7 @@ def tariff_of(book: PriceBookSpec, correction: Decimal = Decimal(1)) -> Tariff:
 
 
 def to_nanos_exact(factor: Decimal) -> int:
-    """A product of two factors in billionths; what is smaller than one is rounded."""
+    """Return the product of two factors in billionths; smaller parts are rounded."""
     return int((factor * NANOS).to_integral_value())
 
 
@@ -131,7 +132,7 @@ class PriceHistory:
         return self.tariffs[place - 1] if place else FREE
 
     def pieces(self, begin: int, end: int) -> Iterator[tuple[int, int, Tariff]]:
-        """The stretches of a time in which prices do not change."""
+        """Yield the intervals of a time in which prices do not change."""
         at = begin
         while at < end:
             place = bisect_right(self.since, at)

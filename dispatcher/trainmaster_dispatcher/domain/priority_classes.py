@@ -1,4 +1,4 @@
-"""Rules on who may use which priority class."""
+"""Rules for the use of priority classes."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,8 +9,9 @@ from trainmaster.protocol.tenants import PriorityClassSpec, QueueSpec
 def allowed_classes(ancestry: Sequence[QueueSpec], classes: Iterable[PriorityClassSpec]) -> frozenset[str]:
     """Return the classes that users may give to jobs of a queue; ``ancestry`` is the queue and those above it, in this order.
 
-    The nearest queue with ``priorityClasses`` decides. Where none has any, users may use the default class and every preemptible class
-    that is no higher: a class that cannot be preempted makes borrowed capacity permanent, and a higher one passes all others.
+    The nearest queue with ``priorityClasses`` decides. If none has any, users may use the default class and every
+    preemptible class that is not higher: a class that cannot be preempted makes borrowed capacity permanent, and a
+    higher one overtakes all others.
     """
     named = next((queue.priority_classes for queue in ancestry if queue.priority_classes), ())
     found = set(named)

@@ -1,12 +1,12 @@
-"""How long a pool of nodes takes to grow, learnt from what really happened. Pure; times in seconds."""
+"""The time that a pool of nodes takes to grow, learnt from past attempts. Pure; times in seconds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 MOST_SAMPLES = 100
-"""The latest ones count."""
+"""Only this many of the latest attempts count."""
 _GUESS = (60.0, 120.0, 180.0, 300.0, 600.0)
-"""What is believed of a pool that nobody has seen grow; forgotten once it was seen so many times."""
+"""The assumed times of a pool without samples; ignored once there are as many samples."""
 _KNOWN = 10
 _SLACK = 60.0
 _STRETCH = 1.5
@@ -16,28 +16,29 @@ _GUESSED_FAILURES, _GUESSED_TRIES = 0.5, 5.0
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What is known of a pool. ``p50``, ``p95``: of the time until members had nodes, of those that got them."""
+    """The known times of a pool. ``p50``, ``p95``: of the time until members had nodes, of those that got them."""
 
     p50: float
     p95: float
     failure_rate: float
-    """The part of attempts that came to nothing."""
+    """The part of attempts that failed."""
     timeout: float
-    """How long a run may wait there for its nodes."""
+    """The time that a run may wait there for its nodes."""
     grown: int = 0
     failed: int = 0
 
     @property
     def expected(self) -> float:
-        """The wait that is to be expected, attempts that come to nothing included: after one the job waits anew."""
+        """The expected wait, including failed attempts, after which the job waits again."""
         return self.p50 + self.failure_rate / (1.0 - self.failure_rate) * self.timeout
 
 
 def learn(samples: Sequence[float | None]) -> Learnt:
-    """From the latest attempts, the oldest first: seconds until the members had nodes, or None where they never had.
+    """Return what the latest attempts show, the oldest first: seconds until the members had nodes, or None if they never had.
 
-    Quantiles are those of the sample, together with a guess as long as there are few. The time-out leaves room above what was seen,
-    and doubles with each failure in a row: a pool that is slower than anything seen would never be given the time that it needs.
+    Quantiles are those of the sample, together with assumed times as long as there are few. The time-out is larger than
+    the observed times, and doubles with each failure in a row: otherwise a pool that is slower than anything observed
+    would never get the time that it needs.
     """
     latest = samples[-MOST_SAMPLES:]
     times = [one for one in latest if one is not None]

@@ -1,8 +1,9 @@
-"""Parts of texts that only those may read who have rights to a queue.
+"""Parts of texts that only people with rights to a queue may read.
 
-Reasons and messages name jobs and queues of other tenants. They are stored whole, with such parts marked: the queues that one needs
-rights to, what others read instead, and the part itself. Texts are rendered where they leave the dispatcher, with the rights of
-whoever reads them; an admin reads all of it. The marks are Unicode noncharacters, which exist for such use inside a program.
+Reasons and messages name jobs and queues of other tenants. They are stored whole, with such parts marked: the queues
+whose rights are needed, what others read instead, and the part itself. Texts are rendered where they leave the
+dispatcher, with the rights of the reader; an admin reads all of it. The marks are Unicode noncharacters, which exist
+for such use inside a program.
 """
 
 import re
@@ -21,7 +22,7 @@ _PROTECTED = re.compile(
     + _NEXT.encode()
     + _PART
     + _CLOSE.encode()
-    # A part that was cut off somewhere is left out up to the end of its text.
+    # A part whose end was cut off is left out up to the end of its text.
     + rb"|\xef\xb7[\x90-\x92](?:(?!\xef\xb7[\x90-\x92])(?:[^\"\\]|\\.))*"
 )
 _CUT_OFF = b"..."
@@ -31,7 +32,7 @@ ANOTHER_QUEUE = "another queue"
 OTHER_QUEUES = "other queues"
 
 MayRead = Callable[[str], bool]
-"""Whether somebody may read of the jobs of a queue, by its path."""
+"""Returns whether the reader may read about the jobs of a queue, by its path."""
 
 
 def protected(text: str, queues: str | Iterable[str], otherwise: str) -> str:
@@ -41,7 +42,7 @@ def protected(text: str, queues: str | Iterable[str], otherwise: str) -> str:
 
 
 def sentence_case(text: str) -> str:
-    """Return a text with a capital letter first, in a protected part and in what stands for it."""
+    """Return a text with a capital letter first, in a protected part and in its replacement."""
     if not text.startswith(_OPEN):
         return text[:1].upper() + text[1:]
     paths, otherwise, rest = text.split(_NEXT, 2)
@@ -49,22 +50,22 @@ def sentence_case(text: str) -> str:
 
 
 def everything(_queue: str) -> bool:
-    """Let an admin read all parts."""
+    """Return True: an admin reads all parts."""
     return True
 
 
 def nothing(_queue: str) -> bool:
-    """Let nobody read a protected part."""
+    """Return False: the reader may read no protected part."""
     return False
 
 
 def of_queue(path: str) -> MayRead:
-    """Let the owner of a queue read: of its own jobs and of those below it."""
+    """Return the reader rule of a queue's owner: its own jobs and those of the queues below it."""
     return lambda queue: queue == path or queue.startswith(path + "/")
 
 
 def rendered_json(payload: bytes, may_read: MayRead) -> bytes:
-    """Return a JSON document with each protected part, or with what stands for it."""
+    """Return a JSON document with each protected part, or with its replacement."""
     if _MARK not in payload:
         return payload
 
@@ -78,7 +79,7 @@ def rendered_json(payload: bytes, may_read: MayRead) -> bytes:
 
 
 def rendered(text: str, may_read: MayRead = everything) -> str:
-    """Return a text with each protected part, or with what stands for it."""
+    """Return a text with each protected part, or with its replacement."""
     if _OPEN not in text:
         return text
 

@@ -19,7 +19,7 @@ from trainmaster.protocol.states import RunState, StopCause
 
 
 class ReportVerdict(StrEnum):
-    """What became of a report."""
+    """The result of a report."""
 
     APPLIED = "applied"
     DUPLICATE = "duplicate"
@@ -28,7 +28,7 @@ class ReportVerdict(StrEnum):
 
 
 class Run(NamedTuple):
-    """What the machine knows of a run. ``known`` says that its agent has reported it at least once."""
+    """The state of a run in the machine. ``known`` means that its agent has reported it at least once."""
 
     state: RunState = RunState.LEASED
     generation: int = 1
@@ -52,7 +52,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The verdict on a report, the run after it and the states passed on the way, the new one last."""
+    """The verdict on a report, the run after it and the states passed, the new one last."""
 
     verdict: ReportVerdict
     run: Run
@@ -62,19 +62,20 @@ class RunOutcome:
 
 _PATH = (RunState.LEASED, RunState.ACCEPTED, RunState.PENDING, RunState.RUNNING)
 _RAN = (RunState.SUCCEEDED, RunState.FAILED)
-"""Ends that say that the run ran; a run that stops, or ends otherwise, may never have had its members."""
+"""Ends that imply that the run was running; a run that stops, or ends otherwise, may never have had its members."""
 
 
 @cache
 def states_passed(before: RunState, after: RunState) -> tuple[RunState, ...]:
-    """The states between two on the way forward, ``after`` included. ``running`` is passed only on the way to an end that says so."""
+    """Return the states between two on the way forward, including ``after``. ``running`` is passed only on the way to
+    an end that implies it."""
     last_rank = after.rank if after.rank <= RunState.RUNNING.rank or after in _RAN else before.rank
     between = tuple(state for state in _PATH if before.rank < state.rank < last_rank)
     return (*between, after)
 
 
 def apply(run: Run, report: Report) -> RunOutcome:
-    """What a report of the run's agent does to it. Total: every run and report has an outcome."""
+    """Return the outcome of a report by the run's agent. Total: every run and report has an outcome."""
     if report.generation > run.generation:
         return RunOutcome(ReportVerdict.ILLEGAL, run, why=f"generation {report.generation} was never asked for")
     if report.seq <= run.seq:
@@ -82,7 +83,8 @@ def apply(run: Run, report: Report) -> RunOutcome:
         return RunOutcome(ReportVerdict.DUPLICATE if same else ReportVerdict.STALE, run)
     heard = run._replace(seq=report.seq, known=True)
     if run.state.is_terminal:
-        # A run that the dispatcher gave up may still be reported by its agent; one that its agent ended may not live again.
+        # A run that the dispatcher declared lost may still be reported by its agent; one that its agent ended may not
+        # live again.
         ended_by_agent = run.state is not RunState.LOST
         if report.state is run.state:
             return RunOutcome(ReportVerdict.DUPLICATE, heard)
@@ -95,14 +97,15 @@ def apply(run: Run, report: Report) -> RunOutcome:
         if report.generation < run.generation:
             return RunOutcome(ReportVerdict.STALE, heard)
         if run.state is RunState.STOPPING:
-            # The agent knows of the stop but its members are still at an earlier state; the wish stands.
+            # The agent knows of the stop but its members are still at an earlier state; the stop remains requested.
             return RunOutcome(ReportVerdict.STALE, heard)
         return RunOutcome(ReportVerdict.ILLEGAL, run, why=f"{run.state} cannot go back to {report.state}")
     return RunOutcome(ReportVerdict.APPLIED, heard._replace(state=report.state), states_passed(run.state, report.state))
 
 
 def ask_stop(run: Run, cause: StopCause) -> Run:
-    """The run after the dispatcher decided to stop it. A cancel outranks a suspend or preemption under way, never the reverse."""
+    """Return the run after the dispatcher decided to stop it. A cancel outranks a suspend or preemption in progress,
+    never the reverse."""
     if run.state.is_terminal:
         return run
     if run.stop_cause is not None and (cause is not StopCause.CANCEL or run.stop_cause is StopCause.CANCEL):
@@ -111,15 +114,15 @@ def ask_stop(run: Run, cause: StopCause) -> Run:
 
 
 def hasten(run: Run) -> Run:
-    """Return the run after the dispatcher decided to leave its members less time than the stop under way does."""
+    """Return the run after the dispatcher decided to leave its members less time than the stop in progress does."""
     return run._replace(generation=run.generation + 1)
 
 
 def ask_resize(run: Run) -> Run:
-    """The run after the dispatcher decided on other sizes; only one that nobody stops."""
+    """Return the run after the dispatcher decided on other sizes; only a run that is not being stopped."""
     return run._replace(generation=run.generation + 1)
 
 
 def give_up(run: Run) -> Run:
-    """The run after the dispatcher declared it lost."""
+    """Return the run after the dispatcher declared it lost."""
     return run if run.state.is_terminal else run._replace(state=RunState.LOST)

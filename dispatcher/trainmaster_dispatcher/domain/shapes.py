@@ -1,6 +1,6 @@
 """The shape of a job: all that the scheduler reads of its specification, and nothing else.
 
-Jobs of one shape, queue and priority class form a class: whatever holds for one of them on a cluster holds for all.
+Jobs of one shape, queue and priority class form a class: whatever is true for one of them on a cluster is true for all.
 """
 
 import hashlib
@@ -12,6 +12,10 @@ from weakref import WeakValueDictionary
 import orjson
 from pydantic import TypeAdapter
 
+from trainmaster.cluster_model.capabilities import Capability
+from trainmaster.cluster_model.eligibility import pod_toleration
+from trainmaster.cluster_model.gang_minimum import gang_minimum
+from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.protocol.admission import pod_requests
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import AffinityTerm, JobSpec, MemberTemplate, Role, Toleration
@@ -24,7 +28,7 @@ from trainmaster_dispatcher.domain.weights import Weights, weights_of
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Terms:
-    """What members ask of their nodes beside room. There is one object for all who ask the same, so that it is its own key."""
+    """The requirements of members on their nodes besides capacity. Equal terms are one object, so that its identity is the key."""
 
     node_selector: tuple[tuple[str, str], ...]
     affinity: tuple[AffinityTerm, ...]
@@ -38,7 +42,7 @@ RoleKey = tuple[Terms, frozenset[str]]
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Wishes:
-    """What a job asks of its cluster beside room. There is one object for all that ask the same, so that it is its own key."""
+    """The requirements of a job on its cluster besides capacity. Equal wishes are one object, so that its identity is the key."""
 
     clusters: tuple[str, ...]
     kinds: tuple[ClusterKind, ...]
@@ -47,24 +51,21 @@ class Wishes:
     capabilities: tuple[str, ...]
     regions: tuple[str, ...] = ()
     preferred: tuple[tuple[tuple[tuple[str, str], ...], int], ...] = ()
-    """Labels of clusters that it prefers, each with what it counts."""
+    """Labels of clusters that it prefers, each with its weight."""
     refused_by: tuple[ClusterRefusal, ...] = ()
-    """Clusters whose agents said that they would refuse what its members run."""
+    """Clusters whose agents reported that they would refuse what its members run."""
 
 
 _PROFILE: TypeAdapter[Profile | None] = TypeAdapter(Profile | None)
-STRICT_NUMA = ("restricted", "singleNode")
-"""NUMA policies that a node has to keep; with the others it does what it can."""
-
 STOP_GRACE = 10.0
-"""Seconds, where a job says nothing."""
+"""The default, in seconds."""
 
 _T = TypeVar("_T", Terms, Wishes)
 _ONCE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 
 
 def _once(of: type[_T], *fields: Any) -> _T:
-    """The one object with these fields."""
+    """Return the one object with these fields."""
     found: _T | None = _ONCE.get((of, *fields))
     if found is None:
         found = _ONCE[of, *fields] = of(*fields)
@@ -76,7 +77,7 @@ NO_WISHES = _once(Wishes, (), (), (), (), (), (), (), ())
 
 @dataclass(frozen=True, slots=True)
 class RoleShape:
-    """Identical members as the fit sees them. ``needs`` is per member, by the name of the resource and in the order of these."""
+    """Identical members as the fit uses them. ``needs`` is per member, by resource name and sorted by it."""
 
     name: str
     replicas: int
@@ -87,10 +88,10 @@ class RoleShape:
     tolerations: tuple[Toleration, ...] = ()
     max_per_node: int | None = None
     numa: str = ""
-    """``restricted`` or ``singleNode`` where the node has to keep a member to its NUMA zones."""
+    """``restricted`` or ``singleNode`` if the node has to keep a member in its NUMA zones."""
     terms: Terms = field(init=False, repr=False, compare=False)
     key: RoleKey = field(init=False, repr=False, compare=False)
-    """What decides in which order its members take nodes: the terms and the devices that they need."""
+    """The key for the order in which its members take nodes: the terms and the devices that they need."""
 
     def __post_init__(self) -> None:
         terms = _once(Terms, self.node_selector, self.affinity, self.tolerations, self.numa)
@@ -101,7 +102,7 @@ class RoleShape:
 
 
 class Elasticity(NamedTuple):
-    """How a run of the shape may be resized: members added at a time, and least seconds between a change and a growth."""
+    """The rules for resizing a run of the shape: members added at a time, and the least seconds between a change and a growth."""
 
     step: int
     cool_down: float
@@ -109,7 +110,7 @@ class Elasticity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the scheduler knows of a job beside its queue, class and age."""
+    """The properties of a job that the scheduler knows besides its queue, class and age."""
 
     roles: tuple[RoleShape, ...]
     least_members: int
@@ -123,15 +124,15 @@ class Shape:
     time_limit_seconds: float | None = None
     elastic: Elasticity | None = None
     stop_seconds: float = STOP_GRACE
-    """How long members may take to be gone once they are told to, the time to save their state included."""
+    """The time that members may take to end after they are asked to, including the time to save their state."""
     regions: tuple[str, ...] = ()
     preferred: tuple[tuple[tuple[tuple[str, str], ...], int], ...] = ()
     weights: Weights | None = None
-    """By which its cluster is chosen, where the job says so."""
+    """The weights by which its cluster is chosen, if the job specifies them."""
     fault: str = ""
-    """Why nothing of it, but perhaps what its members need, can be read: until that is mended no job of it starts."""
+    """Why at most the members' needs can be read; until the fault is corrected no job of the shape starts."""
     refused_by: tuple[ClusterRefusal, ...] = ()
-    """Clusters whose agents said, when it was submitted, that they would refuse what its members run."""
+    """Clusters whose agents reported, at submission, that they would refuse what its members run."""
     wishes: Wishes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -148,7 +149,7 @@ class Shape:
 
     @property
     def total(self) -> Resources:
-        """What the whole gang needs."""
+        """The needs of the whole gang."""
         out: Resources = {}
         for role in self.roles:
             for name, amount in role.needs.items():
@@ -157,11 +158,11 @@ class Shape:
 
 
 def shape_of(spec: JobSpec, refused_by: Sequence[ClusterRefusal] = ()) -> dict[str, Any]:
-    """The shape of a specification as plain JSON data; equal shapes give equal data."""
-    roles = [_role_data(role) | {"least": _least(spec, role)} for role in spec.roles]
+    """Return the shape of a specification as plain JSON data; equal shapes give equal data."""
+    least = gang_minimum(spec)
     shape: dict[str, Any] = {
-        "roles": roles,
-        "leastMembers": spec.min_member or max(1, sum(role["least"] for role in roles)),
+        "roles": [_role_data(role) | {"least": least.roles[role.name]} for role in spec.roles],
+        "leastMembers": least.members,
     }
     if spec.topology.required or spec.topology.preferred or spec.topology.numa != "none":
         shape["topology"] = spec.topology.to_wire()
@@ -182,41 +183,33 @@ def shape_of(spec: JobSpec, refused_by: Sequence[ClusterRefusal] = ()) -> dict[s
     return shape
 
 
-_RESTARTS = {"restartMember": "memberRestart", "restartGang": "gangRestart"}
+_RESTARTS = {"restartMember": Capability.MEMBER_RESTART, "restartGang": Capability.GANG_RESTART}
 
 
 def _capabilities(spec: JobSpec) -> list[str]:
-    needed = set()
+    needed = set[Capability]()
     if any(role.pod_template is not None for role in spec.roles):
-        needed.add("podTemplate")
+        needed.add(Capability.POD_TEMPLATE)
     needed |= {_RESTARTS[action] for role in spec.roles if (action := spec.failure_of(role).action) in _RESTARTS}
     if spec.success is not None:
-        needed.add("successRole")
+        needed.add(Capability.SUCCESS_ROLE)
     if spec.elastic is not None:
-        needed.add("resize")
+        needed.add(Capability.RESIZE)
     if spec.checkpoint is not None:
-        needed.add("checkpoint")
+        needed.add(Capability.CHECKPOINT)
     if spec.topology.numa in STRICT_NUMA:
-        needed.add("numa")
+        needed.add(Capability.NUMA)
     if spec.members > 1:
-        needed.add("gang")
+        needed.add(Capability.GANG)
         if not spec.placement.emulated_gang:
-            needed.add("gangStrict")
+            needed.add(Capability.GANG_STRICT)
     if any(_max_per_node(role) is not None for role in spec.roles):
-        needed.add("maxPerNode")
-    return sorted(needed)
-
-
-def _least(spec: JobSpec, role: Role) -> int:
-    """The fewest members of a role: what it says; all, unless ``minMember`` stands alone, which lets each shrink to one."""
-    if role.min_replicas is not None:
-        return role.min_replicas
-    alone = spec.min_member is not None and all(other.min_replicas is None for other in spec.roles)
-    return 1 if alone else role.replicas
+        needed.add(Capability.MAX_PER_NODE)
+    return sorted(one.value for one in needed)
 
 
 def _max_per_node(role: Role) -> int | None:
-    """How many members one node takes at most, where that is less than all."""
+    """Return how many members one node takes at most, if that is less than all; else None."""
     most = role.max_per_node
     return None if most is None or most >= role.replicas else most
 
@@ -232,14 +225,9 @@ def _role_data(role: Role) -> dict[str, Any]:
     pod_spec = pod.get("spec", {})
     data["needs"] = pod_requests(pod)
     data["nodeSelector"] = dict(pod_spec.get("nodeSelector") or {})
-    data["tolerations"] = [_toleration_data(item) for item in pod_spec.get("tolerations") or []]
+    data["tolerations"] = [pod_toleration(item).to_wire() for item in pod_spec.get("tolerations") or []]
+    # A whole pod's node affinity is left to its cluster: agents need not report the labels that it names.
     return data
-
-
-def _toleration_data(item: dict[str, Any]) -> dict[str, Any]:
-    """As the scheduler will read it; Kubernetes takes an empty field for one that is not there."""
-    fields = {key: item[key] for key in ("key", "operator", "value", "effect") if item.get(key)}
-    return Toleration.model_validate(fields).to_wire()
 
 
 def _template_data(template: MemberTemplate) -> dict[str, Any]:
@@ -254,7 +242,7 @@ def _template_data(template: MemberTemplate) -> dict[str, Any]:
 
 
 def wishes_of(spec: JobSpec) -> Wishes:
-    """What a job asks of its cluster, but for data and preferences, without reading what its members need."""
+    """Return what a job requires of its cluster, except data and preferences, without reading the needs of its members."""
     placement = spec.placement
     return Shape(
         roles=(),
@@ -268,13 +256,13 @@ def wishes_of(spec: JobSpec) -> Wishes:
 
 
 def shape_bytes(spec: JobSpec, refused_by: Sequence[ClusterRefusal] = ()) -> tuple[bytes, bytes]:
-    """Canonical JSON of the shape and its fingerprint of 16 bytes."""
+    """Return the canonical JSON of the shape and its fingerprint of 16 bytes."""
     body = orjson.dumps(shape_of(spec, refused_by), option=orjson.OPT_SORT_KEYS)
     return body, hashlib.blake2b(body, digest_size=16).digest()
 
 
 def shape_from(data: dict[str, Any]) -> Shape:
-    """The shape that ``shape_of`` wrote down."""
+    """Return the shape that ``shape_of`` serialised."""
     placement = data.get("placement", {})
     topology = data.get("topology", {})
     numa = topology.get("numa", "")

@@ -1,13 +1,14 @@
-"""What runs have used and what it cost, hour by hour. Pure; exact to the microsecond.
+"""The usage of runs and its cost, hour by hour. Pure; exact to the microsecond.
 
-A run is charged for all its members from the moment when its cluster set room aside for them until they were gone: a gang that
-waits for its last member costs as much as one at work. A day and a month are sums of hours, in UTC.
+A run is charged for all its members from the moment when its cluster reserved capacity for them until they have ended:
+a gang that waits for its last member costs as much as one that works. A day and a month are sums of hours, in UTC.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from trainmaster.protocol.placement import Placement
 from trainmaster_dispatcher.domain.prices import MICROS, Cost, PricedResource, PriceHistory
 
 HOUR = 3600 * MICROS
@@ -15,7 +16,7 @@ HOUR = 3600 * MICROS
 
 @dataclass(frozen=True, slots=True)
 class UsageSpan:
-    """A time in which a run holds the same: from when to when (microseconds since the epoch), and how much of everything."""
+    """A time in which a run holds constant amounts: its beginning and end (microseconds since the epoch), and the amounts."""
 
     begin: int
     end: int
@@ -24,7 +25,7 @@ class UsageSpan:
 
 
 class UsagePart(NamedTuple):
-    """Of which hour (its begin, in microseconds since the epoch), and of what. An empty resource stands for members."""
+    """The hour (its beginning, in microseconds since the epoch), and the resource. An empty resource means members."""
 
     hour: int
     place: PricedResource
@@ -39,7 +40,7 @@ class Used:
 
 
 MEMBERS = PricedResource("")
-"""Members count too, whatever they need."""
+"""The empty resource: members are counted too, whatever they need."""
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class _Sum:
 
 
 def hours(begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The parts of a time by hour: the hour's begin, and from when to when."""
+    """Yield the parts of a time by hour: the beginning of the hour, the beginning and the end of the part."""
     at = begin
     while at < end:
         hour = at - at % HOUR
@@ -60,7 +61,7 @@ def hours(begin: int, end: int) -> Iterator[tuple[int, int, int]]:
 
 
 def usage_of(stretches: Sequence[UsageSpan], prices: PriceHistory) -> dict[UsagePart, Used]:
-    """What a run has used. Money is rounded once for each part, so the parts add up to what the run is said to have cost."""
+    """Return what a run has used. Money is rounded once for each part, so the parts add up to the reported cost of the run."""
     sums: dict[UsagePart, _Sum] = {}
     for stretch in stretches:
         for hour, begin, end in hours(stretch.begin, stretch.end):
@@ -81,7 +82,7 @@ def usage_of(stretches: Sequence[UsageSpan], prices: PriceHistory) -> dict[Usage
 
 
 class Resize(NamedTuple):
-    """What a run was asked to be (``is_wish``), or what came of it, at a moment."""
+    """The size that was requested of a run (``is_wish``), or the size it reached, at a moment."""
 
     at: int
     sizes: Mapping[str, int]
@@ -89,13 +90,14 @@ class Resize(NamedTuple):
 
 
 Held = tuple[int, int, Mapping[str, int]]
-"""From when to when, and how many members by role."""
+"""The beginning, the end, and the number of members by role."""
 
 
 def holdings(begin: int, end: int, sizes: Mapping[str, int], resizes: Sequence[Resize]) -> Iterator[Held]:
-    """What a run holds over time. ``sizes``: its first ones.
+    """Yield what a run holds over time. ``sizes``: its first ones.
 
-    A run that is asked to grow holds the room for it; one that is asked to shrink holds its members until they have gone.
+    A run that is asked to grow holds the capacity for that; one that is asked to shrink holds its members until they
+    have ended.
     """
     at, held = begin, dict(sizes)
     for resize in resizes:
@@ -112,8 +114,8 @@ def holdings(begin: int, end: int, sizes: Mapping[str, int], resizes: Sequence[R
         yield at, end, held
 
 
-def by_group(sizes: Mapping[str, int], placement: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], int]:
-    """So many members by node group and role, where their last known places are ``placement``; without any, in no group."""
+def by_group(sizes: Mapping[str, int], placement: Placement) -> dict[tuple[str, str], int]:
+    """Return the number of members by node group and role, by the last known ``placement``; without any, in no group."""
     out: dict[tuple[str, str], int] = {}
     for role, size in sizes.items():
         left = size
@@ -131,5 +133,5 @@ def by_group(sizes: Mapping[str, int], placement: Mapping[str, Mapping[str, int]
 
 
 def total_cost(used: Mapping[UsagePart, Used]) -> int:
-    """In billionths of the currency."""
+    """Return the cost in billionths of the currency."""
     return sum(one.cost for one in used.values())

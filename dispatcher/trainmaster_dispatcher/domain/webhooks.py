@@ -1,7 +1,8 @@
-"""Rules of webhooks: which transitions are told, where messages may go, how they are signed, when they are tried again.
+"""Rules of webhooks: which transitions are reported, where messages may go, how they are signed, when delivery is retried.
 
-A tenant chooses the address that the dispatcher connects to. So that this opens no door, the form of an address is checked when
-a job is submitted, and the addresses behind its name are checked at each delivery; the connection goes to what was checked.
+A tenant chooses the address that the dispatcher connects to. To prevent misuse, the form of an address is checked when
+a job is submitted, and the addresses behind its name are checked at each delivery; the connection goes to the checked
+address.
 """
 
 import hashlib
@@ -32,7 +33,7 @@ _VISIBLE = re.compile(r"[!-~]+")
 _CLOSED: tuple[Network, ...] = (
     IPv4Network("0.0.0.0/8"),  # this network
     IPv4Network("100.64.0.0/10"),  # between a carrier and its customers
-    IPv4Network("168.63.129.16/32"),  # the host of a machine at Azure, from inside it
+    IPv4Network("168.63.129.16/32"),  # the host of an Azure virtual machine, seen from inside it
     IPv4Network("192.0.0.0/24"),  # protocol assignments
     IPv4Network("192.88.99.0/24"),  # relays of 6to4
     IPv6Network("::/96"),  # IPv4 in IPv6: compatible,
@@ -44,16 +45,16 @@ _CLOSED: tuple[Network, ...] = (
     IPv6Network("2002::/16"),  # and through 6to4
     IPv6Network("fec0::/10"),  # of a site
 )
-"""What ``ipaddress`` calls public, or may, though it leads into somebody's own network."""
+"""Networks that ``ipaddress`` calls public, or may, although they lead into a private network."""
 
 
 class RefusedAddressError(ValueError):
-    """A webhook's address is not allowed; says what is."""
+    """A webhook's address is not allowed; the message says what is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A checked address, taken apart. ``path`` is what goes into the request line, query included."""
+    """A checked and parsed address. ``path`` is what goes into the request line, including the query."""
 
     scheme: str
     host: str
@@ -68,13 +69,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class AddressPolicy:
-    """Where messages may go. ``networks`` are allowed whatever they are."""
+    """The addresses that messages may go to. ``networks`` are always allowed."""
 
     allow_http: bool = False
     networks: tuple[Network, ...] = ()
 
     def read(self, url: str) -> Target:
-        """An address taken apart, its form checked. Raises RefusedAddressError."""
+        """Parse an address and check its form. Raises RefusedAddressError."""
         parts, port = _split(url)
         if parts.scheme not in _PORTS:
             raise RefusedAddressError("a webhook's address begins with https://")
@@ -135,14 +136,14 @@ def _literal(host: str, *, bracketed: bool) -> Address | None:
 def secret_of(root: str, queue: str, version: int) -> str:
     """Return the secret that signs messages of a queue's jobs, derived from one of the installation's.
 
-    Who knows a queue's secret can make no messages of other queues, and none of an earlier or a later version.
+    A queue's secret cannot sign messages of other queues, nor those of an earlier or a later version.
     """
     text = f"trainmaster webhook\n{queue}\n{version}".encode()
     return "whsec_" + urlsafe_b64encode(hmac.new(root.encode(), text, hashlib.sha256).digest()).decode().rstrip("=")
 
 
 def sign(secrets: Sequence[str], moment: int, body: bytes) -> str:
-    """The signature header of a message: the time it is made for, and one HMAC-SHA256 for each secret."""
+    """Return the signature header of a message: its time, and one HMAC-SHA256 for each secret."""
     text = b"%d." % moment + body
     marks = [hmac.new(secret.encode(), text, hashlib.sha256).hexdigest() for secret in secrets]
     return ",".join([f"t={moment}", *(f"v1={mark}" for mark in marks)])
@@ -150,7 +151,7 @@ def sign(secrets: Sequence[str], moment: int, body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Persistence:
-    """How long a message that is not taken is tried again."""
+    """The time for which delivery of a refused message is retried."""
 
     first_seconds: float = 5.0
     most_seconds: float = 600.0
@@ -158,14 +159,15 @@ class Persistence:
     give_up_seconds: float = 86_400.0
 
     def pause(self, failed: int, chance: float) -> float:
-        """Seconds until the next attempt after ``failed`` of them: doubling, with full jitter. ``chance`` is from 0 to 1."""
+        """Return the seconds until the next attempt after ``failed`` of them: doubling, with full jitter. ``chance`` is
+        from 0 to 1."""
         return chance * min(self.most_seconds, self.first_seconds * 2.0 ** min(failed - 1, 60))
 
 
 def states_passed(before: Job, after: Job, run_states: Sequence[str] = ()) -> tuple[str, ...]:
-    """The states that a job came to in one transition, in order; none when it is where it was.
+    """Return the states that a job reached in one transition, in order; none if its state is the same.
 
-    A run that is first heard of when it has ended has run: ``run_states`` are what the event says of it.
+    A run whose first report is its end was running: ``run_states`` are the states in the event.
     """
     passed = []
     ran = RunState.RUNNING.value in run_states and before.state is JobState.DISPATCHED

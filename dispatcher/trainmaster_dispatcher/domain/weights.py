@@ -1,32 +1,36 @@
-"""How much each score counts in the choice of a cluster."""
+"""The weight of each score in the choice of a cluster."""
 
-from typing import NamedTuple
+from typing import Any, Self
 
-from trainmaster.protocol.scoring import PROFILES, Profile, ProfileName
+from trainmaster.protocol.scoring import PROFILES, SCORE_WEIGHTS, Profile, ProfileName
+
+_PLACES = {name: place for place, name in enumerate(SCORE_WEIGHTS)}
 
 
-class Weights(NamedTuple):
-    """In the order of ``scheduling.scores.SCORES``."""
+class Weights(tuple[float, ...]):
+    """A weight for each score, in the order of ``protocol.scoring.SCORE_WEIGHTS``; what is not given counts nothing.
 
-    kind: float
-    packing: float
-    money: float
-    wait: float = 0.0
-    data: float = 0.0
-    reliability: float = 0.0
-    affinity: float = 0.0
-    topology: float = 0.0
-    spread: float = 0.0
-    sparing: float = 0.0
+    A tuple, as it is part of keys that are hashed all the time.
+    """
 
-    @property
-    def fixed(self) -> float:
-        """What counts of the scores that do not depend on the room of a cluster, if they were as good as can be."""
-        return self.wait + self.data + self.reliability + self.affinity
+    __slots__ = ()
+
+    def __new__(cls, *weights: float, **named: float) -> Self:
+        given = dict(zip(_PLACES, weights, strict=False))
+        if len(weights) > len(_PLACES) or not given.keys().isdisjoint(named) or not named.keys() <= _PLACES.keys():
+            raise TypeError(f"weights are for {', '.join(_PLACES)}, each once; got {weights}, {named}")
+        given |= named
+        return super().__new__(cls, (given.get(name, 0.0) for name in _PLACES))
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return f"Weights({', '.join(f'{name}={weight!r}' for name, weight in zip(_PLACES, self, strict=True))})"
 
 
 def weights_of(profile: Profile | None) -> Weights | None:
-    """The weights of a profile; None where nothing is said."""
+    """Return the weights of a profile; None if nothing is specified."""
     if profile is None:
         return None
     spec = PROFILES[profile] if isinstance(profile, ProfileName) else profile
@@ -34,4 +38,4 @@ def weights_of(profile: Profile | None) -> Weights | None:
 
 
 BALANCED = Weights(**PROFILES[ProfileName.BALANCED].model_dump())
-"""What counts where nobody says anything."""
+"""The default weights."""

@@ -1,1 +1,1 @@
-"""The scheduler process: one leader that loads, decides and applies, and warm standbys that follow."""
+"""The scheduler process: one leader that loads, decides and applies, and warm standbys."""

@@ -1,7 +1,8 @@
 """Garbage collection of a process that holds a million jobs.
 
-Python's collector looks at every object now and then, which takes seconds with a million jobs, and nearly all of them are no
-garbage. What has lived for a while is therefore taken out of its sight (``gc.freeze``); counting references frees it all the same.
+Python's collector visits every object from time to time, which takes seconds with a million jobs, and nearly all of
+them are no garbage. Objects that have lived for a while are therefore excluded from collection (``gc.freeze``);
+reference counting frees them all the same.
 """
 
 import gc
@@ -11,11 +12,11 @@ from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 _YOUNG = 20_000
 _FEW_JOBS = 50_000
 _FEW_RUNS = 10_000
-"""A run is made of more objects than a job that waits, and many come at once where a backlog starts."""
+"""A run has more objects than a waiting job, and many come at once when a backlog starts."""
 
 
 class Memory:
-    """Keeps the collector away from what a state holds."""
+    """Excludes the objects of a state from garbage collection."""
 
     def __init__(self) -> None:
         self._state: SchedulerState | None = None
@@ -23,10 +24,10 @@ class Memory:
         gc.set_threshold(_YOUNG, 20, 20)
 
     def look(self, state: SchedulerState) -> None:
-        """Freeze what is there when a state is new, or holds many more jobs or runs than at the last time, or many less."""
+        """Freeze existing objects when a state is new, or its number of jobs or runs has changed much since the last time."""
         jobs, runs = len(state.jobs), len(state.runs)
         if self._state is not None and state is not self._state:
-            # The old view may be part of a cycle.
+            # The old state may be part of a reference cycle.
             self._state = None
             gc.unfreeze()
             gc.collect()

@@ -1,8 +1,8 @@
-"""Where the leader answers questions of the apis about its state: a small HTTP endpoint on the loop's own event loop.
+"""The leader's HTTP endpoint, where apis ask questions about its state. It runs on the loop's own event loop.
 
-Each answer is worked out in one go, and the loop waits for it meanwhile. So answers are short, and trials, which are not so short
-where clusters are many, take at most half of the time: after each, the loop has as long for itself. Who knows the secret in the
-leadership row may ask, hence whoever reaches the store.
+Each answer is computed without interruption, and the loop waits for it meanwhile. So answers are short; dry runs, which
+take longer where clusters are many, take at most half of the time: after each, the loop has as long for itself. The
+secret in the leadership row gives access, hence everybody who can read the store has it.
 """
 
 import asyncio
@@ -40,30 +40,30 @@ from trainmaster_dispatcher.store.scheduling import Reads
 log = logging.getLogger(__name__)
 
 _LEDGER_SECONDS = 1.0
-"""How long shares count that were worked out for a question."""
+"""The time for which shares computed for a question are reused."""
 _TRY_SECONDS = 10.0
-"""For the trials of one call; those that time was up for have no answer."""
+"""The time for the dry runs of one call; those that exceed it have no answer."""
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not listened on
 _CLOSE_SECONDS = 1
 
 
 class CannotListenError(TrainmasterError):
-    """The address of the settings cannot be listened on."""
+    """The endpoint cannot listen on the address in the settings."""
 
 
 class LeadingEngine(NamedTuple):
-    """What the leader sees, and its time in seconds since the epoch."""
+    """The leader's engine, and its time in seconds since the epoch."""
 
     engine: Engine
     now: float
 
 
 Look = Callable[[], LeadingEngine | None]
-"""The leader's sight; None in a process that does not lead, or has not read everything yet."""
+"""Returns the leader's engine; None in a process that does not lead, or has not read everything yet."""
 
 
 class _KnownQuotas:
-    """The quotas of a moment, for all questions of that moment."""
+    """The quotas at one moment, cached for all questions of that moment."""
 
     def __init__(self) -> None:
         self._quotas: QuotaTree | None = None
@@ -72,7 +72,7 @@ class _KnownQuotas:
     def of(self, sight: LeadingEngine) -> QuotaTree:
         if self._quotas is None or self._quotas_of is not sight.engine.state:
             self._quotas, self._quotas_of = quotas_of(*sight), sight.engine.state
-            # Not longer: it holds its state, which may be large and no longer in use.
+            # Not longer: the object holds its state, which may be large and no longer in use.
             asyncio.get_running_loop().call_later(_LEDGER_SECONDS, self._forget)
         return self._quotas
 
@@ -83,10 +83,10 @@ class _KnownQuotas:
 def make_reads(
     look: Look, secret: str, deciding: asyncio.Lock | None = None, changing: asyncio.Lock | None = None
 ) -> Starlette:
-    """The endpoint; 401 without the secret, 503 where there is nothing to see.
+    """Return the endpoint; 401 without the secret, 503 if there is no engine.
 
-    ``deciding`` is held while the state is in use, ``changing`` while it changes. ``GET /place/{key}``, ``/usage`` and ``/bursts``,
-    ``POST /try`` and ``/preview``.
+    ``deciding`` is held while the state is in use, ``changing`` while it changes. ``GET /place/{key}``, ``/usage`` and
+    ``/bursts``, ``POST /try`` and ``/preview``.
     """
     asked = _Asked(look, deciding or asyncio.Lock(), changing or asyncio.Lock())
 
@@ -163,12 +163,12 @@ class _Asked:
         policies = None
         if question.policies is not None:
             policies = [policy_of(number, spec) for number, spec in question.policies]
-        # In a thread, so nobody may change the state meanwhile.
+        # It runs in a thread, so the state must not change meanwhile.
         async with self._one_at_a_time, self._changing, self._free:
             sight = self._look()
             if sight is None:
                 return _not_leading()
-            # It takes as long as a cycle, in which the lead has to be renewed.
+            # It takes as long as a cycle, during which the leadership has to be renewed.
             found = await asyncio.to_thread(preview, sight.engine, sight.now, policies)
         return _answer(Previews(previews=tuple(found)))
 
@@ -176,7 +176,7 @@ class _Asked:
 async def _try_each(
     look: Look, ledgers: _KnownQuotas, questions: Questions, one_at_a_time: asyncio.Lock, free: asyncio.Lock
 ) -> list[Trial | None] | None:
-    """The trials of one call; None where there is nothing to see."""
+    """Return the dry runs of one call; None if there is no engine."""
     trials: list[Trial | None] = []
     clock = asyncio.get_running_loop().time
     ends = clock() + _TRY_SECONDS
@@ -206,7 +206,7 @@ def _answer(model: Lenient) -> Response:
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals to the process."""
+    """A server that leaves the signals to the process."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -217,7 +217,7 @@ class _Server(uvicorn.Server):
 async def serving(
     settings: Settings, look: Look, deciding: asyncio.Lock | None = None, changing: asyncio.Lock | None = None
 ) -> AsyncIterator[Reads]:
-    """Serve the endpoint while the block runs; where it is and what opens it. Raises CannotListenError."""
+    """Serve the endpoint while the block runs; yield its address and its secret. Raises CannotListenError."""
     host, secret = settings.scheduler_read_host, secrets.token_urlsafe(32)
     with _listener(host, settings.scheduler_read_port) as listener:
         config = server_config(
@@ -244,7 +244,7 @@ def _listener(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        # The protocol is named so that asyncio knows it for TCP and sends small answers at once.
+        # The protocol is set so that asyncio recognises TCP and sends small answers at once.
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -5,8 +5,8 @@
           │               ▼
           └── wait ◀── timers ─▶ decide ─▶ apply (only under our token)
 
-Standbys absorb the same feed, so that a take-over has only the tail left to read. Leadership is renewed by a task of its own;
-what guards the store is the token that each apply reads, never this process's belief that it leads.
+Standbys absorb the same feed, so that a take-over has only the tail left to read. Leadership is renewed by a task of its
+own; the store is guarded by the token that each apply reads, never by this process's belief that it leads.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.plan import Plan
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
-from trainmaster_dispatcher.services import absences, agents, apply_plan, bursting, gauges, recovery
+from trainmaster_dispatcher.services import absences, agent_reports, apply_plan, bursting, gauges, recovery
 from trainmaster_dispatcher.services.apply_plan import NotLeaderError
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.feed_follower import Follower
@@ -47,7 +47,7 @@ _STALE_SECONDS = 600.0
 _MANY_JOBS = 20_000
 _REHEARSAL_SECONDS = 10.0
 _REHEARSAL_PART = 20
-"""A standby rehearses for one part of its time in so many at most."""
+"""A standby rehearses for at most one part in this many of its time."""
 
 
 def _is_large(state: SchedulerState) -> bool:
@@ -55,7 +55,8 @@ def _is_large(state: SchedulerState) -> bool:
 
 
 async def _decided(engine: Engine, now: float) -> Plan:
-    """The plan. With many jobs in a thread, so that the lead is renewed meanwhile; with few, handing it over would cost more."""
+    """Return the plan. With many jobs it is computed in a thread, so that the lead is renewed meanwhile; with few a
+    thread costs more."""
     if _is_large(engine.state):
         return await asyncio.to_thread(decide, engine, now)
     return decide(engine, now)
@@ -67,7 +68,7 @@ def _held(engine: Engine) -> dict[tuple[str, ...], float]:
 
 
 class Scheduler:
-    """One scheduler process. ``clock`` counts seconds that only go forward, ``boot_clock`` those of a sleep of the machine too."""
+    """One scheduler process. ``clock`` is monotonic, in seconds; ``boot_clock`` also counts the time the machine sleeps."""
 
     def __init__(
         self,
@@ -94,19 +95,19 @@ class Scheduler:
         self._reads: Reads | None = None
         self._memory = Memory()
         self._deciding = asyncio.Lock()
-        """Held while a decision is made, which may be in a thread of its own."""
+        """Held during a decision, which may run in a thread."""
         self._changing = asyncio.Lock()
-        """Held while the state takes in changes."""
+        """Held while the state is changed."""
         self._loaded = asyncio.Event()
-        """Whether the state has all there is: before that there is nothing to lead with."""
+        """Set when the state is complete: before that this process cannot lead."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Go on until ``stop``; then give the lead away at once. Raises CannotListenError."""
+        """Run until ``stop`` is set; then release the lead at once. Raises CannotListenError."""
         async with serving(self.stores.settings, self.sight, self._deciding, self._changing) as self._reads:
             await self._run(stop)
 
     def sight(self) -> LeadingEngine | None:
-        """What it sees as the leader."""
+        """Return the engine and the time of the leader; None if this process does not lead."""
         follower = self._follower
         if self.token is None or follower.cursor is None:
             return None
@@ -157,7 +158,7 @@ class Scheduler:
         self._lead_changed.clear()
 
     async def _guarded_step(self) -> float:
-        """One step; how long to wait before the next one. A store that is away is waited for."""
+        """Do one step; return how long to wait before the next one. An unreachable store is waited for."""
         try:
             return await self.step()
         except NotLeaderError:
@@ -171,7 +172,7 @@ class Scheduler:
             gauges.note_problem(error)
             log.warning("the cycle could not be done: %s", error)
         except Exception as error:
-            # A scheduler that ends queues nobody's jobs: read everything anew and try again, and say so loudly.
+            # A scheduler that ends schedules no jobs: read everything again and retry, and log it as an error.
             log.exception("the cycle failed unexpectedly; the state is read anew")
             note(Part.CYCLE, "of the scheduler", error)
             self._follower, self._book = Follower(quarantine=self._follower.quarantine), ReasonBook()
@@ -181,13 +182,13 @@ class Scheduler:
     def _resign(self) -> None:
         self.token = None
         self._loaded.clear()
-        # What this process believed to have applied may never have been stored: read all of it anew.
+        # Changes that this process believed to have applied may not be stored: read everything again.
         self._follower = Follower()
         self._book = ReasonBook()
 
     async def step(self) -> float:
-        """Absorb, and as the leader decide and apply once; seconds to wait before the next step."""
-        # Kept by name: when the lead is lost meanwhile, ``_resign`` puts new ones in their place.
+        """Absorb the feed, and as the leader decide and apply once; return the seconds to wait before the next step."""
+        # Local names are kept: if the lead is lost meanwhile, ``_resign`` replaces the attributes.
         follower, book = self._follower, self._book
         with metrics.absorb_seconds.time():
             async with self._changing:
@@ -201,15 +202,15 @@ class Scheduler:
             await self._count_usage(token, follower)
         with metrics.cycle_seconds.time():
             again = await self._decide_and_apply(token, follower, book, unsettled=unsettled)
-        # Behind the decision: who has just taken the lead decides first.
+        # After the decision: a new leader decides first.
         await self._timers(token, follower)
         return again
 
     async def _rehearse(self, follower: Follower) -> None:
-        """As a standby with a large view, decide now and then without applying it.
+        """Decide now and then without applying the plan, as a standby with a large state.
 
-        What follows from the state is then worked out when it has to lead: its first decision takes no longer than another one.
-        Clusters that are kept for jobs are the same that the leader keeps, as both decide alike on the same view.
+        The caches of the engine are then filled when this process has to lead: its first decision takes no longer than
+        another one. The reservations equal the leader's, as both decide on the same state.
         """
         engine, began = follower.engine, self.clock()
         if began < self._next_rehearsal or not _is_large(engine.state):
@@ -222,12 +223,13 @@ class Scheduler:
         self._next_rehearsal = ended + max(_REHEARSAL_SECONDS, _REHEARSAL_PART * (ended - began))
 
     def _pause(self, unsettled: bool) -> float:
-        """How long to wait for a wake-up. What cannot be taken yet is looked for soon, and less often the longer it takes."""
+        """Return how long to wait for a wake-up. Changes that cannot be read yet are polled soon, and less often the
+        longer they take."""
         self._unsettled = min(2 * self._unsettled, _MOST_PAUSE) if unsettled else _UNSETTLED_SECONDS / 2
         return self._unsettled if unsettled else _LOOK_SECONDS
 
     async def _absorb(self, follower: Follower) -> bool:
-        """Take in what has changed. After a long silence everything is read anew: the feed is kept for an hour at least, no longer."""
+        """Read the changes of the feed. After a long silence everything is read again: the feed is kept for at least an hour."""
         now = self.boot_clock()
         if follower.cursor is not None and now - self._absorbed_at > _STALE_SECONDS:
             log.warning("nothing was read for %d s; the state is read anew", now - self._absorbed_at)
@@ -274,14 +276,14 @@ class Scheduler:
             if not applied.is_nothing:
                 return 0
             if plan.changes_anything:
-                return _UNSETTLED_SECONDS  # all of it rested on what has changed since and cannot be taken yet
+                return _UNSETTLED_SECONDS  # the whole plan depended on changes that cannot be read yet
         return self._pause(unsettled)
 
     async def _timers(self, token: int, follower: Follower) -> None:
         now = self.clock()
         if (
             now >= self._next_recalls
-        ):  # not in one cycle with the others: a job that comes meanwhile waits for all of them
+        ):  # not in one cycle with the others: a job that comes meanwhile would wait for all of them
             self._next_recalls = now + _RECALL_SECONDS
             with contained(Part.CHORE, "recall runs that no agent has spoken of"):
                 await absences.recall_unheard(self.stores, token)
@@ -292,7 +294,7 @@ class Scheduler:
             with contained(Part.CHORE, "release holds"):
                 await apply_plan.release_holds(self.stores, token)
             with contained(Part.CHORE, "give up overdue runs"):
-                await agents.give_up_overdue(self.stores, token)
+                await agent_reports.give_up_overdue(self.stores, token)
         if now >= self._next_usage:
             await self._count_usage(token, follower)
         if now >= self._next_chores:

@@ -1,8 +1,8 @@
-"""Runs that the agent of their cluster has no record of: when their end is believed, and what people are told meanwhile.
+"""Runs that the agent of their cluster has no record of: when their end is accepted, and what users are told meanwhile.
 
-An agent may have lost its records, or be another one with the same key. A run ends only on evidence that none of its members is
-alive: it was leased to these very records and never reported, or the agent has looked in the place where its members would be, or
-its disconnect limit has passed, or an admin gave it up.
+An agent may have lost its records, or be another agent with the same key. A run ends only on evidence that none of its members is
+alive: the run was leased to these very records and never reported, or the agent has searched where its members would be, or
+the run's disconnect limit has passed, or an admin gave the run up.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,6 +11,7 @@ from trainmaster.protocol.agent import Absence, RunReport
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.states import StopCause
 from trainmaster_dispatcher.domain import run_machine
+from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store import runs, scheduling
@@ -19,11 +20,11 @@ from trainmaster_dispatcher.store.database import Transaction
 MISSING = "the cluster's agent no longer holds it"
 _UNHEARD = "the agent it was sent to was replaced by another one, which makes sure that it does not run"
 _MOST_TOLD = 1_000
-"""Runs of earlier holders whose jobs are told at once."""
+"""Most runs of earlier holders whose jobs are told in one transaction."""
 
 
 def orphaned(cluster: str) -> str:
-    """Return what a job is told whose run was left behind by the agent that started it."""
+    """Return the message for a job whose run was left behind by the agent that started the run."""
     return (
         f"the agent of cluster {cluster} that started it was replaced by one that has no record of it; it may go on there"
         f" unattended. It ends when the agent that started it is back, when it is cancelled or suspended, or when an admin gives it"
@@ -32,7 +33,7 @@ def orphaned(cluster: str) -> str:
 
 
 def unverified(cluster: str) -> str:
-    """Return what a job is told whose run is to stop and whose agent cannot know whether it is gone."""
+    """Return the message for a job whose run is to stop and whose agent cannot verify that the run is gone."""
     return (
         f"the agent of cluster {cluster} has no record of this run and cannot look where it was started, so it may still be"
         f" running. It ends when the agent that started it is back, or when an admin gives it up:"
@@ -54,7 +55,7 @@ def is_evidence(report: RunReport, origin: runs.Origin, *, known: bool) -> bool:
 async def split(
     tx: Transaction, cluster_id: int, reports: Mapping[RunRef, RunReport], place: str, known: Mapping[RunRef, bool]
 ) -> tuple[set[RunRef], dict[RunRef, runs.Origin]]:
-    """Return those of the reported absences that are no evidence, and to whom each of the runs was leased."""
+    """Return which reported absences are no evidence, and the agent to which each of the runs was leased."""
     absent = {ref: report for ref, report in reports.items() if not report.is_held}
     if not absent:
         return set(), {}
@@ -68,7 +69,7 @@ async def split(
 async def ask_to_verify(
     tx: Transaction, cluster_id: int, records: Collection[runs.RunRecord], message: str
 ) -> list[job_store.Transition]:
-    """Stop runs that their agent has no record of, so that it ends what there is of them and says so. Their jobs are locked here."""
+    """Stop runs that their agent has no record of, so that the agent ends what is left of them and reports it. Locks their jobs."""
     if not records:
         return []
     jobs = await job_store.lock(tx, [record.ref.job_key for record in records])
@@ -80,7 +81,7 @@ async def ask_to_verify(
         job_store.Transition(
             jobs[record.ref.job_key],
             jobs[record.ref.job_key].job._replace(message=message),
-            kind="run.missing",
+            kind=JobEventKind.RUN_MISSING,
             attempt=record.ref.attempt,
             cluster_id=cluster_id,
             message=message,
@@ -106,13 +107,13 @@ def note_doubtful(
     jobs: Mapping[int, job_store.JobRecord],
     cluster: str,
 ) -> list[job_store.Transition]:
-    """Tell jobs, once, that nobody can verify the end of their run; those whose agent can look are not told before it has."""
+    """Tell jobs, once, that nobody can verify the end of their run; if the agent can search for members, only after its search."""
     text = unverified(cluster)
     return [
         job_store.Transition(
             jobs[ref.job_key],
             jobs[ref.job_key].job._replace(message=text),
-            kind="run.unverified",
+            kind=JobEventKind.RUN_UNVERIFIED,
             attempt=ref.attempt,
             cluster_id=records[ref].cluster_id,
             message=text,
@@ -127,16 +128,16 @@ async def note_takeover(tx: Transaction, cluster_id: int, cluster: str) -> list[
     """Tell the jobs whose runs the new agent of a cluster has no record of, and those whose agent is back."""
     text = orphaned(cluster)
     left = await runs.of_earlier_holders(tx, cluster_id, _MOST_TOLD)
-    orphans = {RunRef(row.job_id, row.attempt) for row in left if row.known}
+    orphans = {row.ref for row in left if row.known}
     back = set(await runs.reported_to_holder(tx, cluster_id)) - orphans
     jobs = await job_store.lock(tx, [ref.job_key for ref in (*orphans, *back)])
     transitions = [
-        _told(jobs[ref.job_key], ref, cluster_id, "run.orphaned", text)
+        _told(jobs[ref.job_key], ref, cluster_id, JobEventKind.RUN_ORPHANED, text)
         for ref in sorted(orphans)
         if jobs[ref.job_key].job.message != text
     ]
     transitions += [
-        _told(jobs[ref.job_key], ref, cluster_id, "run.found", "")
+        _told(jobs[ref.job_key], ref, cluster_id, JobEventKind.RUN_FOUND, "")
         for ref in sorted(back)
         if jobs[ref.job_key].job.message == text
     ]
@@ -144,7 +145,9 @@ async def note_takeover(tx: Transaction, cluster_id: int, cluster: str) -> list[
     return transitions
 
 
-def _told(job: job_store.JobRecord, ref: RunRef, cluster_id: int, kind: str, text: str) -> job_store.Transition:
+def _told(
+    job: job_store.JobRecord, ref: RunRef, cluster_id: int, kind: JobEventKind, text: str
+) -> job_store.Transition:
     return job_store.Transition(
         job,
         job.job._replace(message=text),
@@ -157,7 +160,7 @@ def _told(job: job_store.JobRecord, ref: RunRef, cluster_id: int, kind: str, tex
 
 
 async def recall_unheard(stores: Stores, token: int) -> int:
-    """Have runs verified that were sent to an agent which was replaced before it reported them; return how many."""
+    """Have runs verified that were sent to an agent which was replaced before it reported them; return how many runs."""
     async with stores.database.transaction() as tx:
         if not await scheduling.is_lead(tx, token):
             return 0

@@ -1,4 +1,4 @@
-"""Apply: from a plan to the store, in one transaction of the leader; and the leader's chores."""
+"""Applying a plan to the store, in one transaction of the leader; and the leader's chores."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,11 @@ from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.states import JobState, StopCause
 from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, isolate, note
 from trainmaster_dispatcher.domain import job_machine, run_machine
+from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.scheduling.cycle import explain
 from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.plan import Eviction, Growth, Hold, Plan, Start
-from trainmaster_dispatcher.scheduling.state.state import ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.usage_decay import DecayedUsage
 from trainmaster_dispatcher.scheduling.state.writes import RunStart, Writes, victims_of, writes_of
 from trainmaster_dispatcher.services import bursting
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class NotLeaderError(TrainmasterError):
-    """Another scheduler leads now; nothing was applied."""
+    """Another scheduler is the leader now; nothing was applied."""
 
 
 async def apply_plan(
@@ -43,12 +44,12 @@ async def apply_plan(
     cycle: int,
     waited: Mapping[int, Reason] | None = None,
 ) -> Applied:
-    """Store a plan; what of it was applied. ``waited``: what jobs that start now waited for until now.
+    """Store a plan and return what of the plan was applied. ``waited``: the last reasons to wait of the jobs that start now.
 
-    That is one transaction, unless something in it cannot be written: then there are several, and what alone cannot be written is
+    The plan is one transaction, unless a part of it cannot be written: then there are several, and each part that cannot be written is
     left out. A decision whose job has changed since is dropped.
 
-    Raises NotLeaderError when the token no longer leads; then nothing, or nothing more, was applied.
+    Raises NotLeaderError when the token is no longer the leader's; then nothing, or nothing more, was applied.
     """
     try:
         return await _apply(stores, token, plan, reasons, cycle, waited)
@@ -74,7 +75,7 @@ async def apply_plan(
 
 
 def _part_of(plan: Plan, parts: Sequence[Decision]) -> Plan:
-    """The plan with these decisions only."""
+    """Return the plan with these decisions only."""
     return replace(
         plan,
         starts=[one for one in parts if isinstance(one, Start)],
@@ -89,7 +90,7 @@ def _told_in(parts: Sequence[Decision]) -> dict[ClassKey, Reason]:
 
 
 def _together(done: Sequence[Applied], unwritten: tuple[Unwritten, ...]) -> Applied:
-    """What several parts of a plan have come to."""
+    """Return the merged outcome of several parts of a plan."""
     return Applied(
         {job for one in done for job in one.jobs},
         {job for one in done for job in one.ending},
@@ -134,7 +135,7 @@ async def _apply(
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """What of a plan still holds, and the locked rows of the jobs and live runs that it names."""
+    """The decisions of a plan that are still valid, and the locked rows of the jobs and live runs that they name."""
 
     plan: Plan
     jobs: Mapping[int, job_store.JobRecord]
@@ -142,7 +143,7 @@ class _Holding:
 
 
 async def _guard(tx: Transaction, plan: Plan) -> _Holding:
-    """Lock what a plan changes, and leave out decisions that rest on what has changed since. A start holds with all its victims."""
+    """Lock what a plan changes, and leave out decisions that are outdated. A start stays valid only with all its victims."""
     victims = victims_of(plan)
     touched = [*(one.job_id for one in victims), *(one.job_id for one in plan.grows)]
     wanted = [*(job.id for job in plan.jobs), *touched]
@@ -150,7 +151,7 @@ async def _guard(tx: Transaction, plan: Plan) -> _Holding:
     open_clusters = {
         cluster.id
         for cluster in await tenants.clusters_by_id(tx, {start.cluster_id for start in plan.starts})
-        if not cluster.cordoned
+        if not cluster.row.cordoned
     }
     asked = sorted({start.granted.policy_id for start in plan.starts if start.granted is not None})
     policies = await bursts.revisions(tx, asked)
@@ -180,7 +181,7 @@ async def _guard(tx: Transaction, plan: Plan) -> _Holding:
 async def _write(
     tx: Transaction, holding: _Holding, writes: Writes, reasons: Mapping[ClassKey, Reason], cycle: int
 ) -> None:
-    """Store what a plan comes to."""
+    """Store what follows from a plan."""
     jobs, live = holding.jobs, holding.runs
     await job_store.write(
         tx,
@@ -246,27 +247,30 @@ def _new_run(one: RunStart, record: job_store.JobRecord, desired: Mapping[int, i
         disconnect_seconds=record.disconnect_seconds,
         sizes=start.sizes,
         assumed=start.placement,
-        decision={
-            "why": start.why,
-            "table": start.table,
-            "cycle": cycle,
-            **_narrowing(start),
-            **({"awaitsSeconds": one.awaits} if one.awaits else {}),
-            **({} if start.granted is None else {"burst": bursting.decision_of(start.granted)}),
-        },
+        orders=one.orders,
+        decision=_decision(one, cycle),
         pools=start.pools,
         policy_id=None if start.granted is None else start.granted.policy_id,
         bounds=None if start.granted is None else bursting.bounds_of(start.granted),
     )
 
 
+def _decision(one: RunStart, cycle: int) -> dict[str, Any]:
+    """Return why the run was chosen, for people; and its orders where releases before schema 0024 look for them."""
+    start = one.start
+    keys = one.orders.for_earlier_release()
+    if start.granted is not None:
+        keys["burst"] = bursting.explanation_of(start.granted) | keys["burst"]
+    return {"why": start.why, "table": start.table, "cycle": cycle, **keys}
+
+
 async def _stop_seconds(tx: Transaction, holding: _Holding) -> dict[int, float]:
-    """Return how long the members of runs that give way for a start may take to be gone, by job."""
+    """Return, by job, how long the members of runs that are preempted for a start may take to terminate."""
     evicts = [one for start in holding.plan.starts for one in start.evicts]
     records = holding.jobs
     specs = await job_store.specs(tx, [records[one.job_id].spec_id for one in evicts])
     return {
-        # Members that an elastic run gives back save nothing: the run goes on.
+        # Members that an elastic run gives back save no state: the run goes on.
         one.job_id: stop_seconds(
             specs[records[one.job_id].spec_id], StopCause.PREEMPT if one.sizes is None else StopCause.CANCEL
         )
@@ -275,29 +279,21 @@ async def _stop_seconds(tx: Transaction, holding: _Holding) -> dict[int, float]:
 
 
 def _is_granted(start: Start, known: Mapping[int, int]) -> bool:
-    """Return whether the policy by which it goes, if by one, is still the one that it was decided by."""
+    """Return whether the start's burst policy, if it has one, is unchanged since the decision."""
     granted = start.granted
     return granted is None or known.get(granted.policy_id) == granted.revision
 
 
 def _may_end(one: Eviction, live: Mapping[int, runs.RunRecord]) -> bool:
-    """Return whether the run is still the one that was decided on, and nobody has asked it to stop."""
+    """Return whether the run is still the one that was decided on, and has not been asked to stop."""
     record = live.get(one.job_id)
     if record is None or record.ref.attempt != one.attempt or record.run.stop_cause is not None:
         return False
     return one.sizes is None or not record.is_shrinking
 
 
-def _narrowing(start: Start) -> dict[str, Any]:
-    """Return what binds the members to the product of device that they are charged for."""
-    product = start.product
-    if product is None or not product.label:
-        return {}
-    return {"narrowed": {"resource": product.resource, "selector": {product.label: product.name}}}
-
-
 async def release_holds(stores: Stores, token: int, limit: int = 1000) -> int:
-    """Queue held jobs whose hold has ended by the clock; how many. One that cannot be written keeps no other one held."""
+    """Queue held jobs whose hold has ended by the clock; return how many. A job that cannot be written does not keep others held."""
     async with stores.database.transaction() as tx:
         due = await job_store.due_holds(tx, limit)
 
@@ -317,7 +313,7 @@ async def _release(stores: Stores, token: int, job_ids: Sequence[int]) -> int:
         records = await job_store.lock(tx, job_ids)
         now = await to_epoch(tx)
         transitions = [
-            job_store.Transition(record, after, "released", (after.state.value,))
+            job_store.Transition(record, after, JobEventKind.RELEASED, (after.state.value,))
             for record in records.values()
             if record.job.hold_cause is not None
             and record.job.hold_cause.ends_by_itself
@@ -332,9 +328,9 @@ async def _release(stores: Stores, token: int, job_ids: Sequence[int]) -> int:
 
 
 async def count_usage(stores: Stores, token: int, follower: Follower) -> None:
-    """Count what queues use now towards their past usage, and store it, where past usage counts.
+    """Add the current usage of queues to their past usage, and store it, where past usage counts.
 
-    The first time for a state, what was stored is taken up, whoever stored it.
+    At the first call for a state, the stored usage is loaded, whichever scheduler stored it.
     """
     half_life = stores.settings.usage_half_life
     if half_life is None:
@@ -348,7 +344,7 @@ async def count_usage(stores: Stores, token: int, follower: Follower) -> None:
             at, levels = await scheduling.usage_levels(tx) or (now, {})
             past = DecayedUsage(parse_duration(half_life), at, levels)
         quotas = quotas_of(follower.engine, now)
-        # Nobody has had more than everything, though what runs on clusters that were lost may be more than what is there now.
+        # No queue has used more than all capacity, though runs on lost clusters may use more than what exists now.
         shares = {queue.id: min(quotas.share(queue)[0], 1.0 / queue.weight) for queue in state.queues.values()}
         past = past.advanced(now, shares)
         await scheduling.save_usage_levels(tx, past.at, past.levels)
@@ -356,7 +352,7 @@ async def count_usage(stores: Stores, token: int, follower: Follower) -> None:
 
 
 async def warn_of_budgets(stores: Stores, token: int, follower: Follower) -> None:
-    """Tell of budgets of burst policies that are used up, or nearly."""
+    """Warn of budgets of burst policies that are used up, or nearly."""
     if not follower.state.policies:
         return
     async with stores.database.transaction() as tx:
@@ -365,7 +361,7 @@ async def warn_of_budgets(stores: Stores, token: int, follower: Follower) -> Non
 
 
 async def keep_house(stores: Stores, token: int, partitions_sql: str) -> None:
-    """Rare chores of the leader: partitions of the days ahead, cool-downs that are over."""
+    """Do the leader's rare chores: create partitions for the days ahead, end cool-downs that are over."""
     async with stores.database.transaction() as tx:
         if await scheduling.is_lead(tx, token):
             await scheduling.make_partitions(tx, partitions_sql)

@@ -1,7 +1,7 @@
-"""Bounds on what waits in a queue, for all queues and users of an installation: jobs, bytes of specifications, different shapes.
+"""Bounds on waiting jobs in a queue, for all queues and users of an installation: jobs, bytes of specifications, different shapes.
 
-They protect the store and the scheduler from one user's flood, and go by counts that are some seconds old; a queue's own ``maxQueued``
-is exact. What admins submit is not bounded.
+They protect the store and the scheduler from one user's flood, and use counts that are some seconds old; a queue's own ``maxQueued``
+is exact. Submissions of admins are not bounded.
 """
 
 import time
@@ -18,18 +18,18 @@ from trainmaster_dispatcher.store.keys import Caller
 
 _KEPT_SECONDS = 30.0
 _FRESH_SECONDS = 2.0
-"""Nobody is refused by a count that is older."""
+"""Maximum age of a count by which a submission is refused."""
 _MOST_QUEUES = 10_000
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """What waits: of one key, or of all in a queue."""
+    """Waiting jobs of one key, or of all keys in a queue."""
 
     jobs: int = 0
     spec_bytes: int = 0
     shapes: set[bytes] = field(default_factory=set)
-    """Fingerprints."""
+    """Fingerprints of the shapes."""
 
     def plus(self, other: "_Waiting") -> "_Waiting":
         return _Waiting(self.jobs + other.jobs, self.spec_bytes + other.spec_bytes, self.shapes | other.shapes)
@@ -50,7 +50,7 @@ class _Queue:
 
 
 class Backlog:
-    """What waits in the queues that users submit to at this api: counted in the store now and then, and by what was taken since."""
+    """Waiting jobs in the queues that users submit to at this api: counted in the store periodically, plus jobs accepted since."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -68,9 +68,9 @@ class Backlog:
     async def take_room(
         self, tx: Transaction, caller: Caller, prepared: PreparedSubmission, queues: dict[str, int]
     ) -> None:
-        """Count a submission's jobs as waiting. ``queues``: the keys of the queues that it names.
+        """Count a submission's jobs as waiting. ``queues``: the keys of the queues that the submission names.
 
-        Raises ProblemError QUEUE_FULL, and counts none, when there would be too much.
+        Raises ProblemError QUEUE_FULL, and counts none, when there would be too many.
         """
         if caller.role is not KeyRole.USER:
             return
@@ -87,7 +87,7 @@ class Backlog:
             by_key[caller.key_id] = by_key.get(caller.key_id, _Waiting()).plus(added)
 
     async def _counted(self, tx: Transaction, queue_id: int, seconds: float) -> _Queue:
-        """What waits in a queue, by a count that is at most so old."""
+        """Return what waits in a queue, by a count that is at most ``seconds`` old."""
         now = self._clock()
         queue = self._queues.get(queue_id)
         if queue is not None and now - queue.counted_at <= seconds:
@@ -118,7 +118,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class _Most:
-    """Bounds for one queue; 0: none."""
+    """Bounds for one queue; 0: no bound."""
 
     jobs: int
     spec_bytes: int
@@ -126,7 +126,7 @@ class _Most:
     whom: str
 
     def checks(self, before: _Waiting, after: _Waiting) -> Iterator[tuple[int, int, int, str]]:
-        """Of each bound: the limit, what there is, what there would be, and of what."""
+        """Yield for each bound: the limit, the amount before, the amount after, and what is counted."""
         yield self.jobs, before.jobs, after.jobs, "jobs"
         yield self.spec_bytes, before.spec_bytes, after.spec_bytes, "bytes of specifications"
         yield self.shapes, len(before.shapes), len(after.shapes), "different shapes of jobs (resources and placement)"

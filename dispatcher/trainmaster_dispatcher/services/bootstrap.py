@@ -1,23 +1,21 @@
-"""The first things of a new installation, made in the store itself because no API key exists yet."""
+"""The first objects of a new installation, created in the store itself because no API key exists yet."""
 
 from collections.abc import Sequence
 
-from trainmaster.protocol.bursting import BurstPolicySpec
-from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.documents import Item
 from trainmaster.protocol.states import KeyRole
-from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, KeySpec, PriorityClassSpec, QueueSpec
-from trainmaster_dispatcher.services import bursting, pricing, tenants
+from trainmaster.protocol.tenants import ClusterSpec, KeySpec, QueueSpec
+from trainmaster_dispatcher.services import declared_kinds, tenants
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.store import bursts, datasets, keys, prices
-from trainmaster_dispatcher.store import tenants as tenant_store
+from trainmaster_dispatcher.store import keys
 from trainmaster_dispatcher.store.database import Transaction
 
-Declared = QueueSpec | PriorityClassSpec | PriceBookSpec | ClusterSpec | DatasetSpec | BurstPolicySpec
+_KINDS = {one.kind.kind: one for one in declared_kinds.KINDS}
 
 
 async def make_first_key(settings: Settings, name: str) -> str:
-    """A new admin's key."""
+    """Create an admin's first key and return its secret."""
     stores = Stores.open(settings)
     try:
         async with stores.database.transaction() as tx:
@@ -31,19 +29,19 @@ async def make_first_key(settings: Settings, name: str) -> str:
 async def make_local_installation(
     settings: Settings, clusters: Sequence[ClusterSpec], secrets: dict[str, str], queues: Sequence[QueueSpec]
 ) -> None:
-    """What ``trainmaster up`` needs: clusters that are not there, queues where there are none, and keys with these secrets by name.
+    """Create what ``trainmaster up`` needs: missing clusters, queues where none exist, and keys with these secrets by name.
 
-    The secret named ``admin`` is an admin's, every other one that of the agent of the cluster with that name.
+    The secret named ``admin`` is an admin's, every other secret that of the agent of the cluster with that name.
     """
     stores = Stores.open(settings)
     try:
         async with stores.database.transaction() as tx:
             for cluster in clusters:
-                if await tenant_store.cluster_id(tx, cluster.name) is None:
-                    await tenants.put_cluster(tx, cluster)
-            if not await tenants.has_queues(tx):
+                if not await declared_kinds.CLUSTER.table.exists(tx, cluster.name):
+                    await declared_kinds.CLUSTER.put(tx, cluster)
+            if not await declared_kinds.QUEUE.table.every(tx):
                 for queue in queues:
-                    await tenants.put_queue(tx, queue)
+                    await declared_kinds.QUEUE.put(tx, queue)
             for name, secret in secrets.items():
                 spec = KeySpec(name=name, role=KeyRole.ADMIN)
                 if name != "admin":
@@ -54,16 +52,17 @@ async def make_local_installation(
 
 
 async def make_what_is_missing(
-    settings: Settings, declared: Sequence[Declared], wanted: Sequence[tuple[KeySpec, str]]
+    settings: Settings, declared: Sequence[Item], wanted: Sequence[tuple[KeySpec, str]]
 ) -> list[str]:
-    """Make of these things and keys, with their secrets, those that are not there; a sentence for each one made.
+    """Create those of these objects and keys that do not exist; return a sentence for each one created.
 
-    What is there stays as it is: an admin may have changed it since, or revoked the key. Raises ProblemError.
+    ``declared`` is in an order in which the objects can be created. Existing objects stay unchanged: an admin may have changed them,
+    or revoked the key. Raises ProblemError.
     """
     stores = Stores.open(settings)
     try:
         async with stores.database.transaction() as tx:
-            told = [await _declare(tx, spec) for spec in sorted(declared, key=_turn)]
+            told = [await _declare(tx, item) for item in declared]
             known = {(row.name, row.hint) for row in await keys.listing(tx)}
             for spec, secret in wanted:
                 if (spec.name, tenants.hint_of(secret)) not in known:
@@ -74,45 +73,12 @@ async def make_what_is_missing(
     return [sentence for sentence in told if sentence]
 
 
-def _turn(spec: Declared) -> tuple[int, int]:
-    """Each after those that it names: queues name priority classes and parents, clusters price books, policies all of them."""
-    if isinstance(spec, QueueSpec):
-        return 1, spec.path.count("/")
-    if isinstance(spec, BurstPolicySpec | DatasetSpec):
-        return 3, 0
-    return (2, 0) if isinstance(spec, ClusterSpec) else (0, 0)
-
-
-async def _declare(tx: Transaction, spec: Declared) -> str:
-    if isinstance(spec, QueueSpec):
-        if await tenant_store.queues_by_path(tx, [spec.path]):
-            return ""
-        await tenants.put_queue(tx, spec)
-        return await _made(tx, "queue", spec.path)
-    if isinstance(spec, PriorityClassSpec):
-        if spec.name in [row.spec.name for row in await tenant_store.classes(tx)]:
-            return ""
-        await tenants.put_class(tx, spec)
-        return await _made(tx, "priority class", spec.name)
-    if isinstance(spec, PriceBookSpec):
-        if await prices.has_book(tx, spec.name):
-            return ""
-        await pricing.put_book(tx, spec)
-        return await _made(tx, "price book", spec.name)
-    if isinstance(spec, DatasetSpec):
-        if await datasets.has_dataset(tx, spec.name):
-            return ""
-        await tenants.put_dataset(tx, spec)
-        return await _made(tx, "dataset", spec.name)
-    if isinstance(spec, BurstPolicySpec):
-        if await bursts.has_policy(tx, spec.name):
-            return ""
-        await bursting.put_policy(tx, spec)
-        return await _made(tx, "burst policy", spec.name)
-    if await tenant_store.cluster_id(tx, spec.name) is not None:
+async def _declare(tx: Transaction, item: Item) -> str:
+    kind = _KINDS[item.kind]
+    if await kind.table.exists(tx, item.name):
         return ""
-    await tenants.put_cluster(tx, spec)
-    return await _made(tx, "cluster", spec.name)
+    await kind.put(tx, item.spec)
+    return await _made(tx, kind.kind.name, item.name)
 
 
 async def _made(tx: Transaction, what: str, name: str) -> str:

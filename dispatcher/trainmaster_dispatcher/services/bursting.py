@@ -1,4 +1,4 @@
-"""Burst policies: what admins declare, what was spent by them, and how they stand."""
+"""Burst policies: their checks, what was spent by them, and the state of their budgets."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,22 +21,23 @@ from trainmaster_dispatcher.store import bursts as store
 from trainmaster_dispatcher.store import tenants
 from trainmaster_dispatcher.store.bursts import Warned
 from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.declared import Columns
 
 log = logging.getLogger(__name__)
 
 
-async def check_policy(tx: Transaction, spec: BurstPolicySpec) -> None:
-    """Raises ProblemError where it names a queue, a class or a cluster that is not there, or a cluster that is not public.
+async def check_policy(tx: Transaction, spec: BurstPolicySpec) -> Columns:
+    """Raise ProblemError where a policy names a queue, class or cluster that does not exist, or a cluster that is not public.
 
-    A paused one may: it must be possible to pause a policy whatever has become of what it names.
+    A paused policy may: it must be possible to pause a policy whatever has become of the objects that it names.
     """
     if spec.paused:
-        return
-    found = await tenants.queues_by_path(tx, spec.queues)
+        return {}
+    found = await tenants.QUEUES.by_name(tx, spec.queues)
     for path in spec.queues:
         if path not in found:
             raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {path!r}")
-    kinds = {row.spec.name: row.spec.cluster_kind for row in await tenants.clusters(tx)}
+    kinds = {row.spec.name: row.spec.cluster_kind for row in await tenants.CLUSTERS.every(tx)}
     for name in spec.clusters:
         if name not in kinds:
             raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
@@ -46,58 +47,47 @@ async def check_policy(tx: Transaction, spec: BurstPolicySpec) -> None:
             )
     wanted = spec.when.class_at_least
     if wanted is not None:
-        names = [row.spec.name for row in await tenants.classes(tx)]
+        names = [row.spec.name for row in await tenants.CLASSES.every(tx)]
         if wanted not in names:
             raise ProblemError(
                 Code.UNKNOWN_PRIORITY_CLASS, f"there is no priority class {wanted!r}; there are: {', '.join(names)}"
             )
-
-
-async def put_policy(tx: Transaction, spec: BurstPolicySpec) -> None:
-    """Make or change a policy; what it has spent stays. Raises ProblemError."""
-    await check_policy(tx, spec)
-    await store.put_policy(tx, spec)
-
-
-async def delete_policy(tx: Transaction, name: str) -> None:
-    """Raises ProblemError where it is not there. What runs by it goes on."""
-    if not await store.delete_policy(tx, name):
-        raise ProblemError(Code.NOT_FOUND, f"there is no burst policy {name!r}")
+    return {}
 
 
 async def list_policies(tx: Transaction) -> list[dict[str, Any]]:
-    return [row.spec.model_dump(mode="json", by_alias=True, exclude_none=True) for row in await store.policies(tx)]
+    return [row.as_declared() for row in await store.POLICIES.every(tx)]
 
 
 async def load_policies(tx: Transaction) -> list[BurstPolicy]:
-    """As the scheduler's view holds them."""
-    return [policy_of(row.id, row.spec, row.revision) for row in await store.policies(tx)]
+    """Return the burst policies in the form of the scheduler's state."""
+    return [policy_of(one.id, one.spec, one.row.revision) for one in await store.POLICIES.every(tx)]
 
 
 async def load_spending(tx: Transaction, policies: Sequence[BurstPolicy]) -> Spending:
-    """What runs by policies that have ended have cost, as far as it matters now."""
+    """Return what ended runs by burst policies have cost, as far as it matters now."""
     hours: dict[int, dict[int, int]] = {}
     for row in await store.spent(tx):
         of_policy = hours.setdefault(row.policy_id, {})
-        if row.rate is None:
+        if row.cost is not None:
             of_policy[row.began] = of_policy.get(row.began, 0) + int(row.cost)
-            continue
-        commitment = Commitment(row.rate, row.began, row.ended)
-        for window in windows(Span.HOUR, row.began, row.ended):
-            of_policy[window.begin] = of_policy.get(window.begin, 0) + commitment.within(window)
+        elif row.rate is not None and row.ended is not None:
+            commitment = Commitment(row.rate, row.began, row.ended)
+            for window in windows(Span.HOUR, row.began, row.ended):
+                of_policy[window.begin] = of_policy.get(window.begin, 0) + commitment.within(window)
     ramps = {one.id: one.ramp.every for one in policies if one.ramp is not None}
     starts = await store.recent_starts(tx, list(ramps), max(ramps.values())) if ramps else {}
     return Spending(hours, starts)
 
 
 def bounds_of(granted: Granted) -> dict[str, Any]:
-    """What is stored of a run's bounds, in seconds; the rate in billionths for an hour."""
+    """Return a run's bounds as they are stored: times in seconds, the rate in billionths for an hour."""
     wait, limit, grace, rate = granted.bounds
     return {"wait": wait, "limit": limit, "grace": grace, "rate": rate}
 
 
-def decision_of(granted: Granted) -> dict[str, Any]:
-    """What is kept with the decision, for people and for the agent."""
+def explanation_of(granted: Granted) -> dict[str, Any]:
+    """Return what the decision says of the policy, for people."""
     bounds = granted.bounds
     most = Commitment(bounds.rate, 0, int(bounds.total * MICROS)).total
     return {
@@ -105,7 +95,6 @@ def decision_of(granted: Granted) -> dict[str, Any]:
         "perHour": as_money(bounds.rate),
         "atMost": as_money(most),
         "limitSeconds": bounds.limit,
-        "binding": [[key, operator, list(values)] for key, operator, values in granted.binding],
     }
 
 
@@ -114,13 +103,13 @@ def as_money(nanos: int) -> str:
 
 
 async def note_costs(tx: Transaction, costs: Mapping[tuple[int, int], int]) -> None:
-    """Add what counted runs by policies have cost, by policy and hour."""
+    """Add the cost of counted runs by burst policies, by policy and hour."""
     if costs:
         await store.add_spent(tx, costs)
 
 
 def budgets_used(state: SchedulerState, now: float) -> dict[tuple[str, ...], float]:
-    """By policy and span: the part of its budget that runs have spent until now."""
+    """Return, by policy and span, the part of the budget that runs have spent until now."""
     return {
         (policy.name, one.window.span.value): one.spent / one.limit if one.limit else 1.0
         for policy in state.policies.values()
@@ -129,7 +118,7 @@ def budgets_used(state: SchedulerState, now: float) -> dict[tuple[str, ...], flo
 
 
 async def warn(tx: Transaction, state: SchedulerState, now: float) -> None:
-    """Tell of budgets that are used up to a part at which a warning is wanted; each once in its window."""
+    """Warn of budgets whose used part has reached a level for which a warning is wanted; once per level and window."""
     found = []
     for policy in state.policies.values():
         standings = list[BudgetState]()

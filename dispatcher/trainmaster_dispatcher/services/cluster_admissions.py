@@ -1,15 +1,14 @@
-"""What the clusters' agents refuse to run, as one process knows it: read anew every few seconds while jobs are submitted."""
+"""Requests that the clusters' agents refuse, cached by one process for a few seconds while jobs are submitted."""
 
 import logging
-from typing import Any
 
 from pydantic import ValidationError
 
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.states import ClusterKind
 from trainmaster.protocol.tenants import ClusterSpec
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.scheduling.state.from_specs import cluster_of
-from trainmaster_dispatcher.scheduling.state.state import Cluster
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import agents
 
@@ -19,7 +18,7 @@ _KEPT_SECONDS = 5.0
 
 
 class ClusterAdmissions:
-    """The clusters with what they admit; older than it is by some seconds, which costs a job at worst the way there and back."""
+    """The clusters with their admission rules; some seconds old, which at worst costs a job a refused dispatch."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
@@ -27,10 +26,10 @@ class ClusterAdmissions:
         self._read_at: float | None = None
 
     async def known(self) -> tuple[Cluster, ...]:
-        """All clusters by name, their reports without nodes. Raises StoreAwayError."""
+        """Return all clusters by name, their reports without nodes. Raises StoreAwayError."""
         now = self._stores.clock()
         if self._read_at is None or now - self._read_at > _KEPT_SECONDS:
-            before, self._read_at = self._read_at, now  # others that come meanwhile go by what was known
+            before, self._read_at = self._read_at, now  # concurrent callers use the cached clusters
             try:
                 async with self._stores.database.transaction() as tx:
                     rows = await agents.admissions(tx)
@@ -41,8 +40,8 @@ class ClusterAdmissions:
         return self._known
 
 
-def _read(row: Any) -> Cluster:
-    """One that cannot be read is taken for one that has not reported, so that nothing is refused for it."""
+def _read(row: agents.AdmittingCluster) -> Cluster:
+    """Return the cluster; an unreadable report counts as no report, so that nothing is refused for it."""
     try:
         report = None
         if row.runtime is not None:

@@ -1,6 +1,6 @@
-"""The life of a cluster: it joins, its agent's key is rotated, it is drained, declared lost, removed.
+"""The life of a cluster: joining, rotating its agent's key, draining, declaring it lost, removal.
 
-What concerns many runs goes in batches of one transaction each, and changes nothing when repeated.
+Changes of many runs are made in batches of one transaction each, and are idempotent.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,9 +11,10 @@ from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.states import ClusterKind, KeyRole, RunState, StopCause
 from trainmaster.protocol.tenants import ClusterSpec, JoinSpec, KeySpec
 from trainmaster_dispatcher.domain import run_machine
+from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.job_machine import RunEnding
-from trainmaster_dispatcher.services import gauges, tenants
-from trainmaster_dispatcher.services.agents import Findings, give_up, write_findings
+from trainmaster_dispatcher.services import declared_kinds, gauges, tenants
+from trainmaster_dispatcher.services.agent_reports import Findings, give_up, write_findings
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import agents, keys, recovery, runs
 from trainmaster_dispatcher.store import jobs as job_store
@@ -29,14 +30,14 @@ def _unknown(name: str) -> ProblemError:
 
 
 async def join(tx: Transaction, spec: JoinSpec) -> dict[str, Any]:
-    """A key for the agent of a cluster, which is made if it is not there.
+    """Return a key for the agent of a cluster, which is created if it does not exist.
 
-    Raises ProblemError CONFLICT when it is there and has another kind or other labels than those that were given.
+    Raises ProblemError CONFLICT when the cluster exists with another kind or other labels than those given.
     """
     row = await store.lock_cluster(tx, spec.name)
     if row is None:
         made = ClusterSpec(name=spec.name, cluster_kind=spec.cluster_kind or ClusterKind.PRIVATE, labels=spec.labels)
-        await tenants.put_cluster(tx, made)
+        await declared_kinds.CLUSTER.put(tx, made)
     else:
         _check_same(ClusterSpec.model_validate(row.spec), spec)
     return {"cluster": spec.name, "created": row is None, **await _new_key(tx, spec.name)}
@@ -59,7 +60,7 @@ def _check_same(there: ClusterSpec, wanted: JoinSpec) -> None:
 
 
 async def rotate(tx: Transaction, name: str, *, revoke_old: bool) -> dict[str, Any]:
-    """Another key for the agent of a cluster; the old ones go on being valid unless they are revoked."""
+    """Return another key for the agent of a cluster; the old keys remain valid unless ``revoke_old``."""
     if await store.lock_cluster(tx, name) is None:
         raise _unknown(name)
     made = await _new_key(tx, name)
@@ -78,9 +79,9 @@ async def _new_key(tx: Transaction, name: str) -> dict[str, Any]:
 
 
 async def drain(stores: Stores, caller: Caller, name: str, *, let_finish: bool) -> dict[str, Any]:
-    """Close a cluster to new runs and, unless those there may finish, stop them all; their jobs are queued again.
+    """Close a cluster to new runs and, unless ``let_finish``, stop its runs; their jobs are queued again.
 
-    No retry is used, and members have their time to save their state. Raises ProblemError NOT_FOUND.
+    No retry is used, and members have time to save their state. Raises ProblemError NOT_FOUND.
     """
     async with stores.database.transaction() as tx:
         cluster_id = await store.cordon(tx, name, True, draining=True)
@@ -101,7 +102,7 @@ async def drain(stores: Stores, caller: Caller, name: str, *, let_finish: bool) 
 async def _stop(
     tx: Transaction, stores: Stores, caller: Caller, cluster_id: int, refs: Sequence[RunRef], why: str
 ) -> int:
-    """Ask these runs to give way; how many were not stopping or over by then."""
+    """Ask these runs to stop and be queued again; return how many were neither stopping nor over."""
     wanted = set(refs)
     records = await job_store.lock(tx, [ref.job_key for ref in wanted])
     live = [
@@ -117,7 +118,7 @@ async def _stop(
             job_store.Transition(
                 records[run.ref.job_key],
                 records[run.ref.job_key].job._replace(message=why),
-                kind="preempt",
+                kind=JobEventKind.PREEMPT,
                 attempt=run.ref.attempt,
                 cluster_id=cluster_id,
                 actor=caller.name,
@@ -143,10 +144,11 @@ async def _stop(
 
 
 async def declare_lost(stores: Stores, caller: Caller, name: str, *, force: bool) -> dict[str, Any]:
-    """Take an admin's word that nothing of a cluster runs any more: its live runs are lost, and their jobs queued again.
+    """Accept an admin's word that nothing of a cluster runs any more: its live runs are lost, and their jobs queued again.
 
-    Whatever these say of ``onDisconnect``. The cluster is closed to new runs, and its agent's session is over: when it comes back, it
-    is told that its runs are unknown, and stops them. Raises ProblemError NOT_FOUND, and CLUSTER_IN_CONTACT unless ``force``.
+    This holds whatever the jobs' ``onDisconnect`` is. The cluster is closed to new runs, and its agent's session is over: a
+    returning agent is told that its runs are unknown, and stops them. Raises ProblemError NOT_FOUND, and CLUSTER_IN_CONTACT unless
+    ``force``.
     """
     async with stores.database.transaction() as tx:
         cluster_id = await store.cluster_id(tx, name)
@@ -168,7 +170,7 @@ async def declare_lost(stores: Stores, caller: Caller, name: str, *, force: bool
 
 
 async def give_up_orphans(stores: Stores, caller: Caller, name: str) -> dict[str, Any]:
-    """Take an admin's word that runs of which the cluster's agent has no record are gone: they are lost, and their jobs queued again.
+    """Accept an admin's word that runs without a record at the cluster's agent are gone: they are lost, and their jobs queued again.
 
     Raises ProblemError NOT_FOUND.
     """
@@ -187,7 +189,7 @@ async def _give_up_all(
     message: str,
     select: Callable[[Transaction, int, int], Awaitable[list[RunRef]]],
 ) -> int:
-    """Declare the runs lost that ``select`` finds on a cluster, a batch at a time; return how many there were."""
+    """Declare the runs lost that ``select`` finds on a cluster, in batches; return how many there were."""
     ending = RunEnding(RunState.LOST, message=message)
     lost, last = 0, BATCH
     while last == BATCH:
@@ -207,7 +209,7 @@ async def _give_up_all(
 async def remove(
     stores: Stores, caller: Caller, name: str, *, force: bool, note: Callable[[Transaction], Awaitable[None]]
 ) -> None:
-    """Remove a cluster with its agent's keys. With ``force`` it is declared lost first, in contact or not.
+    """Remove a cluster with its agent's keys. With ``force`` the cluster is declared lost first, in contact or not.
 
     ``note`` writes the audit row in the same transaction. Raises ProblemError NOT_FOUND, and IN_USE while runs are live there.
     """
@@ -216,7 +218,7 @@ async def remove(
     async with stores.database.transaction() as tx:
         cluster_id = await store.cluster_id(tx, name)
         if cluster_id is not None:
-            await agents.lock_contact(tx, cluster_id)  # first, as a new session locks them
+            await agents.lock_contact(tx, cluster_id)  # first, in the lock order of a new session
         row = await store.lock_cluster(tx, name)
         if row is None:
             raise _unknown(name)

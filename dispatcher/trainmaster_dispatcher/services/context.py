@@ -1,4 +1,4 @@
-"""What every use case works on, and the wake-ups that follow a commit."""
+"""The stores and settings that every use case works on, and the wake-ups that follow a commit."""
 
 import time
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class Stores:
 
     @classmethod
     def open(cls, settings: Settings) -> "Stores":
-        """Connects lazily; call inside a running event loop."""
+        """Create the stores, which connect lazily; call inside a running event loop."""
         soft = SoftState(settings.redis_url)
         soft.start()
         database = Database(settings.database_url, pool_size=settings.pool_size)
@@ -33,11 +33,11 @@ class Stores:
 
     @staticmethod
     def clock() -> float:
-        """Seconds that only go forward, for waiting."""
+        """Return monotonic seconds, for waiting."""
         return time.monotonic()
 
     def jobs_changed(self, jobs: Iterable[int], clusters: Iterable[int] = (), *, for_scheduler: bool = True) -> None:
-        """Tell watchers of these jobs, the scheduler, and the agents of these clusters. Call it after the commit."""
+        """Wake watchers of these jobs, the scheduler, and the agents of these clusters. Call it after the commit."""
         ids = list(jobs)
         if ids:
             if for_scheduler:
@@ -48,7 +48,7 @@ class Stores:
             self.soft.wake(CLUSTERS, touched)
 
     def jobs_submitted(self) -> None:
-        """Tell the scheduler; nobody else can know of a job whose id was not given out yet."""
+        """Wake the scheduler only: nobody else can know of a job whose id was not returned yet."""
         self.soft.wake(SCHEDULER)
 
     def tenants_changed(self) -> None:

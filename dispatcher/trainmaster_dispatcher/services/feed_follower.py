@@ -1,13 +1,13 @@
-"""Load: from the store to the scheduler's view, at first as a whole and then as it changes.
+"""Loading the scheduler's state from the store, at first as a whole and then by its changes.
 
-What cannot be used of what is stored is quarantined object by object: the state has something in its place by which nothing starts,
-or leaves it out. It is read anew when it changes, and now and then. Where the state itself may be damaged it is made anew.
+Stored objects that cannot be used are quarantined one by one: the state has a placeholder by which nothing starts,
+or leaves the object out. The object is read again when it changes, and periodically. A state that may be damaged is rebuilt.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
 from trainmaster.protocol.ids import job_id as id_of_job
@@ -20,38 +20,46 @@ from trainmaster_dispatcher.domain.provisioning import MOST_SAMPLES, Learnt, lea
 from trainmaster_dispatcher.domain.shapes import shape_from
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.quotas import quota
-from trainmaster_dispatcher.scheduling.selection.scores import step_of
+from trainmaster_dispatcher.scheduling.selection.scores.reliability import step_of
 from trainmaster_dispatcher.scheduling.state import from_specs
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts
 from trainmaster_dispatcher.scheduling.state.from_specs import queue_of
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
 from trainmaster_dispatcher.scheduling.state.plan import Eviction, Growth, Hold, Plan, Start, grown, runs_of, shrinking
-from trainmaster_dispatcher.scheduling.state.state import ClassKey, SchedulerState
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services import bursting, pricing
 from trainmaster_dispatcher.services import view_objects as objects
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.quarantine import Quarantine
-from trainmaster_dispatcher.store import bursts, datasets, runs, scheduling, tenants
+from trainmaster_dispatcher.store import bursts, runs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction
-from trainmaster_dispatcher.store.scheduling import Cursor
+from trainmaster_dispatcher.store.feed_kinds import FeedKind
+from trainmaster_dispatcher.store.scheduling import Cursor, ReportedCluster, ScheduledJob, StoredShape
+
+
+class _HasId(Protocol):
+    @property
+    def id(self) -> int: ...
+
 
 _Made = TypeVar("_Made")
+_Stored = TypeVar("_Stored", bound=_HasId)
 
 _MOST_REPAIRS = 3
 _NEVER = -1
-"""The fingerprint of no row: what is quarantined with it is tried again as soon as it is read."""
+"""A fingerprint that no row has: an object quarantined with it is tried again as soon as it is read."""
 _MANY_STARTS = 3
-"""So many starts on one cluster that cannot be written, and none that can, are that cluster's fault."""
-_QUIET = ("contact", "capacity", "spend", "provisioning")
-"""Kinds of changes for which tenants need not be read anew."""
+"""A cluster is to blame when at least this number of its starts in a plan cannot be written, and none can."""
 
 
 def _fingerprint(stored: Any) -> int:
-    """Return a number that changes when anything of what is stored does."""
+    """Return a number that changes with any part of a stored row."""
     return crc32(repr(stored).encode(errors="replace"))
 
 
 class ClassReason(NamedTuple):
-    """The reason of a class of jobs, as a plan has it."""
+    """The reason of a class of jobs, as in a plan."""
 
     key: ClassKey
     reason: Reason
@@ -61,7 +69,7 @@ Decision = Start | Hold | Eviction | Growth | ClassReason
 
 
 class Unwritten(NamedTuple):
-    """A part of a plan that alone could not be written."""
+    """A part of a plan that could not be written even alone."""
 
     decision: Decision
     error: Exception
@@ -69,7 +77,7 @@ class Unwritten(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The jobs whose decision was stored, those whose runs end for others, runs that got other sizes, and when.
+    """The jobs whose decision was stored, those whose runs end for others, runs that were resized, and the time.
 
     ``at`` is in seconds since the epoch.
     """
@@ -80,7 +88,7 @@ class Applied:
     shrunk: tuple[Eviction, ...] = ()
     grown: tuple[Growth, ...] = ()
     unwritten: tuple[Unwritten, ...] = ()
-    """Decisions and reasons that could not be written, though others of the plan were."""
+    """Decisions and reasons that could not be written, though other parts of the plan were."""
 
     @property
     def is_nothing(self) -> bool:
@@ -96,50 +104,50 @@ class Follower:
     epoch: int | None = None
     """Store epoch of the installation that the state was loaded from."""
     ahead: float = 0.0
-    """By how much the store's time since the epoch is ahead of the caller's clock."""
+    """Seconds by which the store's time since the epoch is ahead of the caller's clock."""
     now: float = 0.0
-    """The store's time at the last look, in seconds since the epoch."""
+    """The store's time at the last read, in seconds since the epoch."""
     tariffs: dict[int, Tariff] = field(default_factory=dict)
-    """By cluster: what it charges now."""
+    """By cluster: its current prices."""
     run_versions: dict[int, int] = field(default_factory=dict)
-    """By job with a live run: the version of the job that the state has."""
+    """By job with a live run: the version of the job in the state."""
     _ran_before: set[int] = field(default_factory=set)
-    """Waiting jobs that have run before, of which it is to be looked up what was spent on them by burst policies."""
+    """Waiting jobs that have run before, for which spending by burst policies has to be read."""
     quarantine: Quarantine = field(default_factory=Quarantine)
-    """What the state leaves out because it cannot be used; it outlives the state."""
+    """Objects that the state leaves out because they cannot be used; the quarantine outlives the state."""
     clock: float = 0.0
-    """The caller's clock at the last look."""
+    """The caller's clock at the last read."""
     _unpriced: Mapping[int, Exception] = field(default_factory=dict)
-    """By cluster: why what it charges cannot be read."""
+    """By cluster: why its prices cannot be read."""
     _blamed: set[int] = field(default_factory=set)
-    """Waiting jobs whose start could not be written, with runs that had to end for them."""
+    """Waiting jobs whose start, with runs that had to end for them, could not be written."""
     _is_damaged: bool = False
-    """Whether an error came while the state took something in, so that parts of it may be wrong."""
+    """Whether an error occurred while the state was changed, so that parts of the state may be wrong."""
 
     @property
     def state(self) -> SchedulerState:
         return self.engine.state
 
     def begin_anew(self) -> None:
-        """Forget everything, to be loaded at the next look."""
+        """Discard the state, which is loaded again at the next call of ``absorb``."""
         self.engine, self.cursor, self.run_versions, self._ran_before = Engine(), None, {}, set()
         self._is_damaged = False
 
     async def absorb(self, stores: Stores, now: float) -> bool:
-        """Take in what has changed; whether newer changes are committed that could not be taken yet.
+        """Apply stored changes to the state; return whether newer changes are committed that could not be applied yet.
 
-        ``now`` is the caller's clock, set against the store's.
+        ``now`` is the caller's clock, compared with the store's.
         """
         epoch = self.epoch
         unsettled = await self._absorb(stores, now)
         if epoch is not None and self.epoch != epoch:
-            # The store was restored from a backup: changes that are not in it any more are in the state.
+            # The store was restored from a backup: the state has changes that the store does not have any more.
             self.begin_anew()
             unsettled = await self._absorb(stores, now)
         for _ in range(_MOST_REPAIRS):
             if not self._is_damaged:
                 break
-            # What did the damage is in quarantine now, and is not put into the new view.
+            # The object that did the damage is in quarantine now, and is not put into the new state.
             self.begin_anew()
             unsettled = await self._absorb(stores, now)
         return unsettled
@@ -154,12 +162,12 @@ class Follower:
                 unsettled = await self._follow(tx, self.cursor)
                 if self.quarantine.entries:
                     await self._try_again(tx)
-            for row in await scheduling.leases(tx):
-                self.ahead, self.now, self.epoch = row.now - now, row.now, row.store_epoch
-                if row.cluster_id is not None:
-                    self.state.set_lease(row.cluster_id, row.until)
+            for lease in await scheduling.leases(tx):
+                self.ahead, self.now, self.epoch = lease.now - now, lease.now, lease.store_epoch
+                if lease.cluster_id is not None and lease.until is not None:
+                    self.state.set_lease(lease.cluster_id, lease.until)
             self.state.set_trouble(
-                {row.cluster_id: step for row in await scheduling.troubles(tx) if (step := step_of(row.level))}
+                {one.cluster_id: step for one in await scheduling.troubles(tx) if (step := step_of(one.level))}
             )
             avoided: dict[int, list[int]] = {}
             for row in await scheduling.cool_downs(tx):
@@ -169,21 +177,21 @@ class Follower:
         return unsettled
 
     async def _load(self, tx: Transaction) -> None:
-        # The cursor is read first: what commits while the rest is read is absorbed again, which changes nothing.
+        # The cursor is read first: changes committed while the rest is read are absorbed again, which is idempotent.
         cursor = await scheduling.start_cursor(tx)
         await self._load_tenants(tx)
         async for page in scheduling.live_jobs(tx):
             await self._take(tx, page)
-        # Behind the jobs: a run that ends meanwhile must not be in neither.
+        # After the jobs: a run that ends meanwhile must not be in neither.
         await self._load_spending(tx)
         self.cursor = cursor
 
     async def _follow(self, tx: Transaction, cursor: Cursor) -> bool:
         feed = await scheduling.read_feed(tx, cursor)
-        if any(kind not in _QUIET for kind, _ in feed.others):
+        if any(kind.changes_declared for kind, _ in feed.others):
             await self._load_tenants(tx)
         else:
-            reported = [ref for kind, ref in feed.others if kind == "capacity"]
+            reported = [ref for kind, ref in feed.others if kind is FeedKind.CAPACITY]
             self._put_clusters(await scheduling.clusters(tx, reported) if reported else ())
         for first, last in feed.submitted:
             await self._take(tx, await scheduling.jobs_between(tx, first, last))
@@ -200,23 +208,23 @@ class Follower:
             for job_id in set(changed) - {row.id for row in rows}:
                 self._drop(job_id)
             await self._take(tx, rows)
-        if ("provisioning", 0) in feed.others:
+        if (FeedKind.PROVISIONING, 0) in feed.others:
             await self._load_provisioning(tx)
-        # Behind the jobs: what a run that has gone from the state has cost is in what is read now.
-        if any(kind in ("spend", "policy") for kind, _ in feed.others):
+        # After the jobs: what is read now includes the cost of runs that have left the state.
+        if any(kind in (FeedKind.SPENDING, FeedKind.BURST_POLICY) for kind, _ in feed.others):
             await self._load_spending(tx)
         self.cursor = feed.cursor
         return feed.unsettled
 
     async def _load_spending(self, tx: Transaction) -> None:
-        """What was spent by policies. What was spent on jobs that wait is read for those that have run by one before."""
+        """Load what burst policies have spent; spending on jobs is read for waiting jobs that have run by a policy before."""
         policies = list(self.state.policies.values())
         self.state.spending = await bursting.load_spending(tx, policies) if policies else NOTHING_SPENT
         self._ran_before |= self.state.job_spent.keys()
         await self._load_job_spending(tx)
 
     async def _load_job_spending(self, tx: Transaction) -> None:
-        """Of jobs that have begun to wait again since, and of those for which something was spent."""
+        """Load spending on jobs that wait again since the last call, and on those for which something was spent."""
         waiting = [job for job in self._ran_before if job in self.state.jobs]
         self._ran_before = set()
         found = await bursts.spent_on_jobs(tx, waiting) if waiting else {}
@@ -234,7 +242,7 @@ class Follower:
         self.state.set_provisioning(learnt)
 
     def _known_version(self, job_id: int) -> int:
-        """The version of a job in the state; what was read or applied at this version need not be read again."""
+        """Return the version of a job in the state; changes up to this version need not be read again."""
         waiting = self.state.jobs.get(job_id)
         return waiting.version if waiting is not None else self.run_versions.get(job_id, 0)
 
@@ -247,7 +255,7 @@ class Follower:
 
     async def _load_tenants(self, tx: Transaction) -> None:
         state = self.state
-        queues = {row.id: row for row in await tenants.stored_queues(tx)}
+        queues = {row.id: row for row in await tenants.QUEUES.stored(tx)}
         for gone in state.queues.keys() - queues.keys():
             state.drop_queue(gone)
         self._put_all(
@@ -255,21 +263,21 @@ class Follower:
             queues.values(),
             objects.queue_from,
             state.put_queue,
-            lambda row, fault: from_specs.unreadable_queue(row.id, row.path, row.parent_id, fault),
+            lambda row, fault: from_specs.unreadable_queue(row.id, row.name, row.parent_id, fault),
         )
         self._put_all(
             Part.PRIORITY_CLASS,
-            await tenants.stored_classes(tx),
+            await tenants.CLASSES.stored(tx),
             objects.class_from,
             state.put_class,
             lambda row, fault: from_specs.unreadable_class(row.id, row.name, row.value, fault),
         )
-        state.set_datasets(self._made(Part.DATASET, await datasets.stored_datasets(tx), objects.dataset_from))
-        roots = [row.path for row in queues.values() if row.parent_id is None]
+        state.set_datasets(self._made(Part.DATASET, await tenants.DATASETS.stored(tx), objects.dataset_from))
+        roots = [row.name for row in queues.values() if row.parent_id is None]
         state.set_policies(
             self._made(
                 Part.BURST_POLICY,
-                await bursts.stored_policies(tx),
+                await bursts.POLICIES.stored(tx),
                 objects.policy_from,
                 lambda row, fault: from_specs.unreadable_policy(
                     row.id, row.name, row.revision, objects.queues_named_in(row.spec) or roots, fault
@@ -277,7 +285,7 @@ class Follower:
             )
         )
         await self._load_provisioning(tx)
-        state.set_advance(self._made(Part.RESERVATION, await tenants.stored_reservations(tx), objects.reservation_from))
+        state.set_advance(self._made(Part.RESERVATION, await tenants.RESERVATIONS.stored(tx), objects.reservation_from))
         clusters = {row.id: row for row in await scheduling.clusters(tx)}
         for gone in state.clusters.keys() - clusters.keys():
             state.drop_cluster(gone)
@@ -287,7 +295,7 @@ class Follower:
         self._unpriced = histories.unreadable
         self._put_clusters(clusters.values())
 
-    def _put_clusters(self, rows: Iterable[Any]) -> None:
+    def _put_clusters(self, rows: Iterable[ReportedCluster]) -> None:
         self._put_all(
             Part.CLUSTER,
             rows,
@@ -297,7 +305,7 @@ class Follower:
             lambda row: _fingerprint((row, self.tariffs.get(row.id), self._unpriced.get(row.id))),
         )
 
-    def _cluster_from(self, row: Any) -> Any:
+    def _cluster_from(self, row: ReportedCluster) -> Cluster:
         error = self._unpriced.get(row.id)
         if error is not None:
             raise error
@@ -306,11 +314,11 @@ class Follower:
     def _made(
         self,
         part: Part,
-        rows: Sequence[Any],
-        make: Callable[[Any], _Made],
-        unreadable: Callable[[Any, str], _Made] | None = None,
+        rows: Iterable[_Stored],
+        make: Callable[[_Stored], _Made],
+        unreadable: Callable[[_Stored, str], _Made] | None = None,
     ) -> list[_Made]:
-        """Make objects of all rows of a part; of those that cannot be read, ``unreadable`` makes what takes their place."""
+        """Create objects of all rows of a part; for rows that cannot be read, ``unreadable`` creates a placeholder."""
         out: list[_Made] = []
         self._put_all(part, rows, make, out.append, unreadable)
         return out
@@ -318,13 +326,13 @@ class Follower:
     def _put_all(
         self,
         part: Part,
-        rows: Iterable[Any],
-        make: Callable[[Any], _Made],
+        rows: Iterable[_Stored],
+        make: Callable[[_Stored], _Made],
         put: Callable[[_Made], None],
-        unreadable: Callable[[Any, str], _Made] | None = None,
-        version_of: Callable[[Any], int] = _fingerprint,
+        unreadable: Callable[[_Stored, str], _Made] | None = None,
+        version_of: Callable[[_Stored], int] = _fingerprint,
     ) -> None:
-        """Make an object of each row and put it into the state; quarantine those for which one of these fails."""
+        """Create an object of each row and put it into the state; quarantine rows for which one of these steps fails."""
         keys = []
         for row in rows:
             entry = self.quarantine.entries.get((part, row.id))
@@ -343,11 +351,11 @@ class Follower:
             if unreadable is not None:
                 with contained(part, _name_of(row)):
                     put(unreadable(row, entry.sentence))
-        if part is not Part.CLUSTER:  # of clusters, rows may be some only
+        if part is not Part.CLUSTER:  # of clusters, ``rows`` may have only some
             self.quarantine.keep_only(part, keys)
 
     async def _try_again(self, tx: Transaction) -> None:
-        """Read anew what is due of all that the state leaves out."""
+        """Read quarantined objects again that are due."""
         due = self.quarantine.due(self.clock)
         if due:
             job_ids = sorted({entry.key for entry in due if entry.part is Part.JOB})
@@ -366,7 +374,7 @@ class Follower:
                 await self._load_tenants(tx)
         self.state.spared = frozenset(key for part, key in self.quarantine.entries if part is Part.RUN)
 
-    async def _take(self, tx: Transaction, rows: Sequence[Any]) -> None:
+    async def _take(self, tx: Transaction, rows: Sequence[ScheduledJob]) -> None:
         new_shapes = {row.shape_id for row in rows} - self.state.shapes.keys()
         if new_shapes:
             self._put_shapes(await scheduling.shapes(tx, sorted(new_shapes)))
@@ -377,7 +385,7 @@ class Follower:
         if self.cursor is not None and self._ran_before:
             await self._load_job_spending(tx)
 
-    def _put_shapes(self, rows: Sequence[Any]) -> None:
+    def _put_shapes(self, rows: Sequence[StoredShape]) -> None:
         for row in rows:
             before = self.state.shapes.get(row.id)
             try:
@@ -387,11 +395,11 @@ class Follower:
                 entry = self.quarantine.add(Part.SHAPE, row.id, str(row.id), error, self.clock)
                 shape = from_specs.unreadable_shape(row.body, entry.sentence)
             self.state.put_shape(row.id, shape)
-            # What its runs count for was worked out by the one before.
+            # The runs' usage was computed from the cluster's previous version.
             self._is_damaged = self._is_damaged or (before is not None and before != shape)
 
-    def _put(self, row: Any) -> None:
-        """Put a job where it belongs in the state; one for which that fails waits in quarantine."""
+    def _put(self, row: ScheduledJob) -> None:
+        """Put a job where it belongs in the state; quarantine a job for which that fails."""
         self.run_versions.pop(row.id, None)
         quarantine = self.quarantine
         if quarantine.entries and quarantine.holds(Part.JOB, row.id, row.version, self.clock):
@@ -427,7 +435,7 @@ class Follower:
             self._is_damaged = True
 
     def close_cluster(self, cluster_id: int, error: Exception) -> None:
-        """Send nothing to a cluster until its agent reports again, or for a while."""
+        """Start nothing on a cluster until its agent reports again, or for a while."""
         cluster = self.state.clusters.get(cluster_id)
         if cluster is not None:
             entry = self.quarantine.add(Part.CLUSTER, cluster_id, cluster.name, error, self.clock, _NEVER)
@@ -435,7 +443,7 @@ class Follower:
                 self.state.put_cluster(replace(cluster, report=None, fault=entry.sentence), self.now)
 
     def note_faults(self, plan: Plan) -> None:
-        """Tell of the unexpected errors of a decision, and leave out for a while what is to blame."""
+        """Log the unexpected errors of a decision, and leave out for a while the objects to blame."""
         for fault in plan.faults:
             part = Part(fault.kind)
             if part is Part.CLUSTER:
@@ -448,7 +456,7 @@ class Follower:
                 note(part, fault.name, fault.error)
 
     def note_unwritten(self, unwritten: Sequence[Unwritten], applied: Applied, plan: Plan) -> None:
-        """Leave out for a while what could not be written: the job, the runs that had to end for it, or its cluster."""
+        """Leave out for a while what could not be written: the job, the victims of its start, or its cluster."""
         started = {start.cluster_id for start in plan.starts if start.job.id in applied.jobs}
         by_cluster = Counter(one.decision.cluster_id for one in unwritten if isinstance(one.decision, Start))
         closed = {cluster for cluster, many in by_cluster.items() if many >= _MANY_STARTS and cluster not in started}
@@ -459,7 +467,7 @@ class Follower:
             elif isinstance(decision, Start) and self.state.clusters[decision.cluster_id].fault:
                 continue
             elif isinstance(decision, Start) and decision.evicts and decision.job.id not in self._blamed:
-                # Which of them is to blame is not known: at first others are looked for that give way.
+                # Which of them is to blame is not known: at first other victims are searched for.
                 self._blamed.add(decision.job.id)
                 for one in decision.evicts:
                     self.spare(one.job_id, error)
@@ -477,7 +485,7 @@ class Follower:
         self.state.spared |= {job_id}
 
     def note_applied(self, plan: Plan, applied: Applied) -> None:
-        """Count what was just applied at once, without waiting for it to come back by the feed."""
+        """Apply a stored plan to the state at once, without waiting for the feed."""
         started = [start for start in plan.starts if start.job.id in applied.jobs]
         self.run_versions |= {start.job.id: start.job.version + 1 for start in started}
         self.state.put_runs(runs_of(started, applied.at))
@@ -501,10 +509,10 @@ def _name_of(row: Any) -> str:
 
 
 async def overpromised(tx: Transaction, rows: Sequence[tenants.QueueRow]) -> dict[int, list[str]]:
-    """By queue: in what guarantees go beyond what the clusters have. ``rows`` are all queues."""
+    """Return, by queue, the resources whose guarantees exceed the clusters' capacity. ``rows`` are all queues."""
     state = SchedulerState()
     for row in rows:
-        state.put_queue(queue_of(row.id, row.parent_id, row.spec))
+        state.put_queue(queue_of(row.id, row.row.parent_id, row.spec))
     if not any(one.guaranteed for queue in state.queues.values() for one in queue.quotas.values()):
         return {}
     for stored in await scheduling.clusters(tx):

@@ -1,4 +1,4 @@
-"""What the calls that follow jobs at one api share, however many they are: one look a second at the store, and reads of events."""
+"""State shared by all calls that follow jobs at one api: one poll of the store each second, and shared reads of events."""
 
 import asyncio
 import logging
@@ -6,31 +6,29 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Any
 
 from trainmaster.protocol.errors import ProblemError
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import agents
 from trainmaster_dispatcher.store import jobs as job_store
-from trainmaster_dispatcher.store.database import Row
 from trainmaster_dispatcher.store.redis_channels import JOBS
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 STREAM_SECONDS = 30.0
-"""A log stream that is not kept alive for so long is over."""
+"""A log stream is over when it is not kept alive for this time."""
 _READS_AT_ONCE = 4
 _ANSWERS_PER_SLICE = 20
-"""Followers that are given what was read before other calls come between."""
+"""Followers that are answered from one read before other calls are served."""
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """Events of a job after one that is known, and its state and version; ``standing`` is None when it does not exist."""
+    """Events of a job after a known one, and the job's state and version; ``standing`` is None when the job does not exist."""
 
-    events: Sequence[Row[Any]]
-    standing: Row[Any] | None
+    events: Sequence[job_store.StoredEvent]
+    standing: job_store.JobVersion | None
 
 
 @dataclass(slots=True)
@@ -39,9 +37,9 @@ class _Read:
 
 
 class Followers:
-    """Wakes who waits for a job that has changed, keeps log streams alive, and knows which clusters are reachable.
+    """Wakes calls that wait for a changed job, keeps log streams alive, and knows which clusters are reachable.
 
-    ``reads`` bounds how many followers read the store at once: a change that all of them wait for must not take all connections.
+    ``reads`` bounds how many followers read the store at once: a change that all of them wait for must not use all connections.
     """
 
     def __init__(self, stores: Stores) -> None:
@@ -53,13 +51,13 @@ class Followers:
         self._versions: dict[int, int] = {}
         self._kept_at = stores.clock()
         self._next_reads: dict[tuple[int, int, int], _Read] = {}
-        """Reads that have not begun, by their arguments: who comes before a read begins gets what it finds."""
+        """Reads that have not begun, by their arguments: calls that join before a read begins share its result."""
         self._reading: set[asyncio.Task[None]] = set()
 
     async def events_after(self, job_id: int, seq: int, limit: int) -> Happened:
-        """Return what has happened to a job after version ``seq``. Raises ProblemError when the store does not answer.
+        """Return a job's events after version ``seq``. Raises ProblemError when the store does not answer.
 
-        Calls with the same arguments share a read: when an event wakes many followers of a job, it is read once.
+        Calls with the same arguments share a read: an event that wakes many followers of a job is read once.
         """
         place = job_id, seq, limit
         read = self._next_reads.get(place)
@@ -106,17 +104,17 @@ class Followers:
             del self._streams[stream]
 
     def is_reachable(self, cluster_id: int) -> bool:
-        """Whether the agent of a cluster with a log stream held its lease at the last look."""
+        """Return whether the agent of a cluster with a log stream held its lease at the last poll."""
         return cluster_id in self._reachable
 
     async def watch(self) -> None:
-        """Look once a second until cancelled."""
+        """Poll once a second until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await self.look()
 
     async def look(self) -> None:
-        """Look once. A store that does not answer is told to those who follow by waking them: each tries by itself."""
+        """Poll once. If the store does not answer, all followers are woken: each of them tries by itself."""
         jobs = self._stores.soft.waited_for(JOBS)
         try:
             changed = await self._read(jobs)
@@ -124,7 +122,7 @@ class Followers:
             log.warning("jobs that are followed could not be looked at: %s", error)
             changed = jobs
         except Exception:
-            # Without it, followers whose wake-up was lost would hear of nothing.
+            # Otherwise, followers whose wake-up was lost would hear of nothing.
             log.exception("jobs that are followed could not be looked at")
             changed = jobs
         self._stores.soft.wake_here(JOBS, changed)

@@ -1,4 +1,4 @@
-"""What the dispatcher's processes tell of themselves: counts at the edges of use cases, and pictures of the store.
+"""Metrics of the dispatcher's processes: counters at the edges of use cases, and measurements of the store.
 
 The store is measured by one process, the leading scheduler. It waits ten seconds between two measurements, and longer when
 they take long, so that a large store spends at most a fiftieth of one connection on them.
@@ -31,7 +31,7 @@ EVERY_SECONDS = 10.0
 _LOOK_SECONDS = 0.5
 _PING_SECONDS = 5.0
 _SHARE = 50
-"""The measurement's time is at most one part in so many."""
+"""The measurement takes at most one part in ``_SHARE`` of the time."""
 LEADERS = (
     m.jobs,
     m.waiting_jobs,
@@ -46,13 +46,13 @@ LEADERS = (
     m.outbox_oldest_seconds,
     m.log_streams,
 )
-"""Shown by the leader alone: standbys show nothing, so that sums over schedulers count nothing twice."""
+"""Gauges of the leader alone: standbys show none, so that sums over schedulers count nothing twice."""
 _ENDS = frozenset(state.value for state in RunState if state.is_terminal)
 _EVERYBODYS = (m.feed_lag_seconds, m.feed_rows_unsettled, m.measuring_seconds)
 
 
 def watch(stores: Stores) -> None:
-    """Let the page show this process's connections and whether Redis answers, read when the page is asked for."""
+    """Show this process's connections and whether Redis answers, read when the metrics page is requested."""
     m.store_connections_limit.set_function(lambda: float(counting.connections(stores.database).limit))
     m.store_connections_in_use.set_function(lambda: float(counting.connections(stores.database).in_use))
     m.redis_away.set_function(lambda: float(stores.soft.is_away))
@@ -60,7 +60,7 @@ def watch(stores: Stores) -> None:
 
 
 async def ping_for_ever(stores: Stores) -> None:
-    """Let the page show whether Postgres answers, in a process that does not measure it."""
+    """Show whether Postgres answers, in a process that does not measure it."""
     while True:
         try:
             await stores.database.ping()
@@ -76,13 +76,13 @@ def _note_away(error: ProblemError) -> None:
 
 
 def note_problem(error: ProblemError) -> None:
-    """A use case ended with this."""
+    """Record the error of a use case; only failures of the store are counted."""
     if isinstance(error, StoreAwayError):
         m.store_failures.inc()
 
 
 def count_reports(verdicts: Counter[str], unknown: int) -> None:
-    """Count what a sync's reports came to. Call it after the commit."""
+    """Count the verdicts on a sync's reports. Call it after the commit."""
     for verdict, many in verdicts.items():
         m.reports.labels(verdict).inc(many)
     if unknown:
@@ -102,12 +102,12 @@ def count_ends(transitions: Sequence[Transition], names: Mapping[int, str]) -> N
 
 
 async def cluster_names(tx: Transaction) -> dict[int, str]:
-    """The names of all clusters, for ``count_ends``."""
+    """Return the names of all clusters, for ``count_ends``."""
     return await counting.cluster_names(tx)
 
 
 def note_contact(cluster: str, contact: Contact) -> None:
-    """Count an agent's new session, or a sync that came from one that is superseded."""
+    """Count an agent's new session, or a sync from a superseded session."""
     if not contact.is_current:
         m.agent_superseded.labels(cluster).inc()
     elif contact.is_new_session:
@@ -115,12 +115,12 @@ def note_contact(cluster: str, contact: Contact) -> None:
 
 
 def count_refused(cluster: str, *, is_capacity: bool) -> None:
-    """Count a report of a cluster's agent, or a part of it, that could not be taken."""
+    """Count a report of a cluster's agent, or a part of a report, that was refused."""
     m.agent_parts_refused.labels(cluster, "capacity" if is_capacity else "run").inc()
 
 
 def note_applied(state: SchedulerState, plan: Plan, applied: set[int]) -> None:
-    """Count what a cycle has stored. Waits end with a job's first dispatch."""
+    """Count what a cycle has stored. A job's wait ends with its first dispatch."""
     now = time.time()
     by_cluster, waits = Counter[int](), defaultdict[int, list[float]](list)
     for start in plan.starts:
@@ -148,11 +148,11 @@ async def measure_for_ever(
     budgets: Callable[[], Mapping[tuple[str, ...], float]] = dict,
     quarantined: Callable[[], Mapping[tuple[str, ...], float]] = dict,
 ) -> None:
-    """Measure the store until cancelled, and at once when the lead is won or lost. ``waits``: waiting jobs by token.
+    """Measure the store until cancelled, and at once when the lead is won or lost. ``waits``: number of waiting jobs by token.
 
-    ``budgets``: the parts of burst policies' budgets that are spent. ``quarantined``: what cycles leave out, by part.
+    ``budgets``: the spent parts of burst policies' budgets. ``quarantined``: number of objects that cycles leave out, by part.
 
-    A failed measurement leaves the page without its gauges, never with old ones.
+    A failed measurement leaves the page without its gauges, never with outdated ones.
     """
     due, led = 0.0, False
     while True:
@@ -180,7 +180,7 @@ async def measure_for_ever(
 
 
 async def measure(stores: Stores, cursor: Cursor | None, leads: bool) -> None:
-    """Look at the store once and show what was found."""
+    """Measure the store once and show the result."""
     began = time.perf_counter()
     async with stores.database.transaction() as tx:
         lag = await counting.feed_lag(tx, cursor) if cursor is not None else None
@@ -201,7 +201,7 @@ async def _measure_content(tx: Transaction, lease: float) -> None:
         jobs[row.queue, row.state] += row.many
         if row.age is not None:
             oldest[row.priority_class,] = max(row.age, oldest.get((row.priority_class,), 0.0))
-    classes = await tenants.classes(tx)
+    classes = await tenants.CLASSES.every(tx)
     contacts = await counting.contacts(tx)
     outbox = await counting.outbox(tx)
     streams = await counting.open_streams(tx)

@@ -1,8 +1,8 @@
-"""Group commit of small submissions: those that come while one transaction is under way share the next one.
+"""Group commit of small submissions: those that arrive while one transaction is under way share the next one.
 
-A transaction of one job costs a dozen statements and a flush of Postgres's log, whichever number of jobs it stores. An api that is
-called by many people at once therefore stores what has come as one group. Whatever is out of the ordinary leaves the group and is
-done by itself: a repeated idempotency key, or a submission among several whose group could not be stored.
+A transaction of one job costs a dozen statements and a flush of Postgres's log, as does one of many jobs. An api that is
+called by many people at once therefore stores pending submissions as one group. Exceptional submissions leave the group and are
+stored alone: a repeated idempotency key, or a submission among several whose group could not be stored.
 """
 
 import asyncio
@@ -28,21 +28,21 @@ _MOST_JOBS = 1_000
 """Most jobs of a group."""
 _MOST_WAITING = 2_000
 _PATIENCE_SECONDS = 0.02
-"""After which a group no longer waits for the one before it, which may be held up by a queue that it does not need."""
+"""Time after which a group no longer waits for the previous group, which may be blocked by a queue that this group does not need."""
 _MOST_GROUPS = 4
-"""Transactions under way at once."""
+"""Most transactions under way at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingSubmission:
-    """A submission with what its request brought along."""
+    """A submission with the data of its request."""
 
     submission: Submission
     claim: Claim | None
     body_hash: bytes
     request_id: str
     address: str = ""
-    """Of the client."""
+    """Address of the client."""
 
     @property
     def jobs(self) -> int:
@@ -50,7 +50,7 @@ class PendingSubmission:
 
 
 class ByItselfError(Exception):
-    """This submission has to be stored in a transaction of its own."""
+    """The submission has to be stored in a transaction of its own."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class _Waiting:
     answer: "asyncio.Future[bytes]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class Intake:
+class GroupCommits:
     """The groups of one process. For use within one event loop."""
 
     def __init__(self, stores: Stores) -> None:
@@ -67,18 +67,18 @@ class Intake:
         self._waiting: deque[_Waiting] = deque()
         self._groups: set[asyncio.Task[None]] = set()
         self._claims: set[Claim] = set()
-        """Idempotency keys of submissions that wait or are being stored: no two with one key are in a group."""
+        """Idempotency keys of submissions that wait or are being stored: each key is at most once in a group."""
         self._look: asyncio.TimerHandle | None = None
 
     @staticmethod
     def takes(asked: PendingSubmission) -> bool:
-        """Whether a submission is one for a group."""
+        """Return whether a submission may join a group."""
         return asked.submission.prepared.parameters is None and asked.jobs <= _SMALL
 
     async def submit(self, asked: PendingSubmission) -> bytes:
-        """Store a submission with others: the body of its answer, once it is committed.
+        """Store a submission together with others; return the body of its answer once it is committed.
 
-        Raises ProblemError when it may not be stored, and ByItselfError when it has to be stored alone.
+        Raises ProblemError when the submission may not be stored, and ByItselfError when it has to be stored alone.
         """
         if len(self._waiting) >= _MOST_WAITING:
             raise ProblemError(Code.TOO_BUSY, "many submissions wait to be stored already", retry_after=1.0)
@@ -93,7 +93,7 @@ class Intake:
         return await waiting.answer
 
     async def close(self) -> None:
-        """Let what is under way end; what has not begun is refused."""
+        """Let transactions under way end; refuse submissions that wait."""
         if self._look is not None:
             self._look.cancel()
         for waiting in self._waiting:
@@ -102,9 +102,9 @@ class Intake:
         await asyncio.gather(*self._groups, return_exceptions=True)
 
     def _start(self, *, at_once: bool) -> None:
-        """Start the next group, now or when patience ends."""
+        """Start the next group, now or after ``_PATIENCE_SECONDS``."""
         if at_once and len(self._groups) < _MOST_GROUPS and (asked := self._next()):
-            # A group is of many requests, so its log lines carry the id of none.
+            # A group has many requests, so its log lines carry the id of none.
             group = asyncio.create_task(self._store(asked), name="submissions", context=Context())
             self._groups.add(group)
             group.add_done_callback(self._ended)
@@ -120,7 +120,7 @@ class Intake:
         self._start(at_once=True)
 
     def _next(self) -> list[_Waiting]:
-        """The next group. Requests that were given up are left out: one may have come again with its key."""
+        """Return the next group. Cancelled requests are left out: such a request may have been repeated with its key."""
         group: list[_Waiting] = []
         jobs = 0
         while self._waiting and jobs + self._waiting[0].asked.jobs <= _MOST_JOBS:
@@ -137,7 +137,7 @@ class Intake:
         except StoreAwayError as error:
             outcomes = [_like(error) for _ in group]
         except Exception as error:  # noqa: BLE001 - whoever waits for it is told
-            # One that Postgres refuses must not take the others with it. Alone, each meets its own error.
+            # A submission that Postgres refuses must not fail the others. Alone, each gets its own error.
             outcomes = [ByItselfError() for _ in group] if len(group) > 1 else [error]
         except BaseException:
             for waiting in group:
@@ -148,7 +148,7 @@ class Intake:
 
 
 def _like(error: StoreAwayError) -> StoreAwayError:
-    """The same error for another request, with its cause, which the log tells."""
+    """Return an equal error for another request, with the cause, which the log shows."""
     other = StoreAwayError(error.detail)
     other.__cause__ = error.__cause__
     return other
@@ -164,7 +164,7 @@ def _settle(waiting: _Waiting, outcome: bytes | Exception) -> None:
 
 
 async def store_group(tx: Transaction, stores: Stores, group: Sequence[PendingSubmission]) -> list[bytes | Exception]:
-    """Store submissions with their audit rows and idempotency keys: of each, the body of its answer, or why it has none."""
+    """Store submissions with their audit rows and idempotency keys; return for each the body of its answer, or its error."""
     outcomes: list[bytes | Exception] = [ByItselfError() for _ in group]
     places = await _unrepeated(tx, group)
     if not places:
@@ -197,7 +197,7 @@ async def store_group(tx: Transaction, stores: Stores, group: Sequence[PendingSu
 
 
 async def _unrepeated(tx: Transaction, group: Sequence[PendingSubmission]) -> list[int]:
-    """Places in the group of those without an idempotency key or with one that was never used, which is now taken."""
+    """Return the indices in the group of submissions without an idempotency key or with an unused one, which is now claimed."""
     claims = {asked.claim: asked.body_hash for asked in group if asked.claim is not None}
     unused = await keys.claim_unused(tx, claims) if claims else set()
     return [place for place, asked in enumerate(group) if asked.claim is None or asked.claim in unused]

@@ -1,11 +1,11 @@
-"""Steering jobs: cancel, suspend, resume, retry and change, one or many at a time."""
+"""Actions on jobs: cancel, suspend, resume, retry and change, one or many at a time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from trainmaster.protocol.base import Name40, QueuePath, Strict, bounded
 from trainmaster.protocol.durations import Duration, parse_duration
@@ -14,6 +14,7 @@ from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, LabelKey, LabelValue
 from trainmaster.protocol.states import JobState, Wish
 from trainmaster_dispatcher.domain import job_machine, lifecycle, run_machine
+from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.priority_classes import not_allowed
 from trainmaster_dispatcher.services.auditing import MOST_IDS
 from trainmaster_dispatcher.services.context import Stores
@@ -27,7 +28,7 @@ BATCH = 1000
 
 
 class Action(StrEnum):
-    """What can be done to jobs, with the machine's function."""
+    """Actions on jobs, with the job machine's function."""
 
     CANCEL = "cancel"
     SUSPEND = "suspend"
@@ -57,11 +58,19 @@ class JobPatch(Strict):
     priority_class: Name40 | None = None
 
 
+ShownState = Annotated[
+    str, StringConstraints(max_length=40), WithJsonSchema({"type": "string", "enum": [*JobState, *Wish]})
+]
+"""A state as people see it; an unknown one is refused with a list of the existing states."""
+
+
 class BulkFilter(Strict):
     """Which jobs a bulk action means; all conditions must hold, and there must be one."""
 
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
     queue: QueuePath | None = None
-    states: Annotated[tuple[Annotated[str, StringConstraints(max_length=40)], ...], bounded(40)] = ()
+    states: Annotated[tuple[ShownState, ...], bounded(40)] = ()
     name: Annotated[str, StringConstraints(max_length=100)] | None = None
     priority_class: Name40 | None = None
     labels: Annotated[dict[LabelKey, LabelValue], bounded(20)] = Field(default_factory=dict)
@@ -75,29 +84,46 @@ class CancelSpec(Strict):
     """How jobs are cancelled."""
 
     grace: Grace | None = None
-    """The most that members may take to end, where their specification says more; of a stop that is under way, too."""
+    """Most time that members may take to end, where their specification says more; also for a stop that is under way."""
 
 
-class BulkRequest(Strict):
+class BulkAction(Strict):
+    """Jobs to which something is done. With ``dry_run`` they are only counted."""
+
     filter: BulkFilter
-    grace: Grace | None = None
-    """For cancel alone, as in ``CancelSpec``."""
     dry_run: bool = False
+
+
+class BulkCancel(BulkAction):
+    """Jobs that are cancelled, with ``grace`` as in ``CancelSpec``."""
+
+    grace: Grace | None = None
+
+
+class BulkChange(BulkAction):
+    """Waiting jobs that are changed."""
+
+    patch: JobPatch
+
+
+class BulkRequest(BulkCancel):
+    """Any of them, as they are read."""
+
     patch: JobPatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """How many jobs matched and how many were changed; the others were not in a state for it."""
+    """Numbers of jobs that matched and that were changed; the others were not in a state for it."""
 
     matched: int
     changed: int
     ids: Sequence[str] = ()
-    """The first of those that were changed."""
+    """Ids of the first changed jobs."""
 
 
 async def find_key(tx: Transaction, caller: Caller, text: str) -> int:
-    """The key of the job with this id. Raises ProblemError when there is none that the caller may see."""
+    """Return the key of the job with this id. Raises ProblemError when the caller may see no such job."""
     try:
         name, key = parse_job_id(text)
     except BadIdError as error:
@@ -111,7 +137,7 @@ async def find_key(tx: Transaction, caller: Caller, text: str) -> int:
 async def act(
     tx: Transaction, stores: Stores, caller: Caller, text: str, action: Action, grace: float | None = None
 ) -> store.Transition | None:
-    """Do it to one job; what changed, if anything did. Raises ProblemError WRONG_STATE when the job cannot take it.
+    """Perform ``action`` on one job; return the change, if any. Raises ProblemError WRONG_STATE when the job's state forbids it.
 
     ``grace``: for a cancel, the most seconds that members may take to end.
     """
@@ -122,19 +148,19 @@ async def act(
 async def patch(
     tx: Transaction, stores: Stores, caller: Caller, text: str, change: JobPatch
 ) -> store.Transition | None:
-    """Change one waiting job; what changed, if anything did."""
+    """Change one waiting job; return the transition, if anything changed."""
     key = await find_key(tx, caller, text)
     return next(iter(await _patch_all(tx, stores, caller, [key], change, strict=True)), None)
 
 
 def told(job: job_machine.Job) -> dict[str, Any]:
-    """Return what the audit says of a job's state."""
+    """Return a job's state as the audit records it."""
     found = {"state": job.state, "wish": job.wish, "holdCause": job.hold_cause}
     return {name: value.value for name, value in found.items() if value is not None}
 
 
 async def bulk(stores: Stores, caller: Caller, request: BulkRequest, action: Action | None) -> BulkResult:
-    """Do it to every job that matches, in batches of one transaction each; ``action`` None means ``request.patch``."""
+    """Act on every job that matches, in batches of one transaction each; ``action`` None means ``request.patch``."""
     async with stores.database.transaction() as tx:
         wanted = await to_filter(tx, caller, request.filter)
         matched = await store.count_matching(tx, wanted)
@@ -162,7 +188,7 @@ async def bulk(stores: Stores, caller: Caller, request: BulkRequest, action: Act
 
 
 async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> store.Filter:
-    """The store's filter, narrowed to what the caller may see. Raises ProblemError for names that do not exist."""
+    """Return the store's filter, narrowed to what the caller may see. Raises ProblemError for names that do not exist."""
     if wanted == BulkFilter():
         raise ProblemError(Code.INVALID_PARAMETER, "the filter is empty; name at least one condition")
     queue_ids: tuple[int, ...] | None = None
@@ -184,15 +210,15 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> stor
 
 
 async def _refused_queues(tx: Transaction, name: str) -> dict[int, ProblemError]:
-    """Return the queues whose jobs users may not give this priority class, each with the error that says so."""
-    classes, every = await tenants.classes(tx), await tenants.queues(tx)
+    """Return the queues in which users may not use this priority class, each with the error for it."""
+    classes, every = await tenants.CLASSES.every(tx), await tenants.QUEUES.every(tx)
     by_path = {row.spec.path: row for row in every}
-    allowed = {row.id: (row.spec.path, classes_of(row.spec.path, by_path, classes)) for row in every if row.is_leaf}
+    allowed = {row.id: (row.spec.path, classes_of(row.spec.path, by_path, classes)) for row in every if row.row.is_leaf}
     return {key: not_allowed(name, path, names) for key, (path, names) in allowed.items() if name not in names}
 
 
 async def class_id_of(tx: Transaction, name: str) -> int:
-    classes = {row.spec.name: row.id for row in await tenants.classes(tx)}
+    classes = {row.spec.name: row.id for row in await tenants.CLASSES.every(tx)}
     if name not in classes:
         raise ProblemError(
             Code.UNKNOWN_PRIORITY_CLASS, f"there is no priority class {name!r}; there are: {', '.join(sorted(classes))}"
@@ -222,7 +248,7 @@ async def _act_on(
                 raise
             continue
         run = live.get(key)
-        # A stop that is under way may be made shorter; nothing makes one longer.
+        # A stop that is under way may be shortened, never prolonged.
         hastens = grace is not None and run is not None and after.wish is Wish.CANCEL and run.run.stop_cause is not None
         if after == record.job and not hastens:
             continue
@@ -234,7 +260,7 @@ async def _act_on(
             store.Transition(
                 record,
                 after,
-                kind=action.value,
+                kind=JobEventKind(action.value),
                 states=(after.wish.value if after.wish else after.state.value,),
                 attempt=run.ref.attempt if run else None,
                 cluster_id=run.cluster_id if run else None,
@@ -293,7 +319,7 @@ async def _patch_all(
                 store.Transition(
                     record,
                     record.job,
-                    kind="changed",
+                    kind=JobEventKind.CHANGED,
                     states=(record.job.state.value,),
                     actor=caller.name,
                     details=details,

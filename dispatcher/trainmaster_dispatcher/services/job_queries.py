@@ -1,8 +1,8 @@
-"""Reading: jobs, events, reasons, queues and clusters as people see them."""
+"""Queries for people: jobs, events, reasons, queues and clusters."""
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from trainmaster.protocol.ids import job_id, run_id
 from trainmaster.protocol.parameters import substitute
 from trainmaster.protocol.quantities import format_quantity
 from trainmaster.protocol.reasons import Reason, Token
-from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, RunState
+from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, QueueState
 from trainmaster.protocol.sync_parts import read_capacity
 from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, RunView
 from trainmaster_dispatcher.containment import Part, note
@@ -21,7 +21,7 @@ from trainmaster_dispatcher.services.feed_follower import overpromised
 from trainmaster_dispatcher.services.job_actions import BulkFilter, find_key, to_filter
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store import keys, outbox, runs, scheduling, tenants
-from trainmaster_dispatcher.store.database import Row, Transaction
+from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 
 MOST_PER_PAGE = 1000
@@ -30,7 +30,7 @@ _VIEWS_PER_SLICE = 100
 
 
 def read_cursor(text: str | None) -> int | None:
-    """The key in a cursor. Raises ProblemError BAD_CURSOR."""
+    """Return the key in a cursor. Raises ProblemError BAD_CURSOR."""
     if text is None:
         return None
     try:
@@ -49,16 +49,16 @@ def make_cursor(key: int) -> str:
     return urlsafe_b64encode(f"before:{key}".encode()).decode().rstrip("=")
 
 
-def job_view(row: Row[Any], *, spec: dict[str, Any] | None = None, attempts: Sequence[RunView] = ()) -> JobView:
+def job_view(row: store.ShownJob, *, spec: dict[str, Any] | None = None, attempts: Sequence[RunView] = ()) -> JobView:
     return JobView(
         id=job_id(row.name, row.id),
         name=row.name,
         queue=row.queue,
         priority_class=row.priority_class,
         priority=row.priority,
-        state=JobState(row.state),
-        shown_state=row.wish or row.state,
-        hold_cause=None if row.hold_cause is None else HoldCause(row.hold_cause),
+        state=row.state,
+        shown_state=row.shown_state,
+        hold_cause=row.hold_cause,
         hold_until=row.hold_until,
         message=row.message,
         attempt=row.attempt,
@@ -76,10 +76,10 @@ def job_view(row: Row[Any], *, spec: dict[str, Any] | None = None, attempts: Seq
     )
 
 
-def job_line(row: Row[Any]) -> dict[str, Any]:
-    """Return a job as a line of a list: what ``job_view`` gives as JSON without what is empty, in less than half of the time.
+def job_line(row: store.ShownJob) -> dict[str, Any]:
+    """Return a job as a line of a list: the JSON of ``job_view`` without empty fields, in less than half of the time.
 
-    A page has up to a thousand of them, and other callers wait meanwhile.
+    A page has up to a thousand lines, and other callers wait meanwhile.
     """
     line = {
         "id": job_id(row.name, row.id),
@@ -114,7 +114,7 @@ def _moment(at: datetime | None) -> str | None:
 async def list_jobs(
     tx: Transaction, caller: Caller, wanted: BulkFilter | None, cursor: str | None, limit: int
 ) -> dict[str, Any]:
-    """A page of jobs, newest first, and the cursor of the next one."""
+    """Return a page of jobs, newest first, and the cursor of the next page."""
     before = read_cursor(cursor)
     if wanted is not None and wanted != BulkFilter():
         found = await to_filter(tx, caller, wanted)
@@ -128,7 +128,7 @@ async def list_jobs(
     for number, row in enumerate(page, 1):
         views.append(job_line(row))
         if number % _VIEWS_PER_SLICE == 0:
-            await asyncio.sleep(0)  # other calls come between: a thousand views take some 10 ms
+            await asyncio.sleep(0)  # let other calls run: a thousand views take some 10 ms
     return {
         "jobs": views,
         "next": make_cursor(page[-1].id) if len(rows) > limit else None,
@@ -144,7 +144,7 @@ def _dump(model: Any) -> dict[str, Any]:
 
 
 async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
-    """One job with its specification and all its runs."""
+    """Return one job with its specification and all its runs."""
     key = await find_key(tx, caller, text)
     row = await store.view(tx, key)
     if row is None:
@@ -158,14 +158,14 @@ async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]
     return data
 
 
-def _run_view(job: str, row: Row[Any]) -> RunView:
-    result: Mapping[str, Any] = row.result or {}
-    end = result.get("end") or {}
+def _run_view(job: str, row: runs.ShownRun) -> RunView:
+    result: runs.StoredResult = row.result or {}
+    end: runs.StoredEnd = result.get("end") or {}
     return RunView(
         id=run_id(job, row.attempt),
         attempt=row.attempt,
         cluster=row.cluster,
-        state=RunState(row.state),
+        state=row.state,
         message=result.get("message") or end.get("message") or "",
         category=end.get("category"),
         exit_code=end.get("exitCode"),
@@ -176,23 +176,23 @@ def _run_view(job: str, row: Row[Any]) -> RunView:
         started_at=row.started_at,
         ended_at=row.ended_at,
         members=list(result.get("members", ())),
-        placement=row.placement or {},
+        placement=row.placement,
         burst=_burst_told(row.decision.get("burst")),
     )
 
 
 def _burst_told(kept: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What is told of a run by a policy; how its members are bound is between the dispatcher and the agent."""
+    """Return the shown data of a run by a burst policy. Releases before schema 0024 stored the binding of its members there, too."""
     return None if kept is None else {key: value for key, value in kept.items() if key != "binding"}
 
 
-def event_view(row: Row[Any]) -> dict[str, Any]:
+def event_view(row: store.StoredEvent) -> dict[str, Any]:
     return _dump(
         EventView(
             seq=row.seq,
             at=row.at,
             kind=row.kind,
-            states=list(row.states),
+            states=row.states,
             attempt=row.attempt,
             cluster=row.cluster,
             actor=row.actor,
@@ -203,33 +203,33 @@ def event_view(row: Row[Any]) -> dict[str, Any]:
 
 
 async def why(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
-    """Why a job is where it is, with the verdict on each cluster and how old that is."""
+    """Return why a job is in its state, with the verdict on each cluster and the verdict's age."""
     key = await find_key(tx, caller, text)
     row = await store.view(tx, key)
     if row is None:
         raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r}")
     reason = await _reason(tx, row)
     data = reason.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return {"job": text, "state": row.wish or row.state, **data}
+    return {"job": text, "state": row.shown_state, **data}
 
 
-async def _reason(tx: Transaction, row: Row[Any]) -> Reason:
-    if row.state == JobState.HELD:
+async def _reason(tx: Transaction, row: store.ShownJob) -> Reason:
+    if row.state is JobState.HELD:
         return _held_reason(row)
-    if row.state != JobState.QUEUED:
+    if row.state is not JobState.QUEUED:
         return _with_wait(_running_reason(row, await runs.of_job(tx, row.id)), await store.last_wait(tx, row.id))
     return _after_a_run(row, await _waiting_reason(tx, row))
 
 
 def _with_wait(reason: Reason, waited: dict[str, Any] | None) -> Reason:
-    """What a job waited for before it was last sent to a cluster is told for as long as its events are kept."""
+    """Return the reason with what the job waited for before its last dispatch, as long as the job's events are stored."""
     if waited is None:
         return reason
     return reason.model_copy(update={"details": reason.details | {"waitedFor": waited}})
 
 
-def _after_a_run(row: Row[Any], reason: Reason) -> Reason:
-    """A job that has run before is told how that ended as well."""
+def _after_a_run(row: store.ShownJob, reason: Reason) -> Reason:
+    """Return the reason, for a job that has run before with the message of its last run."""
     if not row.attempt or not row.message:
         return reason
     update = {
@@ -239,16 +239,16 @@ def _after_a_run(row: Row[Any], reason: Reason) -> Reason:
     return reason.model_copy(update=update)
 
 
-async def _waiting_reason(tx: Transaction, row: Row[Any]) -> Reason:
+async def _waiting_reason(tx: Transaction, row: store.ShownJob) -> Reason:
     found = await scheduling.reason_of(tx, row.queue_id, row.class_id, row.shape_id, row.id)
     if found is None or (row.submitted_at > found.at and found.reason["tier"] == "not looked at yet"):
-        return _reason_of(Token.NOT_LOOKED_AT, "No scheduling cycle has looked at it yet.")
+        return Token.NOT_LOOKED_AT.reason()
     reason = Reason.model_validate(found.reason | {"cycle": found.cycle, "at": found.at})
     return _told_to(job_id(row.name, row.id), reason)
 
 
 def _told_to(job: str, reason: Reason) -> Reason:
-    """What a class's reason says to one of its jobs: that room is kept for the first one, only that one is told."""
+    """Return a class's reason for one of its jobs: only the first job is told that room is kept for it."""
     details = dict(reason.details)
     first = details.pop("first", None)
     if first is None:
@@ -261,42 +261,36 @@ def _told_to(job: str, reason: Reason) -> Reason:
     return reason.model_copy(update={"details": details, "sentence": f"{reason.sentence} {first['sentence']}"})
 
 
-def _reason_of(token: Token, sentence: str, advice: str = "", **details: Any) -> Reason:
-    return Reason(token=token, tier=token.tier, sentence=sentence, advice=advice, details=details)
-
-
 _HELD = {
-    HoldCause.USER: (Token.HELD_BY_USER, "It is held by a person.", "Release it with: trainmaster resume ID"),
-    HoldCause.SUSPENDED: (
-        Token.SUSPENDED,
-        "It was suspended while it ran.",
-        "Let it go on with: trainmaster resume ID",
-    ),
-    HoldCause.BACK_OFF: (Token.BACKING_OFF, "Its last run failed and it waits before the next try.", ""),
-    HoldCause.START_TIME: (Token.START_TIME, "Its start time has not come.", ""),
-    HoldCause.DEPENDENCY: (Token.DEPENDENCY, "A job that it depends on has not ended.", ""),
-    HoldCause.QUEUE_HELD: (Token.QUEUE_HELD, "Its queue is held.", "An admin can release the queue."),
-    HoldCause.UNPLACEABLE: (
-        Token.UNPLACEABLE,
-        "The clusters it was sent to could not place it.",
-        "Change the job, or look at the clusters, then: trainmaster resume ID",
-    ),
+    HoldCause.USER: Token.HELD_BY_USER,
+    HoldCause.SUSPENDED: Token.SUSPENDED,
+    HoldCause.BACK_OFF: Token.BACKING_OFF,
+    HoldCause.START_TIME: Token.START_TIME,
+    HoldCause.DEPENDENCY: Token.DEPENDENCY,
+    HoldCause.QUEUE_HELD: Token.QUEUE_HELD,
+    HoldCause.UNPLACEABLE: Token.UNPLACEABLE,
 }
 
 
-def _held_reason(row: Row[Any]) -> Reason:
-    token, sentence, advice = _HELD[HoldCause(row.hold_cause)]
-    if row.message:
-        sentence = f"{sentence[:-1]}: {row.message}."
+def _held_reason(row: store.ShownJob) -> Reason:
+    if row.hold_cause is None:
+        raise LookupError(f"job {row.id} is held and has no cause")
     details = {"until": row.hold_until.isoformat()} if row.hold_until is not None else {}
-    return _reason_of(token, sentence, advice.replace("ID", job_id(row.name, row.id)), **details)
+    return _HELD[row.hold_cause].reason(
+        (),
+        details,
+        because=f": {row.message}" if row.message else "",
+        job=job_id(row.name, row.id),
+        queue=row.queue,
+        state=QueueState.HELD.value,
+    )
 
 
-def _running_reason(row: Row[Any], attempts: Sequence[Row[Any]]) -> Reason:
-    if JobState(row.state).is_terminal:
-        ended = "was cancelled" if row.state == JobState.CANCELLED else f"has {row.state}"
-        told = f": {row.message}" if row.message and row.message != row.state else ""
-        return _reason_of(Token.ENDED, f"It {ended}{told}.")
+def _running_reason(row: store.ShownJob, attempts: Sequence[runs.ShownRun]) -> Reason:
+    if row.state.is_terminal:
+        ended = "was cancelled" if row.state is JobState.CANCELLED else f"has {row.state}"
+        because = f": {row.message}" if row.message and row.message != row.state else ""
+        return Token.ENDED.reason(ended=ended, because=because)
     last = attempts[-1] if attempts else None
     where = f" on {last.cluster}" if last is not None else ""
     chosen = f"; {last.decision.get('why', '')}" if last is not None else ""
@@ -305,19 +299,19 @@ def _running_reason(row: Row[Any], attempts: Sequence[Row[Any]]) -> Reason:
     said = str((last.result or {}).get("message") or "") if last is not None and last.ended_at is None else ""
     added = f" Its cluster says: {said}." if said else ""
     details = {"clusterSays": said} if said else {}
-    if row.state == JobState.RUNNING:
-        return _reason_of(Token.RUNNING, f"It runs{where}{chosen}.{added}", **details)
-    heard = (
+    if row.state is JobState.RUNNING:
+        return Token.RUNNING.reason((), details, where=where, chosen=chosen, added=added)
+    progress = (
         "its agent has it and starts the members"
         if last is not None and last.known
         else "the cluster's agent has not taken it yet"
     )
-    return _reason_of(Token.BEING_PLACED, f"It was sent to a cluster{where}: {heard}{chosen}.{added}", **details)
+    return Token.BEING_PLACED.reason((), details, where=where, progress=progress, chosen=chosen, added=added)
 
 
 async def list_queues(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
-    """Queues that the caller may see, with their jobs by state."""
-    every = await tenants.queues(tx)
+    """Return the queues that the caller may see, with the number of their jobs by state."""
+    every = await tenants.QUEUES.every(tx)
     rows = [row for row in every if caller.may_know(row.spec.path)]
     counts = await store.state_counts(tx, [row.id for row in rows])
     warnings = await overpromised(tx, every)
@@ -325,27 +319,21 @@ async def list_queues(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
 
 
 def queue_view(row: tenants.QueueRow, counts: dict[str, int], warnings: Sequence[str] = ()) -> dict[str, Any]:
-    spec = row.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return {**spec, "isLeaf": row.is_leaf, "jobs": counts} | ({"warnings": list(warnings)} if warnings else {})
-
-
-async def list_classes(tx: Transaction) -> list[dict[str, Any]]:
-    return [row.spec.model_dump(mode="json", by_alias=True, exclude_none=True) for row in await tenants.classes(tx)]
+    return {**row.as_declared(), "isLeaf": row.row.is_leaf, "jobs": counts} | (
+        {"warnings": list(warnings)} if warnings else {}
+    )
 
 
 async def list_reservations(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
-    """Reservations for queues that concern the caller."""
-    return [
-        row.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-        for row in await tenants.reservations(tx)
-        if caller.may_know(row.spec.queue)
-    ]
+    """Return the reservations for queues that concern the caller."""
+    every = await tenants.RESERVATIONS.every(tx)
+    return [row.as_declared() for row in every if caller.may_know(row.spec.queue)]
 
 
 async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
-    """Clusters that jobs of the caller may go to, with their contact and what their agents report.
+    """Return the clusters that jobs of the caller may go to, with their contact and their agents' reports.
 
-    A user is told neither which other queues a cluster is for nor how many runs it has.
+    A user sees neither which other queues a cluster is for nor how many runs it has.
     """
     out = []
     for row in await tenants.cluster_overview(tx):
@@ -356,15 +344,15 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
         declared = declared.model_copy(update={"only_queues": known})
         spec = declared.model_dump(mode="json", by_alias=True, exclude_none=True)
         report, _ = read_capacity(row.report)
-        heard = row.contact_at is not None and row.contact_at.year > 1970
+        contact = row.contact_at if row.contact_at is not None and row.contact_at.year > 1970 else None
         out.append(
             {
                 **spec,
-                "state": _cluster_state(row, heard, report),
+                "state": _cluster_state(row, contact is not None, report),
                 "cordoned": row.cordoned,
                 "draining": row.draining,
                 "closed": fault or _closed(row, report),
-                "lastContact": row.contact_at.isoformat() if heard else None,
+                "lastContact": contact.isoformat() if contact else None,
                 "agentVersion": row.agent_version or "",
                 **(
                     {
@@ -387,8 +375,8 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
     return out
 
 
-def _declared(row: Row[Any]) -> tuple[ClusterSpec, str]:
-    """What an admin has declared of a cluster; where that cannot be read, its name alone and why."""
+def _declared(row: tenants.ClusterOverview) -> tuple[ClusterSpec, str]:
+    """Return an admin's specification of a cluster; if it cannot be read, one with the name alone, and why."""
     try:
         return ClusterSpec.model_validate(row.spec), ""
     except Exception as error:  # noqa: BLE001 - noted
@@ -398,13 +386,13 @@ def _declared(row: Row[Any]) -> tuple[ClusterSpec, str]:
         return ClusterSpec(name=row.name, cluster_kind=known), "what is declared of it cannot be read; apply it again"
 
 
-def _closed(row: Row[Any], report: CapacityReport | None) -> str:
+def _closed(row: tenants.ClusterOverview, report: CapacityReport | None) -> str:
     if row.awaited is not None:
         return closed_by_recovery(row.awaited)
     return report.closed if report else ""
 
 
-def _cluster_state(row: Row[Any], heard: bool, report: CapacityReport | None) -> str:
+def _cluster_state(row: tenants.ClusterOverview, heard: bool, report: CapacityReport | None) -> str:
     if not heard:
         return "never connected"
     if not row.reachable:

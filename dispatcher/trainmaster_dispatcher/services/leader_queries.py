@@ -1,6 +1,6 @@
-"""Questions about the leading scheduler's view: a job's place, what queues use, and what would become of jobs that are not submitted.
+"""Questions on the leading scheduler's state: a job's place, usage of queues, and dry runs of jobs that are not submitted.
 
-An api asks the leader over a port, ``Leader``; without an answer it shows what is stored. The leader answers with ``answer_trial``
+An api asks the leader over a port, ``Leader``; without an answer the api shows stored data. The leader answers with ``answer_trial``
 and ``scheduling.place.place_of``.
 """
 
@@ -20,7 +20,7 @@ from trainmaster_dispatcher.domain.shapes import shape_from
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.queries.queue_position import try_out
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
-from trainmaster_dispatcher.scheduling.state.state import WaitingJob
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.services import bursting, job_queries
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.submission_parsing import PreparedSubmission
@@ -30,7 +30,7 @@ from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.scheduling import Reads
 
 MOST_TRIED = 100
-"""Jobs in one dry run: the leader works out one after the other, between its cycles."""
+"""Most jobs in one dry run: the leader works them out one by one, between its cycles."""
 
 
 class NoAnswerError(TrainmasterError):
@@ -69,23 +69,23 @@ class Leader(Protocol):
     """The leading scheduler as an api reaches it. Each call raises NoAnswerError."""
 
     async def place(self, reads: Reads, key: int) -> Place | None:
-        """The place of a job; None if it does not wait in the leader's view."""
+        """Return the place of a job; None if the job does not wait in the leader's state."""
 
     async def usage(self, reads: Reads) -> Usages:
-        """What queues use."""
+        """Return the usage of queues."""
 
     async def try_out(self, reads: Reads, questions: Questions) -> Answers:
-        """What would become of these jobs."""
+        """Return what would become of these jobs."""
 
     async def bursts(self, reads: Reads) -> PolicyStatuses:
-        """How burst policies stand."""
+        """Return the status of burst policies."""
 
     async def preview(self, reads: Reads, question: PreviewQuestion) -> Previews:
-        """What burst policies would do now."""
+        """Return what burst policies would do now."""
 
 
 def answer_trial(engine: Engine, quotas: QuotaTree, question: Question, now: float) -> Trial | None:
-    """The leader's answer to one question."""
+    """Return the leader's answer to one question."""
     job = WaitingJob(
         id=0,
         version=0,
@@ -101,7 +101,7 @@ def answer_trial(engine: Engine, quotas: QuotaTree, question: Question, now: flo
 
 
 async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict[str, Any]:
-    """Why a job is where it is; of one that is queued, its place, or the age of the stored verdict where no leader answers."""
+    """Return why a job is in its state; for a queued job with its place, or the stored verdict's age where no leader answers."""
     async with stores.database.transaction() as tx:
         told = await job_queries.why(tx, caller, text)
         if told["state"] != JobState.QUEUED:
@@ -118,13 +118,13 @@ async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict
 
 
 def _known_to(caller: Caller, place: Place) -> Place:
-    """A place without the turns of queues above those of the caller: their shares are what others use."""
+    """Return a place without the turns of queues above those of the caller: their shares show the usage of others."""
     turns = tuple(turn for turn in place.factors.queues if caller.may_use(turn.queue))
     return place.model_copy(update={"factors": place.factors.model_copy(update={"queues": turns})})
 
 
 async def queues(stores: Stores, leader: Leader, caller: Caller) -> dict[str, Any]:
-    """The queues that the caller may see, with what each uses; without that where no leader answers."""
+    """Return the queues that the caller may see, with their usage; without usage where no leader answers."""
     async with stores.database.transaction() as tx:
         found = await job_queries.list_queues(tx, caller)
         reads = await scheduling.leaders_reads(tx)
@@ -135,17 +135,17 @@ async def queues(stores: Stores, leader: Leader, caller: Caller) -> dict[str, An
     except NoAnswerError:
         return {"live": False, "queues": found}
     for queue in found:
-        # A queue that was made a moment ago may not be known to the leader yet.
-        # What one above uses is what others use.
+        # A queue that was created a moment ago may not be known to the leader yet.
+        # The usage of a queue above is the usage of others.
         if queue["path"] in usages and caller.may_use(queue["path"]):
             queue["usage"] = {key: value for key, value in usages[queue["path"]].items() if key != "queue"}
     return {"live": True, "queues": found}
 
 
 async def policies(stores: Stores, leader: Leader, caller: Caller) -> dict[str, Any]:
-    """The burst policies of queues that concern the caller, and how they stand; without that where no leader answers.
+    """Return the burst policies of queues that concern the caller, with their status; without status where no leader answers.
 
-    A user is told neither which other queues a policy is for nor, where there are any, what was spent by it.
+    A user sees neither which other queues a policy is for nor, where there are any, what was spent by the policy.
     """
     async with stores.database.transaction() as tx:
         every = await bursting.list_policies(tx)
@@ -162,21 +162,21 @@ async def policies(stores: Stores, leader: Leader, caller: Caller) -> dict[str, 
     except NoAnswerError:
         return {"live": False, "currency": currency, "burstPolicies": found}
     for policy in found:
-        # A policy that was made a moment ago may not be known to the leader yet.
+        # A policy that was created a moment ago may not be known to the leader yet.
         if policy["name"] in standing and policy["name"] not in shared:
             policy["status"] = {key: value for key, value in standing[policy["name"]].items() if key != "name"}
     return {"live": True, "currency": currency, "burstPolicies": found}
 
 
 async def preview(stores: Stores, leader: Leader, tried: Sequence[BurstPolicySpec]) -> dict[str, Any]:
-    """What burst policies would do now, with these in place of those of their names, or beside them.
+    """Return what burst policies would do now, with ``tried`` in place of those with the same names, or beside them.
 
-    Raises ProblemError where one names what is not there, or no leader answers.
+    Raises ProblemError where a policy names an object that does not exist, or no leader answers.
     """
     async with stores.database.transaction() as tx:
         for spec in tried:
             await bursting.check_policy(tx, spec)
-        known = {row.spec.name: (row.id, row.spec) for row in await bursts.policies(tx)}
+        known = {row.spec.name: (row.id, row.spec) for row in await bursts.POLICIES.every(tx)}
         reads = await scheduling.leaders_reads(tx)
     for number, spec in enumerate(tried, start=1):
         known[spec.name] = known.get(spec.name, (-number, spec))[0], spec
@@ -199,9 +199,9 @@ def _dump(model: Lenient) -> dict[str, Any]:
 
 
 async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: PreparedSubmission) -> dict[str, Any]:
-    """Check jobs as a submission does, and say what would become of each. Stores nothing.
+    """Check jobs as a submission does, and return what would become of each. Stores nothing.
 
-    Raises ProblemError when one of them would be refused.
+    Raises ProblemError when one of the jobs would be refused.
     """
     if prepared.parameters is not None:
         raise ProblemError(Code.INVALID_SPEC, "a dry run takes whole specifications, not a table of parameters")

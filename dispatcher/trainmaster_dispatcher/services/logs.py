@@ -1,4 +1,4 @@
-"""Logs of a job wherever it runs: what the agent streams while a run lives, what was kept when it ended."""
+"""Logs of a job wherever it runs: the agent's stream while a run lives, the stored tail after its end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,7 +11,6 @@ import orjson
 from trainmaster.protocol.agent import LogChunk, StreamPush
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id, run_id
-from trainmaster.protocol.states import JobState, RunState
 from trainmaster_dispatcher.services.agents import superseded
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.followers import STREAM_SECONDS, Followers
@@ -23,16 +22,16 @@ from trainmaster_dispatcher.store.redis_channels import CLUSTERS, JOBS, wait_set
 
 _LOOK_SECONDS = 2.0
 _MOST_SECONDS_UNLOOKED = 10.0
-"""Between two looks at a run that sends output all the time."""
+"""Longest time between two checks of a run that sends output all the time."""
 _SILENT_SECONDS = 8.0
-"""Who does not follow waits so long for an agent's next piece."""
+"""Time that a reader who does not follow waits for an agent's next chunk."""
 TAIL_BYTES = 65_536
 _closings: set[asyncio.Task[None]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Which output is wanted. ``attempt`` None means the newest run, and when following, those after it.
+    """The wanted output. ``attempt`` None means the newest run, and when following, those after it.
 
     ``first``: the run to begin with in place of the newest one.
     """
@@ -47,7 +46,7 @@ class LogOptions:
 
 @dataclass(slots=True)
 class _Seen:
-    """How far each member's output has been passed on, so that repeated chunks are dropped."""
+    """The offset to which each member's output has been passed on, so that repeated chunks are dropped."""
 
     options: LogOptions
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -75,7 +74,7 @@ class _Seen:
 
 
 async def find(stores: Stores, caller: Caller, text: str) -> int:
-    """The key of a job. Raises ProblemError when the job is not the caller's."""
+    """Return the key of a job. Raises ProblemError when the job is not the caller's."""
     async with stores.database.transaction() as tx:
         return await find_key(tx, caller, text)
 
@@ -83,9 +82,9 @@ async def find(stores: Stores, caller: Caller, text: str) -> int:
 async def read(
     stores: Stores, followers: Followers, key: int, text: str, options: LogOptions, check: Callable[[], None]
 ) -> AsyncIterator[dict[str, Any]]:
-    """Output of a job as it comes, one object per piece; ``note`` objects say what happens in between.
+    """Yield output of a job as it arrives, one object per piece; ``note`` objects say what happens in between.
 
-    ``check`` raises ProblemError once the caller may not go on; it is called every few seconds, and when the job has changed.
+    ``check`` raises ProblemError once the caller may not go on; it is called every few seconds, and at each change of the job.
     """
     attempt = options.attempt or options.first
     with stores.soft.waiter(JOBS, key) as changed:
@@ -96,7 +95,7 @@ async def read(
                 attempts = {row.attempt: row for row in await runs.of_job(tx, key)}
             if job is None:
                 return
-            over = JobState(job.state).is_terminal
+            over = job.state.is_terminal
             if attempt is None and attempts:
                 attempt = max(attempts)
             row = attempts.get(attempt) if attempt is not None else None
@@ -104,7 +103,7 @@ async def read(
                 run = run_id(text, attempt)
                 yield {"note": f"{run} on {row.cluster}, {row.state}", "run": run}
                 seen = _Seen(options)
-                if not RunState(row.state).is_terminal:
+                if not row.state.is_terminal:
                     following = _Following(stores, followers, row, RunRef(key, attempt), options, changed, check)
                     async for piece in following.live(seen):
                         yield piece
@@ -129,7 +128,7 @@ async def _kept(stores: Stores, ref: RunRef, seen: _Seen) -> AsyncIterator[dict[
         tails = await runs.tails(tx, ref)
     for tail in tails:
         end = tail.start + len(tail.data.encode()) if tail.next is None else tail.next
-        chunk = LogChunk(role=tail.role, index=tail.index, offset=tail.start, data=tail.data, next_offset=end)
+        chunk = LogChunk(role=tail.role, index=tail.member_index, offset=tail.start, data=tail.data, next_offset=end)
         if (chunk.role, chunk.index) not in seen.offsets:
             chunk = _end_of(chunk, seen.options.tail_bytes)
         piece = seen.news(chunk)
@@ -143,7 +142,7 @@ class _Following:
 
     stores: Stores
     followers: Followers
-    row: Any
+    row: runs.ShownRun
     ref: RunRef
     options: LogOptions
     changed: asyncio.Event
@@ -151,12 +150,12 @@ class _Following:
     check: Callable[[], None]
 
     async def live(self, seen: _Seen) -> AsyncIterator[dict[str, Any]]:
-        """What the agent sends, until the run has ended. It costs the store nothing while nothing changes."""
+        """Yield what the agent sends, until the run has ended. Costs the store nothing while nothing changes."""
         stores, cluster_id = self.stores, self.row.cluster_id
         stream = stores.soft.new_stream()
         async with stores.soft.following(stream) as inbox:
             is_reachable = await _open(stores, stream, cluster_id, self.ref, self.options)
-            was_reachable = True  # so that it is told when the cluster is not
+            was_reachable = True  # so that an unreachable cluster is reported
             try:
                 with self.followers.stream(stream, cluster_id, is_reachable=is_reachable):
                     heard = looked = stores.clock()
@@ -186,7 +185,7 @@ class _Following:
                             was_reachable = reachable
                             yield {"alive": True}
             finally:
-                # A follower who hangs up cancels whatever is awaited here; the closing goes on without it.
+                # A follower who disconnects cancels whatever is awaited here; closing the stream goes on nevertheless.
                 closing = asyncio.create_task(_close(stores, stream))
                 _closings.add(closing)
                 closing.add_done_callback(_closings.discard)
@@ -200,7 +199,7 @@ class _Following:
             return await runs.has_ended(tx, self.ref)
 
     def _silence(self, heard: float, *, reachable: bool) -> str | None:
-        """Why there is no more to wait for, for one who does not follow."""
+        """Return why a reader who does not follow need not wait for more, or None."""
         if self.options.follow or (reachable and self.stores.clock() - heard <= _SILENT_SECONDS):
             return None
         why = "does not send its output" if reachable else "is unreachable"
@@ -214,7 +213,7 @@ async def _close(stores: Stores, stream: str) -> None:
 
 
 async def _open(stores: Stores, stream: str, cluster_id: int, ref: RunRef, options: LogOptions) -> bool:
-    """Ask a cluster's agent for output; whether it is reachable."""
+    """Ask a cluster's agent for output; return whether the cluster is reachable."""
     async with stores.database.transaction() as tx:
         version = (await runs.raise_desired(tx, [cluster_id]))[cluster_id]
         await agents.open_stream(
@@ -238,7 +237,7 @@ async def _open(stores: Stores, stream: str, cluster_id: int, ref: RunRef, optio
 
 
 async def _await_end(stores: Stores, ref: RunRef) -> None:
-    """The agent has sent all there is; wait a little for the run's end to be stored, as the tail comes with it."""
+    """Wait a little for the run's end to be stored, with the tail, after the agent has sent all output."""
     with stores.soft.waiter(JOBS, ref.job_key) as changed:
         for _ in range(3):
             async with stores.database.transaction() as tx:
@@ -248,9 +247,9 @@ async def _await_end(stores: Stores, ref: RunRef) -> None:
 
 
 async def push(stores: Stores, caller: Caller, stream: str, body: StreamPush) -> None:
-    """Take chunks from an agent: for a follower, or, under a run's id, the tail to keep.
+    """Accept chunks from an agent: for a follower, or, under a run's id, the tail to store.
 
-    Raises ProblemError STREAM_CLOSED when nobody follows any more.
+    Raises ProblemError STREAM_CLOSED when nobody follows the stream any more.
     """
     if caller.cluster_id is None:
         raise ProblemError(Code.FORBIDDEN, "only an agent's key opens the agent calls")
@@ -270,13 +269,13 @@ async def push(stores: Stores, caller: Caller, stream: str, body: StreamPush) ->
 
 
 def _last_of_each(chunks: Sequence[LogChunk]) -> list[tuple[str, int, int, str, int]]:
-    """One tail for each member, its newest and never more than is kept: role, index, byte offset, text, next offset."""
+    """Return the newest tail of each member, cut to the stored size: role, index, byte offset, text, next offset."""
     newest = {(chunk.role, chunk.index): _end_of(chunk, TAIL_BYTES) for chunk in chunks}
     return [(chunk.role, chunk.index, chunk.offset, chunk.data, chunk.next_offset) for chunk in newest.values()]
 
 
 def _end_of(chunk: LogChunk, most: int) -> LogChunk:
-    """The chunk's last bytes, so many at most."""
+    """Return the chunk's last ``most`` bytes at most."""
     data = chunk.data.encode()
     cut = len(data) - most
     if cut <= 0:

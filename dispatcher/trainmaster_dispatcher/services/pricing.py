@@ -1,4 +1,4 @@
-"""Price books: what admins say that clusters cost, and what that was at any time."""
+"""Price books: the prices of clusters that admins declare, and their history."""
 
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -12,46 +12,44 @@ from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 
 
-async def put_book(tx: Transaction, spec: PriceBookSpec) -> None:
-    """Make or change a price book; clusters that name it charge the new prices from now on."""
-    await store.put_book(tx, spec)
+async def note_new_prices(tx: Transaction, _book_id: int) -> None:
+    """Let clusters that name a price book charge its new prices from now on."""
     await store.note_tariffs(tx)
-    await tenants.note_change(tx, "prices", 0)
 
 
 async def list_books(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
-    """Price books; for a user, those of clusters that the user's jobs may go to."""
-    shown = [book.model_dump(mode="json", by_alias=True) for book in await store.books(tx)]
+    """Return price books; for a user, those of clusters that the user's jobs may go to."""
+    shown = [row.spec.model_dump(mode="json", by_alias=True) for row in await store.BOOKS.every(tx)]
     if caller.is_admin:
         return shown
-    charged = {row.spec.price_book for row in await tenants.clusters(tx) if caller.may_go_to(row.spec.only_queues)}
+    charged = {
+        row.spec.price_book for row in await tenants.CLUSTERS.every(tx) if caller.may_go_to(row.spec.only_queues)
+    }
     return [book for book in shown if book["name"] in charged]
 
 
-async def delete_book(tx: Transaction, name: str) -> None:
-    """Raises ProblemError where it is not there, or a cluster names it."""
+async def check_book_is_unused(tx: Transaction, name: str) -> None:
+    """Raise ProblemError IN_USE where a cluster names a price book."""
     users = await store.clusters_with(tx, name)
     if users:
         raise ProblemError(Code.IN_USE, f"price book {name!r} is named by {', '.join(users)}")
-    if not await store.delete_book(tx, name):
-        raise ProblemError(Code.NOT_FOUND, f"there is no price book {name!r}")
 
 
 async def check_book(tx: Transaction, name: str | None) -> None:
-    """Raises ProblemError where a cluster names a book that is not there."""
+    """Raise ProblemError where a cluster names a book that does not exist."""
     if name is not None and not await store.has_book(tx, name):
         raise ProblemError(Code.UNKNOWN_PRICE_BOOK, f"there is no price book {name!r}; make it first")
 
 
 class Histories(NamedTuple):
-    """What clusters have charged since when; ``unreadable``: clusters of which that is not known, each with the error."""
+    """Prices of clusters over time; ``unreadable``: clusters whose prices cannot be read, each with the error."""
 
     known: dict[int, PriceHistory]
     unreadable: dict[int, Exception]
 
 
 async def histories(tx: Transaction) -> Histories:
-    """Read what clusters have charged; a tariff that cannot be read leaves out its cluster alone."""
+    """Return the prices of clusters over time; a tariff that cannot be read leaves out its cluster alone."""
     found: dict[int, tuple[list[int], list[Tariff]]] = {}
     unreadable: dict[int, Exception] = {}
     for row in await store.tariffs(tx):

@@ -1,4 +1,4 @@
-"""Objects that the scheduler's view leaves out after an unexpected error, until they change or are tried again."""
+"""Objects that the scheduler's state leaves out after an unexpected error, until they change or are tried again."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from trainmaster_dispatcher.containment import Part, note
 
 _FIRST_SECONDS = 5.0
 _MOST_SECONDS = 300.0
-"""An object that did not change is tried again after this time at the latest."""
+"""Longest time after which an unchanged object is tried again."""
 
 
 def told(error: BaseException) -> str:
-    """Return what tenants may read of an error: where a stored object is wrong, or the error's type. The log has all of it."""
+    """Return what tenants may read of an error: where a stored object is wrong, or the error's type. The log has the whole error."""
     if isinstance(error, ValidationError) and error.error_count():
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:200]
@@ -25,7 +25,7 @@ def told(error: BaseException) -> str:
 class QuarantinedObject:
     """An object that is left out. ``sentence`` is for tenants, ``retry_at`` by the caller's clock.
 
-    ``version``: what was tried.
+    ``version``: the version of the object that failed.
     """
 
     part: Part
@@ -37,7 +37,7 @@ class QuarantinedObject:
     version: int = 0
 
     def holds(self, version: int, now: float) -> bool:
-        """Whether it is left out in this version, and not due to be tried again."""
+        """Return whether the object is left out in this version, and not due to be tried again."""
         return self.version == version and now < self.retry_at
 
 
@@ -50,7 +50,7 @@ class Quarantine:
     def add(
         self, part: Part, key: int, name: str, error: BaseException, now: float, version: int = 0
     ) -> QuarantinedObject:
-        """Note the error of an object, and leave it out."""
+        """Record the error of an object, and leave the object out."""
         note(part, name, error)
         before = self.entries.get((part, key))
         failures = 1 if before is None else before.failures + 1
@@ -60,7 +60,7 @@ class Quarantine:
         return entry
 
     def release(self, part: Part, key: int) -> None:
-        """The object is in use again, or gone."""
+        """Remove an object that is in use again or that does not exist any more."""
         self.entries.pop((part, key), None)
 
     def keep_only(self, part: Part, keys: Iterable[int]) -> None:
@@ -70,14 +70,14 @@ class Quarantine:
             del self.entries[part, entry.key]
 
     def holds(self, part: Part, key: int, version: int, now: float) -> bool:
-        """Whether an object is left out in this version, and not due to be tried again."""
+        """Return whether an object is left out in this version, and not due to be tried again."""
         entry = self.entries.get((part, key))
         return entry is not None and entry.holds(version, now)
 
     def due(self, now: float) -> list[QuarantinedObject]:
-        """The objects to be tried again."""
+        """Return the objects to be tried again."""
         return [entry for entry in self.entries.values() if entry.retry_at <= now]
 
     def counts(self) -> dict[tuple[str, ...], float]:
-        """How many objects are left out, by part."""
+        """Return the number of objects that are left out, by part."""
         return {(part,): float(many) for part, many in Counter(one.part.value for one in self.entries.values()).items()}

@@ -1,4 +1,4 @@
-"""Which reasons of waiting jobs are written with a plan."""
+"""The choice of waiting jobs' reasons that are written with a plan."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -6,17 +6,18 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from trainmaster.protocol.reasons import Reason, Token
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
 from trainmaster_dispatcher.scheduling.state.plan import Plan
-from trainmaster_dispatcher.scheduling.state.state import ClassKey, SchedulerState
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services.feed_follower import ClassReason, Unwritten
 
 _MOST_REASONS = 5000
-"""Reasons that are written with one plan at most; the others follow with the next ones."""
+"""Most reasons written with one plan; the others follow with the next plans."""
 _MOST_BESIDE = 1000
-"""The same with a plan by which runs start or end: that is not to wait for many words."""
+"""Most reasons written with a plan by which runs start or end, which must not be delayed by many reasons."""
 _FEW_REASONS = 500
 _WORDS_SECONDS = 15.0
-"""For how long a reason stands in its words while its token stays the same, if more than a few would be written anew."""
+"""How long a reason keeps its wording while its token stays the same, if more than a few would be written again."""
 _LEFT_OUT_SECONDS = 60.0
 
 
@@ -24,18 +25,18 @@ _LEFT_OUT_SECONDS = 60.0
 class ReasonBook:
     """The reasons as last stored, so that only changed ones are written again, and no more than a short transaction takes.
 
-    Another token is written at once. Other words for the same token, as free amounts change all the time, wait for a while where
-    there are many of them.
+    A changed token is written at once. Changed wording for the same token, as free amounts change all the time, waits for a while
+    where many reasons are affected.
     """
 
     stored: dict[ClassKey, Reason] = field(default_factory=dict)
     _stored_at: dict[ClassKey, float] = field(default_factory=dict)
     _decided_at: float = 0.0
     _left_out: dict[ClassKey, float] = field(default_factory=dict)
-    """Classes whose reason could not be written, and until when that is not tried again."""
+    """Classes whose reason could not be written, and until when the write is not tried again."""
 
     def changed(self, plan: Plan, now: float) -> dict[ClassKey, Reason]:
-        """What to write now; ``now`` is on any clock that goes forward."""
+        """Return the reasons to write now; ``now`` is on any monotonic clock."""
         if self._left_out:
             self._left_out = {key: until for key, until in self._left_out.items() if until > now}
         stored = self.stored
@@ -54,7 +55,7 @@ class ReasonBook:
                 if len(out) >= most:
                     return out
                 continue
-            # Classes share their reasons, and comparing whole ones is dear.
+            # Classes share their reasons, and comparing whole reasons is expensive.
             pair = (id(known), id(reason))
             same = alike.get(pair)
             if same is None:
@@ -73,13 +74,13 @@ class ReasonBook:
                 self._left_out[one.decision.key] = now + _LEFT_OUT_SECONDS
 
     def waited(self, state: SchedulerState, plan: Plan) -> dict[int, Reason]:
-        """What the jobs that start were last said to wait for, by job; to be asked before the plan is in the state."""
+        """Return, by job, the last reason to wait of the jobs that start; call it before the plan is applied to the state."""
         before = (start.job.id for start in plan.starts if start.job.submitted_at < self._decided_at)
         found = ((job_id, self.stored.get(state.class_of(job_id))) for job_id in before)
         return {job_id: reason for job_id, reason in found if reason is not None}
 
     def waits(self, state: SchedulerState) -> Counter[str]:
-        """How many jobs wait, by the token of their reason."""
+        """Return the number of waiting jobs by the token of their reason."""
         out: Counter[str] = Counter()
         for classes in state.waiting.values():
             for key, jobs in classes.items():
@@ -88,7 +89,7 @@ class ReasonBook:
         return out
 
     def note(self, plan: Plan, written: dict[ClassKey, Reason], now: float, decided_at: float = 0.0) -> None:
-        """These were stored; of classes that a whole plan has no reason for, none is known any more.
+        """Mark ``written`` as stored; forget classes for which a complete plan has no reason.
 
         ``decided_at``: when the plan was made, in seconds since the epoch.
         """

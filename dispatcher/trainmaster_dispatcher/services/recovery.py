@@ -1,7 +1,7 @@
-"""After a restore: runs that agents hold and that the store has forgotten are adopted, or quarantined and shown.
+"""Recovery after a restore: runs that agents hold and that the store has forgotten are adopted, or quarantined and shown.
 
-While a recovery is on, nothing starts: a job that is queued in the restored store may run already. It ends once every cluster's
-agent has told all that it runs.
+During a recovery nothing starts: a job that is queued in the restored store may run already. The recovery ends once every cluster's
+agent has reported all its runs.
 """
 
 import dataclasses
@@ -15,6 +15,8 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import RunRef, job_id, run_id
 from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.domain import job_machine
+from trainmaster_dispatcher.domain.job_events import JobEventKind
+from trainmaster_dispatcher.domain.run_orders import NO_ORDERS
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store import recovery as store
@@ -28,7 +30,7 @@ _ADOPTED = "it was running when the store was restored from a backup"
 
 @dataclass(slots=True)
 class ForgottenRuns:
-    """What a full list has that the store had forgotten. ``waiting``: runs whose job has another live run still."""
+    """Runs of a full list that the store had forgotten. ``waiting``: those whose job still has another live run."""
 
     adopted: list[RunRef] = field(default_factory=list)
     quarantined: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -38,9 +40,9 @@ class ForgottenRuns:
 async def take_up(
     tx: Transaction, cluster_id: int, holder: int, reports: Mapping[RunRef, RunReport]
 ) -> tuple[ForgottenRuns, list[job_store.Transition]]:
-    """Adopt what of an agent's full list the store has forgotten and has a waiting job for; quarantine the rest.
+    """Adopt those runs of an agent's full list that the store has forgotten and has a waiting job for; quarantine the others.
 
-    The rows of adopted runs are new and ``leased``: the reports are applied to them as to any other.
+    The rows of adopted runs are new and ``leased``: the reports are applied to these rows as to any other.
     """
     found = ForgottenRuns()
     jobs = await job_store.lock(tx, [ref.job_key for ref in reports])
@@ -82,7 +84,7 @@ async def _adopt(
         job_store.Transition(
             job,
             job_machine.adopt(job.job, ref.attempt),
-            kind="run.adopted",
+            kind=JobEventKind.RUN_ADOPTED,
             states=(JobState.DISPATCHED.value,),
             attempt=ref.attempt,
             cluster_id=cluster_id,
@@ -105,6 +107,7 @@ async def _adopt(
                 disconnect_seconds=job.disconnect_seconds,
                 sizes=reports[ref].sizes or _sizes(specs[job.spec_id]),
                 assumed=reports[ref].placement or {},
+                orders=NO_ORDERS,
                 decision={"why": _ADOPTED, "table": [], "cycle": 0},
             )
             for ref, job in chosen.items()
@@ -119,19 +122,19 @@ def _sizes(spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def with_generation(record: runs.RunRecord, report: RunReport) -> runs.RunRecord:
-    """Return the run as its agent knows it: it may have heard of stops and resizes that the store has forgotten."""
+    """Return the run with its agent's generation: the agent may know of stops and resizes that the store has forgotten."""
     if report.generation <= record.run.generation:
         return record
     return dataclasses.replace(record, run=record.run._replace(generation=report.generation))
 
 
 async def forget_ended(tx: Transaction, cluster_id: int, reports: Mapping[RunRef, RunReport]) -> None:
-    """Forget quarantined runs that an agent's full list has not, or has as ended."""
+    """Forget quarantined runs that an agent's full list lacks, or lists as ended."""
     await store.drop_others(tx, cluster_id, [report.run for report in reports.values() if not report.state.is_terminal])
 
 
 async def leave_quarantined(tx: Transaction, cluster_id: int, unknown: list[str]) -> tuple[list[str], list[str]]:
-    """Return which of the runs that the store does not know are to be stopped, and which are to be left alone."""
+    """Return which of the runs unknown to the store are to be stopped, and which are to be left alone."""
     if not unknown:
         return [], []
     kept = {row.run for row in await store.quarantined(tx, cluster_id) if not row.stop}
@@ -139,13 +142,13 @@ async def leave_quarantined(tx: Transaction, cluster_id: int, unknown: list[str]
 
 
 async def begin(stores: Stores) -> int:
-    """Enter a recovery, after the store was restored; return the new store epoch."""
+    """Enter a recovery after the store was restored; return the new store epoch."""
     async with stores.database.transaction() as tx:
         return await store.begin(tx)
 
 
 async def begin_unless_on(stores: Stores) -> bool:
-    """Enter a recovery because this process has read what the store has not any more; return whether none was on yet."""
+    """Enter a recovery because this process has read data that the store does not have any more; return whether none was on yet."""
     async with stores.database.transaction() as tx:
         if await store.is_on(tx):
             return False
@@ -154,9 +157,9 @@ async def begin_unless_on(stores: Stores) -> bool:
 
 
 async def protect(tx: Transaction, cluster: str, cluster_id: int, reports: Mapping[RunRef, RunReport]) -> None:
-    """Quarantine what of an agent's full list a store has forgotten that was restored, though nobody has said so.
+    """Quarantine runs of an agent's full list that a restored store has forgotten, before anybody has begun a recovery.
 
-    An agent's word stops nothing else: it may be wrong.
+    Nothing else is stopped for an agent's report alone: the agent may be wrong.
     """
     known = await runs.lock(tx, reports)
     forgotten = {
@@ -180,7 +183,7 @@ async def finish(stores: Stores) -> bool:
 
 
 async def finish_when_told(stores: Stores, token: int) -> bool:
-    """End a recovery once every cluster's agent has told what it runs; return whether it has ended now."""
+    """End a recovery once every cluster's agent has reported its runs; return whether the recovery has ended now."""
     async with stores.database.transaction() as tx:
         if not await store.is_on(tx) or not await scheduling.is_lead(tx, token) or await store.awaited(tx):
             return False
@@ -191,7 +194,7 @@ async def finish_when_told(stores: Stores, token: int) -> bool:
 
 
 async def list_quarantined(tx: Transaction, name: str) -> list[dict[str, Any]]:
-    """Runs that the agent of a cluster holds and that the store has forgotten. Raises ProblemError NOT_FOUND."""
+    """Return the runs that the agent of a cluster holds and that the store has forgotten. Raises ProblemError NOT_FOUND."""
     cluster_id = await _cluster_id(tx, name)
     return [
         {"run": row.run, "state": row.state, "stopping": row.stop, "since": row.created_at.isoformat()}
@@ -200,7 +203,7 @@ async def list_quarantined(tx: Transaction, name: str) -> list[dict[str, Any]]:
 
 
 async def stop_quarantined(tx: Transaction, name: str, wanted: list[str]) -> list[str]:
-    """Have quarantined runs stopped, all of them if none is named; return which. Raises ProblemError NOT_FOUND."""
+    """Have quarantined runs stopped, all of them if ``wanted`` is empty; return which. Raises ProblemError NOT_FOUND."""
     cluster_id = await _cluster_id(tx, name)
     stopped = await store.ask_stop(tx, cluster_id, wanted)
     missing = sorted(set(wanted) - set(stopped))

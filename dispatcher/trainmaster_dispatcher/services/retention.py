@@ -1,6 +1,6 @@
-"""Retention: what is older than the settings say is removed, in steps of one short transaction each.
+"""Retention: data older than the settings allow is removed, in steps of one short transaction each.
 
-Each step takes a lock for itself. Who finds it taken stops: somebody else is at it, and begins where nothing was forgotten.
+Each step takes a lock. A process that finds the lock taken stops: another process removes old data, from a point that misses nothing.
 """
 
 import logging
@@ -24,7 +24,7 @@ Step = Callable[[Transaction, float, int], Awaitable[bool]]
 
 @dataclass(slots=True)
 class Removed:
-    """What one turn did. ``finished``: it came to the end of all that is old."""
+    """What one turn removed. ``finished``: the turn came to the end of all old data."""
 
     partitions: int = 0
     jobs: int = 0
@@ -32,11 +32,11 @@ class Removed:
 
 
 class _OthersTurnError(Exception):
-    """Another process removes what is old."""
+    """Another process removes old data."""
 
 
 class Retention:
-    """One turn. ``goes_on`` is asked between the steps."""
+    """One turn of removing old data. ``goes_on`` is asked between the steps."""
 
     def __init__(
         self, database: Database, settings: Settings, goes_on: Callable[[], bool] = lambda: True, batch: int = BATCH
@@ -48,7 +48,10 @@ class Retention:
         self.removed = Removed()
 
     async def run(self) -> Removed:
-        """Raises ProblemError when the store is away; what was removed until then stays so."""
+        """Remove old data and return what was removed.
+
+        Raises ProblemError when the store is unreachable; what was removed until then stays removed.
+        """
         keep = self._settings
         steps: tuple[tuple[Step, str], ...] = (
             (store.remove_stray_events, keep.keep_events),
@@ -58,7 +61,7 @@ class Retention:
             (store.remove_dead_letters, keep.keep_dead_letters),
             (simulations.remove_old, keep.keep_simulations),
         )
-        # What jobs have used is counted before they go.
+        # The usage of jobs is counted before the jobs are removed.
         await Accounting(self._database, keep.counted_labels, self._goes_on).run()
         try:
             with contained(Part.TASK, "retention of events", _OthersTurnError):
@@ -98,7 +101,7 @@ class Retention:
                 more = await step(tx, seconds, self._batch)
 
     async def _left_overs(self, seconds: float) -> None:
-        """Old jobs, and what they and agents leave behind."""
+        """Remove old jobs, and what jobs and agents leave behind."""
         last_old = await self._jobs(seconds)
 
         async def remove_shapes(tx: Transaction, seconds: float, limit: int) -> bool:
@@ -108,7 +111,7 @@ class Retention:
             await self._repeat(step, seconds)
 
     async def _jobs(self, seconds: float) -> int:
-        """Returns the key behind which all jobs are young; meaningless if this is not to go on."""
+        """Remove old jobs and return the key after which all jobs are young; the key is meaningless if ``goes_on`` said no."""
         after, is_young = 0, False
         while not is_young and self._goes_on():
             async with self._database.transaction() as tx:

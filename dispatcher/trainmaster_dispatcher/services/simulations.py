@@ -1,17 +1,16 @@
-"""Simulations in the background: taking orders, and what a worker needs to carry one out.
+"""Simulations in the background: queueing orders, and the data that a worker needs to run one.
 
-The way of one: the api checks the order against what is declared and queues it; a worker claims it, gathers the installation as it is
-at that moment, and hands all of it to a process of its own, which knows no store; what that tells is stored as it comes.
+The api checks an order against what is declared and queues it; a worker claims the order, gathers the installation as it is
+at that moment, and passes all of it to a process of its own, which knows no store; the process's results are stored as they arrive.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from trainmaster.protocol.base import Strict
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.simulations import (
@@ -23,8 +22,7 @@ from trainmaster.protocol.simulations import (
 )
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.workload import Workload
-from trainmaster_dispatcher.services import bursting, job_queries, workload_export
-from trainmaster_dispatcher.store import datasets, prices
+from trainmaster_dispatcher.services import declared_kinds, job_queries, workload_export
 from trainmaster_dispatcher.store import simulations as store
 from trainmaster_dispatcher.store.database import Database, Transaction
 from trainmaster_dispatcher.store.keys import Caller
@@ -32,27 +30,25 @@ from trainmaster_dispatcher.whatif.engine import Simulation
 from trainmaster_dispatcher.whatif.scenario import first_leaf, plan_of, read_workload
 from trainmaster_dispatcher.whatif.trace import MOST_JOBS
 
+_Found = TypeVar("_Found")
+
 _WORKER = Caller(0, "worker", KeyRole.ADMIN)
 MOST_OPEN = 100
-"""Simulations that are queued or running, at most."""
+"""Most simulations that are queued or running."""
 
 
 async def installation(tx: Transaction, caller: Caller) -> Installation:
-    """What is there and what was declared, as the API shows it to an admin."""
+    """Return the current and the declared objects, as the API shows them to an admin."""
     clusters = await job_queries.list_clusters(tx, caller)
     shown: dict[Kind, list[dict[str, Any]]] = {
         "Queue": await job_queries.list_queues(tx, caller),
-        "PriorityClass": await job_queries.list_classes(tx),
-        "PriceBook": _as_shown(await prices.books(tx)),
+        "PriorityClass": await declared_kinds.PRIORITY_CLASS.declared(tx),
+        "PriceBook": await declared_kinds.PRICE_BOOK.declared(tx),
         "Cluster": clusters,
-        "Dataset": _as_shown(await datasets.datasets(tx)),
-        "BurstPolicy": await bursting.list_policies(tx),
+        "Dataset": await declared_kinds.DATASET.declared(tx),
+        "BurstPolicy": await declared_kinds.BURST_POLICY.declared(tx),
     }
     return Installation(clusters=tuple(clusters), declared={kind: tuple(items) for kind, items in shown.items()})
-
-
-def _as_shown(specs: Sequence[Strict]) -> list[dict[str, Any]]:
-    return [spec.model_dump(mode="json", by_alias=True) for spec in specs]
 
 
 def _check(spec: SimulationSpec, there: Installation) -> None:
@@ -64,7 +60,7 @@ def _check(spec: SimulationSpec, there: Installation) -> None:
 
 
 async def add(tx: Transaction, caller: Caller, spec: SimulationSpec) -> SimulationView:
-    """Raises ProblemError TOO_BUSY, and others for what could not be simulated as things are now."""
+    """Queue a simulation. Raises ProblemError TOO_BUSY, and others for what could not be simulated as things are now."""
     if await store.open_ones(tx) >= MOST_OPEN:
         raise ProblemError(Code.TOO_BUSY, f"{MOST_OPEN} simulations are queued already; cancel some, or wait")
     await asyncio.to_thread(_check, spec, await installation(tx, caller))
@@ -72,11 +68,11 @@ async def add(tx: Transaction, caller: Caller, spec: SimulationSpec) -> Simulati
 
 
 async def show(tx: Transaction, simulation: int) -> SimulationView:
-    """Raises ProblemError NOT_FOUND."""
+    """Return a simulation. Raises ProblemError NOT_FOUND."""
     return view_of(_found(await store.find(tx, simulation), simulation))
 
 
-def _found(row: Any, simulation: int) -> Any:
+def _found(row: _Found | None, simulation: int) -> _Found:
     if row is None:
         raise ProblemError(Code.NOT_FOUND, f"there is no simulation {simulation}")
     return row
@@ -87,17 +83,17 @@ async def page(tx: Transaction, before: int | None, limit: int) -> list[Simulati
 
 
 async def report(tx: Transaction, simulation: int) -> str:
-    """The page. Raises ProblemError NOT_FOUND, WRONG_STATE."""
+    """Return a simulation's report page. Raises ProblemError NOT_FOUND, WRONG_STATE."""
     row = _found(await store.report(tx, simulation), simulation)
     if row.report is None:
         raise ProblemError(
             Code.WRONG_STATE, f"simulation {simulation} is {row.state}; only one that succeeded has a report"
         )
-    return str(row.report)
+    return row.report
 
 
 async def cancel(tx: Transaction, simulation: int) -> SimulationView:
-    """Raises ProblemError NOT_FOUND, WRONG_STATE."""
+    """Cancel a simulation. Raises ProblemError NOT_FOUND, WRONG_STATE."""
     if not await store.cancel(tx, simulation):
         row = _found(await store.find(tx, simulation), simulation)
         raise ProblemError(Code.WRONG_STATE, f"simulation {simulation} is {row.state}; it has ended already")
@@ -105,21 +101,21 @@ async def cancel(tx: Transaction, simulation: int) -> SimulationView:
 
 
 async def remove(tx: Transaction, simulation: int) -> None:
-    """Raises ProblemError NOT_FOUND, WRONG_STATE."""
+    """Remove a simulation. Raises ProblemError NOT_FOUND, WRONG_STATE."""
     if not await store.remove(tx, simulation):
         row = _found(await store.find(tx, simulation), simulation)
         raise ProblemError(Code.WRONG_STATE, f"simulation {simulation} is {row.state}; cancel it first")
 
 
-def view_of(row: Any) -> SimulationView:
+def view_of(row: store.ShownSimulation | store.WholeSimulation) -> SimulationView:
     fields = row._asdict()
     return SimulationView.model_validate({**fields, "progress": SimulationProgress.model_validate(fields["progress"])})
 
 
 async def order(
-    database: Database, claimed: Any, currency: str, goes_on: Callable[[], Awaitable[bool]]
+    database: Database, claimed: store.ClaimedSimulation, currency: str, goes_on: Callable[[], Awaitable[bool]]
 ) -> SimulationOrder | None:
-    """All that the process needs that carries it out, as things are now. Raises ProblemError, INVALID_SPEC for what is wrong in it."""
+    """Return the input of the process that runs a simulation, as of now. Raises ProblemError, INVALID_SPEC for a bad order."""
     try:
         spec = SimulationSpec.model_validate(claimed.spec)
     except ValidationError as error:
@@ -137,9 +133,9 @@ async def order(
 async def workload(
     database: Database, spec: SimulationSpec, asked_at: datetime, goes_on: Callable[[], Awaitable[bool]]
 ) -> list[Workload] | None:
-    """What was really done in the time that the order names, up to the moment of the order.
+    """Return the recorded workload of the time that the order names, up to the moment of the order.
 
-    ``goes_on`` is asked between pages; None if it said no. Raises ProblemError for too much.
+    ``goes_on`` is asked between pages; None if ``goes_on`` said no. Raises ProblemError for too many jobs.
     """
     wanted = spec.workload.history
     if wanted is None:

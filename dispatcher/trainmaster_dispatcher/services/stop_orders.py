@@ -1,4 +1,4 @@
-"""How a run is stopped: what its specification says of the time that its members get."""
+"""Orders to stop a run: the time that its specification gives to its members."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,22 +9,22 @@ from trainmaster.protocol.states import StopCause
 
 _DEFAULT = "10s"
 _KEEPS_STATE = {StopCause.PREEMPT, StopCause.SUSPEND}
-"""Why runs are stopped whose jobs go on later."""
+"""Causes of stops after which the job goes on later."""
 
 
 def grace_of(spec: Mapping[str, Any]) -> float:
-    """Return the seconds between SIGTERM and SIGKILL, never more than the longest there is, whatever was stored."""
+    """Return the seconds between SIGTERM and SIGKILL, never more than the longest allowed, whatever was stored."""
     try:
         return min(parse_duration(spec.get("stopGrace", _DEFAULT)), LONGEST_STOP_GRACE)
-    except ValueError:  # stored by a release that took longer texts
+    except ValueError:  # stored by a release that accepted longer texts
         return LONGEST_STOP_GRACE
 
 
-def stop_of(spec: Mapping[str, Any], cause: str, most: float | None = None) -> dict[str, Any]:
-    """The part of a ``StopRun`` in wire form that follows from a specification in wire form.
+def stop_of(spec: Mapping[str, Any], cause: str | None, most: float | None = None) -> dict[str, Any]:
+    """Return the part of a ``StopRun`` that follows from a specification, both in wire form.
 
-    ``most``: seconds that who stopped it leaves to its members in all; less than its specification says, or None.
-    Who cancels a job wants nothing of it any more; in all other cases its state is saved first.
+    ``most``: seconds that the caller of the stop leaves to the members in all, where the specification says more; or None.
+    A job that is cancelled needs no state any more; in all other cases its state is saved first.
     """
     stop: dict[str, Any] = {"cause": cause, "graceSeconds": grace_of(spec)}
     checkpoint = spec.get("checkpoint")
@@ -39,6 +39,6 @@ def stop_of(spec: Mapping[str, Any], cause: str, most: float | None = None) -> d
 
 
 def stop_seconds(spec: Mapping[str, Any], cause: str) -> float:
-    """How long its members may take to be gone."""
+    """Return how long the members of a run with this specification may take to terminate."""
     stop = stop_of(spec, cause)
     return float(stop["graceSeconds"]) + float(stop.get("checkpointSeconds", 0.0))

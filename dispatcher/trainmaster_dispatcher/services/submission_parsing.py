@@ -1,6 +1,6 @@
-"""Reading submissions: checked as a whole, and brought into the form in which they are stored.
+"""Parsing of submissions: checked as a whole, and converted to the stored form.
 
-Pure, and slow for large bodies; it may run in another process.
+Pure, and slow for large bodies; the code may run in another process.
 """
 
 import re
@@ -22,17 +22,17 @@ from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal
 from trainmaster_dispatcher.domain.default_requests import with_requests
 from trainmaster_dispatcher.domain.shapes import shape_bytes
 from trainmaster_dispatcher.scheduling.selection.admission import refusals
-from trainmaster_dispatcher.scheduling.state.state import Cluster
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 
 MOST_MISTAKES = 50
 _LONGEST_SPEC = 1_048_576
-"""Bytes; what Kubernetes lets an object have."""
+"""Most bytes of a specification; the limit of Kubernetes for an object."""
 _ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedSpec:
-    """A checked specification in the form in which it is stored."""
+    """A checked specification in its stored form."""
 
     name: str
     queue: str
@@ -46,9 +46,9 @@ class PreparedSpec:
     disconnect_seconds: float | None
     grace_seconds: float
     tells_submitted: bool = False
-    """Whether a webhook is told of the state in which the job begins."""
+    """Whether a webhook is told of the job's first state."""
     refused: tuple[Mistake, ...] = ()
-    """What the default admission policy refuses; it counts where the queue has no policy."""
+    """Mistakes by the default admission policy; they count where the queue has no policy."""
 
     @property
     def first_state(self) -> JobState:
@@ -57,7 +57,7 @@ class PreparedSpec:
 
 @dataclass(frozen=True, slots=True)
 class PreparedSubmission:
-    """A checked submission. Every specification is one job, or, with ``parameters``, the only one is a job for each set."""
+    """A checked submission. Each specification is one job, or, with ``parameters``, the only specification is one job for each set."""
 
     many: bool
     specs: list[PreparedSpec]
@@ -70,28 +70,28 @@ class PreparedSubmission:
 
     @property
     def repeats(self) -> int:
-        """How many jobs there are of each specification."""
+        """Return the number of jobs of each specification."""
         return 1 if self.parameters is None else len(self.parameters)
 
     def answer(self, ids: Sequence[str]) -> dict[str, Any]:
-        """What a submitter is told, given the ids of the jobs."""
+        """Return the answer to a submitter, given the ids of the jobs."""
         items = [{"id": item} for item in ids]
         return {"jobs": items} if self.many else items[0]
 
     def paths(self) -> list[str]:
-        """The path of each specification in the submission."""
+        """Return the path of each specification in the submission."""
         if self.parameters is not None:
             return ["job"]
         return [f"jobs[{index}]" for index in range(len(self.specs))] if self.many else [""]
 
     def hooked(self) -> list[tuple[str, bytes]]:
-        """Specifications with webhooks, each with its path in the submission."""
+        """Return specifications with webhooks, each with its path in the submission."""
         return [(path, spec.spec) for path, spec in zip(self.paths(), self.specs, strict=True) if spec.notifies]
 
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """How many jobs one call may bring, what members get that request nothing, and what clusters refuse to run."""
+    """Most jobs in one call, defaults of members that request nothing, and what clusters refuse to run."""
 
     jobs: int = 10_000
     parameter_sets: int = 100_000
@@ -100,7 +100,7 @@ class Most:
 
 
 def parse_json(body: bytes) -> Any:
-    """The JSON value of a body. Raises ProblemError MALFORMED_BODY with the place of the mistake, INVALID_SPEC for a NUL."""
+    """Return the JSON value of a body. Raises ProblemError MALFORMED_BODY with the place of the mistake, INVALID_SPEC for a NUL."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -111,7 +111,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def without_nul(body: bytes) -> bytes:
-    """JSON text with U+FFFD for each NUL, for what processes print into it and nobody can be asked to mend."""
+    """Return JSON text with U+FFFD for each NUL, for output of processes, which nobody can be asked to correct."""
     return _ESCAPED_NUL.sub(rb"\1\\ufffd", body) if b"\\u0000" in body else body
 
 
@@ -152,7 +152,7 @@ def _list(value: dict[str, Any], key: str, what: str, most: int) -> list[Any]:
 
 
 def mistaken(*mistakes: Mistake, code: Code = Code.INVALID_SPEC) -> ProblemError:
-    """Return the refusal of a body with these mistakes, of which the first 50 are told."""
+    """Return the refusal of a body with these mistakes, of which the first 50 are shown."""
     shown = mistakes[:MOST_MISTAKES]
     first = f"{shown[0].path}: {shown[0].message}"
     return ProblemError(
@@ -202,7 +202,7 @@ def _below(prefix: str, path: str) -> str:
 
 
 class _Refusing:
-    """What clusters refuse of the jobs of one call, of which thousands may be alike."""
+    """Refusals by clusters of the jobs of one call, of which thousands may be equivalent."""
 
     def __init__(self, clusters: Sequence[Cluster]) -> None:
         is_known = any(one.report is not None and one.report.admission is not None for one in clusters)
@@ -217,7 +217,7 @@ class _Refusing:
             key = orjson.dumps([spec.queue, asks])
         except (
             orjson.JSONEncodeError
-        ):  # nested too deep, or numbers that JSON has no room for: refused when it is written
+        ):  # nested too deep, or numbers that JSON cannot represent: refused when it is written
             return (), ()
         if key not in self._known:
             self._known[key] = refusals(spec, self._clusters)
@@ -225,7 +225,7 @@ class _Refusing:
 
 
 def _grace(spec: JobSpec, prefix: str) -> list[Mistake]:
-    """Refuse a longer grace than there is. Not in the model: agents have to read what was stored before there was a longest one."""
+    """Return the mistake of a too long grace. Not in the model: agents have to read what was stored before the limit existed."""
     if parse_duration(spec.stop_grace) <= LONGEST_STOP_GRACE:
         return []
     path = f"{prefix}.stopGrace" if prefix else "stopGrace"
@@ -233,13 +233,13 @@ def _grace(spec: JobSpec, prefix: str) -> list[Mistake]:
 
 
 Checked = dict[bytes, tuple[tuple[Mistake, ...], tuple[Mistake, ...]]]
-"""By template: what no policy allows, and what the default policy does not."""
+"""By template: mistakes by every policy, and mistakes by the default policy."""
 
 
 def _admission(spec: JobSpec, prefix: str, checked: Checked) -> tuple[list[Mistake], list[Mistake]]:
-    """What no policy allows, and what the default policy refuses, which the queue's may allow.
+    """Return what no policy allows, and what the default policy refuses, which the queue's policy may allow.
 
-    ``checked``: what was found in templates of this call; thousands of jobs have one template.
+    ``checked``: mistakes found in templates of this call; thousands of jobs may share one template.
     """
     never: list[Mistake] = []
     refused: list[Mistake] = []
@@ -255,7 +255,7 @@ def _mistakes_in(role: Role, checked: Checked) -> tuple[tuple[Mistake, ...], tup
         return (), check_role(role, DEFAULT)
     try:
         key = orjson.dumps(role.pod_template)
-    except orjson.JSONEncodeError:  # nested too deep, or numbers that JSON has no room for
+    except orjson.JSONEncodeError:  # nested too deep, or numbers that JSON cannot represent
         return _both(role)
     found = checked.get(key)
     if found is None:
@@ -271,7 +271,7 @@ def _both(role: Role) -> tuple[tuple[Mistake, ...], tuple[Mistake, ...]]:
 def refused_by(
     policy: AdmissionPolicy, spec: bytes, prefix: str, checked: dict[bytes, tuple[Mistake, ...]]
 ) -> list[Mistake]:
-    """What a queue's policy refuses in a stored specification. ``checked``: what this policy refused in roles before."""
+    """Return what a queue's policy refuses in a stored specification. ``checked``: what this policy refused in roles before."""
     out: list[Mistake] = []
     for index, raw in enumerate(orjson.loads(spec)["roles"]):
         key = orjson.dumps(raw)

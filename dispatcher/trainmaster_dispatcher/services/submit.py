@@ -1,4 +1,4 @@
-"""Submitting jobs: of each submission all or nothing, several of them in one transaction."""
+"""Submitting jobs: each submission all or nothing, several submissions in one transaction."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from trainmaster_dispatcher.store.keys import Caller
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A checked submission and who brought it."""
+    """A checked submission and its caller."""
 
     caller: Caller
     prepared: PreparedSubmission
@@ -43,7 +43,7 @@ class Submitted:
 class Admitted:
     """Keys of what submissions name: queues by path, and the priority class of each pair of a named class and a queue.
 
-    ``refused`` says of some submissions, by their place in the list, why they may not be stored.
+    ``refused`` has, by index, the submissions that may not be stored, each with its error.
     """
 
     queues: dict[str, int]
@@ -52,19 +52,19 @@ class Admitted:
 
 
 class QueueBusyError(Exception):
-    """Somebody else is filling a queue with a limit, and this transaction does not wait for it."""
+    """Another transaction is filling a queue with a limit, and this transaction does not wait for it."""
 
 
 async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *, waits: bool = True) -> Admitted:
-    """Which submissions may be stored in this transaction; an earlier one takes the room of its queue before a later one.
+    """Return which submissions may be stored in this transaction; earlier submissions take the room of their queue first.
 
-    Without ``waits`` those are refused with QueueBusyError whose queue has a limit that somebody else is just filling.
+    Without ``waits``, submissions are refused with QueueBusyError when their queue has a limit and another transaction is filling it.
     Raises ProblemError when a priority class is removed meanwhile.
     """
     paths = sorted({spec.queue for one in given for spec in one.prepared.specs})
     await tenants.hold_queues(tx, paths)
-    queues = await tenants.queues_by_path(tx, {above for path in paths for above in _ancestry(path)})
-    classes = {row.spec.name: row for row in await tenants.classes(tx)}
+    queues = await tenants.QUEUES.by_name(tx, {above for path in paths for above in _ancestry(path)})
+    classes = {row.spec.name: row for row in await tenants.CLASSES.every(tx)}
     named: dict[tuple[str | None, str], int] = {}
     refused: dict[int, ProblemError | QueueBusyError] = {}
     for index, one in enumerate(given):
@@ -88,7 +88,7 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
 async def submit(
     tx: Transaction, stores: Stores, given: Sequence[Submission], *, waits: bool = True
 ) -> list[Submitted | ProblemError | QueueBusyError]:
-    """Store jobs in the caller's transaction: of each submission all, or none and why. ``waits``: see ``admit``."""
+    """Store jobs in the caller's transaction: of each submission all, or none and its error. ``waits``: see ``admit``."""
     admitted = await admit(tx, stores, given, waits=waits)
     taken = [one for index, one in enumerate(given) if index not in admitted.refused]
     stored = iter(await _store(tx, stores, admitted, taken) if taken else ())
@@ -120,7 +120,7 @@ async def _store(tx: Transaction, stores: Stores, admitted: Admitted, taken: Seq
 
 
 async def submit_one(tx: Transaction, stores: Stores, caller: Caller, prepared: PreparedSubmission) -> Submitted:
-    """As ``submit`` of a single submission. Raises ProblemError and stores nothing when one of its jobs may not be stored."""
+    """Store a single submission as ``submit`` does. Raises ProblemError and stores nothing when one of its jobs may not be stored."""
     (outcome,) = await submit(tx, stores, [Submission(caller, prepared)])
     if not isinstance(outcome, Submitted):
         raise outcome
@@ -146,7 +146,7 @@ def _new(spec: PreparedSpec, one: Submission, admitted: Admitted, shapes: dict[b
 def _check(
     stores: Stores, one: Submission, queues: dict[str, tenants.QueueRow], classes: dict[str, tenants.ClassRow]
 ) -> dict[tuple[str | None, str], int]:
-    """Whether a submission may name what it names; its priority classes. Raises ProblemError when not."""
+    """Check that a submission may use the objects that it names; return its priority classes. Raises ProblemError."""
     hooked = one.prepared.hooked()
     if hooked:
         webhooks.check_hooks(stores.settings, hooked)
@@ -169,7 +169,7 @@ def _check(
 
 
 def _check_grace(path: str, seconds: float, queues: Mapping[str, tenants.QueueRow]) -> None:
-    """Raise ProblemError when the longest stopGrace of a submission's jobs is more than their queue, or one above it, allows."""
+    """Raise ProblemError when the longest stopGrace of a submission's jobs exceeds the limit of their queue, or of one above it."""
     for above in _ancestry(path):
         most = queues[above].spec.most_stop_grace if above in queues else None
         if most is not None and seconds > parse_duration(most):
@@ -178,7 +178,7 @@ def _check_grace(path: str, seconds: float, queues: Mapping[str, tenants.QueueRo
 
 
 def _check_admission(one: Submission, queues: dict[str, tenants.QueueRow]) -> None:
-    """Hold a submission to the admission policies of its queues, each looked up once. Raises ProblemError."""
+    """Check a submission against the admission policies of its queues, each read once. Raises ProblemError."""
     policies = {path: policy_of(path, queues) for path in {spec.queue for spec in one.prepared.specs}}
     if not any(policies.values()) and not any(spec.refused for spec in one.prepared.specs):
         return
@@ -205,7 +205,7 @@ def policy_of(path: str, queues: Mapping[str, tenants.QueueRow]) -> AdmissionPol
 def classes_of(
     path: str, queues: Mapping[str, tenants.QueueRow], classes: Iterable[tenants.ClassRow]
 ) -> frozenset[str]:
-    """Return the priority classes that users may give to jobs of a queue; ``queues`` are at least it and those above it."""
+    """Return the priority classes that users may give to jobs of a queue; ``queues`` has at least the queue and those above it."""
     above = [queues[one].spec for one in _ancestry(path) if one in queues]
     return allowed_classes(above, [row.spec for row in classes])
 
@@ -220,7 +220,7 @@ def _unknown_class(name: str, classes: dict[str, tenants.ClassRow]) -> ProblemEr
 
 
 def _ancestry(path: str) -> list[str]:
-    """The paths of a queue and of those above it."""
+    """Return the paths of a queue and of those above it."""
     parts = path.split("/")
     return ["/".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
 
@@ -233,7 +233,7 @@ def _check_queue(caller: Caller, path: str, queues: dict[str, tenants.QueueRow])
         raise ProblemError(
             Code.UNKNOWN_QUEUE, f"there is no queue {path!r}; see 'trainmaster queues' for those you may use"
         )
-    if not queue.is_leaf:
+    if not queue.row.is_leaf:
         raise ProblemError(Code.NOT_A_LEAF, f"queue {path!r} has queues below it; jobs go to one of those")
     for above in _ancestry(path):
         if above in queues and not queues[above].spec.state.takes_jobs:
@@ -241,7 +241,7 @@ def _check_queue(caller: Caller, path: str, queues: dict[str, tenants.QueueRow])
 
 
 Place = tuple[int, int | None]
-"""A queue with a limit on waiting jobs: its key, and that of the API key whose jobs are counted, if only those are."""
+"""A queue with a limit on waiting jobs: its key, and the API key whose jobs alone are counted, or None for all jobs."""
 
 
 def _limits(
@@ -257,9 +257,9 @@ def _limits(
 async def _count_waiting(
     tx: Transaction, given: Iterable[Submission], queues: dict[str, tenants.QueueRow], *, waits: bool
 ) -> dict[Place, int]:
-    """How many jobs wait where there is a limit. Other submitters there wait for this transaction, in the order of queues.
+    """Return the number of waiting jobs where there is a limit. Other submitters there wait for this transaction, in queue order.
 
-    Without ``waits``, places where somebody else is at it are left out.
+    Without ``waits``, places that another transaction is filling are left out.
     """
     limits = {
         place: limit

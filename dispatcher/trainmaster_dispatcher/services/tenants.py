@@ -1,7 +1,8 @@
-"""What admins do: queues, priority classes, clusters, reservations, keys."""
+"""Admin actions: hooks of queues, priority classes, clusters, datasets and reservations, and API keys."""
 
 import hashlib
 import secrets
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,25 +18,26 @@ from trainmaster.protocol.tenants import (
     ReservationSpec,
 )
 from trainmaster_dispatcher.services import pricing
-from trainmaster_dispatcher.store import bursts, datasets, keys, outbox, prices
+from trainmaster_dispatcher.store import bursts, keys, outbox, prices
 from trainmaster_dispatcher.store import tenants as store
 from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.declared import Columns
 
 KEY_PREFIX = "tmk_"
 
 
 def hash_key(secret: str) -> bytes:
-    """What is stored of an API key. Keys are 256 random bits, so a plain hash cannot be guessed back."""
+    """Return the stored hash of an API key. Keys are 256 random bits, so that a plain hash cannot be reversed by guessing."""
     return hashlib.sha256(secret.encode()).digest()
 
 
 def hint_of(secret: str) -> str:
-    """The beginning of an API key, by which people tell it from others."""
+    """Return the beginning of an API key, by which people distinguish it from others."""
     return secret[: len(KEY_PREFIX) + 4]
 
 
-async def put_queue(tx: Transaction, spec: QueueSpec) -> None:
-    """Make or change a queue. Raises ProblemError when its parent is missing or holds jobs itself, or its class is unknown."""
+async def check_queue(tx: Transaction, spec: QueueSpec) -> Columns:
+    """Return the queue's parent. Raises ProblemError when the parent is missing or holds jobs itself, or a class is unknown."""
     parent_id = None
     if spec.parent is not None:
         parent = await store.lock_queue(tx, spec.parent)
@@ -48,53 +50,58 @@ async def put_queue(tx: Transaction, spec: QueueSpec) -> None:
         parent_id = parent.id
     own = () if spec.default_priority_class is None else (spec.default_priority_class,)
     if named := (*own, *spec.priority_classes):
-        names = [row.spec.name for row in await store.classes(tx)]
+        names = [row.spec.name for row in await store.CLASSES.every(tx)]
         unknown = next((name for name in named if name not in names), None)
         if unknown is not None:
             raise ProblemError(
                 Code.UNKNOWN_PRIORITY_CLASS,
                 f"there is no priority class {unknown!r}; there are: {', '.join(names)}",
             )
-    await store.put_queue(tx, spec, parent_id)
+    return {"parent_id": parent_id}
 
 
-async def has_queues(tx: Transaction) -> bool:
-    return bool(await store.queues(tx))
-
-
-async def delete_queue(tx: Transaction, path: str) -> None:
+async def check_queue_is_unused(tx: Transaction, path: str) -> None:
+    """Raise ProblemError IN_USE where a queue contains something or is named. Locks the queue's row, so that nothing is added."""
     row = await store.lock_queue(tx, path)
     if row is None:
-        raise ProblemError(Code.NOT_FOUND, f"there is no queue {path!r}")
+        return
     if row.has_children or row.has_jobs:
         what = "queues below it" if row.has_children else "jobs, ended ones included"
         raise ProblemError(Code.IN_USE, f"queue {path!r} still has {what}")
     if row.has_reservations:
         raise ProblemError(Code.IN_USE, f"nodes are reserved for queue {path!r}; remove the reservation first")
-    named = [policy.spec.name for policy in await bursts.policies(tx) if path in policy.spec.queues]
+    named = [policy.spec.name for policy in await bursts.POLICIES.every(tx) if path in policy.spec.queues]
     if named:
         raise ProblemError(Code.IN_USE, f"queue {path!r} is named by burst policy {named[0]}; take it out there first")
-    await store.delete_queue(tx, row.id)
-    await outbox.rotate_secret(tx, path, 0.0)  # another queue of this path may be somebody else's
 
 
-async def put_class(tx: Transaction, spec: PriorityClassSpec) -> None:
-    await store.put_class(tx, spec)
+async def forget_webhook_secret(tx: Transaction, path: str) -> None:
+    """Rotate the webhook secret of a removed queue's path: a later queue of this path may belong to somebody else."""
+    await outbox.rotate_secret(tx, path, 0.0)
 
 
-async def delete_class(tx: Transaction, name: str) -> None:
-    found = {row.spec.name: row for row in await store.classes(tx)}.get(name)
-    if found is None:
-        raise ProblemError(Code.NOT_FOUND, f"there is no priority class {name!r}")
-    if await store.class_in_use(tx, found.id):
+async def replace_default_class(tx: Transaction, spec: PriorityClassSpec) -> Columns:
+    """Return the stored columns beside a class. A new default replaces the old one."""
+    if spec.default:
+        await store.unset_default_class(tx, spec.name)
+    return {"value": spec.value, "is_default": spec.default}
+
+
+async def check_class_is_unused(tx: Transaction, name: str) -> None:
+    """Raise ProblemError IN_USE where a job has this class."""
+    if await store.class_in_use(tx, name):
         raise ProblemError(Code.IN_USE, f"jobs of priority class {name!r} exist, ended ones included")
-    await store.delete_class(tx, found.id)
 
 
-async def put_cluster(tx: Transaction, spec: ClusterSpec) -> None:
-    """Make or change a cluster. Raises ProblemError where it names a price book that is not there."""
+async def check_cluster(tx: Transaction, spec: ClusterSpec) -> Columns:
+    """Return the cluster's kind. Raises ProblemError where the cluster names a price book that does not exist."""
     await pricing.check_book(tx, spec.price_book)
-    await store.put_cluster(tx, spec)
+    return {"kind": spec.cluster_kind.value}
+
+
+async def prepare_cluster(tx: Transaction, cluster_id: int) -> None:
+    """Create the rows of a cluster's agent contact, and record the prices of the cluster from now on."""
+    await store.add_contact(tx, cluster_id)
     await prices.note_tariffs(tx)
 
 
@@ -103,38 +110,29 @@ async def cordon(tx: Transaction, name: str, cordoned: bool) -> None:
         raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
 
 
-async def put_dataset(tx: Transaction, spec: DatasetSpec) -> None:
-    """Declare data, or change what was declared. Raises ProblemError when one of its clusters is unknown."""
-    for name in spec.clusters:
+async def check_dataset(tx: Transaction, spec: DatasetSpec) -> Columns:
+    """Raise ProblemError when one of the dataset's clusters is unknown."""
+    await _check_clusters(tx, spec.clusters)
+    return {}
+
+
+async def _check_clusters(tx: Transaction, names: Iterable[str]) -> None:
+    for name in names:
         if await store.cluster_id(tx, name) is None:
             raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
-    await datasets.put_dataset(tx, spec)
 
 
-async def delete_dataset(tx: Transaction, name: str) -> None:
-    """Raises ProblemError where it is not there."""
-    if not await datasets.delete_dataset(tx, name):
-        raise ProblemError(Code.NOT_FOUND, f"there is no dataset {name!r}")
-
-
-async def put_reservation(tx: Transaction, spec: ReservationSpec) -> None:
-    """Make or change a reservation. Raises ProblemError when its queue or one of its clusters is unknown."""
+async def check_reservation(tx: Transaction, spec: ReservationSpec) -> Columns:
+    """Return the reservation's queue and window. Raises ProblemError when its queue or one of its clusters is unknown."""
     queue = await store.lock_queue(tx, spec.queue)
     if queue is None:
         raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {spec.queue!r}")
-    for name in spec.clusters:
-        if await store.cluster_id(tx, name) is None:
-            raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
-    await store.put_reservation(tx, spec, queue.id)
-
-
-async def delete_reservation(tx: Transaction, name: str) -> None:
-    if not await store.delete_reservation(tx, name):
-        raise ProblemError(Code.NOT_FOUND, f"there is no reservation {name!r}")
+    await _check_clusters(tx, spec.clusters)
+    return {"queue_id": queue.id, "starts_at": spec.start, "ends_at": spec.end}
 
 
 async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) -> dict[str, Any]:
-    """A new API key, its secret included; only the hash is stored. ``secret`` is for installations that bring their own."""
+    """Create an API key and return it with its secret, of which only the hash is stored. ``secret``: None creates one."""
     cluster_id = None
     if spec.role is KeyRole.AGENT:
         if spec.cluster is None:
@@ -148,7 +146,7 @@ async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) ->
         raise ProblemError(Code.INVALID_PARAMETER, "a user's key needs at least one queue")
     if spec.role is not KeyRole.USER and spec.queues:
         raise ProblemError(Code.INVALID_PARAMETER, f"only a user's key has queues, this one is for {spec.role}")
-    missing = sorted(set(spec.queues) - (await store.queues_by_path(tx, spec.queues)).keys())
+    missing = sorted(set(spec.queues) - (await store.QUEUES.by_name(tx, spec.queues)).keys())
     if missing:
         raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {missing[0]!r}")
     secret = secret or KEY_PREFIX + secrets.token_urlsafe(32)
@@ -183,6 +181,15 @@ async def list_keys(tx: Transaction) -> list[dict[str, Any]]:
         }
         for row in await keys.listing(tx)
     ]
+
+
+async def find_key(tx: Transaction, key_id: str) -> Mapping[str, Any] | None:
+    """Return an API key as the audit has it."""
+    row = next((row for row in await keys.listing(tx) if str(row.id) == key_id), None)
+    if row is None:
+        return None
+    told = {"name": row.name, "role": row.role, "queues": list(row.queues), "cluster": row.cluster}
+    return told | {"revoked": row.revoked_at is not None}
 
 
 async def revoke_key(tx: Transaction, key_id: int) -> None:

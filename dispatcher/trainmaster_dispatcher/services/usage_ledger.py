@@ -1,7 +1,7 @@
-"""What runs have used and what it cost: counted once for each run when it has ended, and worked out for those at work.
+"""Usage and cost of runs: counted once for each run when it has ended, and computed for live runs.
 
-Counting is a side job. A run and its count are written in one transaction, so that it is counted exactly once, whatever is cut
-off; each is charged at the prices that held at the time.
+Counting is a background task. A run and its count are written in one transaction, so that the run is counted exactly once, even after
+an interruption; each run is charged at the prices of its time.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ import orjson
 
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, isolate, note
+from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.prices import NO_PRICES, PricedResource, PriceHistory, is_spot
 from trainmaster_dispatcher.domain.shapes import Shape, shape_from
 from trainmaster_dispatcher.domain.usage import HOUR, Resize, UsagePart, UsageSpan, Used, by_group, holdings, usage_of
@@ -20,7 +21,7 @@ from trainmaster_dispatcher.services import bursting, pricing
 from trainmaster_dispatcher.store import scheduling
 from trainmaster_dispatcher.store import usage as store
 from trainmaster_dispatcher.store.database import Database, Transaction
-from trainmaster_dispatcher.store.usage import Bucket
+from trainmaster_dispatcher.store.usage import Bucket, UsedRun
 
 BATCH = 2000
 RUNS = PricedResource("runs")
@@ -29,20 +30,20 @@ RUNS = PricedResource("runs")
 
 @dataclass(slots=True)
 class Charges:
-    """What is needed to work out what runs have used, read once for many of them."""
+    """Data needed to compute the usage of runs, read once for many of them."""
 
     prices: Mapping[int, PriceHistory]
     groups: Mapping[int, Mapping[str, tuple[str, bool]]]
-    """By cluster and node group: its product, and whether it is spot."""
+    """By cluster and node group: the group's product, and whether it is spot."""
     shapes: Mapping[int, Shape]
     resizes: Mapping[tuple[int, int], Sequence[tuple[Resize, Mapping[str, int] | None]]]
-    """By job and attempt, in their order, each with the sizes before it where they were written down."""
+    """By job and attempt, in order, each with the sizes before it where they were recorded."""
     unknown: Mapping[int, Exception] = field(default_factory=dict)
-    """By cluster: why its prices or its node groups cannot be read. Its runs cannot be charged until that is mended."""
+    """By cluster: why its prices or its node groups cannot be read. The cluster's runs cannot be charged until that is fixed."""
     _amounts: dict[tuple[Any, ...], tuple[dict[PricedResource, int], int]] = field(default_factory=dict)
 
-    def of(self, row: Any) -> dict[UsagePart, Used]:
-        """What a run of ``store.usage`` has used until its ``ended``; nothing where its members never had nodes."""
+    def of(self, row: UsedRun) -> dict[UsagePart, Used]:
+        """Return the usage of a run of ``store.usage`` until its ``ended``; nothing where its members never had nodes."""
         if row.began is None:
             return {}
         if (error := self.unknown.get(row.cluster_id)) is not None:
@@ -55,14 +56,14 @@ class Charges:
             stretches.append(UsageSpan(begin, end, amounts, members))
         return usage_of(stretches, self.prices.get(row.cluster_id, NO_PRICES))
 
-    def _needs(self, row: Any, sizes: Mapping[str, int]) -> tuple[dict[PricedResource, int], int]:
+    def _needs(self, row: UsedRun, sizes: Mapping[str, int]) -> tuple[dict[PricedResource, int], int]:
         key = row.cluster_id, row.shape_id, orjson.dumps([sizes, row.placement])
         found = self._amounts.get(key)
         if found is None:
             groups = self.groups.get(row.cluster_id, {})
             roles = {role.name: role.needs for role in self.shapes[row.shape_id].roles}
             amounts: dict[PricedResource, int] = {}
-            for (group, role), count in by_group(sizes, row.placement or {}).items():
+            for (group, role), count in by_group(sizes, row.placement).items():
                 product, spot = groups.get(group, ("", False))
                 for resource, amount in roles.get(role, {}).items():
                     place = PricedResource(resource, product if "/" in resource else "", spot)
@@ -71,12 +72,12 @@ class Charges:
         return found
 
 
-async def charges(tx: Transaction, rows: Sequence[Any]) -> Charges:
-    """What these runs are charged by."""
+async def charges(tx: Transaction, rows: Sequence[UsedRun]) -> Charges:
+    """Return the data by which these runs are charged."""
     resizes: dict[tuple[int, int], list[tuple[Resize, Mapping[str, int] | None]]] = {}
     resized = {row.job_id for row in rows if row.was_resized}
     for row in await store.resizes(tx, resized) if resized else ():
-        resize = Resize(row.at, row.sizes, is_wish=row.kind == "resize")
+        resize = Resize(row.at, row.sizes, is_wish=row.kind == JobEventKind.RESIZE)
         resizes.setdefault((row.job_id, row.attempt), []).append((resize, row.before))
     shapes = await store.shapes(tx, {row.shape_id for row in rows})
     groups, unknown = dict[int, Mapping[str, tuple[str, bool]]](), dict[int, Exception]()
@@ -112,7 +113,10 @@ class Accounting:
         self._left: set[tuple[int, int]] = set()
 
     async def run(self) -> int:
-        """How many runs were counted. Raises ProblemError when the store is away; what was counted until then stays so."""
+        """Count ended runs and return how many were counted.
+
+        Raises ProblemError when the store is unreachable; what was counted until then stays counted.
+        """
         total = 0
         self._left.clear()
         while self._goes_on():
@@ -143,7 +147,7 @@ class Accounting:
         note(Part.RUN, f"attempt {run[1]} of job {run[0]}", error)
 
     async def _count(self, among: Collection[tuple[int, int]] | None = None) -> tuple[int, int]:
-        """Count the next batch, or these runs; how many were counted, and how many were looked at."""
+        """Count the next batch, or these runs; return how many were counted, and how many were read."""
         async with self._database.transaction() as tx:
             if not await store.take_turn(tx):
                 return 0, 0
@@ -177,14 +181,14 @@ class Accounting:
             return len(counted), looked_at
 
 
-def parts_of(row: Any, of: Charges) -> Iterator[tuple[UsagePart, Used]]:
-    """What a run of ``store.usage`` has used, and once it has ended the run itself."""
+def parts_of(row: UsedRun, of: Charges) -> Iterator[tuple[UsagePart, Used]]:
+    """Yield the usage of a run of ``store.usage``, and once the run has ended the run itself."""
     yield from of.of(row).items()
     if row.began is not None and row.is_over:
         yield UsagePart(row.ended - row.ended % HOUR, RUNS), Used(1, 0)
 
 
 def kept_labels(labels: Mapping[str, str] | None, keys: frozenset[str]) -> str:
-    """The labels that are counted apart, as JSON with sorted keys."""
+    """Return the labels that are counted apart, as JSON with sorted keys."""
     kept = {key: value for key, value in (labels or {}).items() if key in keys}
     return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS).decode()

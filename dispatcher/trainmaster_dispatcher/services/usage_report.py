@@ -1,4 +1,4 @@
-"""What was used and what it cost, for people: what is counted, and beside it the runs that are not, until now."""
+"""Usage and cost for people: what is counted, and beside it runs that are not counted yet, until now."""
 
 import asyncio
 from collections import defaultdict
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.prices import NANOS
@@ -29,7 +29,7 @@ _UNITS = {"cpu": 1000, "memory": 2**30}
 
 @dataclass(frozen=True, slots=True)
 class UsageQuestion:
-    """What is asked for: whole hours from ``begin`` until before ``end``, split by ``per`` and by these dimensions."""
+    """The question: whole hours from ``begin`` until before ``end``, split by ``per`` and by these dimensions."""
 
     begin: datetime
     end: datetime
@@ -39,7 +39,7 @@ class UsageQuestion:
 
     @staticmethod
     def of(begin: datetime, end: datetime, per: Per, by: Sequence[str], queue: str | None) -> "UsageQuestion":
-        """Hours that are begun count as whole ones. Raises ProblemError INVALID_PARAMETER."""
+        """Return a question; hours that are begun count as whole ones. Raises ProblemError INVALID_PARAMETER."""
         first = begin.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
         last = end.astimezone(UTC)
         if last.replace(minute=0, second=0, microsecond=0) != last:
@@ -89,7 +89,7 @@ def _money(nanos: int) -> Decimal:
 
 
 class _Fact(NamedTuple):
-    """An amount of something, and of whom it is; what was not asked for is None."""
+    """An amount of a resource with its dimensions; a dimension that was not asked for is None."""
 
     since: int
     queue_id: int | None
@@ -104,21 +104,21 @@ class _Fact(NamedTuple):
 async def report(
     database: Database, caller: Caller, question: UsageQuestion, currency: str, labels: Sequence[str]
 ) -> UsageAnswer:
-    """``labels``: keys of those that are counted apart.
+    """Return the usage report. ``labels``: keys of labels that are counted apart.
 
-    Raises ProblemError UNKNOWN_QUEUE for a queue that is not there or not the caller's, INVALID_PARAMETER for another label.
+    Raises ProblemError UNKNOWN_QUEUE for a queue that does not exist or is not the caller's, INVALID_PARAMETER for another label.
     """
     _check_labels(question.by, labels)
     columns = {_COLUMN.get(one, "labels") for one in question.by}
     async with database.transaction() as tx:
-        # What is counted meanwhile must be neither missed nor told twice.
+        # Runs that are counted meanwhile must be neither missed nor reported twice.
         await store.begin_snapshot(tx)
         queue_ids = await _queue_ids(tx, caller, question.queue)
         name_of = await _names(tx, question.by)
         counted = await store.summed(tx, question.begin, question.end, question.per, columns, queue_ids)
         going_on = await store.going_on(tx, queue_ids)
         of = await charges(tx, going_on)
-    # With many runs at work it takes a while; other requests go on meanwhile.
+    # With many live runs this takes a while; other requests go on meanwhile.
     return await asyncio.to_thread(_answer, question, currency, name_of, counted, going_on, of)
 
 
@@ -126,8 +126,8 @@ def _answer(
     question: UsageQuestion,
     currency: str,
     name_of: Mapping[str, Callable[["_Fact"], str]],
-    counted: Sequence[Any],
-    going_on: Sequence[Any],
+    counted: Sequence[store.CountedUsage],
+    going_on: Sequence[store.UsedRun],
     of: Charges,
 ) -> UsageAnswer:
     lines: dict[tuple[int, tuple[str, ...]], _Line] = defaultdict(_Line)
@@ -161,7 +161,7 @@ def _check_labels(by: Sequence[str], counted: Sequence[str]) -> None:
 
 
 async def _queue_ids(tx: Transaction, caller: Caller, queue: str | None) -> list[int] | None:
-    """None for all."""
+    """Return the keys of the queues to report; None for all."""
     if queue is not None:
         found = await tenants.queue_ids_below(tx, [queue])
         if not found or not caller.may_use(queue):
@@ -171,19 +171,17 @@ async def _queue_ids(tx: Transaction, caller: Caller, queue: str | None) -> list
 
 
 async def _names(tx: Transaction, by: Sequence[str]) -> dict[str, Callable[[_Fact], str]]:
-    """By dimension: what tells what a fact is of."""
+    """Return, by dimension, a function that names a fact's value."""
     found: dict[str, Callable[[_Fact], str]] = {}
     for one in by:
         if one == "queue":
-            queues = {row.id: row.spec.path for row in await tenants.queues(tx)}
+            queues = {row.id: row.spec.path for row in await tenants.QUEUES.every(tx)}
             found[one] = lambda fact, queues=queues: queues.get(fact.queue_id, "")  # type: ignore[misc]
         elif one == "user":
             users = {row.id: row.name for row in await keys.listing(tx)}
             found[one] = lambda fact, users=users: users.get(fact.api_key_id, "")  # type: ignore[misc]
         elif one in ("cluster", "kind"):
-            clusters = {
-                row.id: str(getattr(row, "name" if one == "cluster" else "kind")) for row in await store.clusters(tx)
-            }
+            clusters = {row.id: (row.name if one == "cluster" else row.kind.value) for row in await store.clusters(tx)}
             found[one] = lambda fact, clusters=clusters: clusters.get(fact.cluster_id, "")  # type: ignore[misc]
         else:
             label = one.removeprefix(LABEL)
@@ -191,7 +189,7 @@ async def _names(tx: Transaction, by: Sequence[str]) -> dict[str, Callable[[_Fac
     return found
 
 
-def _counted(rows: Sequence[Any]) -> Iterator[_Fact]:
+def _counted(rows: Sequence[store.CountedUsage]) -> Iterator[_Fact]:
     for row in rows:
         place = PricedResource(row.resource, row.product, row.spot)
         yield _Fact(
@@ -199,7 +197,7 @@ def _counted(rows: Sequence[Any]) -> Iterator[_Fact]:
         )
 
 
-def _going_on(rows: Sequence[Any], of: Charges, question: UsageQuestion) -> Iterator[_Fact]:
+def _going_on(rows: Sequence[store.UsedRun], of: Charges, question: UsageQuestion) -> Iterator[_Fact]:
     begin, end = (int(moment.timestamp()) * MICROS for moment in (question.begin, question.end))
     for row in rows:
         parts = list[tuple[UsagePart, Used]]()
@@ -214,7 +212,7 @@ def _going_on(rows: Sequence[Any], of: Charges, question: UsageQuestion) -> Iter
 
 
 def _begin_of(hour: int, per: Per, begin: int) -> int:
-    """When the hour, day or month begins that an hour is in."""
+    """Return when the hour, day or month of ``hour`` begins; ``begin`` where ``per`` is ``all``."""
     if per == "hour":
         return hour
     if per == "all":

@@ -1,7 +1,6 @@
-"""Objects of the scheduler's view, each made of one stored row. Any of them may raise what reading a row can raise."""
+"""Objects of the scheduler's state, each built from one stored row. Each function may raise what reading a row can raise."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.bursting import BurstPolicySpec
@@ -10,56 +9,61 @@ from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstPolicy, Bu
 from trainmaster_dispatcher.domain.datasets import Dataset
 from trainmaster_dispatcher.domain.prices import FREE, Tariff
 from trainmaster_dispatcher.domain.recovery import closed_by_recovery
+from trainmaster_dispatcher.scheduling.state.declared_objects import AdvanceReservation, Cluster, PriorityClass, Queue
 from trainmaster_dispatcher.scheduling.state.from_specs import advance_of, class_of, cluster_of, dataset_of, queue_of
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, freeze_placement, load_of
 from trainmaster_dispatcher.scheduling.state.plan import members_leaving
-from trainmaster_dispatcher.scheduling.state.state import (
-    AdvanceReservation,
-    Cluster,
-    LiveRun,
-    PriorityClass,
-    Queue,
-    SchedulerState,
-    WaitingJob,
-    freeze_placement,
-    load_of,
-)
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
+from trainmaster_dispatcher.store.bursts import StoredPolicy
+from trainmaster_dispatcher.store.declared import StoredObject
+from trainmaster_dispatcher.store.scheduling import ReportedCluster, ScheduledJob
+from trainmaster_dispatcher.store.tenants import StoredQueue, StoredReservation
 
 
-def queue_from(row: Any) -> Queue:
+def queue_from(row: StoredQueue) -> Queue:
     return queue_of(row.id, row.parent_id, QueueSpec.model_validate(row.spec))
 
 
-def class_from(row: Any) -> PriorityClass:
+def class_from(row: StoredObject) -> PriorityClass:
     return class_of(row.id, PriorityClassSpec.model_validate(row.spec))
 
 
-def dataset_from(row: Any) -> Dataset:
+def dataset_from(row: StoredObject) -> Dataset:
     return dataset_of(DatasetSpec.model_validate(row.spec))
 
 
-def policy_from(row: Any) -> BurstPolicy:
+def policy_from(row: StoredPolicy) -> BurstPolicy:
     return policy_of(row.id, BurstPolicySpec.model_validate(row.spec), row.revision)
 
 
-def reservation_from(row: Any) -> AdvanceReservation:
+def reservation_from(row: StoredReservation) -> AdvanceReservation:
     return advance_of(row.id, row.queue_id, ReservationSpec.model_validate(row.spec))
 
 
-def cluster_from(row: Any, tariff: Tariff = FREE) -> Cluster:
+def cluster_from(row: ReportedCluster, tariff: Tariff = FREE) -> Cluster:
     report = None if row.report is None else CapacityReport.model_validate(row.report)
     if report is not None and row.awaited is not None:
         report = report.model_copy(update={"closed": closed_by_recovery(row.awaited)})
     return cluster_of(row.id, ClusterSpec.model_validate(row.spec), report, cordoned=row.cordoned, tariff=tariff)
 
 
-def queues_named_in(spec: Any) -> Sequence[str]:
-    """Return the queues that a burst policy names which cannot be read as a whole."""
+def queues_named_in(spec: object) -> Sequence[str]:
+    """Return the queues named by a burst policy that cannot be read as a whole."""
     queues = spec.get("queues") if isinstance(spec, dict) else None
     return [path for path in queues if isinstance(path, str)] if isinstance(queues, list) else []
 
 
-def run_from(row: Any, state: SchedulerState) -> LiveRun:
-    """Return the live run of a job, after what it counts for in ``state`` was worked out once: then it can be put there."""
+def run_from(row: ScheduledJob, state: SchedulerState) -> LiveRun:
+    """Return the live run of a job, with its usage computed once in ``state``, so that the run can be put there."""
+    if (
+        row.cluster_id is None
+        or row.run_attempt is None
+        or row.sizes is None
+        or row.placement is None
+        or row.leased_at is None
+    ):
+        raise ValueError(f"job {row.id} has no live run")
     run = LiveRun(
         job_id=row.id,
         queue_id=row.queue_id,
@@ -73,21 +77,23 @@ def run_from(row: Any, state: SchedulerState) -> LiveRun:
         is_stopping=row.is_stopping,
         leaving=members_leaving(row.holding, row.sizes),
         resized_at=row.resized_at or 0.0,
-        burst=_burst_of(row),
+        burst=_burst_of(row, row.leased_at),
     )
     load_of(run)
     state.places_of(run)
     return run
 
 
-def _burst_of(row: Any) -> BurstRun | None:
+def _burst_of(row: ScheduledJob, leased_at: float) -> BurstRun | None:
     if row.policy_id is None:
         return None
+    if row.bounds is None:
+        raise ValueError(f"the run of job {row.id} by a burst policy has no bounds")
     bounds = Bounds(**row.bounds)
-    return BurstRun(row.policy_id, row.leased_at, bounds.until(row.leased_at, row.run_started_at), bounds.rate)
+    return BurstRun(row.policy_id, leased_at, bounds.until(leased_at, row.run_started_at), bounds.rate)
 
 
-def waiting_from(row: Any) -> WaitingJob:
+def waiting_from(row: ScheduledJob) -> WaitingJob:
     return WaitingJob(
         id=row.id,
         version=row.version,

@@ -1,7 +1,7 @@
-"""Webhooks: what a submission may name, bringing messages out, and dead letters.
+"""Webhooks: what a submission may name, delivery of messages, and dead letters.
 
-The relay claims messages in one short transaction, posts them outside of any, and notes what became of them in the next. Killed
-at any point it loses nothing: a claim ends by itself, and the message is sent again.
+The relay claims messages in one short transaction, posts them outside of any, and records the results in the next. A relay that is
+killed at any point loses nothing: a claim ends by itself, and the message is sent again.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError
 from trainmaster.protocol.ids import job_id
 from trainmaster_dispatcher.containment import Part, note
+from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.redaction import of_queue, rendered_json
 from trainmaster_dispatcher.domain.webhooks import (
     AddressPolicy,
@@ -32,7 +33,7 @@ from trainmaster_dispatcher.domain.webhooks import (
 )
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store import outbox, tenants
-from trainmaster_dispatcher.store.database import Database, Row, Transaction
+from trainmaster_dispatcher.store.database import Database, Transaction
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.outbox import DeliveryFailure, Message, ToldTransition
 
@@ -43,14 +44,14 @@ _LONGEST_OVERLAP = 30 * 86_400.0
 _USUAL_SECONDS = 0.05
 _LOOK_SECONDS = 0.5
 _GATHER_SECONDS = 0.01
-"""Posts that end within this time of each other are noted in one transaction."""
+"""Posts that end within this time of each other are recorded in one transaction."""
 
 
 # Submitting
 
 
 def check_hooks(settings: Settings, specs: Iterable[tuple[str, bytes]]) -> None:
-    """See that webhooks can be sent and that their addresses have an allowed form; each specification comes with its path.
+    """Check that webhooks can be sent and that their addresses have an allowed form; each specification comes with its path.
 
     Raises ProblemError WEBHOOKS_OFF, or INVALID_SPEC with a mistake for each address.
     """
@@ -79,34 +80,36 @@ def _webhooks_off() -> ProblemError:
 
 async def tell_submitted(tx: Transaction, jobs: Iterable[tuple[int, str, str]]) -> None:
     """Write the messages of new jobs: key, name and first state of each."""
-    await outbox.insert(tx, [ToldTransition(key, name, 1, "submitted", (state,)) for key, name, state in jobs])
+    await outbox.insert(
+        tx, [ToldTransition(key, name, 1, JobEventKind.SUBMITTED, (state,)) for key, name, state in jobs]
+    )
 
 
-# Bringing messages out
+# Delivering messages
 
 
 class DeliveryError(TrainmasterError):
-    """A receiver did not take a message; says why."""
+    """A receiver did not accept a message; the error says why."""
 
 
 class Post(Protocol):
-    """The way to receivers. Raises DeliveryError unless the message was taken."""
+    """The way to receivers. Raises DeliveryError unless the message was accepted."""
 
     async def __call__(self, target: Target, headers: Mapping[str, str], body: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryTerms:
-    """How messages are brought out."""
+    """The terms of delivery."""
 
     policy: AddressPolicy
     secrets: tuple[str, ...]
-    """Of the installation: those of queues are derived from each of them."""
+    """Secrets of the installation: those of queues are derived from each of them."""
     persistence: Persistence
     at_once: int
-    """Posts under way at the same time."""
+    """Most posts under way at the same time."""
     claim_seconds: float
-    """Longer than any post may take, so that no message is on its way twice."""
+    """Duration of a claim: longer than any post may take, so that no message is sent twice at the same time."""
 
     @classmethod
     def of(cls, settings: Settings) -> "DeliveryTerms":
@@ -120,13 +123,13 @@ class DeliveryTerms:
 
     @property
     def at_once_each(self) -> int:
-        """Posts to one receiver at the same time: one that is slow must not take all the places."""
+        """Most posts to one receiver at the same time: a slow receiver must not occupy all of ``at_once``."""
         return max(1, self.at_once // 4)
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of messages."""
+    """Numbers of messages by result."""
 
     delivered: int = 0
     failed: int = 0
@@ -135,24 +138,24 @@ class Tally:
 
 @dataclass(slots=True)
 class _Receiver:
-    """One host, and what is under way to it."""
+    """One host, and the posts to it that are under way."""
 
     flying: int = 0
     waiting: "deque[tuple[Message, Target]]" = field(default_factory=deque)
     seconds: float = _USUAL_SECONDS
-    """What a post to it takes, as a moving mean."""
+    """Duration of a post to it, as a moving mean."""
     turn: float = 0.0
-    """When the last message that was put off is expected to have its turn."""
+    """When the last postponed message is expected to have its turn."""
 
     def next_turn(self, now: float, at_once: int) -> float:
-        """Seconds until a message that finds no place may come again: when those before it are through."""
+        """Return the seconds after which a postponed message may be tried again: when those before it are through."""
         each = self.seconds / at_once
         self.turn = max(self.turn, now + each * len(self.waiting)) + each
         return min(self.turn - now, _LONGEST_TURN_SECONDS) * random.uniform(1.0, 1.2)
 
 
 class Relay:
-    """One turn of bringing messages out, until nothing is due or ``goes_on`` says no."""
+    """One turn of delivering messages, until nothing is due or ``goes_on`` says no."""
 
     def __init__(
         self,
@@ -175,7 +178,7 @@ class Relay:
         self.tally = Tally()
 
     async def run(self) -> Tally:
-        """Raises ProblemError when the store is away; what was under way then is sent again later."""
+        """Deliver due messages. Raises ProblemError when the store is unreachable; posts under way then are sent again later."""
         try:
             while await self._turn():
                 pass
@@ -186,7 +189,7 @@ class Relay:
         return self.tally
 
     async def _turn(self) -> bool:
-        """Note what has come back, claim more, wait for one; whether anything is under way."""
+        """Record finished posts, claim more, wait for one; return whether anything is under way."""
         waiting = sum(len(receiver.waiting) for receiver in self._receivers.values())
         room = self._terms.at_once - len(self._flying) - waiting if self._goes_on() else 0
         claimed = await self._note_and_claim(room)
@@ -202,7 +205,7 @@ class Relay:
             while receiver.waiting and receiver.flying < self._terms.at_once_each:
                 self._launch(receiver, *receiver.waiting.popleft())
         if self._flying:
-            # Where something was due there may be more for which there is room, whatever is slow now.
+            # Where messages were due there may be more for which there is capacity, whichever receivers are slow now.
             within = 0.0 if claimed else _LOOK_SECONDS
             if (await asyncio.wait(self._flying, timeout=within, return_when=asyncio.FIRST_COMPLETED))[0]:
                 await asyncio.sleep(_GATHER_SECONDS)
@@ -248,7 +251,7 @@ class Relay:
             self._put_off[message.id] = receiver.next_turn(now, self._terms.at_once_each)
 
     def _give_back(self) -> None:
-        """Leave what is not under way yet to whoever comes next."""
+        """Release claimed messages whose post has not begun, so that any relay can claim them."""
         for receiver in self._receivers.values():
             self._put_off |= {message.id: 0.0 for message, _ in receiver.waiting}
             receiver.waiting.clear()
@@ -266,11 +269,11 @@ class Relay:
             self._delivered.append(message.id)
         except DeliveryError as error:
             if error.__cause__ is not None:
-                # What a name resolves to is for admins alone.
+                # The address that a name resolves to is for admins alone.
                 log.info("a webhook message was not delivered: %s", error.__cause__, extra={"delivery": message.id})
             self._fail(message, str(error))
         except Exception as error:  # noqa: BLE001 - noted
-            # Counted as an attempt like any other failure: left alone, the message would come back without end.
+            # Counted as an attempt like any other failure: otherwise the message would be retried without end.
             note(Part.WEBHOOK, str(message.id), error)
             self._fail(message, f"{type(error).__name__}: {error}")
         finally:
@@ -278,7 +281,7 @@ class Relay:
             receiver.seconds += 0.2 * (loop.time() - began - receiver.seconds)
 
     def _signed(self, message: Message) -> tuple[dict[str, str], bytes]:
-        """The headers and the body of a message. The receiver reads as the owner of the job's queue does."""
+        """Return the headers and the body of a message. The receiver sees what the owner of the job's queue sees."""
         queue = message.body["queue"]
         body = rendered_json(orjson.dumps(message.body), of_queue(queue))
         secrets = [secret_of(root, queue, one) for root in self._terms.secrets for one in message.secret_versions]
@@ -303,7 +306,7 @@ class RotateSecretSpec(Strict):
     """Another secret for a queue."""
 
     overlap: Duration = "1d"
-    """How long messages are signed with the secret before as well; at most 30 days."""
+    """How long messages are signed with the previous secret as well; at most 30 days."""
 
     @field_validator("overlap")
     @classmethod
@@ -328,7 +331,7 @@ async def rotate_secret(
 
 
 async def _check_queue(tx: Transaction, settings: Settings, caller: Caller, path: str) -> None:
-    if not caller.may_use(path) or path not in await tenants.queues_by_path(tx, [path]):
+    if not caller.may_use(path) or path not in await tenants.QUEUES.by_name(tx, [path]):
         raise ProblemError(Code.NOT_FOUND, f"there is no queue {path!r}")
     if not settings.webhook_secrets:
         raise _webhooks_off()
@@ -347,7 +350,7 @@ def _secrets_told(settings: Settings, path: str, row: outbox.SecretRow) -> dict[
 
 
 async def dead_letters(tx: Transaction, caller: Caller, before: int | None, limit: int) -> list[dict[str, Any]]:
-    """Messages that were given up, newest first; a user sees those of their own queues."""
+    """Return messages that were given up, newest first; a user sees those of the user's own queues."""
     queue_ids = None if caller.is_admin else await tenants.queue_ids_below(tx, caller.queues)
     return [_letter(row) for row in await outbox.dead(tx, queue_ids, before, limit)]
 
@@ -360,19 +363,19 @@ async def retry_dead_letter(tx: Transaction, caller: Caller, letter: int) -> dic
 
 
 async def drop_dead_letter(tx: Transaction, caller: Caller, letter: int) -> None:
-    """Forget a dead letter. Raises ProblemError NOT_FOUND."""
+    """Remove a dead letter. Raises ProblemError NOT_FOUND."""
     await _find(tx, caller, letter)
     await outbox.delete(tx, [letter])
 
 
-async def _find(tx: Transaction, caller: Caller, letter: int) -> Row[Any]:
+async def _find(tx: Transaction, caller: Caller, letter: int) -> outbox.StoredDeadLetter:
     row = await outbox.dead_letter(tx, letter) if letter < 1 << 63 else None
     if row is None or not caller.may_use(row.queue):
         raise ProblemError(Code.NOT_FOUND, f"there is no dead letter {letter}")
     return row
 
 
-def _letter(row: Row[Any]) -> dict[str, Any]:
+def _letter(row: outbox.StoredDeadLetter) -> dict[str, Any]:
     return {
         "id": row.id,
         "job": job_id(row.body["name"], row.job_id),

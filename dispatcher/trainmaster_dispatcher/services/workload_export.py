@@ -1,4 +1,4 @@
-"""What was really done, as a workload for simulations."""
+"""Completed jobs as a workload for simulations."""
 
 from datetime import datetime
 
@@ -7,11 +7,11 @@ from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction
 
 PAGE = 5000
-"""Jobs that are looked at for one answer."""
+"""Jobs that are read for one answer."""
 
 
 async def workload(tx: Transaction, begin: datetime, end: datetime, before: int | None) -> Workload:
-    """A page of the jobs that were submitted in this time, have ended and were at work; the latest first."""
+    """Return a page of the jobs that were submitted in this time, have ended and have run; the latest first."""
     last = await store.oldest_of_page(tx, before, PAGE)
     if last is None:
         return Workload()

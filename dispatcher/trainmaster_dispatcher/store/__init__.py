@@ -1,1 +1,1 @@
-"""Tables and the queries on them; the only place with SQL, and with Redis commands."""
+"""Tables and their queries; the only package with SQL and Redis commands."""

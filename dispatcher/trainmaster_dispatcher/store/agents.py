@@ -1,31 +1,116 @@
-"""What the dispatcher knows of each cluster's agent: sessions and leases, capacity, desired state, log streams."""
+"""The store's records of each cluster's agent: sessions and leases, capacity, desired state, log streams."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-
-from sqlalchemy import Row
+from typing import Any, NamedTuple
 
 from trainmaster.protocol.agent import SyncRequest
+from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.states import RunState, StopCause
 from trainmaster_dispatcher.store.database import Transaction, dumps
-from trainmaster_dispatcher.store.tenants import note_change
+from trainmaster_dispatcher.store.declared import note_change
+from trainmaster_dispatcher.store.feed_kinds import FeedKind
 
 _MOST_SPEC_BYTES = 4 * 1024 * 1024
-"""Of specifications in one answer to an agent, as they are stored."""
+"""The most bytes of stored specifications in one answer to an agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contact:
     """The outcome of a sync's claim to be the cluster's agent.
 
-    ``held_for``: seconds for which another holder still has the lease; the claim was refused for that alone.
+    ``held_for``: seconds for which another holder still has the lease, if the claim was refused for this reason alone.
     """
 
     is_current: bool
     is_new_session: bool = False
     is_new_holder: bool = False
     held_for: float | None = None
+
+
+class AdmittingCluster(NamedTuple):
+    """A cluster as it was declared, and parts of its agent's last report as they are stored, not parsed; None before the first
+    report.
+    """
+
+    id: int
+    name: str
+    kind: str
+    spec: dict[str, Any]
+    runtime: str | None
+    capabilities: list[str] | None
+    admission: dict[str, Any] | None
+
+
+class SyncBasis(NamedTuple):
+    """The stored values that a sync is checked against."""
+
+    epoch: str
+    """The installation and its store epoch."""
+    has_capacity: bool
+    is_recovering: bool
+    is_awaited: bool
+    """Whether a recovery waits for this cluster."""
+    is_clearing: bool
+    """Whether quarantined runs of the cluster are being stopped."""
+    desired: int | None
+    """The version of the cluster's desired state."""
+    session: str | None
+    """The current session."""
+    holder: int | None
+    """The number of the current session's holder."""
+    checked_count: int | None
+    checked_digest: int | None
+    """The digest of the held runs at the last comparison that found agent and store equal."""
+    checked_at: datetime | None
+    checked_age: float | None
+    """Seconds since that comparison; None where agent and store must be compared again."""
+
+
+class DesiredBasis(NamedTuple):
+    """The first fields of an answer on a cluster's desired state: session, version, and the number of the session's holder.
+
+    ``placement_timeout``: how long a run may wait on the cluster for its gang minimum.
+    """
+
+    session: str | None
+    version: int
+    placement_timeout: str
+    holder: int | None
+
+
+class DesiredRun(NamedTuple):
+    """A run that a cluster's agent is to start, stop or resize. ``spec`` is JSON text, as it is stored."""
+
+    job_id: int
+    attempt: int
+    state: RunState
+    generation: int
+    stop_cause: StopCause | None
+    sizes: dict[str, int]
+    assumed: Placement
+    disconnect_seconds: float | None
+    desired_version: int
+    name: str
+    parameters: dict[str, Any] | None
+    queue: str
+    spec: str
+    orders: str
+    """JSON text, for ``domain.run_orders.read_orders``."""
+    stop_grace: float | None
+    is_last: bool
+    """False where more runs follow: the size of one answer is bounded."""
+
+
+class DesiredStream(NamedTuple):
+    """A log stream that a cluster's agent is to open. ``options``: those of ``OpenStream`` in wire form."""
+
+    id: str
+    job_id: int
+    attempt: int
+    options: dict[str, Any]
+    name: str
 
 
 async def renew(
@@ -50,9 +135,9 @@ async def renew(
 async def begin_session(tx: Transaction, cluster_id: int, request: SyncRequest, lease_seconds: float) -> Contact:
     """Make the session of ``request`` the newest of its cluster, with a lease.
 
-    A session that was superseded stays so. A session with other records is refused as long as the lease of the present holder
-    runs: two agents with one key must not take the cluster from each other in turn. The caller then rolls back, so that it may come
-    again.
+    A superseded session stays superseded. A session with other records is refused as long as the present holder's lease runs, so
+    that two agents with one key do not take the cluster from each other in turn. After a refusal the caller rolls back, so that the
+    session may be tried again.
     """
     row = await tx.one(
         """
@@ -113,7 +198,7 @@ async def begin_session(tx: Transaction, cluster_id: int, request: SyncRequest, 
         holder=request.holder,
         place=request.place,
     )
-    await note_change(tx, "contact", cluster_id)
+    await note_change(tx, FeedKind.CONTACT, cluster_id)
     return Contact(is_current=True, is_new_session=True, is_new_holder=is_new_holder)
 
 
@@ -131,22 +216,23 @@ async def save_capacity(tx: Transaction, cluster_id: int, report: dict[str, Any]
         cluster=cluster_id,
         report=dumps(report),
     )
-    await note_change(tx, "capacity", cluster_id)
+    await note_change(tx, FeedKind.CAPACITY, cluster_id)
 
 
-async def admissions(tx: Transaction) -> Sequence[Row[Any]]:
-    """Clusters with what their agents say that they run: their whole report has more. All null before the first."""
-    return await tx.all(
+async def admissions(tx: Transaction) -> Sequence[AdmittingCluster]:
+    """Return clusters with the parts of their agents' reports that admission needs."""
+    return await tx.all_of(
+        AdmittingCluster,
         """
         SELECT c.id, c.name, c.kind, c.spec, p.report->'runtime' AS runtime,
                p.report->'capabilities' AS capabilities, p.report->'admission' AS admission
         FROM clusters c LEFT JOIN capacity p ON p.cluster_id = c.id WHERE c.removed_at IS NULL ORDER BY c.name
-        """
+        """,
     )
 
 
 async def close_capacity(tx: Transaction, cluster_id: int, why: str) -> None:
-    """Close a cluster to new runs until its agent reports anew; what it reported before stays."""
+    """Close a cluster to new runs until its agent reports again; the stored report stays."""
     await tx.run(
         """
         INSERT INTO capacity (cluster_id, report, received_at) VALUES (:cluster, CAST(:report AS jsonb), now())
@@ -157,18 +243,13 @@ async def close_capacity(tx: Transaction, cluster_id: int, why: str) -> None:
         report=dumps({"groups": [], "runtime": "unknown", "scheduler": "unknown", "closed": why}),
         why=why,
     )
-    await note_change(tx, "capacity", cluster_id)
+    await note_change(tx, FeedKind.CAPACITY, cluster_id)
 
 
-async def standing(tx: Transaction, cluster_id: int) -> Row[Any]:
-    """What a sync is measured by.
-
-    ``epoch``, ``is_recovering``, ``is_awaited`` (whether a recovery waits for this cluster),
-    ``is_clearing`` (whether quarantined runs of it are being stopped), ``desired`` (the version of what is
-    desired), ``has_capacity``, the current ``session``, the number of its ``holder``, and the set of held runs that was last found
-    equal (``checked_count``, ``checked_digest``, ``checked_age`` in seconds; null where it must be looked at).
-    """
-    return await tx.one(
+async def standing(tx: Transaction, cluster_id: int) -> SyncBasis:
+    """Return the stored values that a sync is checked against."""
+    return await tx.one_of(
+        SyncBasis,
         """
         SELECT i.id || ':' || i.store_epoch AS epoch,
                EXISTS (SELECT 1 FROM capacity p WHERE p.cluster_id = :id) AS has_capacity,
@@ -186,7 +267,7 @@ async def standing(tx: Transaction, cluster_id: int) -> Row[Any]:
 
 
 async def note_checked(tx: Transaction, cluster_id: int, count: int, digest: int, seen: datetime | None) -> None:
-    """Agent and store hold the same runs, so many with this fingerprint; ``seen`` is ``checked_at`` as it was before."""
+    """Note that agent and store hold the same ``count`` runs with this ``digest``, unless ``checked_at`` is no longer ``seen``."""
     await tx.run(
         """
         UPDATE cluster_contacts SET checked_count = :count, checked_digest = :digest, checked_at = clock_timestamp()
@@ -200,7 +281,7 @@ async def note_checked(tx: Transaction, cluster_id: int, count: int, digest: int
 
 
 async def unset_checked(tx: Transaction, cluster_ids: Iterable[int]) -> None:
-    """Runs of these clusters changed without a word from their agents: compare again at their next sync."""
+    """Have the runs of these clusters compared at the next sync, as they changed without a report from the agents."""
     await tx.run(
         "UPDATE cluster_contacts SET checked_at = NULL WHERE cluster_id IN"
         " (SELECT cluster_id FROM cluster_contacts WHERE cluster_id = ANY(:ids) ORDER BY cluster_id FOR UPDATE)",
@@ -209,18 +290,17 @@ async def unset_checked(tx: Transaction, cluster_ids: Iterable[int]) -> None:
 
 
 async def desired_versions(tx: Transaction, cluster_ids: Iterable[int]) -> dict[int, int]:
-    """How far the desired state of each of these clusters is."""
+    """Return the version of each cluster's desired state."""
     rows = await tx.all(
         "SELECT cluster_id, version FROM cluster_desired WHERE cluster_id = ANY(:ids)", ids=list(cluster_ids)
     )
     return {row.cluster_id: row.version for row in rows}
 
 
-async def wanted(tx: Transaction, cluster_id: int) -> Row[Any] | None:
-    """The current session of a cluster and the number of its holder, the desired version, and how long a run may wait there for its
-    gang minimum.
-    """
-    return await tx.first(
+async def wanted(tx: Transaction, cluster_id: int) -> DesiredBasis | None:
+    """Return the first fields of an answer on a cluster's desired state; None for a cluster that does not exist."""
+    return await tx.first_of(
+        DesiredBasis,
         """
         SELECT t.session, coalesce(d.version, 0) AS version, coalesce(c.spec->>'placementTimeout', '5m') AS placement_timeout,
                h.number AS holder
@@ -232,23 +312,30 @@ async def wanted(tx: Transaction, cluster_id: int) -> Row[Any] | None:
     )
 
 
-async def desired_runs(tx: Transaction, cluster_id: int, after: int, holder: int | None) -> Sequence[Row[Any]]:
-    """Runs to start, stop or resize that changed after a version, by version. What the agent has accepted is its own to remember.
+_EARLIER_ORDERS = """
+    jsonb_strip_nulls(jsonb_build_object(
+        'version', 0, 'narrowed', r.decision->'narrowed', 'awaitsSeconds', r.decision->'awaitsSeconds',
+        'burst', r.decision->'burst'))
+"""
+"""Orders of run ``r`` that was leased by a release before schema 0024, which stored them in the run's decision."""
 
-    A run that was leased to another holder may have started there: it is not to be started by ``holder``.
 
-    ``is_last`` is false where more follow, which are left out: one answer holds so many specifications and no more.
+async def desired_runs(tx: Transaction, cluster_id: int, after: int, holder: int | None) -> Sequence[DesiredRun]:
+    """Return runs to start, stop or resize that changed after version ``after``, by version. The agent itself remembers what it has
+    accepted.
+
+    A run that was leased to another holder may have started there: ``holder`` is not told to start it.
     """
-    return await tx.all(
-        """
+    return await tx.all_of(
+        DesiredRun,
+        f"""
         SELECT d.job_id, d.attempt, d.state, d.generation, d.stop_cause, d.sizes, d.assumed, d.disconnect_seconds,
-               d.desired_version, d.name, d.parameters, d.queue, d.spec::text AS spec, d.narrowed, d.awaits,
-               d.burst, d.stop_grace, d.bytes_all = d.bytes AS is_last
+               d.desired_version, d.name, d.parameters, d.queue, d.spec::text AS spec, d.orders,
+               d.stop_grace, d.bytes_all = d.bytes AS is_last
         FROM (
             SELECT r.job_id, r.attempt, r.state, r.generation, r.stop_cause, r.sizes, r.assumed, r.disconnect_seconds,
-                   r.desired_version, j.name, j.parameters, q.path AS queue, s.spec, r.decision->'narrowed' AS narrowed,
-                   (r.decision->>'awaitsSeconds')::float8 AS awaits,
-                   r.decision->'burst' AS burst, r.stop_grace,
+                   r.desired_version, j.name, j.parameters, q.path AS queue, s.spec,
+                   coalesce(r.orders, {_EARLIER_ORDERS})::text AS orders, r.stop_grace,
                    sum(size) OVER (ORDER BY r.desired_version, r.job_id) AS bytes,
                    sum(size) OVER () AS bytes_all,
                    row_number() OVER (ORDER BY r.desired_version, r.job_id) AS number
@@ -268,8 +355,9 @@ async def desired_runs(tx: Transaction, cluster_id: int, after: int, holder: int
     )
 
 
-async def desired_streams(tx: Transaction, cluster_id: int, after: int) -> Sequence[Row[Any]]:
-    return await tx.all(
+async def desired_streams(tx: Transaction, cluster_id: int, after: int) -> Sequence[DesiredStream]:
+    return await tx.all_of(
+        DesiredStream,
         """
         SELECT s.id, s.job_id, s.attempt, s.options, j.name FROM log_streams s JOIN jobs j ON j.id = s.job_id
         WHERE s.cluster_id = :cluster AND s.desired_version > :after AND s.expires_at > now()
@@ -306,7 +394,7 @@ async def open_stream(
 
 
 async def keep_streams(tx: Transaction, streams: Iterable[str], seconds: float) -> None:
-    """Let these streams be open for so long from now."""
+    """Keep these streams open for ``seconds`` from now."""
     await tx.run(
         "UPDATE log_streams SET expires_at = now() + make_interval(secs => :seconds) WHERE id = ANY(:ids)",
         ids=sorted(streams),
@@ -328,7 +416,7 @@ async def close_stream(tx: Transaction, stream: str) -> None:
 
 
 async def beat(tx: Transaction, lease_seconds: float) -> None:
-    """An api is serving. After a gap longer than a lease the service counts as newly up."""
+    """Note that an api is serving. After a gap longer than a lease the service counts as newly up."""
     await tx.run(
         """
         UPDATE installation SET
@@ -341,7 +429,7 @@ async def beat(tx: Transaction, lease_seconds: float) -> None:
 
 
 async def service_is_back(tx: Transaction, lease_seconds: float) -> bool:
-    """Whether agents have had at least one lease's time to reach an api since the service was last away."""
+    """Return whether agents have had at least one lease's time to reach an api since the last outage of the service."""
     row = await tx.one(
         """
         SELECT seen_at > clock_timestamp() - make_interval(secs => :lease)
@@ -354,7 +442,7 @@ async def service_is_back(tx: Transaction, lease_seconds: float) -> bool:
 
 
 async def lock_contact(tx: Transaction, cluster_id: int) -> bool:
-    """Whether the cluster's agent holds its lease. The row is locked: no sync is answered until the transaction ends."""
+    """Return whether the cluster's agent holds its lease. The row is locked: no sync is answered until the transaction ends."""
     row = await tx.first(
         "SELECT lease_until > clock_timestamp() AS held FROM cluster_contacts WHERE cluster_id = :id FOR UPDATE",
         id=cluster_id,
@@ -363,7 +451,7 @@ async def lock_contact(tx: Transaction, cluster_id: int) -> bool:
 
 
 async def end_session(tx: Transaction, cluster_id: int) -> None:
-    """Take the lease away. Whoever syncs next begins a session anew, the agent that had the lease included, and tells all it holds."""
+    """End the lease. The next agent that syncs, which may be the same one, begins a new session and reports all runs that it holds."""
     await tx.run(
         "DELETE FROM agent_sessions s USING cluster_contacts c WHERE c.cluster_id = :id AND s.session = c.session",
         id=cluster_id,
@@ -372,11 +460,11 @@ async def end_session(tx: Transaction, cluster_id: int) -> None:
         "UPDATE cluster_contacts SET session = NULL, lease_until = clock_timestamp(), checked_at = NULL WHERE cluster_id = :id",
         id=cluster_id,
     )
-    await note_change(tx, "contact", cluster_id)
+    await note_change(tx, FeedKind.CONTACT, cluster_id)
 
 
 async def reachable(tx: Transaction, cluster_ids: Iterable[int]) -> set[int]:
-    """Those of these clusters whose agent holds its lease."""
+    """Return those of these clusters whose agent holds its lease."""
     rows = await tx.all(
         "SELECT cluster_id FROM cluster_contacts WHERE cluster_id = ANY(:ids) AND lease_until > now()",
         ids=list(cluster_ids),

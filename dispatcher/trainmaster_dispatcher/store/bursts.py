@@ -1,48 +1,53 @@
-"""Burst policies, and what was spent by them."""
+"""Burst policies, and what their runs have cost."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from decimal import Decimal
+from typing import NamedTuple
 
-from sqlalchemy import Row
-
-from trainmaster.protocol.bursting import BurstPolicySpec
+from trainmaster.protocol import resource_kinds
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.store.database import Transaction, dumps
-from trainmaster_dispatcher.store.stored import readable
-from trainmaster_dispatcher.store.tenants import note_change
+from trainmaster_dispatcher.store.declared import DeclaredTable, StoredObject, note_change
+from trainmaster_dispatcher.store.feed_kinds import FeedKind
 
 
-class PolicyRow(NamedTuple):
-    """A policy, its key, and which of its versions it is."""
+@dataclass(frozen=True, slots=True)
+class StoredPolicy(StoredObject):
+    """A policy and its revision."""
 
-    id: int
-    spec: BurstPolicySpec
     revision: int
 
 
-async def stored_policies(tx: Transaction) -> Sequence[Row[Any]]:
-    """All burst policies as they are stored: ``id``, ``name``, ``spec``, ``revision``."""
-    return await tx.all("SELECT id, name, spec, revision FROM burst_policies WHERE removed_at IS NULL ORDER BY name")
+POLICIES = DeclaredTable(
+    kind=resource_kinds.BURST_POLICY,
+    table="burst_policies",
+    row=StoredPolicy,
+    part=Part.BURST_POLICY,
+    feed=FeedKind.BURST_POLICY,
+    reads=("revision",),
+    keeps_removed=True,
+    has_revision=True,
+)
+"""A policy that was removed and is created again keeps what it has spent."""
 
 
-async def policies(tx: Transaction) -> list[PolicyRow]:
-    """All burst policies whose stored specification can be read."""
-    return readable(
-        Part.BURST_POLICY,
-        await stored_policies(tx),
-        lambda row: PolicyRow(row.id, BurstPolicySpec.model_validate(row.spec), row.revision),
-    )
+class Spent(NamedTuple):
+    """What a run by a policy has cost. ``cost`` was counted in the hour of ``began``; a row with a ``rate`` is not counted yet.
 
+    ``began`` and ``ended`` are in microseconds since the epoch.
+    """
 
-async def has_policy(tx: Transaction, name: str) -> bool:
-    return (
-        await tx.first("SELECT 1 FROM burst_policies WHERE name = :name AND removed_at IS NULL", name=name) is not None
-    )
+    policy_id: int
+    rate: int | None
+    began: int
+    ended: int | None
+    cost: Decimal | None
 
 
 async def revisions(tx: Transaction, ids: Sequence[int]) -> dict[int, int]:
-    """The versions of those of these policies that are there; they stay so until the transaction ends."""
+    """Return the revisions of those of these policies that exist, and keep the rows unchanged until the transaction ends."""
     if not ids:
         return {}
     rows = await tx.all(
@@ -52,41 +57,10 @@ async def revisions(tx: Transaction, ids: Sequence[int]) -> dict[int, int]:
     return {row.id: row.revision for row in rows}
 
 
-async def put_policy(tx: Transaction, spec: BurstPolicySpec) -> None:
-    """Make or change a policy. One that was removed goes on with what it has spent."""
-    row = await tx.one(
-        """
-        INSERT INTO burst_policies (name, spec) VALUES (:name, CAST(:spec AS jsonb))
-        ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, revision = burst_policies.revision + 1, removed_at = NULL
-        RETURNING id
-        """,
-        name=spec.name,
-        spec=dumps(spec.to_wire()),
-    )
-    await note_change(tx, "policy", row.id)
-
-
-async def delete_policy(tx: Transaction, name: str) -> bool:
-    """Whether there was one. What was spent by it stays counted."""
-    row = await tx.first(
-        """
-        UPDATE burst_policies SET removed_at = now(), revision = revision + 1
-        WHERE name = :name AND removed_at IS NULL RETURNING id
-        """,
-        name=name,
-    )
-    if row is not None:
-        await note_change(tx, "policy", row.id)
-    return row is not None
-
-
-async def spent(tx: Transaction) -> Sequence[Row[Any]]:
-    """What runs that have ended have cost this month: ``policy_id``, ``rate``, and begin and end in microseconds since the epoch.
-
-    Where ``rate`` is NULL, ``cost`` was counted in the hour of ``began``; else the run is not counted yet. One statement, hence one
-    snapshot: no run is missed while it is counted.
-    """
-    return await tx.all(
+async def spent(tx: Transaction) -> Sequence[Spent]:
+    """Return what ended runs have cost this month. One statement sees one snapshot: no run is missed while its cost is counted."""
+    return await tx.all_of(
+        Spent,
         """
         SELECT policy_id, NULL::bigint AS rate, (extract(epoch FROM hour) * 1000000)::bigint AS began, NULL::bigint AS ended, cost
         FROM policy_spend WHERE hour >= date_trunc('month', now(), 'UTC')
@@ -94,12 +68,12 @@ async def spent(tx: Transaction) -> Sequence[Row[Any]]:
         SELECT policy_id, (bounds->>'rate')::bigint, (extract(epoch FROM leased_at) * 1000000)::bigint,
                (extract(epoch FROM ended_at) * 1000000)::bigint, NULL
         FROM runs WHERE policy_id IS NOT NULL AND ended_at IS NOT NULL AND NOT counted
-        """
+        """,
     )
 
 
 async def spent_on_jobs(tx: Transaction, job_ids: Sequence[int]) -> dict[int, int]:
-    """What earlier runs of these jobs by policies have cost, in billionths; estimated until it is counted."""
+    """Return what earlier runs of these jobs by policies have cost, in billionths; estimated for runs that are not counted yet."""
     rows = await tx.all(
         """
         SELECT job_id, sum(coalesce(cost, ceil((bounds->>'rate')::numeric
@@ -112,7 +86,9 @@ async def spent_on_jobs(tx: Transaction, job_ids: Sequence[int]) -> dict[int, in
 
 
 async def recent_starts(tx: Transaction, policy_ids: Sequence[int], seconds: float) -> Mapping[int, list[float]]:
-    """By policy: when those of its runs were sent, in the last so many seconds, that have ended; seconds since the epoch."""
+    """Return by policy when those of its runs were sent that have ended and were sent in the last ``seconds``; in seconds since the
+    epoch.
+    """
     found: dict[int, list[float]] = {}
     rows = await tx.all(
         """
@@ -128,7 +104,7 @@ async def recent_starts(tx: Transaction, policy_ids: Sequence[int], seconds: flo
 
 
 async def add_spent(tx: Transaction, costs: Mapping[tuple[int, int], int]) -> None:
-    """Add what runs by policies have cost, by policy and hour (microseconds since the epoch), and let the scheduler know."""
+    """Add what runs by policies have cost, by policy and hour (microseconds since the epoch), and notify the scheduler."""
     await tx.run(
         """
         INSERT INTO policy_spend (policy_id, hour, cost)
@@ -142,11 +118,11 @@ async def add_spent(tx: Transaction, costs: Mapping[tuple[int, int], int]) -> No
             ]
         ),
     )
-    await note_change(tx, "spend", 0)
+    await note_change(tx, FeedKind.SPENDING, 0)
 
 
 class Warned(NamedTuple):
-    """That so much of a budget is used up; ``since``: the begin of its window."""
+    """A warning that a part of a budget is used up; ``since``: the start of the budget's window."""
 
     policy_id: int
     span: str
@@ -155,7 +131,7 @@ class Warned(NamedTuple):
 
 
 async def note_warnings(tx: Transaction, found: Sequence[Warned]) -> list[Warned]:
-    """Those of these that were not given before."""
+    """Store budget warnings; return those that were not stored before."""
     rows = await tx.all(
         """
         INSERT INTO budget_warnings (policy_id, span, since, part)

@@ -6,13 +6,14 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
-from typing import Any
+from enum import Enum
+from functools import lru_cache, partial
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import orjson
 import psycopg
 from psycopg.rows import namedtuple_row
-from sqlalchemy import Row as Row
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -20,6 +21,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 
 log = logging.getLogger(__name__)
+
+_Typed = TypeVar("_Typed", bound=tuple[Any, ...])
+"""A ``NamedTuple`` whose fields are the columns of a statement, in their order."""
 
 _SETTINGS = (
     "-c statement_timeout=30000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=15000 -c timezone=UTC -c jit=off"
@@ -32,28 +36,87 @@ _BAD_VALUE = {"", "22003", "22021", "22P05"}  # refused by the driver, out of ra
 
 
 class StoreAwayError(ProblemError):
-    """Postgres cannot be reached or is stopping; nothing that was not acknowledged has happened for certain."""
+    """Postgres is unreachable or stopping; nothing that was not acknowledged is certain to have happened."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(Code.STORE_AWAY, detail, retry_after=1.0)
 
 
 class DuplicateError(TrainmasterError):
-    """A row with this key exists already."""
+    """A row with this key already exists."""
 
     def __init__(self, constraint: str) -> None:
         super().__init__(constraint)
         self.constraint = constraint
 
 
+class ColumnsError(TypeError):
+    """The columns of a statement differ from the fields of the row type."""
+
+
+class _RowsOf:
+    """The driver's row factory for rows of ``kind``.
+
+    Compares the columns of each result with the fields, also for an empty result, so that no two columns are confused. Values of a
+    field whose type is an enum become its members.
+    """
+
+    def __init__(self, kind: type[tuple[Any, ...]]) -> None:
+        self._kind = kind
+        self._fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
+        self._columns = tuple(name.encode() for name in self._fields)
+        self._make = _maker(kind, self._fields)
+
+    def __call__(self, cursor: Any) -> Any:
+        result = cursor.pgresult
+        columns = () if result is None else tuple([result.fname(place) for place in range(result.nfields)])
+        if columns != self._columns:
+            found = ", ".join(name.decode(errors="replace") for name in columns)
+            raise ColumnsError(
+                f"{self._kind.__name__} has the fields {', '.join(self._fields)}; the statement gives {found}"
+            )
+        return self._make
+
+
+_rows_of = lru_cache(maxsize=None)(_RowsOf)
+
+
+def _maker(kind: type[tuple[Any, ...]], fields: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
+    """Return a function that makes a row of ``kind`` from the driver's values."""
+    types = get_type_hints(kind)
+    enums = [(place, members) for place, name in enumerate(fields) if (members := _members_of(types[name])) is not None]
+    # Not ``_make``, which counts the values: the columns were compared.
+    make: Callable[[Sequence[Any]], Any] = partial(tuple.__new__, kind)
+    if not enums:
+        return make
+
+    def with_members(values: Sequence[Any]) -> Any:
+        row = list(values)
+        for place, members in enums:
+            row[place] = members[row[place]]
+        return make(row)
+
+    return with_members
+
+
+def _members_of(annotation: Any) -> dict[Any, Any] | None:
+    """Return an enum's members by their values, with None for None where the type allows it; None for other types."""
+    options = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    for option in options:
+        if isinstance(option, type) and issubclass(option, Enum):
+            found: dict[Any, Any] = {member.value: member for member in option}
+            return found | {None: None} if type(None) in options else found
+    return None
+
+
 @lru_cache(maxsize=1024)
 def _driver_sql(sql: str) -> str:
-    """A statement with ``:name`` parameters in the driver's form."""
+    """Return a statement with ``:name`` parameters in the driver's form."""
     return _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
 
 
 def map_error(error: Exception) -> Exception:
-    """The error of our own tree for one of the driver's; others are given back as they are."""
+    """Return our own error for a driver's error; return other errors unchanged."""
     if isinstance(error, PoolTimeoutError):
         return ProblemError(Code.TOO_BUSY, "all connections to the store are in use", retry_after=1.0)
     invalidated = isinstance(error, DBAPIError) and error.connection_invalidated
@@ -84,10 +147,10 @@ def _map_driver_error(cause: psycopg.Error, invalidated: bool, error: Exception)
 
 
 class Transaction:
-    """One open transaction. Queries are named functions of the store's modules that take it first.
+    """One open transaction. Queries are named functions of the store's modules that take the transaction as first argument.
 
-    Connections, their pool and the transaction's bounds are SQLAlchemy's. Statements go to the driver directly: each is written
-    once as text, and SQLAlchemy's way to the driver took three times as long as the driver itself.
+    SQLAlchemy provides connections, their pool and the transaction's bounds. Statements go to the driver directly: each is written
+    once as text, and the way through SQLAlchemy took three times as long as the driver itself.
     """
 
     def __init__(self, connection: AsyncConnection) -> None:
@@ -95,45 +158,70 @@ class Transaction:
         self._driver: Any = None
         self._after: list[Callable[[], Awaitable[None]]] = []
 
-    async def _execute(self, sql: str, parameters: dict[str, Any]) -> Any:
-        """A cursor with the outcome; rows have an attribute for each column."""
+    async def _execute(self, sql: str, parameters: dict[str, Any], rows: Any = namedtuple_row) -> Any:
+        """Execute a statement; return the cursor. By default, rows have an attribute for each column."""
         if self._driver is None:
             self._driver = (await self.connection.get_raw_connection()).driver_connection
-        cursor = self._driver.cursor(row_factory=namedtuple_row)
+        cursor = self._driver.cursor(row_factory=rows)
         return await cursor.execute(_driver_sql(sql), parameters)
 
-    async def all(self, sql: str, **parameters: Any) -> Sequence[Row[Any]]:
-        rows: Sequence[Row[Any]] = await (await self._execute(sql, parameters)).fetchall()
+    async def all_of(self, kind: type[_Typed], sql: str, /, **parameters: Any) -> Sequence[_Typed]:
+        """Return the rows as ``kind``. Raises ColumnsError unless the fields of ``kind`` are the statement's columns, in their
+        order.
+        """
+        rows: Sequence[_Typed] = await (await self._execute(sql, parameters, _rows_of(kind))).fetchall()
         return rows
 
-    async def pages(self, sql: str, size: int, **parameters: Any) -> AsyncIterator[Sequence[Row[Any]]]:
-        """Rows as they are asked for, so many at a time, of one statement: for more than can be read or dealt with in one go.
+    async def first_of(self, kind: type[_Typed], sql: str, /, **parameters: Any) -> _Typed | None:
+        """Return the first row as ``kind``, or None. Raises ColumnsError as ``all_of`` does."""
+        row: _Typed | None = await (await self._execute(sql, parameters, _rows_of(kind))).fetchone()
+        return row
 
-        The time-outs of statements and of idle transactions are those of a page.
+    async def one_of(self, kind: type[_Typed], sql: str, /, **parameters: Any) -> _Typed:
+        """Return the row of a statement that always returns one, as ``kind``. Raises ColumnsError as ``all_of`` does."""
+        row = await self.first_of(kind, sql, **parameters)
+        if row is None:
+            raise LookupError("a statement that always gives a row gave none")
+        return row
+
+    async def pages_of(
+        self, kind: type[_Typed], sql: str, size: int, /, **parameters: Any
+    ) -> AsyncIterator[Sequence[_Typed]]:
+        """Yield the rows of one statement as ``kind``, at most ``size`` at a time: for results too large to read at once.
+
+        The time-outs of statements and of idle transactions apply to each page. Raises ColumnsError as ``all_of`` does.
         """
         if self._driver is None:
             self._driver = (await self.connection.get_raw_connection()).driver_connection
-        async with self._driver.cursor(name="pages", row_factory=namedtuple_row) as cursor:
+        async with self._driver.cursor(name="pages", row_factory=_rows_of(kind)) as cursor:
             await cursor.execute(_driver_sql(sql), parameters)
             while page := await cursor.fetchmany(size):
                 yield page
 
-    async def first(self, sql: str, **parameters: Any) -> Row[Any] | None:
-        row: Row[Any] | None = await (await self._execute(sql, parameters)).fetchone()
-        return row
+    async def all(self, sql: str, **parameters: Any) -> Sequence[Any]:
+        """Return rows with an attribute for each column, for use inside one function: rows that leave the store have a type, by
+        ``all_of``.
+        """
+        rows: Sequence[Any] = await (await self._execute(sql, parameters)).fetchall()
+        return rows
 
-    async def one(self, sql: str, **parameters: Any) -> Row[Any]:
+    async def first(self, sql: str, **parameters: Any) -> Any | None:
+        """Return the first row as ``all`` does, or None."""
+        return await (await self._execute(sql, parameters)).fetchone()
+
+    async def one(self, sql: str, **parameters: Any) -> Any:
+        """Return the row of a statement that always returns one, as ``all`` does."""
         row = await self.first(sql, **parameters)
         if row is None:
             raise LookupError("a statement that always gives a row gave none")
         return row
 
     async def run(self, sql: str, **parameters: Any) -> int:
-        """Execute without rows; how many rows were touched."""
+        """Execute a statement without result rows; return how many rows it touched."""
         return int((await self._execute(sql, parameters)).rowcount)
 
     async def copy(self, statement: str, lines: Sequence[bytes]) -> None:
-        """COPY ... FROM STDIN of rows in the text format, each with its line end."""
+        """Execute COPY ... FROM STDIN with rows in the text format, each with its line end."""
         if self._driver is None:
             self._driver = (await self.connection.get_raw_connection()).driver_connection
         async with self._driver.cursor() as cursor, cursor.copy(statement) as copy:
@@ -141,11 +229,13 @@ class Transaction:
                 await copy.write(b"".join(lines[start : start + _COPY_LINES]))
 
     def after_commit(self, action: Callable[[], Awaitable[None]]) -> None:
-        """Do something once the transaction is committed, such as waking a process."""
+        """Register an action to run once the transaction is committed, such as waking a process."""
         self._after.append(action)
 
     async def committed(self) -> None:
-        """What follows a commit. It may fail, and is told; what was committed stays so, and nobody may think otherwise."""
+        """Run the actions registered for after the commit. An action that fails is logged; the commit stands, and the caller must
+        not see a failure.
+        """
         for action in self._after:
             try:
                 await action()
@@ -172,7 +262,7 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """A transaction that commits at the end; foreign errors leave it mapped to our own."""
+        """Open a transaction that commits at the end; foreign errors are mapped to our own."""
         try:
             async with self.engine.connect() as connection, connection.begin():
                 transaction = Transaction(connection)
@@ -186,10 +276,10 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Transaction]:
-        """Statements that only read, each by itself: two round trips less than in a transaction.
+        """Open a connection for single read statements, without a transaction: this saves two round trips.
 
-        Each sees the rows as they are when it begins, as it does in a transaction too. No lock and no ``SET LOCAL`` outlasts its
-        statement, and ``pages`` has no meaning here.
+        Each statement sees the rows as they are when the statement begins, as in a transaction. No lock and no ``SET LOCAL``
+        outlasts its statement, and ``pages_of`` does not work here.
         """
         try:
             async with self._reading.connect() as connection:
@@ -210,12 +300,12 @@ class Database:
 
 
 async def to_epoch(tx: Transaction) -> float:
-    """The transaction's time by the database clock, in seconds since the epoch."""
+    """Return the transaction's time by the database clock, in seconds since the epoch."""
     return float((await tx.one("SELECT extract(epoch FROM now())::float8 AS now")).now)
 
 
 def dumps(value: Any) -> str:
-    """A value as the store takes JSON. Raises ProblemError for whole numbers beyond 64 bits and nesting beyond 254."""
+    """Return a value as JSON for the store. Raises ProblemError for whole numbers beyond 64 bits and nesting beyond 254."""
     try:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError as error:
@@ -223,7 +313,7 @@ def dumps(value: Any) -> str:
 
 
 def driver_url(url: str) -> str:
-    """The URL with the driver that is used here, whichever common scheme it was given in."""
+    """Return the URL with this package's driver, for each common scheme."""
     for scheme in ("postgres://", "postgresql://"):
         if url.startswith(scheme):
             return "postgresql+psycopg://" + url[len(scheme) :]
@@ -231,5 +321,5 @@ def driver_url(url: str) -> str:
 
 
 def process_name(kind: str) -> str:
-    """A name for this process that is unique enough for people to find it."""
+    """Return a name for this process that is unique enough for people to find the process."""
     return f"{kind}@{os.uname().nodename}:{os.getpid()}"

@@ -1,4 +1,4 @@
-"""Jobs, their specs and shapes, and the events of their transitions.
+"""Jobs, their specifications and shapes, and the events of their transitions.
 
 Every change of a job goes through ``write``: new values, the next version and one event, in the caller's transaction.
 """
@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
-
-from sqlalchemy import Row
+from typing import Any, NamedTuple
 
 from trainmaster.protocol.states import HoldCause, JobState, Wish
+from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.job_machine import Job
 from trainmaster_dispatcher.store import outbox
 from trainmaster_dispatcher.store.database import Transaction, dumps
+from trainmaster_dispatcher.store.feed_kinds import FeedKind
 from trainmaster_dispatcher.store.tables import LIVE_JOB, WAITING_JOB
 
 
@@ -37,11 +37,11 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of one job, and the event that tells it. ``record`` is the job before, ``job`` after."""
+    """A change of one job, and its event. ``record`` is the job before, ``job`` after."""
 
     record: JobRecord
     job: Job
-    kind: str
+    kind: JobEventKind
     states: tuple[str, ...] = ()
     attempt: int | None = None
     cluster_id: int | None = None
@@ -51,12 +51,12 @@ class Transition:
     priority: int | None = None
     class_id: int | None = None
     is_neutral: bool = False
-    """Whether the scheduler's view is the same after it, so that its feed need not tell of it."""
+    """Whether the scheduler's state is the same after the transition, so that the scheduler's feed may omit it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewSpec:
-    """A specification to be stored, and what its jobs have in common. ``spec`` and ``labels`` are JSON text."""
+    """A specification to be stored, and the values common to its jobs. ``spec`` and ``labels`` are JSON text."""
 
     name: str
     queue_id: int
@@ -71,7 +71,7 @@ class NewSpec:
     disconnect_seconds: float | None = None
 
     def copy_text(self) -> bytes:
-        """Its columns of ``jobs`` in the text format of COPY, in the order of ``_COPIED``."""
+        """Return the job's columns of ``jobs`` in the text format of COPY, in the order of ``_COPIED``."""
         labels = rb"\N" if self.labels is None else _escaped(self.labels)
         return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b" % (
             self.name.encode(),
@@ -94,7 +94,7 @@ _COPIED = (
 
 
 def _escaped(json: bytes) -> bytes:
-    """JSON text in the text format of COPY. Written without white space, it has no line ends and tabs of its own."""
+    """Return JSON text in the text format of COPY. JSON written without white space has no literal line ends and tabs."""
     return json.replace(b"\\", b"\\\\")
 
 
@@ -104,7 +104,7 @@ _COLUMNS = (
 )
 
 
-def _record(row: Row[Any]) -> JobRecord:
+def _record(row: Any) -> JobRecord:
     return JobRecord(
         id=row.id,
         version=row.version,
@@ -131,7 +131,7 @@ def _record(row: Row[Any]) -> JobRecord:
 
 
 async def lock(tx: Transaction, ids: Iterable[int]) -> dict[int, JobRecord]:
-    """The jobs with these keys, locked in the order of their keys so that no two callers wait for each other."""
+    """Return the jobs with these keys, locked in the order of their keys so that no two callers wait for each other."""
     rows = await tx.all(
         f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY(:ids) ORDER BY id FOR UPDATE",
         ids=sorted(set(ids)),
@@ -140,9 +140,9 @@ async def lock(tx: Transaction, ids: Iterable[int]) -> dict[int, JobRecord]:
 
 
 async def shape_ids(tx: Transaction, shapes: dict[bytes, bytes]) -> dict[bytes, int]:
-    """The ids of shapes by fingerprint, made where they are new.
+    """Return the ids of shapes by fingerprint; create those that do not exist.
 
-    Each is noted as used today, once a day, so that retention leaves it in place until the jobs are there.
+    Each shape is marked as used today, once a day, so that retention keeps it until the jobs are stored.
     """
     hashes = list(shapes)
     found = await tx.all(
@@ -151,7 +151,7 @@ async def shape_ids(tx: Transaction, shapes: dict[bytes, bytes]) -> dict[bytes, 
     ids = {bytes(row.hash): row.id for row in found if not row.stale}
     stale = [row.id for row in found if row.stale]
     if stale:
-        # One that is removed at this moment is not among those that come back; it is made anew.
+        # A shape that is removed at this moment is not among the returned rows; it is created again.
         touched = await tx.all(
             """
             WITH held AS (SELECT id FROM shapes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE)
@@ -177,16 +177,17 @@ async def shape_ids(tx: Transaction, shapes: dict[bytes, bytes]) -> dict[bytes, 
 
 
 async def insert(tx: Transaction, fresh: Sequence[NewSpec], parameters: Sequence[bytes] | None = None) -> int:
-    """Store new jobs: one for each specification, or with ``parameters`` one of the only specification for each set.
+    """Store new jobs: one for each specification, or with ``parameters`` one of the only specification for each set; return the
+    first job's key.
 
-    The key of the first; the others follow without a gap, in the order given. One row of ``changes`` tells of all of them, and a
-    job's row stands for its first event, so that a job costs one row beside its specification.
+    The other keys follow without a gap, in the order given. One row of ``changes`` reports all the jobs, and a job's row stands for
+    its first event, so that a job costs one row beside its specification.
     """
     many = len(fresh) if parameters is None else len(parameters)
     row = await tx.one(
-        """
+        f"""
         INSERT INTO changes (kind, ref, many)
-        SELECT 'jobs', take_ids(pg_get_serial_sequence('jobs', 'id')::regclass, :many), :many RETURNING ref
+        SELECT '{FeedKind.JOBS}', take_ids(pg_get_serial_sequence('jobs', 'id')::regclass, :many), :many RETURNING ref
         """,
         many=many,
     )
@@ -207,7 +208,7 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
     """Store changed jobs, each with its next version, its event and its webhook messages. The rows must be locked."""
     if not transitions:
         return
-    # The limit tells the planner how many rows there are; of JSON it expects a hundred, and reads all of a table for one.
+    # The limit gives the planner the number of rows; for JSON the planner expects a hundred, and would scan a whole table for one.
     await tx.run(
         """
         WITH n AS MATERIALIZED (
@@ -240,7 +241,7 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
 
 
 def _row(t: Transition) -> dict[str, Any]:
-    """A transition as ``write`` sends it: one JSON text costs a third of what arrays of the same columns cost."""
+    """Return a transition as ``write`` sends it: one JSON text costs a third of what arrays of the same columns cost."""
     job, record = t.job, t.record
     return {
         "id": record.id,
@@ -276,7 +277,7 @@ async def specs(tx: Transaction, spec_ids: Iterable[int]) -> dict[int, dict[str,
 
 
 async def due_holds(tx: Transaction, limit: int) -> list[int]:
-    """Keys of held jobs whose hold has ended by the clock."""
+    """Return keys of held jobs whose hold has ended by the database clock."""
     rows = await tx.all(
         "SELECT id FROM jobs WHERE state = 'held' AND hold_until IS NOT NULL AND hold_until <= now() ORDER BY hold_until"
         " LIMIT :limit",
@@ -286,7 +287,9 @@ async def due_holds(tx: Transaction, limit: int) -> list[int]:
 
 
 async def hold_room(tx: Transaction, queue_id: int, *, waits: bool = True) -> bool:
-    """Let other submitters to a queue wait for this transaction. Without ``waits``: whether nobody else lets us wait."""
+    """Lock a queue against other submitters until this transaction ends; return whether the lock was taken. Without ``waits``, do
+    not wait for it.
+    """
     if waits:
         await tx.one("SELECT pg_advisory_xact_lock(1953653617, :queue)", queue=queue_id)
         return True
@@ -294,7 +297,7 @@ async def hold_room(tx: Transaction, queue_id: int, *, waits: bool = True) -> bo
 
 
 async def count_waiting(tx: Transaction, queue_id: int, at_most: int, key_id: int | None = None) -> int:
-    """How many jobs wait in a queue, those of one API key if one is given, counted up to ``at_most``; call ``hold_room`` before."""
+    """Return how many jobs wait in a queue, or those of one API key, counted up to ``at_most``; call ``hold_room`` before."""
     row = await tx.one(
         f"""
         SELECT count(*) AS many FROM (
@@ -308,9 +311,21 @@ async def count_waiting(tx: Transaction, queue_id: int, at_most: int, key_id: in
     return int(row.many)
 
 
-async def waiting_by_key(tx: Transaction, queue_id: int) -> Sequence[Row[Any]]:
-    """What waits in a queue, by API key: jobs, stored bytes of their specifications, and the fingerprints of their shapes."""
-    return await tx.all(
+class WaitingOfKey(NamedTuple):
+    """The waiting jobs of an API key in a queue: their number, stored bytes of their specifications, and fingerprints of their
+    shapes.
+    """
+
+    api_key_id: int
+    jobs: int
+    spec_bytes: int
+    shapes: list[bytes]
+
+
+async def waiting_by_key(tx: Transaction, queue_id: int) -> Sequence[WaitingOfKey]:
+    """Return the waiting jobs of a queue, by API key."""
+    return await tx.all_of(
+        WaitingOfKey,
         f"""
         WITH waiting AS MATERIALIZED (
             SELECT api_key_id, spec_id, shape_id, count(*) AS many FROM jobs
@@ -326,7 +341,7 @@ async def waiting_by_key(tx: Transaction, queue_id: int) -> Sequence[Row[Any]]:
 
 
 async def state_counts(tx: Transaction, queue_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Jobs by state for each of these queues."""
+    """Return the number of jobs by state for each of these queues."""
     rows = await tx.all(
         "SELECT queue_id, state, count(*) AS many FROM jobs WHERE queue_id = ANY(:ids) GROUP BY queue_id, state",
         ids=list(queue_ids),
@@ -339,7 +354,7 @@ async def state_counts(tx: Transaction, queue_ids: Sequence[int]) -> dict[int, d
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs are meant. ``queue_ids`` None means all queues; ``below`` narrows them to these queues and all below them."""
+    """A selection of jobs. ``queue_ids`` None means all queues; ``below`` narrows them to these queues and all below them."""
 
     queue_ids: tuple[int, ...] | None = None
     states: tuple[str, ...] = ()
@@ -357,7 +372,7 @@ class Filter:
         return condition, parameters | more
 
     def queues(self) -> tuple[str | None, dict[str, Any]]:
-        """Return the statement that finds the ids of the queues that are meant, with its parameters; None where all are."""
+        """Return the statement that finds the ids of the selected queues, with its parameters; None where all are selected."""
         parts, parameters = [], dict[str, Any]()
         if self.queue_ids is not None:
             parts.append("b.id = ANY(:f_queues)")
@@ -393,6 +408,88 @@ class Filter:
         return " AND ".join(parts), parameters
 
 
+class ShownJob(NamedTuple):
+    """A job as people see it, with the names of what it refers to."""
+
+    id: int
+    name: str
+    version: int
+    queue: str
+    priority_class: str
+    priority: int
+    state: JobState
+    wish: Wish | None
+    hold_cause: HoldCause | None
+    hold_until: datetime | None
+    attempt: int
+    retries_used: int
+    message: str
+    submitted_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    labels: dict[str, str] | None
+    parameters: dict[str, Any] | None
+    spec_id: int
+    queue_id: int
+    class_id: int
+    shape_id: int
+    notifies: bool
+    submitted_by: str | None
+    """None where the API key was removed."""
+    cluster: str | None
+    """The cluster of the job's newest run."""
+
+    @property
+    def shown_state(self) -> str:
+        """The state that people see: a wish comes before the state."""
+        return self.wish or self.state
+
+
+class PastJob(NamedTuple):
+    """A job that has ended, for a workload. ``submitted`` in seconds since the epoch; ``waited`` and ``run`` in seconds.
+
+    ``waited`` is None where the job never ran, ``run`` where none of its runs was at work.
+    """
+
+    id: int
+    submitted: float
+    spec_id: int
+    queue: str
+    priority_class: str
+    priority: int
+    waited: float | None
+    run: float | None
+
+
+class LastOfPage(NamedTuple):
+    """The last job of a page, and how many jobs the page has."""
+
+    id: int
+    submitted_at: datetime
+    many: int
+
+
+class JobVersion(NamedTuple):
+    """A job's state, and the number of its transitions."""
+
+    state: JobState
+    version: int
+
+
+class StoredEvent(NamedTuple):
+    """An event of a job. ``seq`` is the version that the event created; ``kind`` a ``JobEventKind``, or a kind of another release."""
+
+    seq: int
+    at: datetime
+    kind: str
+    states: list[str]
+    attempt: int | None
+    cluster: str | None
+    actor: str
+    message: str
+    details: dict[str, Any] | None
+
+
 _COLUMNS_OF_VIEW = """
     SELECT j.id, j.name, j.version, q.path AS queue, p.name AS priority_class, j.priority, j.state, j.wish, j.hold_cause,
            j.hold_until, j.attempt, j.retries_used, j.message, j.submitted_at, j.started_at, j.ended_at, j.labels, j.parameters,
@@ -407,11 +504,11 @@ _JOINS_OF_VIEW = """
 """
 
 
-async def page(tx: Transaction, wanted: Filter, before: int | None, limit: int) -> Sequence[Row[Any]]:
+async def page(tx: Transaction, wanted: Filter, before: int | None, limit: int) -> Sequence[ShownJob]:
     """Return jobs that match, newest first, older than the one with key ``before``.
 
-    The keys of the page are found first, in the order of an index for each queue: a page costs as much with many jobs stored as with
-    few. Left to itself, the database joins and sorts all jobs of the queues.
+    The keys of the page are found first, in the order of an index for each queue: the cost of a page does not depend on the number
+    of stored jobs. Without this, the database joins and sorts all jobs of the queues.
     """
     queues, parameters = wanted.queues()
     others, more = wanted.others()
@@ -422,7 +519,8 @@ async def page(tx: Transaction, wanted: Filter, before: int | None, limit: int) 
     if queues is not None:
         of_queue = f"{first} AND j.queue_id = b.id ORDER BY j.id DESC LIMIT :limit"
         first = f"SELECT f.id FROM ({queues}) b CROSS JOIN LATERAL ({of_queue}) f"
-    return await tx.all(
+    return await tx.all_of(
+        ShownJob,
         f"""
         WITH page AS MATERIALIZED ({first} ORDER BY id DESC LIMIT :limit)
         {_COLUMNS_OF_VIEW} FROM page JOIN jobs j ON j.id = page.id {_JOINS_OF_VIEW} ORDER BY j.id DESC
@@ -435,12 +533,14 @@ async def page(tx: Transaction, wanted: Filter, before: int | None, limit: int) 
 
 async def workload(
     tx: Transaction, begin: datetime, end: datetime, before: int | None, limit: int
-) -> Sequence[Row[Any]]:
-    """Jobs that were submitted in this time and have ended, the latest first, each with its last run that was at work.
+) -> Sequence[PastJob]:
+    """Return jobs that were submitted from ``begin`` to ``end`` and have ended, latest first, each with its last run that was at
+    work.
 
-    ``run`` is NULL where none was. They are found by their keys, which rise with their submission.
+    The jobs are found by their keys, which rise with their submission.
     """
-    return await tx.all(
+    return await tx.all_of(
+        PastJob,
         """
         SELECT j.id, extract(epoch FROM j.submitted_at)::float8 AS submitted, j.spec_id, q.path AS queue, p.name AS priority_class,
                j.priority, extract(epoch FROM j.started_at - j.submitted_at)::float8 AS waited,
@@ -458,9 +558,10 @@ async def workload(
     )
 
 
-async def oldest_of_page(tx: Transaction, before: int | None, limit: int) -> Row[Any] | None:
-    """The last job of a page of ``workload``, whether it belongs there or not: its key, when it was submitted, and of how many."""
-    return await tx.first(
+async def oldest_of_page(tx: Transaction, before: int | None, limit: int) -> LastOfPage | None:
+    """Return the last job of the page that ``workload`` scans, whether ``workload`` returns it or not."""
+    return await tx.first_of(
+        LastOfPage,
         """
         SELECT id, submitted_at, count(*) OVER () AS many FROM (
             SELECT id, submitted_at FROM jobs WHERE CAST(:before AS bigint) IS NULL OR id < :before
@@ -471,12 +572,12 @@ async def oldest_of_page(tx: Transaction, before: int | None, limit: int) -> Row
     )
 
 
-async def view(tx: Transaction, job_id: int) -> Row[Any] | None:
-    return await tx.first(f"{_COLUMNS_OF_VIEW} FROM jobs j {_JOINS_OF_VIEW} WHERE j.id = :id", id=job_id)
+async def view(tx: Transaction, job_id: int) -> ShownJob | None:
+    return await tx.first_of(ShownJob, f"{_COLUMNS_OF_VIEW} FROM jobs j {_JOINS_OF_VIEW} WHERE j.id = :id", id=job_id)
 
 
 async def matching(tx: Transaction, wanted: Filter, after: int, limit: int) -> list[int]:
-    """Keys of jobs that match, in order, beyond ``after``."""
+    """Return keys of jobs that match, in order, beyond ``after``."""
     where, parameters = wanted.where()
     rows = await tx.all(
         f"SELECT j.id FROM jobs j WHERE {where} AND j.id > :after ORDER BY j.id LIMIT :limit",
@@ -493,11 +594,11 @@ async def count_matching(tx: Transaction, wanted: Filter) -> int:
 
 
 async def last_wait(tx: Transaction, job_id: int) -> dict[str, Any] | None:
-    """What a job waited for before it was last dispatched: the token and the sentence of its reason then."""
+    """Return what a job waited for before it was last dispatched: token and sentence of its reason at that time."""
     rows = await tx.all(
-        """
+        f"""
         SELECT details->'waitedFor' AS waited FROM events
-        WHERE job_id = :job AND kind = 'dispatched' ORDER BY seq DESC LIMIT 1
+        WHERE job_id = :job AND kind = '{JobEventKind.DISPATCHED}' ORDER BY seq DESC LIMIT 1
         """,
         job=job_id,
     )
@@ -506,24 +607,25 @@ async def last_wait(tx: Transaction, job_id: int) -> dict[str, Any] | None:
 
 
 async def versions(tx: Transaction, job_ids: Iterable[int]) -> dict[int, int]:
-    """The versions of those of these jobs that exist."""
+    """Return the versions of those of these jobs that exist."""
     rows = await tx.all("SELECT id, version FROM jobs WHERE id = ANY(:ids)", ids=list(job_ids))
     return {row.id: row.version for row in rows}
 
 
-async def standing(tx: Transaction, job_id: int) -> Row[Any] | None:
-    """State and version of a job."""
-    return await tx.first("SELECT state, version FROM jobs WHERE id = :id", id=job_id)
+async def standing(tx: Transaction, job_id: int) -> JobVersion | None:
+    """Return state and version of a job."""
+    return await tx.first_of(JobVersion, "SELECT state, version FROM jobs WHERE id = :id", id=job_id)
 
 
-async def events_after(tx: Transaction, job_id: int, seq: int, limit: int) -> Sequence[Row[Any]]:
-    """Events of a job beyond version ``seq``, in order.
+async def events_after(tx: Transaction, job_id: int, seq: int, limit: int) -> Sequence[StoredEvent]:
+    """Return events of a job beyond version ``seq``, in order.
 
-    The first one is told by the job's row itself, and so is the newest where retention has removed it.
+    The first event is read from the job's row, and so is the newest where retention has removed it.
     """
-    return await tx.all(
-        """
-        SELECT 1 AS seq, j.submitted_at AS at, 'submitted' AS kind,
+    return await tx.all_of(
+        StoredEvent,
+        f"""
+        SELECT 1 AS seq, j.submitted_at AS at, '{JobEventKind.SUBMITTED}' AS kind,
                ARRAY[CASE WHEN (s.spec->>'suspend')::bool THEN 'held' ELSE 'queued' END] AS states, NULL::int AS attempt,
                NULL AS cluster, k.name AS actor, '' AS message, NULL::jsonb AS details
         FROM jobs j JOIN api_keys k ON k.id = j.api_key_id LEFT JOIN job_specs s ON s.id = j.spec_id
@@ -533,8 +635,8 @@ async def events_after(tx: Transaction, job_id: int, seq: int, limit: int) -> Se
         FROM events e LEFT JOIN clusters c ON c.id = e.cluster_id
         WHERE e.job_id = :job AND e.seq > :seq
         UNION ALL
-        SELECT j.version, coalesce(j.ended_at, j.started_at, j.submitted_at), 'now', ARRAY[j.state::text], nullif(j.attempt, 0),
-               NULL, '', j.message, NULL
+        SELECT j.version, coalesce(j.ended_at, j.started_at, j.submitted_at), '{JobEventKind.NOW}', ARRAY[j.state::text],
+               nullif(j.attempt, 0), NULL, '', j.message, NULL
         FROM jobs j WHERE j.id = :job AND j.version > greatest(:seq, 1)
           AND NOT EXISTS (SELECT 1 FROM events e WHERE e.job_id = j.id AND e.seq = j.version)
         ORDER BY seq LIMIT :limit

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row
-
 from trainmaster.protocol.states import KeyRole
 from trainmaster_dispatcher.store.database import Transaction, dumps
 
@@ -15,7 +13,7 @@ IDEMPOTENCY_DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a request, by the key they showed."""
+    """The caller of a request, by its API key."""
 
     key_id: int
     name: str
@@ -29,32 +27,34 @@ class Caller:
         return self.role is KeyRole.ADMIN
 
     def may_use(self, queue: str) -> bool:
-        """Whether jobs of this queue are the caller's to see and change."""
+        """Return whether the caller may see and change jobs of this queue."""
         return self.is_admin or any(queue == own or queue.startswith(own + "/") for own in self.queues)
 
     def is_below(self, queue: str) -> bool:
-        """Whether a queue of the caller is below this one."""
+        """Return whether a queue of the caller is below this one."""
         return any(own.startswith(queue + "/") for own in self.queues)
 
     def may_know(self, queue: str) -> bool:
-        """Whether this queue concerns the caller: one of its own, or one above, whose rules hold for its own."""
+        """Return whether the caller may know this queue: one of its own, or one above, whose rules apply to its own."""
         return self.may_use(queue) or self.is_below(queue)
 
     def may_go_to(self, only_queues: Sequence[str]) -> bool:
-        """Whether jobs of the caller may go to a cluster that is for these queues, or for all where there are none."""
+        """Return whether jobs of the caller may go to a cluster that is for these queues; an empty ``only_queues`` means all
+        queues.
+        """
         return self.is_admin or not only_queues or any(map(self.may_know, only_queues))
 
 
 @dataclass(frozen=True, slots=True)
 class CountingKey:
-    """A key that counts: whose it is, and in how many seconds it expires, if ever."""
+    """A valid key: its caller, and the seconds until it expires, if ever."""
 
     caller: Caller
     expires_in: float | None
 
 
 async def all_that_count(tx: Transaction) -> dict[bytes, CountingKey]:
-    """All keys that were neither revoked nor have expired, by hash."""
+    """Return all keys that were neither revoked nor have expired, by hash."""
     rows = await tx.all(
         """
         SELECT k.hash, k.id, k.name, k.role, k.queues, k.cluster_id, c.name AS cluster,
@@ -72,7 +72,7 @@ async def all_that_count(tx: Transaction) -> dict[bytes, CountingKey]:
 
 
 async def revision(tx: Transaction) -> str:
-    """A text that differs once any key was made, revoked, given back or removed, or a cluster was."""
+    """Return a text that changes when a key is made, revoked, restored or removed, or when a cluster is made or removed."""
     row = await tx.one(
         """
         SELECT (SELECT concat_ws(' ', count(*), max(id), count(revoked_at), max(revoked_at)) FROM api_keys)
@@ -110,17 +110,32 @@ async def insert(
     return int(row.id)
 
 
-async def listing(tx: Transaction) -> Sequence[Row[Any]]:
-    return await tx.all(
+class ListedKey(NamedTuple):
+    """An API key as admins see it. ``hint``: its first characters; ``cluster``: the cluster of an agent's key."""
+
+    id: int
+    name: str
+    hint: str
+    role: KeyRole
+    queues: list[str]
+    cluster: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+async def listing(tx: Transaction) -> Sequence[ListedKey]:
+    return await tx.all_of(
+        ListedKey,
         """
         SELECT k.id, k.name, k.hint, k.role, k.queues, c.name AS cluster, k.created_at, k.expires_at, k.revoked_at
         FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id ORDER BY k.id
-        """
+        """,
     )
 
 
 async def of_cluster(tx: Transaction, cluster_id: int) -> list[int]:
-    """Keys that open a cluster's agent calls now."""
+    """Return keys that are valid now for the calls of a cluster's agent."""
     rows = await tx.all(
         """
         SELECT id FROM api_keys WHERE cluster_id = :id AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
@@ -145,7 +160,7 @@ class Claim:
 
 
 async def claim_idempotency(tx: Transaction, claim: Claim, body_hash: bytes) -> tuple[bytes, int, bytes] | None:
-    """Take an idempotency key for this transaction, or give what was answered when it was used: body hash, status, answer.
+    """Claim an idempotency key for this transaction, or return the stored answer to its first use: body hash, status, answer.
 
     A second request with the same key waits here until the first has ended.
     """
@@ -168,15 +183,15 @@ async def claim_idempotency(tx: Transaction, claim: Claim, body_hash: bytes) -> 
         key=claim.key,
     )
     if row is None:
-        # The first request was refused and has given the key back in between.
+        # The first request was refused and has released the key in the meantime.
         return await claim_idempotency(tx, claim, body_hash)
     return bytes(row.body_hash), row.status, bytes(row.answer)
 
 
 async def claim_unused(tx: Transaction, claims: dict[Claim, bytes]) -> set[Claim]:
-    """Take those idempotency keys that were never used, each with the fingerprint of its body.
+    """Claim those idempotency keys that were never used, each with the fingerprint of its body.
 
-    Waits for requests with one of the same keys that are under way, in an order that all callers share.
+    Waits for open requests with one of the same keys, in an order that all callers share.
     """
     rows = await tx.all(
         """
@@ -203,7 +218,7 @@ def _columns(claims: Iterable[Claim]) -> dict[str, Any]:
 
 
 async def keep_answers(tx: Transaction, answers: dict[Claim, tuple[int, bytes]]) -> None:
-    """Keep what requests were answered, status and body, for when they come again."""
+    """Store the answers to requests, status and body, for repeated requests."""
     await tx.run(
         """
         UPDATE idempotency_keys k SET status = n.status, answer = n.answer
@@ -218,7 +233,7 @@ async def keep_answers(tx: Transaction, answers: dict[Claim, tuple[int, bytes]])
 
 
 async def drop_claims(tx: Transaction, claims: Iterable[Claim]) -> None:
-    """Forget idempotency keys whose work was refused, so that they may come with a mended body."""
+    """Delete idempotency keys whose work was refused, so that they may be used with a corrected body."""
     await tx.run(
         """
         DELETE FROM idempotency_keys k
@@ -230,7 +245,7 @@ async def drop_claims(tx: Transaction, claims: Iterable[Claim]) -> None:
 
 
 class AuditLine(NamedTuple):
-    """One line of the audit: who did what to what, in which request, from which address."""
+    """One line of the audit: the actor, the action and its target, the request and its address."""
 
     api_key_id: int | None
     actor: str
@@ -250,13 +265,13 @@ async def note_audit(
     details: Mapping[str, Any] | None = None,
     address: str = "",
 ) -> None:
-    """Write one line; without a caller, of somebody at the machine itself."""
+    """Write one audit line; ``caller`` None: somebody at the machine itself."""
     key, actor = (None, "local") if caller is None else (caller.key_id, caller.name)
     await note_lines(tx, [AuditLine(key, actor, action, target, request_id, address, details or {})])
 
 
 async def note_lines(tx: Transaction, lines: Sequence[AuditLine]) -> None:
-    """Write lines of the audit in one statement."""
+    """Write audit lines in one statement."""
     await tx.run(
         """
         INSERT INTO audit (api_key_id, actor, action, target, request_id, address, details)
@@ -275,9 +290,22 @@ async def note_lines(tx: Transaction, lines: Sequence[AuditLine]) -> None:
     )
 
 
+class StoredAuditLine(NamedTuple):
+    """A line of the audit as it is stored."""
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    target: str
+    request_id: str
+    address: str
+    details: dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which lines of the audit are wanted; what is None does not narrow them."""
+    """A selection of audit lines; a field that is None does not narrow it."""
 
     target: str | None = None
     actor: str | None = None
@@ -286,8 +314,8 @@ class AuditFilter:
     until: datetime | None = None
 
 
-async def audit_page(tx: Transaction, wanted: AuditFilter, before: int | None, limit: int) -> Sequence[Row[Any]]:
-    """Return lines with an id below ``before``, the newest first."""
+async def audit_page(tx: Transaction, wanted: AuditFilter, before: int | None, limit: int) -> Sequence[StoredAuditLine]:
+    """Return audit lines with an id below ``before``, newest first."""
     conditions = {
         "id < :before": before,
         "target = :target": wanted.target,
@@ -299,7 +327,8 @@ async def audit_page(tx: Transaction, wanted: AuditFilter, before: int | None, l
     given = {text: value for text, value in conditions.items() if value is not None}
     parameters = {text.rpartition(":")[2]: value for text, value in given.items()}
     where = " AND ".join(given) or "true"
-    return await tx.all(
+    return await tx.all_of(
+        StoredAuditLine,
         "SELECT id, at, actor, action, target, request_id, address, details FROM audit"
         f" WHERE {where} ORDER BY id DESC LIMIT :limit",
         **parameters,

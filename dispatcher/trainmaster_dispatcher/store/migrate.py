@@ -1,8 +1,8 @@
-"""Bringing the schema up to date, guarded by an advisory lock so that several processes may try at once.
+"""Schema upgrades, guarded by an advisory lock so that several processes may try at once.
 
-A release is known by the newest revision that it brings. It runs on the schema of that revision, on the earlier ones in
-``EARLIER_SCHEMAS``, and on newer ones as long as the table ``schema_compatibility`` names it or an older release: expanding
-migrations leave that table as it is, a contracting one raises it.
+A release is identified by its newest revision. It runs on the schema of that revision, on the earlier ones in ``EARLIER_SCHEMAS``,
+and on newer ones as long as the table ``schema_compatibility`` names it or an older release: expanding migrations leave that table
+unchanged, a contracting one raises it.
 """
 
 import time
@@ -33,39 +33,41 @@ def _config(connection: Connection, location: str) -> Config:
 
 
 EARLIER_SCHEMAS: frozenset[str] = frozenset()
-"""Revisions before the newest on which this code runs as well. None in this release: it uses what its last migration brought."""
+"""Earlier revisions on which this code runs as well. Empty in this release, which writes ``runs.orders`` with every run: revision
+0024 adds that column.
+"""
 
 
 class IncompatibleSchemaError(TrainmasterError):
-    """The schema is one that this release cannot run on, nor bring up to date."""
+    """The release can neither run on the schema nor upgrade it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The schema of a database, as the release ``release`` finds it. ``revision`` is empty where there is none."""
+    """The schema of a database, as the release ``release`` finds it. ``revision`` is empty where there is no schema."""
 
     revision: str
     oldest_release: str
-    """The oldest release that may run on it; empty where the schema does not say so."""
+    """The oldest release that may run on the schema; empty where the schema does not name it."""
     release: str
     known: frozenset[str]
     """The revisions that the release knows."""
 
     @property
     def is_newer(self) -> bool:
-        """Whether a newer release has changed it."""
+        """Return whether a newer release has changed the schema."""
         return bool(self.revision) and self.revision not in self.known
 
     @property
     def serves(self) -> bool:
-        """Whether the release runs on it."""
+        """Return whether the release runs on the schema."""
         if not self.is_newer:
             return self.revision == self.release or self.revision in EARLIER_SCHEMAS
         return bool(self.oldest_release) and _number(self.oldest_release) <= _number(self.release)
 
     @property
     def obstacle(self) -> str:
-        """Why the release does not run on it, and what to do."""
+        """The reason why the release does not run on the schema, and what to do."""
         if self.is_newer:
             oldest = "no older one runs on it"
             if self.oldest_release:
@@ -79,7 +81,7 @@ class Schema:
 
 
 def _number(revision: str) -> int:
-    """The place of a revision in their order. Raises IncompatibleSchemaError for what is none."""
+    """Return the position of a revision in their order. Raises IncompatibleSchemaError for a text that is no revision."""
     if not (revision.isascii() and revision.isdigit()):
         raise IncompatibleSchemaError(
             f"schema_compatibility has {revision[:40]!r}, which is no revision such as '0018'"
@@ -97,10 +99,10 @@ def _found(connection: Connection, scripts: ScriptDirectory) -> Schema:
 
 
 def migrate(url: str) -> Schema:
-    """Upgrade the database at ``url`` to the newest revision; the schema that it has then.
+    """Upgrade the database at ``url`` to the newest revision; return its schema.
 
-    One that a newer release has changed stays as it is. Raises IncompatibleSchemaError where this release cannot run on it, and
-    StoreAwayError when Postgres is away.
+    A schema that a newer release has changed stays unchanged. Raises IncompatibleSchemaError where this release cannot run on it,
+    and StoreAwayError when Postgres is unreachable.
     """
     engine = create_engine(driver_url(url), connect_args={"connect_timeout": 5})
     try:
@@ -126,7 +128,7 @@ def migrate(url: str) -> Schema:
 
 
 def _take_lock(connection: Connection) -> None:
-    """Wait until nobody else migrates. Not inside the statement: an index that is built concurrently waits for all of those."""
+    """Take the lock of migrations. Polls, as building an index concurrently would wait for a statement that waits for the lock."""
     while not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK}).scalar():
         connection.commit()
         time.sleep(_LOOK_SECONDS)
@@ -134,7 +136,7 @@ def _take_lock(connection: Connection) -> None:
 
 
 def newest_revision() -> str:
-    """The revision that this code needs."""
+    """Return the revision that this code needs."""
     with as_file(files("trainmaster_migrations")) as folder:
         config = Config()
         config.set_main_option("script_location", str(folder))
@@ -156,7 +158,7 @@ BEGIN
   END LOOP;
 END $$
 """
-"""Makes the partitions of yesterday to a week ahead. What falls outside goes to the default partition and is not lost."""
+"""Creates the partitions from yesterday to a week ahead. Rows of other days go to the default partition and are not lost."""
 
 
 def make_partitions(connection: Connection) -> None:
@@ -165,12 +167,12 @@ def make_partitions(connection: Connection) -> None:
 
 
 def partition_of(day: date) -> str:
-    """The name of a day's partition of the events."""
+    """Return the name of the events' partition of a day."""
     return f"events_{day:%Y%m%d}"
 
 
 def current_schema(url: str) -> Schema:
-    """The schema of the database at ``url``. Raises StoreAwayError."""
+    """Return the schema of the database at ``url``. Raises StoreAwayError."""
     engine = create_engine(driver_url(url), connect_args={"connect_timeout": 5})
     try:
         with as_file(files("trainmaster_migrations")) as folder, engine.connect() as connection:

@@ -1,18 +1,17 @@
-"""The outbox: webhook messages, written in the transaction of what they tell, and deleted when they are delivered.
+"""The outbox: webhook messages, written in the transaction of the change that they report, and deleted when they are delivered.
 
-Messages of one job to one webhook leave in the order of their ids: only the first of them that is not dead, the *head*, is ever
-claimed. A claim is a later ``next_at``, so that it ends by itself when the claimant dies.
+Messages of one job to one webhook are sent in the order of their ids: only the first of them that is not dead, the *head*, is ever
+claimed. A claim sets a later ``next_at``, so that it ends without further action when the claimant dies.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from sqlalchemy import Row
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.states import JobState
+from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.webhooks import BODY_VERSION, states_passed
 from trainmaster_dispatcher.store.database import Transaction
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from trainmaster_dispatcher.store.jobs import Transition
 
 _DEFAULT_STATES = "ARRAY['" + "', '".join(state.value for state in JobState if state.is_terminal) + "']"
-"""What a webhook without ``states`` is told; specifications are stored without what has its default."""
+"""The states that a webhook without ``states`` is notified of; specifications are stored without default values."""
 
 _INSERT = f"""
     INSERT INTO outbox (job_id, seq, hook, body)
@@ -46,14 +45,33 @@ _INSERT = f"""
 """
 
 
+class MessageBody(TypedDict):
+    """The body of a webhook message, as it is stored and sent. ``event``: a ``JobEventKind``, or one of the release that wrote it."""
+
+    version: int
+    job: str
+    name: str
+    queue: str
+    labels: dict[str, str]
+    parameters: dict[str, Any]
+    seq: int
+    event: str
+    states: list[str]
+    state: str
+    attempt: int | None
+    cluster: str | None
+    message: str
+    at: str
+
+
 @dataclass(frozen=True, slots=True)
 class ToldTransition:
-    """A transition as its receivers see it. ``passed`` are the states that the job came to."""
+    """A transition as its receivers see it. ``passed``: the states that the job entered."""
 
     key: int
     name: str
     seq: int
-    kind: str
+    kind: JobEventKind
     passed: tuple[str, ...]
     attempt: int | None = None
     cluster_id: int | None = None
@@ -61,7 +79,7 @@ class ToldTransition:
 
 
 async def add(tx: Transaction, transitions: Iterable["Transition"]) -> None:
-    """Write the messages of these transitions; those of jobs without webhooks are passed over."""
+    """Write the messages of these transitions; skip those of jobs without webhooks."""
     told = [
         ToldTransition(
             t.record.id, t.record.name, t.record.version + 1, t.kind, passed, t.attempt, t.cluster_id, t.message[:2000]
@@ -73,7 +91,7 @@ async def add(tx: Transaction, transitions: Iterable["Transition"]) -> None:
 
 
 async def insert(tx: Transaction, told: Sequence[ToldTransition]) -> None:
-    """Write one message for each of these and each webhook of its job that is told of any of the states."""
+    """Write one message for each transition and each webhook of its job that subscribes to any of its states."""
     if not told:
         return
     await tx.run(
@@ -91,22 +109,39 @@ async def insert(tx: Transaction, told: Sequence[ToldTransition]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A claimed message. ``url`` is None when the job or its specification is gone."""
+    """A claimed message. ``url`` is None when the job or its specification was removed."""
 
     id: int
     job_id: int
     hook: int
     seq: int
-    body: Mapping[str, Any]
+    body: MessageBody
     attempts: int
     url: str | None
     secret_versions: tuple[int, ...] = (1,)
-    """Of the secrets of the job's queue that sign it: the current one, and the one before while both are accepted."""
+    """Versions of the secrets of the job's queue that sign the message: the current one, and the previous one while both are
+    accepted.
+    """
+
+
+class _ClaimedRow(NamedTuple):
+    """A claimed message. ``version``: of the secret of the job's queue; ``overlaps``: whether the previous secret is accepted, too."""
+
+    id: int
+    job_id: int
+    seq: int
+    hook: int
+    body: MessageBody
+    attempts: int
+    url: str | None
+    version: int
+    overlaps: bool
 
 
 async def claim(tx: Transaction, limit: int, seconds: float) -> list[Message]:
-    """Heads that are due, kept from other claimants for so long."""
-    rows = await tx.all(
+    """Claim heads that are due, for ``seconds``."""
+    rows = await tx.all_of(
+        _ClaimedRow,
         """
         WITH due AS MATERIALIZED (
             SELECT o.id FROM outbox o
@@ -142,26 +177,28 @@ async def claim(tx: Transaction, limit: int, seconds: float) -> list[Message]:
 
 
 class SecretRow(NamedTuple):
-    """The version of a queue's secret, and until when the one before counts, if it does."""
+    """The version of a queue's secret, and until when the previous one is valid, if at all."""
 
     version: int
     previous_until: datetime | None
 
 
 async def secret_version(tx: Transaction, path: str) -> SecretRow:
-    row = await tx.first(
+    row = await tx.first_of(
+        SecretRow,
         """
         SELECT version, CASE WHEN previous_until > now() THEN previous_until END AS previous_until
         FROM webhook_secrets WHERE path = :path
         """,
         path=path,
     )
-    return SecretRow(1, None) if row is None else SecretRow(row.version, row.previous_until)
+    return SecretRow(1, None) if row is None else row
 
 
 async def rotate_secret(tx: Transaction, path: str, overlap_seconds: float) -> SecretRow:
-    """Let a queue have another secret; the one before counts for so long."""
-    row = await tx.one(
+    """Give a queue a new secret; the previous one stays valid for ``overlap_seconds``."""
+    return await tx.one_of(
+        SecretRow,
         """
         INSERT INTO webhook_secrets (path, version, previous_until)
         VALUES (:path, 2, now() + make_interval(secs => :seconds))
@@ -171,17 +208,16 @@ async def rotate_secret(tx: Transaction, path: str, overlap_seconds: float) -> S
         path=path,
         seconds=overlap_seconds,
     )
-    return SecretRow(row.version, row.previous_until)
 
 
 async def delete(tx: Transaction, ids: Sequence[int]) -> None:
-    """Forget delivered messages."""
+    """Delete delivered messages."""
     if ids:
         await tx.run("DELETE FROM outbox WHERE id = ANY(:ids)", ids=sorted(ids))
 
 
 async def put_off(tx: Transaction, pauses: Mapping[int, float]) -> None:
-    """Give claimed messages back, to be claimed again after so many seconds."""
+    """Release claimed messages, to be claimed again after the seconds in ``pauses``."""
     if pauses:
         await tx.run(
             """
@@ -195,7 +231,7 @@ async def put_off(tx: Transaction, pauses: Mapping[int, float]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFailure:
-    """An attempt that failed. ``pause_seconds`` until the next one."""
+    """A failed attempt. ``pause_seconds``: until the next one."""
 
     message: Message
     error: str
@@ -206,9 +242,9 @@ class DeliveryFailure:
 async def note_failures(
     tx: Transaction, failures: Sequence[DeliveryFailure], most_attempts: int, give_up_seconds: float
 ) -> list[int]:
-    """Store failed attempts; the ids of the messages that are dead by it.
+    """Store failed attempts; return the ids of the messages that are now dead.
 
-    What waits behind a head waits as long as the head, so that nobody looks at it meanwhile.
+    Messages behind a head wait as long as the head, so that they are not scanned meanwhile.
     """
     if not failures:
         return []
@@ -246,9 +282,26 @@ async def note_failures(
 
 
 async def dead_of_job(tx: Transaction, key: int) -> int:
-    """How many messages of a job were given up."""
+    """Return how many messages of a job are dead."""
     row = await tx.one("SELECT count(*) AS many FROM outbox WHERE job_id = :job AND dead_at IS NOT NULL", job=key)
     return int(row.many)
+
+
+class StoredDeadLetter(NamedTuple):
+    """A dead message. ``url`` is None when the job's specification was removed."""
+
+    id: int
+    job_id: int
+    seq: int
+    hook: int
+    body: MessageBody
+    attempts: int
+    error: str
+    created_at: datetime
+    dead_at: datetime
+    queue: str
+    queue_id: int
+    url: str | None
 
 
 _DEAD = """
@@ -259,8 +312,10 @@ _DEAD = """
 """
 
 
-async def dead(tx: Transaction, queue_ids: Sequence[int] | None, before: int | None, limit: int) -> Sequence[Row[Any]]:
-    """Dead letters, newest first; ``queue_ids`` None means of all queues."""
+async def dead(
+    tx: Transaction, queue_ids: Sequence[int] | None, before: int | None, limit: int
+) -> Sequence[StoredDeadLetter]:
+    """Return dead letters, newest first; ``queue_ids`` None means of all queues."""
     parameters: dict[str, Any] = {"limit": limit}
     where = ""
     if queue_ids is not None:
@@ -269,16 +324,16 @@ async def dead(tx: Transaction, queue_ids: Sequence[int] | None, before: int | N
     if before is not None:
         where += " AND o.id < :before"
         parameters["before"] = before
-    return await tx.all(f"{_DEAD}{where} ORDER BY o.id DESC LIMIT :limit", **parameters)
+    return await tx.all_of(StoredDeadLetter, f"{_DEAD}{where} ORDER BY o.id DESC LIMIT :limit", **parameters)
 
 
-async def dead_letter(tx: Transaction, letter: int) -> Row[Any] | None:
-    """One of them, locked."""
-    return await tx.first(f"{_DEAD} AND o.id = :id FOR UPDATE OF o", id=letter)
+async def dead_letter(tx: Transaction, letter: int) -> StoredDeadLetter | None:
+    """Return a dead letter, locked; None if it does not exist."""
+    return await tx.first_of(StoredDeadLetter, f"{_DEAD} AND o.id = :id FOR UPDATE OF o", id=letter)
 
 
 async def revive(tx: Transaction, letter: int) -> None:
-    """Let a dead letter be tried again, as often and as long as a new message."""
+    """Have a dead letter tried again, as often and as long as a new message."""
     await tx.run(
         "UPDATE outbox SET dead_at = NULL, attempts = 0, error = '', next_at = now(), created_at = now() WHERE id = :id",
         id=letter,

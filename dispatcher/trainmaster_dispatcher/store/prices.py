@@ -1,44 +1,35 @@
-"""Price books, and what clusters have charged since when."""
+"""Price books, and the tariffs of clusters over time."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
-from sqlalchemy import Row
-
-from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol import resource_kinds
 from trainmaster_dispatcher.containment import Part
-from trainmaster_dispatcher.store.database import Transaction, dumps
-from trainmaster_dispatcher.store.stored import readable
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.declared import DeclaredTable, StoredObject
+from trainmaster_dispatcher.store.feed_kinds import FeedKind
+
+BOOKS = DeclaredTable(
+    kind=resource_kinds.PRICE_BOOK, table="price_books", row=StoredObject, part=Part.PRICE_BOOK, feed=FeedKind.PRICES
+)
 
 
-async def books(tx: Transaction) -> list[PriceBookSpec]:
-    """All price books that can be read."""
-    rows = await tx.all("SELECT name, spec FROM price_books ORDER BY name")
-    return readable(Part.PRICE_BOOK, rows, lambda row: PriceBookSpec.model_validate(row.spec))
+class StoredTariff(NamedTuple):
+    """A cluster's tariff since a moment, in microseconds since the epoch; ``book``: its price book at that time."""
+
+    cluster_id: int
+    since: int
+    book: object
+    correction: str
 
 
 async def has_book(tx: Transaction, name: str) -> bool:
-    """Whether there is such a book; it stays until the transaction ends."""
+    """Return whether a price book exists; it cannot be removed until the transaction ends."""
     return await tx.first("SELECT 1 FROM price_books WHERE name = :name FOR KEY SHARE", name=name) is not None
 
 
-async def put_book(tx: Transaction, spec: PriceBookSpec) -> None:
-    await tx.run(
-        """
-        INSERT INTO price_books (name, spec) VALUES (:name, CAST(:spec AS jsonb))
-        ON CONFLICT (name) DO UPDATE SET spec = excluded.spec
-        """,
-        name=spec.name,
-        spec=dumps(spec.to_wire() | {"name": spec.name}),
-    )
-
-
-async def delete_book(tx: Transaction, name: str) -> bool:
-    return await tx.first("DELETE FROM price_books WHERE name = :name RETURNING id", name=name) is not None
-
-
 async def clusters_with(tx: Transaction, book: str) -> list[str]:
-    """Names of the clusters that name a book, those that were removed left out."""
+    """Return the names of the clusters that name a price book, without removed clusters."""
     rows = await tx.all(
         "SELECT name FROM clusters WHERE spec->>'priceBook' = :book AND removed_at IS NULL ORDER BY name", book=book
     )
@@ -46,7 +37,7 @@ async def clusters_with(tx: Transaction, book: str) -> list[str]:
 
 
 async def note_tariffs(tx: Transaction) -> None:
-    """Put down what clusters charge from now on, where that has changed."""
+    """Store the tariffs of clusters from now on, where they have changed."""
     await tx.run(
         """
         INSERT INTO tariffs (cluster_id, book, correction)
@@ -62,11 +53,12 @@ async def note_tariffs(tx: Transaction) -> None:
     )
 
 
-async def tariffs(tx: Transaction) -> Sequence[Row[Any]]:
-    """Of all clusters, the oldest first: cluster_id, since (microseconds since the epoch), book, correction."""
-    return await tx.all(
+async def tariffs(tx: Transaction) -> Sequence[StoredTariff]:
+    """Return the tariffs of all clusters, oldest first."""
+    return await tx.all_of(
+        StoredTariff,
         """
         SELECT cluster_id, (extract(epoch FROM since) * 1000000)::bigint AS since, book, correction
         FROM tariffs ORDER BY cluster_id, since
-        """
+        """,
     )

@@ -1,22 +1,32 @@
-"""The state of a recovery: a store that was restored from a backup and has forgotten what was written since."""
+"""The state of a recovery: a store that was restored from a backup and has lost what was written since."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-from sqlalchemy import Row
+from datetime import datetime
+from typing import NamedTuple
 
 from trainmaster_dispatcher.store.database import Transaction
-from trainmaster_dispatcher.store.tenants import note_change
+from trainmaster_dispatcher.store.declared import note_change
+from trainmaster_dispatcher.store.feed_kinds import FeedKind
 
 _SKIPPED = 1_000_000
-"""By how much counters are raised, so that none of their values is given out for a second time."""
+"""The amount by which counters are raised, so that none of their values is used twice."""
+
+
+class StoredQuarantine(NamedTuple):
+    """A run that an agent holds and that the restored store does not have. ``stop``: whether an admin has asked to stop the run."""
+
+    run: str
+    state: str
+    """The run's state as its agent reported it."""
+    stop: bool
+    created_at: datetime
 
 
 async def begin(tx: Transaction) -> int:
     """Enter a recovery; return the new store epoch.
 
-    Whoever leads has to load everything anew. Keys of jobs and versions of desired states go on beyond those that may have been
-    given out since the backup. Each agent begins a session, and is told everything again.
+    The leader has to load everything again. Keys of jobs and versions of desired states continue beyond those that may have been
+    used since the backup. Each agent begins a session and receives its whole desired state again.
     """
     epoch = await tx.one(
         "UPDATE installation SET store_epoch = store_epoch + 1, recovering_since = clock_timestamp() RETURNING store_epoch"
@@ -37,7 +47,7 @@ async def begin(tx: Transaction) -> int:
     await tx.run(
         "UPDATE cluster_contacts SET session = NULL, number = 0, lease_until = 'epoch', checked_at = NULL, recovered_at = NULL"
     )
-    await note_change(tx, "cluster", 0)
+    await note_change(tx, FeedKind.CLUSTER, 0)
     return int(epoch.store_epoch)
 
 
@@ -47,7 +57,7 @@ async def is_on(tx: Transaction) -> bool:
 
 
 async def awaited(tx: Transaction) -> list[str]:
-    """Return the clusters that a recovery waits for: those that had an agent which has not told yet all that it runs."""
+    """Return the clusters that a recovery waits for: those with an agent that has not yet reported all its runs."""
     rows = await tx.all(
         """
         SELECT c.name FROM installation i, clusters c JOIN cluster_contacts t ON t.cluster_id = c.id
@@ -60,21 +70,21 @@ async def awaited(tx: Transaction) -> list[str]:
 
 
 async def note_recovered(tx: Transaction, cluster_id: int) -> None:
-    """The agent of a cluster has told all that it runs, or an admin has declared the cluster lost."""
+    """Note that a cluster's agent has reported all its runs, or that an admin has declared the cluster lost."""
     await tx.run("UPDATE cluster_contacts SET recovered_at = clock_timestamp() WHERE cluster_id = :id", id=cluster_id)
-    await note_change(tx, "cluster", cluster_id)
+    await note_change(tx, FeedKind.CLUSTER, cluster_id)
 
 
 async def finish(tx: Transaction) -> bool:
     """End the recovery; return whether there was one."""
     ended = await tx.run("UPDATE installation SET recovering_since = NULL WHERE recovering_since IS NOT NULL")
     if ended:
-        await note_change(tx, "cluster", 0)
+        await note_change(tx, FeedKind.CLUSTER, 0)
     return ended > 0
 
 
 async def quarantine(tx: Transaction, cluster_id: int, held: Mapping[str, tuple[int, str]]) -> None:
-    """Keep exactly these runs of a cluster as quarantined: fingerprint and state by run."""
+    """Store exactly these runs of a cluster as quarantined: fingerprint and state by run."""
     await drop_others(tx, cluster_id, held)
     await tx.run(
         """
@@ -90,22 +100,24 @@ async def quarantine(tx: Transaction, cluster_id: int, held: Mapping[str, tuple[
     )
 
 
-async def quarantined(tx: Transaction, cluster_id: int) -> Sequence[Row[Any]]:
-    """Return the quarantined runs of a cluster: ``run``, ``state``, ``stop``, ``created_at``."""
-    return await tx.all(
-        "SELECT run, state, stop, created_at FROM quarantined_runs WHERE cluster_id = :id ORDER BY run", id=cluster_id
+async def quarantined(tx: Transaction, cluster_id: int) -> Sequence[StoredQuarantine]:
+    """Return the quarantined runs of a cluster."""
+    return await tx.all_of(
+        StoredQuarantine,
+        "SELECT run, state, stop, created_at FROM quarantined_runs WHERE cluster_id = :id ORDER BY run",
+        id=cluster_id,
     )
 
 
 async def drop_others(tx: Transaction, cluster_id: int, held: Iterable[str]) -> None:
-    """Forget quarantined runs of a cluster that its agent does not hold any more."""
+    """Delete quarantined runs of a cluster that its agent no longer holds."""
     await tx.run(
         "DELETE FROM quarantined_runs WHERE cluster_id = :id AND NOT run = ANY(:runs)", id=cluster_id, runs=list(held)
     )
 
 
 async def ask_stop(tx: Transaction, cluster_id: int, runs: Sequence[str]) -> list[str]:
-    """Mark quarantined runs to be stopped: these, or with none named all of them. Return those that are marked."""
+    """Mark quarantined runs to be stopped; an empty ``runs`` means all of them. Return those that were marked."""
     rows = await tx.all(
         """
         UPDATE quarantined_runs SET stop = true

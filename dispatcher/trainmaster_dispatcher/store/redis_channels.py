@@ -1,8 +1,8 @@
 """Soft state in Redis: wake-ups between processes and the relay of log chunks.
 
-All of it may be lost at any time. Without Redis the system is correct and slower: who waits also looks by itself, and log
-followers are served by the api process that the agent happens to push to. Nothing that Redis answers, or does not, may fail a
-caller, end the listener, or hold anybody up.
+All of it may be lost at any time. Without Redis the system is correct but slower: waiters also poll the store, and log followers
+are served by the api process that the agent happens to push to. No answer of Redis, nor its absence, may fail a caller, end the
+listener, or block anybody.
 """
 
 import asyncio
@@ -37,16 +37,18 @@ EVERYONE = "*"
 
 _CALL_SECONDS = 2.0
 _PING_SECONDS = 5.0
-"""A listener that hears nothing for so long asks for a sign of life, and starts again without one after as long again."""
+"""A listener that receives nothing for this long sends a ping, and reconnects if nothing comes for as long again."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _MOST_RELAYED_BYTES = 8 * 1024 * 1024
-"""Of log chunks that wait to be published."""
+"""The most bytes of log chunks that wait to be published."""
 _INBOX_BYTES = 2 * 1024 * 1024
-"""Of log chunks that wait for one follower; what comes beyond is told as missed. A push has some 256 KiB."""
+"""The most bytes of log chunks that wait for one follower; chunks beyond are reported as missed. A push has some 256 KiB."""
 
 
 class Breaker:
-    """Lets calls through until one fails; then none for a pause that doubles with each further failure, then one to try."""
+    """A circuit breaker: allows calls until one fails; then none for a pause that doubles with each further failure, then one to
+    try.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -55,7 +57,7 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether the last call failed."""
+        """Return whether the last call failed."""
         return self._failures > 0
 
     def allows(self) -> bool:
@@ -71,7 +73,9 @@ class Breaker:
 
 
 class Inbox:
-    """Log chunks for one follower. What it is too slow for is dropped; chunks carry offsets, so that the gap is seen."""
+    """Log chunks for one follower. Chunks that the follower is too slow for are dropped; chunks carry offsets, so that the gap is
+    seen.
+    """
 
     def __init__(self) -> None:
         self._chunks: deque[bytes] = deque()
@@ -87,7 +91,7 @@ class Inbox:
         self._filled.set()
 
     async def next(self, seconds: float) -> bytes | None:
-        """The next chunk, or None when it takes longer."""
+        """Return the next chunk, or None if none comes within ``seconds``."""
         if not self._chunks:
             self._filled.clear()
             if not await wait_set(self._filled, seconds):
@@ -98,7 +102,7 @@ class Inbox:
 
 
 class SoftState:
-    """Wake-ups and relays of one process. ``url`` None means that this process is alone."""
+    """Wake-ups and relays of one process. ``url`` None means that there are no other processes."""
 
     def __init__(self, url: str | None) -> None:
         self._redis: Redis | None = None
@@ -111,7 +115,7 @@ class SoftState:
                 max_connections=8,
             )
         self._own = token_hex(4)
-        """Begins the names of this process's log streams, by which their chunks find the way to it."""
+        """The prefix of the names of this process's log streams, by which their chunks are routed to this process."""
         self._waiting: dict[tuple[str, str], set[asyncio.Event]] = defaultdict(set)
         self._followers: dict[str, set[Inbox]] = defaultdict(set)
         self._wakes: dict[str, set[str]] = {}
@@ -124,11 +128,11 @@ class SoftState:
 
     @property
     def is_away(self) -> bool:
-        """Whether Redis did not answer when it was last asked."""
+        """Return whether Redis did not answer the last call."""
         return self._breaker.is_open
 
     def start(self) -> None:
-        """Begin to listen for the wake-ups of other processes."""
+        """Start to listen for the wake-ups of other processes."""
         if self._redis is not None and self._listener is None:
             self._listener = asyncio.create_task(self._listen(), name="redis-listener")
 
@@ -140,7 +144,7 @@ class SoftState:
                     await self._redis.aclose()
 
     def wake(self, channel: str, keys: Iterable[int | str] = (EVERYONE,)) -> None:
-        """Wake who waits for any of these keys, here and in other processes; returns at once and never fails."""
+        """Wake the waiters for any of these keys, here and in other processes; returns at once and never fails."""
         names = [str(key) for key in keys]
         if len(names) > _MOST_KEYS:
             names = [EVERYONE]
@@ -151,7 +155,7 @@ class SoftState:
 
     @contextmanager
     def waiter(self, channel: str, key: int | str = EVERYONE) -> Iterator[asyncio.Event]:
-        """An event that is set by each wake-up of ``key``; open it before looking, so that nothing falls in between."""
+        """Open an event that is set by each wake-up of ``key``; open it before reading the store, so that no change is missed."""
         event = asyncio.Event()
         place = (channel, str(key))
         self._waiting[place].add(event)
@@ -163,19 +167,19 @@ class SoftState:
                 del self._waiting[place]
 
     def wake_here(self, channel: str, keys: Iterable[int]) -> None:
-        """As ``wake``, for this process alone."""
+        """Wake the waiters for these keys in this process alone."""
         self._notify(channel, [str(key) for key in keys])
 
     def waited_for(self, channel: str) -> list[int]:
-        """The keys that somebody in this process waits for."""
+        """Return the keys that somebody in this process waits for."""
         return [int(key) for name, key in self._waiting if name == channel and key != EVERYONE]
 
     def new_stream(self) -> str:
-        """A new name of a log stream that is followed in this process."""
+        """Return a new name of a log stream that is followed in this process."""
         return self._own + token_hex(8)
 
     def relay(self, stream: str, data: bytes) -> None:
-        """Pass log chunks on to whoever follows the stream, here or at another api."""
+        """Pass log chunks on to the stream's followers, here or at another api."""
         self._deliver(stream, data)
         if self._redis is None or stream.startswith(self._own):
             return
@@ -188,7 +192,7 @@ class SoftState:
 
     @asynccontextmanager
     async def following(self, stream: str) -> AsyncIterator[Inbox]:
-        """What is relayed on a stream of this process. Chunks may come twice; they carry offsets."""
+        """Open the inbox of a stream of this process. Chunks may come twice; they carry offsets."""
         inbox = Inbox()
         self._followers[stream].add(inbox)
         try:
@@ -219,7 +223,7 @@ class SoftState:
             self._publisher = asyncio.create_task(self._publish_for_ever(), name="redis-publisher")
 
     async def _publish_for_ever(self) -> None:
-        """Publish what has come together since the last time, over one connection, so that a slow Redis piles up nothing."""
+        """Publish what has accumulated since the last time, over one connection, so that a slow Redis does not cause a backlog."""
         while True:
             await self._outgoing.wait()
             self._outgoing.clear()
@@ -262,7 +266,7 @@ class SoftState:
     # -- from Redis
 
     async def _messages(self, channels: Iterable[str]) -> AsyncIterator[tuple[str, bytes]]:
-        """What is published on these channels, and on those of this process's log streams. Raises TimeoutError at silence."""
+        """Yield messages on these channels, and on those of this process's log streams. Raises TimeoutError at silence."""
         assert self._redis is not None  # noqa: S101 - callers start only with Redis
         async with self._redis.pubsub() as pubsub:
             await pubsub.subscribe(*[_PREFIX + channel for channel in channels])
@@ -280,7 +284,7 @@ class SoftState:
                     yield message["channel"].decode(errors="replace").removeprefix(_PREFIX), message["data"]
 
     async def _listen(self) -> None:
-        """Hear other processes' messages for ever, whatever comes instead of them."""
+        """Receive other processes' messages for ever, whatever Redis sends instead of them."""
         failures = 0
         while True:
             began = time.monotonic()
@@ -295,7 +299,7 @@ class SoftState:
             await asyncio.sleep(random.uniform(pause / 2, pause))
 
     def _hear(self, channel: str, data: bytes) -> None:
-        """Take one message in. What is none of ours is counted and dropped."""
+        """Process one message. Messages of unknown form are counted and dropped."""
         if channel.startswith(_LOGS):
             self._deliver(channel.removeprefix(_LOGS), data)
             return
@@ -313,7 +317,7 @@ def _wake_of(names: set[str]) -> bytes:
 
 
 def _names_of(data: bytes) -> list[str] | None:
-    """The keys in a wake-up; None when it is no wake-up."""
+    """Return the keys in a wake-up; None for data that is no wake-up."""
     if len(data) > _LARGEST_WAKE or not data.isascii():
         return None
     names = data.decode("ascii").split(",")
@@ -323,7 +327,7 @@ def _names_of(data: bytes) -> list[str] | None:
 
 
 def ping(url: str) -> str:
-    """Ask Redis once for a sign of life. Raises StoreAwayError, and ValueError for an address that is none."""
+    """Ping Redis once. Raises StoreAwayError, and ValueError for a text that is no address."""
     with contextlib.closing(SyncRedis.from_url(url, socket_timeout=2, socket_connect_timeout=1)) as redis:
         try:
             return str(redis.ping())
@@ -334,8 +338,8 @@ def ping(url: str) -> str:
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Cancel tasks until they have ended.
 
-    Once may not do: before Python 3.12 ``asyncio.wait_for``, with which redis sends its commands, loses a cancellation that
-    comes just as what it waits for is done (https://github.com/python/cpython/issues/86296).
+    One cancellation may not be enough: before Python 3.12 ``asyncio.wait_for``, with which redis sends its commands, loses a
+    cancellation that comes just as the awaited task is done (https://github.com/python/cpython/issues/86296).
     """
     rest = set(tasks)
     while rest:
@@ -346,7 +350,7 @@ async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
 
 
 async def wait_set(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for a wake-up at most so long; the event is clear afterwards."""
+    """Wait for ``event`` at most ``seconds``; return whether it was set. It is clear afterwards."""
     try:
         await asyncio.wait_for(event.wait(), seconds)
     except TimeoutError:

@@ -1,6 +1,6 @@
-"""Removing what is old, a little at a time: each function is one short step, and says whether there may be more.
+"""Removal of old rows, a little at a time: each function is one short step, and returns whether there may be more.
 
-There are no foreign keys from runs, tails, events and messages to jobs: whoever removes a job removes them, in one transaction.
+There are no foreign keys from runs, tails, events and messages to jobs: code that removes a job removes them, in one transaction.
 """
 
 import re
@@ -16,12 +16,12 @@ DROP_LOCK_MILLISECONDS = 500
 
 
 async def take_turn(tx: Transaction) -> bool:
-    """Whether this transaction may remove something: one at a time does."""
+    """Take the lock of retention; return whether this transaction has it."""
     return bool((await tx.one("SELECT pg_try_advisory_xact_lock(:key) AS mine", key=_LOCK)).mine)
 
 
 async def old_partitions(tx: Transaction, seconds: float) -> list[str]:
-    """Partitions of the events whose whole day is older than that, oldest first."""
+    """Return partitions of the events whose whole day is older than ``seconds``, oldest first."""
     rows = await tx.all(
         """
         SELECT c.relname AS name, now() - make_interval(secs => :seconds) AS cut FROM pg_inherits i
@@ -38,10 +38,10 @@ async def old_partitions(tx: Transaction, seconds: float) -> list[str]:
 
 
 async def drop_partition(tx: Transaction, name: str) -> None:
-    """Drop a day of events. Raises ProblemError TOO_BUSY when that would have to wait.
+    """Drop a day of events. Raises ProblemError TOO_BUSY if the drop would have to wait for a lock.
 
-    Dropping locks all of ``events`` for a moment, and while it waits for that, every writer waits behind it. There is a default
-    partition, so Postgres does not let it be detached beside them.
+    Dropping locks all of ``events`` for a moment, and while it waits for the lock, every writer waits behind it. Postgres cannot
+    detach the partition concurrently, as there is a default partition.
     """
     if not _PARTITION.fullmatch(name):
         raise ValueError(f"{name} is no partition of a day")
@@ -50,7 +50,7 @@ async def drop_partition(tx: Transaction, name: str) -> None:
 
 
 async def remove_stray_events(tx: Transaction, seconds: float, limit: int) -> bool:
-    """Old events in the default partition: of days for which there was no partition."""
+    """Remove old events in the default partition: of days for which there was no partition."""
     return await _remove(
         tx,
         "DELETE FROM events_default WHERE ctid = ANY(ARRAY(SELECT ctid FROM events_default"
@@ -81,7 +81,7 @@ async def remove_audit(tx: Transaction, seconds: float, limit: int) -> bool:
 
 
 async def remove_changes(tx: Transaction, seconds: float, limit: int) -> bool:
-    """Old rows of the feed; never one that a reader of the feed could still wait for."""
+    """Remove old rows of the feed, but none that a reader of the feed could still wait for."""
     return await _remove(
         tx,
         "DELETE FROM changes WHERE id IN (SELECT id FROM changes ORDER BY id LIMIT :limit)"
@@ -102,7 +102,7 @@ async def remove_dead_letters(tx: Transaction, seconds: float, limit: int) -> bo
 
 
 async def remove_reasons(tx: Transaction, seconds: float, limit: int) -> bool:
-    """Verdicts of classes that have no live job any more. The leader writes a class that comes back as a new one."""
+    """Remove verdicts of classes without a live job. The leader writes a class that comes back as a new one."""
     return await _remove(
         tx,
         f"DELETE FROM class_reasons WHERE ctid = ANY(ARRAY(SELECT ctid FROM class_reasons"
@@ -115,10 +115,11 @@ async def remove_reasons(tx: Transaction, seconds: float, limit: int) -> bool:
 
 
 async def remove_shapes(tx: Transaction, seconds: float, limit: int, last_old: int) -> bool:
-    """Shapes that were not submitted for so long and that no job has. ``last_old``: jobs with greater keys are younger than that.
+    """Remove shapes that were not submitted for ``seconds`` and that no job has. ``last_old``: jobs with greater keys are younger
+    than that.
 
-    A submission notes the day before it refers to a shape, so whole days are left between its last use and its removal, and all
-    jobs of a shape that is old enough are among the old ones.
+    A submission notes the day before it refers to a shape, so whole days are left between the shape's last use and its removal, and
+    all jobs of a shape that is old enough are among the old ones.
     """
     removed = await tx.run(
         """
@@ -135,7 +136,7 @@ async def remove_shapes(tx: Transaction, seconds: float, limit: int, last_old: i
 
 
 async def remove_sessions(tx: Transaction, seconds: float, limit: int) -> bool:
-    """Sessions of agents that were superseded; the present one of each cluster stays."""
+    """Remove superseded sessions of agents; the current session of each cluster stays."""
     return await _remove(
         tx,
         "DELETE FROM agent_sessions WHERE session IN (SELECT session FROM agent_sessions s"
@@ -152,17 +153,17 @@ async def _remove(tx: Transaction, statement: str, seconds: float, limit: int) -
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Some jobs in the order of their keys. ``last`` is None behind the newest one."""
+    """A range of jobs in the order of their keys. ``last`` is None behind the newest job."""
 
     last: int | None
     ended: list[int]
-    """Those that ended long enough ago."""
+    """Jobs that ended long enough ago."""
     is_young: bool
-    """Whether all of them were submitted too recently for that; so were those after them."""
+    """Whether all jobs of the range were submitted too recently to be removed; so were those after them."""
 
 
 async def look_for_ended(tx: Transaction, after: int, seconds: float, limit: int) -> KeyRange:
-    """The next jobs behind key ``after``. In the order of keys, so that no index on the end burdens every job that ends."""
+    """Return the next jobs behind key ``after``. They are scanned by key, so that no index on the end is needed."""
     row = await tx.one(
         """
         WITH cut AS (SELECT now() - make_interval(secs => :seconds) AS at),
@@ -179,9 +180,9 @@ async def look_for_ended(tx: Transaction, after: int, seconds: float, limit: int
 
 
 async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
-    """Remove those of these jobs that ended so long ago, with all that is theirs; how many.
+    """Remove those of these jobs that ended at least ``seconds`` ago, with all their rows; return how many.
 
-    A job with a run that is live or not counted, or with a webhook message that is still being brought out, stays until that is over.
+    A job with a run that is live or not counted, or with a webhook message that is still to be delivered, stays until then.
     """
     rows = await tx.all(
         """

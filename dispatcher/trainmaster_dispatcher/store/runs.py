@@ -1,15 +1,17 @@
-"""Runs: one attempt of a job on one cluster each."""
+"""Runs: each is one attempt of a job on one cluster."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-from sqlalchemy import Row
+from datetime import datetime
+from typing import Any, NamedTuple, TypedDict
 
 from trainmaster.protocol.ids import RunRef
+from trainmaster.protocol.placement import Placement
 from trainmaster.protocol.states import RunState, StopCause
 from trainmaster_dispatcher.domain.run_machine import Run
+from trainmaster_dispatcher.domain.run_orders import RunOrders
 from trainmaster_dispatcher.store.database import Transaction, dumps
+from trainmaster_dispatcher.store.feed_kinds import FeedKind
 from trainmaster_dispatcher.store.tables import LIVE_RUN
 
 
@@ -20,48 +22,50 @@ class RunRecord:
     ref: RunRef
     cluster_id: int
     run: Run
-    placement: dict[str, dict[str, int]] | None = None
-    """As reported, or else as assumed; None where it was not asked for."""
+    placement: Placement | None = None
+    """As reported, or else as assumed; None where the caller did not load it."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Members by role that it is to have; empty where they were not asked for."""
+    """The desired number of members by role; empty where the caller did not load it."""
     is_shrinking: bool = False
     awaits_pools: bool = False
-    """Whether pools of its cluster have to grow for it, and nobody knows yet what came of that."""
+    """Whether pools of the run's cluster have to grow for the run, with the outcome still unknown."""
     holder: int | None = None
-    """Number of the agent's records that it was leased to; None: a release without such numbers leased it."""
+    """The number of the agent's records that the run was leased to; None: a release without such numbers leased it."""
     said: str = ""
-    """Its agent's last message."""
+    """The last message of the run's agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
-    """A run's new value. ``result`` and ``placement`` stay as they are when None; ``desired_version`` likewise.
+    """A run's new values. ``result``, ``placement`` and ``desired_version`` stay unchanged when None.
 
-    ``has_nodes``: whether members have nodes. ``ended_ago``: how many seconds ago it ended, as its agent says.
+    ``has_nodes``: whether members have nodes. ``ended_ago``: how many seconds ago the run ended, as its agent reports.
     """
 
     ref: RunRef
     run: Run
     result: dict[str, Any] | None = None
-    placement: dict[str, dict[str, int]] | None = None
+    placement: Placement | None = None
     desired_version: int | None = None
     has_nodes: bool = False
     ended_ago: float = 0.0
     stop_grace: float | None = None
-    """The most seconds that its members may take to end; what was less before stays."""
+    """The most seconds that the run's members may take to end; a smaller earlier value stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resizing:
-    """Other sizes of a run that goes on. ``assumed``: where its members will be, for a growth; a shrink leaves them where they are."""
+    """New sizes of a run that continues. ``assumed``: where its members will be after a growth; a shrink leaves them where they
+    are.
+    """
 
     ref: RunRef
     generation: int
     sizes: dict[str, int]
     desired_version: int
-    assumed: dict[str, dict[str, int]] | None = None
+    assumed: Placement | None = None
     holds: bool = True
-    """Whether members may be there that have to leave for a shrink."""
+    """Whether members may still exist that have to leave for a shrink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +78,92 @@ class NewRun:
     desired_version: int
     disconnect_seconds: float | None
     sizes: dict[str, int]
-    assumed: dict[str, dict[str, int]]
+    assumed: Placement
+    orders: RunOrders
+    """The orders for the agent; ``decision`` explains to people why the cluster was chosen."""
     decision: dict[str, Any]
     policy_id: int | None = None
     bounds: dict[str, Any] | None = None
     pools: tuple[str, ...] = ()
-    """Of its cluster, that have to grow for it."""
+    """Pools of the cluster that have to grow for the run."""
 
 
 class Origin(NamedTuple):
     """How a run's lease relates to the current agent of its cluster.
 
-    ``same_records``: it was leased to the records that this agent has. ``same_place``: its members, if any were started, live where
-    this agent looks for members.
+    ``same_records``: the run was leased to the records that this agent has. ``same_place``: its members, if any were started, live
+    where this agent looks for members.
     """
 
     same_records: bool
     same_place: bool
 
 
-def _record(row: Row[Any]) -> RunRecord:
+class RunOfEarlierHolder(NamedTuple):
+    """A run that the cluster's agent has no record of. ``known``: whether the agent that the run was leased to has reported it."""
+
+    job_id: int
+    attempt: int
+    known: bool
+
+    @property
+    def ref(self) -> RunRef:
+        return RunRef(self.job_id, self.attempt)
+
+
+class ProvisioningWait(NamedTuple):
+    """How long a run has waited for nodes that a pool had to add; ``seconds`` None: the run was returned without them."""
+
+    cluster_id: int
+    pool: str
+    seconds: float | None
+
+
+class StoredEnd(TypedDict, total=False):
+    """How a run has ended, as its agent reports: ``RunEnd`` of the agent protocol in wire form."""
+
+    category: str
+    exitCode: int
+    signal: int
+    member: str
+    message: str
+
+
+class StoredResult(TypedDict, total=False):
+    """What an agent has reported of a run beside its state."""
+
+    message: str
+    end: StoredEnd | None
+    members: list[dict[str, Any]]
+
+
+class ShownRun(NamedTuple):
+    """A run as people see it. ``placement`` as reported, or else as assumed; ``known``: whether an agent has reported it."""
+
+    attempt: int
+    cluster: str
+    cluster_id: int
+    state: RunState
+    leased_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    result: StoredResult | None
+    decision: dict[str, Any]
+    placement: Placement
+    known: bool
+
+
+class StoredTail(NamedTuple):
+    """The last stored output of a member. ``start`` and ``next`` are byte offsets; older releases stored no ``next``."""
+
+    role: str
+    member_index: int
+    start: int
+    data: str
+    next: int | None
+
+
+def _record(row: Any) -> RunRecord:
     return RunRecord(
         RunRef(row.job_id, row.attempt),
         row.cluster_id,
@@ -126,7 +196,7 @@ _HOLDERS = """
 
 
 async def lock(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, RunRecord]:
-    """These runs, locked in order."""
+    """Return these runs, locked in order."""
     wanted = sorted(set(refs))
     rows = await tx.all(
         f"""
@@ -141,7 +211,7 @@ async def lock(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, RunRecor
 
 
 async def lock_live(tx: Transaction, job_ids: Iterable[int]) -> dict[int, RunRecord]:
-    """The live run of each of these jobs, locked in order."""
+    """Return the live run of each of these jobs, locked in order."""
     rows = await tx.all(
         f"SELECT {_COLUMNS}, sizes, holding FROM runs WHERE job_id = ANY(:jobs) AND {LIVE_RUN} ORDER BY job_id FOR UPDATE",
         jobs=sorted(set(job_ids)),
@@ -162,7 +232,7 @@ async def reported_to_holder(tx: Transaction, cluster_id: int) -> list[RunRef]:
 
 
 async def origins(tx: Transaction, cluster_id: int, refs: Iterable[RunRef], place: str) -> dict[RunRef, Origin]:
-    """Return to whom runs of a cluster were leased, seen from its current holder in ``place``."""
+    """Return for runs of a cluster how their leases relate to its current holder in ``place``."""
     wanted = sorted(set(refs))
     rows = await tx.all(
         f"""
@@ -181,7 +251,7 @@ async def origins(tx: Transaction, cluster_id: int, refs: Iterable[RunRef], plac
 
 
 async def adopt(tx: Transaction, refs: Sequence[RunRef], holder: int) -> None:
-    """Enter runs that another holder was leased as held by this one, which has their records. The rows must be locked."""
+    """Record ``holder`` as the holder of runs that were leased to another one, as it has their records. The rows must be locked."""
     await tx.run(
         """
         UPDATE runs SET holder = :holder
@@ -193,9 +263,10 @@ async def adopt(tx: Transaction, refs: Sequence[RunRef], holder: int) -> None:
     )
 
 
-async def of_earlier_holders(tx: Transaction, cluster_id: int, most: int) -> Sequence[Row[Any]]:
-    """Return live runs of a cluster that its current agent has no record of: ``job_id``, ``attempt``, ``known``."""
-    return await tx.all(
+async def of_earlier_holders(tx: Transaction, cluster_id: int, most: int) -> Sequence[RunOfEarlierHolder]:
+    """Return live runs of a cluster that its current agent has no record of."""
+    return await tx.all_of(
+        RunOfEarlierHolder,
         f"""
         SELECT r.job_id, r.attempt, r.known FROM runs r {_HOLDERS}
         WHERE r.cluster_id = :cluster AND r.ended_at IS NULL AND NOT ({_BY_CURRENT_HOLDER})
@@ -220,11 +291,11 @@ async def unheard_of_earlier_holders(tx: Transaction) -> list[RunRecord]:
 
 async def orphans_on(tx: Transaction, cluster_id: int, most: int) -> list[RunRef]:
     """Return at most ``most`` live runs that were leased to an earlier holder of the cluster."""
-    return [RunRef(row.job_id, row.attempt) for row in await of_earlier_holders(tx, cluster_id, most)]
+    return [row.ref for row in await of_earlier_holders(tx, cluster_id, most)]
 
 
 async def live_on(tx: Transaction, cluster_id: int, most: int, *, unstopped: bool = False) -> list[RunRef]:
-    """Live runs of a cluster, so many; with ``unstopped`` only those that nobody has asked to stop."""
+    """Return at most ``most`` live runs of a cluster; with ``unstopped`` only those that nobody has asked to stop."""
     own = " AND stop_cause IS NULL" if unstopped else ""
     rows = await tx.all(
         f"SELECT job_id, attempt FROM runs WHERE cluster_id = :cluster AND {LIVE_RUN}{own} ORDER BY job_id LIMIT :most",
@@ -242,7 +313,7 @@ async def count_live_on(tx: Transaction, cluster_id: int) -> int:
 
 
 async def digest_of_cluster(tx: Transaction, cluster_id: int, holder: int) -> tuple[int, int]:
-    """Return number and XOR of the fingerprints of the live runs that this holder has reported, and of those that are quarantined."""
+    """Return count and XOR of the fingerprints of the live runs that this holder has reported, and of quarantined runs."""
     row = await tx.one(
         f"""
         SELECT count(*) AS many, coalesce(bit_xor(digest), 0) AS digest FROM (
@@ -261,12 +332,12 @@ async def insert(tx: Transaction, fresh: Sequence[NewRun]) -> None:
     await tx.run(
         """
         INSERT INTO runs (job_id, attempt, cluster_id, state, desired_version, digest, disconnect_seconds, sizes, assumed,
-                          decision, policy_id, bounds, pools, holder)
-        SELECT job_id, attempt, n.cluster_id, 'leased', version, digest, disconnect, sizes, assumed, decision, policy, bounds, pools,
-               h.number
+                          orders, decision, policy_id, bounds, pools, holder)
+        SELECT job_id, attempt, n.cluster_id, 'leased', version, digest, disconnect, sizes, assumed, orders, decision, policy, bounds,
+               pools, h.number
         FROM json_to_recordset(CAST(:rows AS json)) AS n(
             job_id bigint, attempt int, cluster_id int, version bigint, digest bigint, disconnect float8, sizes jsonb,
-            assumed jsonb, decision jsonb, policy int, bounds jsonb, pools text[])
+            assumed jsonb, orders jsonb, decision jsonb, policy int, bounds jsonb, pools text[])
         LEFT JOIN cluster_contacts c ON c.cluster_id = n.cluster_id
         LEFT JOIN cluster_holders h ON h.cluster_id = c.cluster_id AND h.holder = c.holder
         """,
@@ -281,6 +352,7 @@ async def insert(tx: Transaction, fresh: Sequence[NewRun]) -> None:
                     "disconnect": run.disconnect_seconds,
                     "sizes": run.sizes,
                     "assumed": run.assumed,
+                    "orders": run.orders.stored(),
                     "decision": run.decision,
                     "policy": run.policy_id,
                     "bounds": run.bounds,
@@ -293,12 +365,14 @@ async def insert(tx: Transaction, fresh: Sequence[NewRun]) -> None:
 
 
 async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
-    """Store changed runs. The rows must be locked. The scheduler is told of ends by which a burst policy has spent something."""
+    """Store changed runs. The rows must be locked. The scheduler is notified of ends of runs that have spent part of a burst
+    policy's budget.
+    """
     if not changes:
         return
     # For the limit see ``jobs.write``.
     await tx.run(
-        """
+        f"""
         WITH n AS MATERIALIZED (
             SELECT * FROM json_to_recordset(CAST(:rows AS json)) AS n(
                 job_id bigint, attempt int, state run_state, generation int, seq int, known bool, stop_cause stop_cause,
@@ -319,7 +393,7 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
             FROM n WHERE runs.job_id = n.job_id AND runs.attempt = n.attempt
             RETURNING runs.policy_id, n.over
         )
-        INSERT INTO changes (kind, ref) SELECT 'spend', 0 FROM touched WHERE over AND policy_id IS NOT NULL LIMIT 1
+        INSERT INTO changes (kind, ref) SELECT '{FeedKind.SPENDING}', 0 FROM touched WHERE over AND policy_id IS NOT NULL LIMIT 1
         """,
         rows=dumps(
             [
@@ -347,9 +421,10 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
 
 
 async def note_pools(tx: Transaction, refs: Sequence[RunRef]) -> int:
-    """Write down how long runs have waited for nodes that pools had to add, where they have them now or were returned without.
+    """Store how long runs have waited for nodes that pools had to add, for runs that now have nodes or were returned without;
+    return the count.
 
-    How many such waits there were. Call it behind ``write``.
+    Call it after ``write``.
     """
     return await tx.run(
         """
@@ -369,9 +444,10 @@ async def note_pools(tx: Transaction, refs: Sequence[RunRef]) -> int:
     )
 
 
-async def provisionings(tx: Transaction, most: int) -> Sequence[Row[Any]]:
-    """The latest waits for each pool, the oldest first: cluster, pool, seconds or NULL."""
-    return await tx.all(
+async def provisionings(tx: Transaction, most: int) -> Sequence[ProvisioningWait]:
+    """Return the latest waits for each pool, oldest first."""
+    return await tx.all_of(
+        ProvisioningWait,
         """
         SELECT cluster_id, pool, seconds FROM (
             SELECT cluster_id, pool, seconds, at, id,
@@ -388,9 +464,9 @@ async def drop_old_provisionings(tx: Transaction) -> int:
 
 
 async def resize(tx: Transaction, changes: Sequence[Resizing]) -> None:
-    """Store other sizes. The rows must be locked.
+    """Store new sizes. The rows must be locked.
 
-    A shrink remembers what the run still holds; after a growth it is where it is assumed to be until its agent reports anew.
+    A shrink stores what the run still holds; after a growth the run's place is the assumed one until its agent reports again.
     """
     await tx.run(
         """
@@ -421,7 +497,7 @@ async def resize(tx: Transaction, changes: Sequence[Resizing]) -> None:
 
 
 async def resized(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, tuple[dict[str, int], bool]]:
-    """Of runs that were resized: the sizes they are to have, and whether members still have to leave. The rows must be locked."""
+    """Return for runs that were resized their desired sizes, and whether members still have to leave. The rows must be locked."""
     wanted = sorted(set(refs))
     rows = await tx.all(
         """
@@ -436,7 +512,9 @@ async def resized(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, tuple
 
 
 async def settle_sizes(tx: Transaction, settled: Mapping[RunRef, dict[str, int]]) -> None:
-    """The runs are at these sizes now: what was to leave has gone, and what found no room will not come. The rows must be locked."""
+    """Store the runs' final sizes: members that had to leave are gone, and those without capacity will not start. The rows must be
+    locked.
+    """
     await tx.run(
         """
         UPDATE runs SET sizes = n.sizes, holding = NULL, resized_at = now()
@@ -448,7 +526,7 @@ async def settle_sizes(tx: Transaction, settled: Mapping[RunRef, dict[str, int]]
 
 
 async def raise_desired(tx: Transaction, cluster_ids: Iterable[int]) -> dict[int, int]:
-    """The next desired version of each cluster. Call it as late as possible: the rows stay locked until the commit.
+    """Raise and return the desired version of each cluster. Call it as late as possible: the rows stay locked until the commit.
 
     Rows are locked in order, so that two callers never wait for each other.
     """
@@ -466,9 +544,10 @@ async def raise_desired(tx: Transaction, cluster_ids: Iterable[int]) -> dict[int
     return {row.cluster_id: row.version for row in rows}
 
 
-async def of_job(tx: Transaction, job_id: int) -> Sequence[Row[Any]]:
-    """All runs of a job, in order, for people."""
-    return await tx.all(
+async def of_job(tx: Transaction, job_id: int) -> Sequence[ShownRun]:
+    """Return all runs of a job, in order, for people."""
+    return await tx.all_of(
+        ShownRun,
         """
         SELECT r.attempt, c.name AS cluster, r.cluster_id, r.state, r.leased_at, r.started_at, r.ended_at, r.result,
                r.decision, coalesce(r.placement, r.assumed) AS placement, r.known
@@ -479,7 +558,7 @@ async def of_job(tx: Transaction, job_id: int) -> Sequence[Row[Any]]:
 
 
 async def has_ended(tx: Transaction, ref: RunRef) -> bool:
-    """Whether a run has ended, or does not exist."""
+    """Return whether a run has ended, or does not exist."""
     row = await tx.first(
         "SELECT ended_at IS NOT NULL AS ended FROM runs WHERE job_id = :job AND attempt = :attempt",
         job=ref.job_key,
@@ -489,10 +568,10 @@ async def has_ended(tx: Transaction, ref: RunRef) -> bool:
 
 
 async def overdue(tx: Transaction, margin_seconds: float) -> list[RunRecord]:
-    """Live runs that may be given up: their disconnect limit and a margin have passed since the cluster's last contact.
+    """Return live runs that may be given up: their disconnect limit and a margin have passed since the cluster's last contact.
 
-    Nothing is given up unless an api has been in contact with Postgres without a gap for at least one lease, which the caller
-    checks with ``service_is_back``.
+    No run may be given up unless an api has been in contact with Postgres without a gap for at least one lease; the caller checks
+    this with ``service_is_back``.
     """
     rows = await tx.all(
         """
@@ -523,7 +602,7 @@ async def orphaned(tx: Transaction, margin_seconds: float) -> list[RunRecord]:
 
 
 async def save_tails(tx: Transaction, ref: RunRef, tails: Sequence[tuple[str, int, int, str, int]]) -> None:
-    """Keep the last output of members: role, index, byte offset of the start, text, byte offset of what follows."""
+    """Store the last output of members: role, index, byte offset of the start, text, byte offset of what follows."""
     await tx.run(
         """
         INSERT INTO run_tails (job_id, attempt, role, index, start, data, next)
@@ -543,10 +622,14 @@ async def save_tails(tx: Transaction, ref: RunRef, tails: Sequence[tuple[str, in
     )
 
 
-async def tails(tx: Transaction, ref: RunRef) -> Sequence[Row[Any]]:
-    """The kept output of a run's members."""
-    return await tx.all(
-        "SELECT role, index, start, data, next FROM run_tails WHERE job_id = :job AND attempt = :attempt ORDER BY role, index",
+async def tails(tx: Transaction, ref: RunRef) -> Sequence[StoredTail]:
+    """Return the stored output of a run's members."""
+    return await tx.all_of(
+        StoredTail,
+        """
+        SELECT role, index AS member_index, start, data, next FROM run_tails
+        WHERE job_id = :job AND attempt = :attempt ORDER BY role, index
+        """,
         job=ref.job_key,
         attempt=ref.attempt,
     )

@@ -1,17 +1,20 @@
-"""What the scheduler reads and writes: leadership, the change feed, its view of jobs and clusters, its reasons."""
+"""The scheduler's statements: leadership, the change feed, jobs and clusters for its state, stored reasons."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple, TypedDict
 
-from sqlalchemy import Row
-
+from trainmaster.protocol.placement import Placement
 from trainmaster_dispatcher.store.database import Transaction, dumps
+from trainmaster_dispatcher.store.feed_kinds import FeedKind
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Where a leader answers questions about its view. ``host`` None: where the store sees it come from."""
+    """The address at which a leader answers queries about its state. ``host`` None: the one from which the store sees the leader
+    connect.
+    """
 
     host: str | None
     port: int
@@ -19,13 +22,13 @@ class Reads:
 
 
 async def usage_levels(tx: Transaction) -> tuple[float, dict[int, float]] | None:
-    """What was last stored of past usage: when, in seconds since the epoch, and the level of each queue."""
+    """Return the last stored usage: its time, in seconds since the epoch, and the level of each queue; None if none is stored."""
     rows = await tx.all("SELECT queue_id, level, at FROM queue_usage")
     return (max(row.at for row in rows), {row.queue_id: row.level for row in rows}) if rows else None
 
 
 async def save_usage_levels(tx: Transaction, at: float, levels: Mapping[int, float]) -> None:
-    """Take the place of what was stored. The caller holds the leadership row."""
+    """Replace the stored usage levels. The caller holds the leadership row."""
     await tx.run("DELETE FROM queue_usage WHERE queue_id <> ALL(:queues)", queues=list(levels))
     await tx.run(
         """
@@ -40,7 +43,7 @@ async def save_usage_levels(tx: Transaction, at: float, levels: Mapping[int, flo
 
 
 async def take_lead(tx: Transaction, holder: str, seconds: float, reads: Reads | None = None) -> int | None:
-    """Become the leader if nobody is; the new token, higher than any before."""
+    """Become the leader if nobody is; return the new token, higher than any before, or None."""
     row = await tx.first(
         """
         UPDATE leadership SET token = token + 1, holder = :holder,
@@ -75,13 +78,13 @@ async def leave_lead(tx: Transaction, token: int) -> None:
 
 
 async def leaders_reads(tx: Transaction) -> Reads | None:
-    """Where the leader of now can be asked; None without a leader, or if it answers nobody."""
+    """Return where the current leader answers queries; None without a leader, or if it answers none."""
     row = await tx.first("SELECT reads FROM leadership WHERE expires_at > clock_timestamp()")
     return None if row is None or row.reads is None else Reads(**row.reads)
 
 
 async def is_lead(tx: Transaction, token: int) -> bool:
-    """Whether this token still leads. The row stays locked against a take-over until the transaction ends."""
+    """Return whether this token still leads. The row stays locked against a take-over until the transaction ends."""
     return await tx.first("SELECT 1 FROM leadership WHERE token = :token FOR SHARE", token=token) is not None
 
 
@@ -93,19 +96,20 @@ class Cursor:
 
 
 class StoreRestoredError(Exception):
-    """The store has not got any more what was read from it: it was restored from a backup."""
+    """The store has lost rows that were read from it: it was restored from a backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Changes since a cursor. ``unsettled`` says that newer ones are committed but may still be overtaken by older ones."""
+    """Changes since a cursor. ``unsettled``: whether newer ones are committed but may still be overtaken by older ones."""
 
     cursor: Cursor
     submitted: tuple[tuple[int, int], ...]
     """First and last key of each submission."""
     jobs: dict[int, tuple[int, bool]]
-    """By job: the version of its newest event, and whether that one ended the job."""
-    others: tuple[tuple[str, int], ...]
+    """By job: the version of its newest event, and whether that event ended the job."""
+    others: tuple[tuple[FeedKind, int], ...]
+    """Kind and key of each other change."""
     unsettled: bool
 
     @property
@@ -113,19 +117,29 @@ class Feed:
         return tuple(self.jobs)
 
 
+class _FeedRow(NamedTuple):
+    """A row of ``changes``, one of ``events`` with kind ``job``, or, with kind ``xmin``, the end of the feed."""
+
+    kind: str
+    ref: int
+    many: int
+    is_over: bool | None
+
+
 async def start_cursor(tx: Transaction) -> Cursor:
-    """Where to read on after loading everything in this same snapshot."""
+    """Return the cursor to continue from after loading everything in this same snapshot."""
     row = await tx.one("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xmin")
     return Cursor(int(row.xmin))
 
 
 async def read_feed(tx: Transaction, cursor: Cursor) -> Feed:
-    """Changes by transactions from the cursor on that can no longer be overtaken.
+    """Return changes by transactions from the cursor on that can no longer be overtaken.
 
-    A row is taken only when every transaction that began before its own has ended (its xid is below the snapshot's xmin), so a
-    commit that comes late is never skipped, whatever the order of commits. One statement, hence one snapshot.
+    A row is returned only when every transaction that began before its own has ended (its xid is below the snapshot's xmin), so a
+    late commit is never skipped, whatever the order of commits. One statement, hence one snapshot.
     """
-    rows = await tx.all(
+    rows = await tx.all_of(
+        _FeedRow,
         """
         WITH snapshot AS MATERIALIZED (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xmin)
         SELECT 'job' AS kind, e.job_id AS ref, e.seq AS many,
@@ -141,25 +155,123 @@ async def read_feed(tx: Transaction, cursor: Cursor) -> Feed:
         """,
         cursor=str(cursor.xid),
     )
-    jobs, submitted, others = dict[int, tuple[int, bool]](), [], set()
+    jobs, submitted, others = dict[int, tuple[int, bool]](), [], set[tuple[FeedKind, int]]()
     unsettled, xmin = False, cursor.xid
-    for row in rows:
-        kind, ref, many, is_over = row.kind, row.ref, row.many, row.is_over
+    for kind, ref, many, is_over in rows:
         if kind == "xmin":
-            xmin, unsettled = int(ref), bool(is_over)
+            xmin, unsettled = ref, bool(is_over)
         elif kind == "job":
             if ref not in jobs or jobs[ref][0] < many:
                 jobs[ref] = (many, bool(is_over))
-        elif kind == "jobs":
+        elif kind == FeedKind.JOBS:
             submitted.append((ref, ref + many - 1))
         else:
-            others.add((kind, ref))
+            others.add((FeedKind.read(kind), ref))
     if xmin < cursor.xid:
         raise StoreRestoredError(f"transactions up to {cursor.xid} were read from the store, and it is at {xmin}")
     return Feed(Cursor(xmin), tuple(submitted), jobs, tuple(others), unsettled)
 
 
 _PAGE = 10_000
+
+
+class BoundsJson(TypedDict):
+    """The stored form of ``domain.burst_policies.Bounds``."""
+
+    wait: float
+    limit: float
+    grace: float
+    rate: int
+
+
+class ScheduledJob(NamedTuple):
+    """A job with its live run, for the scheduler's state. Times in seconds since the epoch.
+
+    ``run_attempt`` to ``placement`` and ``leased_at`` are None without a run. States are texts, so that a state which a newer
+    release has added hides no other row.
+    """
+
+    id: int
+    version: int
+    queue_id: int
+    class_id: int
+    priority: int
+    shape_id: int
+    state: str
+    wish: str | None
+    hold_cause: str | None
+    name: str
+    attempt: int
+    submitted_at: float
+    run_attempt: int | None
+    cluster_id: int | None
+    run_state: str | None
+    sizes: dict[str, int] | None
+    holding: dict[str, int] | None
+    """The sizes before a shrink, until the members have gone."""
+    placement: Placement | None
+    """As reported, or else as assumed."""
+    leased_at: float | None
+    resized_at: float | None
+    is_stopping: bool
+    policy_id: int | None
+    bounds: BoundsJson | None
+    run_started_at: float | None
+
+
+class StoredShape(NamedTuple):
+    """A shape; ``body`` as ``domain.shapes`` serialises it."""
+
+    id: int
+    body: dict[str, Any]
+
+
+class ReportedCluster(NamedTuple):
+    """A cluster as it was declared, with the last report of its agent. ``spec`` and ``report`` as they are stored, not parsed.
+
+    ``awaited``: during a recovery the clusters that the recovery waits for; None otherwise.
+    """
+
+    id: int
+    name: str
+    kind: str
+    spec: dict[str, Any]
+    cordoned: bool
+    report: dict[str, Any] | None
+    awaited: list[str] | None
+
+
+class SessionLease(NamedTuple):
+    """The end of the session lease of a cluster's agent, in seconds since the epoch; without any cluster, the time alone."""
+
+    cluster_id: int | None
+    until: float | None
+    now: float
+    store_epoch: int
+    """The installation's store epoch; a state of another epoch is invalid."""
+
+
+class ClusterTrouble(NamedTuple):
+    """The number of runs that a cluster has returned or lost lately; the weight of each halves every hour."""
+
+    cluster_id: int
+    level: float
+
+
+class CoolDown(NamedTuple):
+    """A cluster that is left out for a job."""
+
+    job_id: int
+    cluster_id: int
+
+
+class StoredReason(NamedTuple):
+    """The reason of a class of jobs: a ``Reason`` in wire form, with time and cycle in which it was found."""
+
+    reason: dict[str, Any]
+    cycle: int
+    at: datetime
+
 
 _JOBS = """
     SELECT j.id, j.version, j.queue_id, j.class_id, j.priority, j.shape_id, j.state, j.wish, j.hold_cause, j.name, j.attempt,
@@ -172,33 +284,33 @@ _JOBS = """
 """
 
 
-async def jobs(tx: Transaction, ids: Sequence[int]) -> Sequence[Row[Any]]:
-    """Rows of these jobs with their live run, as they are now."""
-    return await tx.all(f"{_JOBS} WHERE j.id = ANY(:ids)", ids=list(ids))
+async def jobs(tx: Transaction, ids: Sequence[int]) -> Sequence[ScheduledJob]:
+    """Return rows of these jobs with their live run."""
+    return await tx.all_of(ScheduledJob, f"{_JOBS} WHERE j.id = ANY(:ids)", ids=list(ids))
 
 
-async def jobs_between(tx: Transaction, first: int, last: int) -> Sequence[Row[Any]]:
-    """Rows of the jobs of one submission that have not ended."""
-    return await tx.all(f"{_JOBS} WHERE j.id BETWEEN :first AND :last AND j.ended_at IS NULL", first=first, last=last)
+async def jobs_between(tx: Transaction, first: int, last: int) -> Sequence[ScheduledJob]:
+    """Return rows of the jobs of one submission that have not ended."""
+    return await tx.all_of(
+        ScheduledJob, f"{_JOBS} WHERE j.id BETWEEN :first AND :last AND j.ended_at IS NULL", first=first, last=last
+    )
 
 
-def live_jobs(tx: Transaction) -> AsyncIterator[Sequence[Row[Any]]]:
-    """Rows of all jobs that have not ended, page by page: a million of them take longer than a transaction may be idle."""
-    return tx.pages(f"{_JOBS} WHERE j.ended_at IS NULL", _PAGE)
+def live_jobs(tx: Transaction) -> AsyncIterator[Sequence[ScheduledJob]]:
+    """Yield rows of all jobs that have not ended, by page: reading a million takes longer than a transaction may be idle."""
+    return tx.pages_of(ScheduledJob, f"{_JOBS} WHERE j.ended_at IS NULL", _PAGE)
 
 
-async def shapes(tx: Transaction, ids: Sequence[int]) -> Sequence[Row[Any]]:
-    return await tx.all("SELECT id, body FROM shapes WHERE id = ANY(:ids)", ids=list(ids))
+async def shapes(tx: Transaction, ids: Sequence[int]) -> Sequence[StoredShape]:
+    return await tx.all_of(StoredShape, "SELECT id, body FROM shapes WHERE id = ANY(:ids)", ids=list(ids))
 
 
-async def clusters(tx: Transaction, ids: Sequence[int] | None = None) -> Sequence[Row[Any]]:
-    """Clusters with the last report of their agents: these, or all of them.
-
-    ``awaited``: during a recovery the clusters that it waits for; null otherwise.
-    """
+async def clusters(tx: Transaction, ids: Sequence[int] | None = None) -> Sequence[ReportedCluster]:
+    """Return these clusters, or all of them, with the last report of their agents."""
     if ids is not None and not ids:
         return []
-    return await tx.all(
+    return await tx.all_of(
+        ReportedCluster,
         """
         SELECT c.id, c.name, c.kind, c.spec, c.cordoned, p.report,
                CASE WHEN i.recovering_since IS NOT NULL THEN coalesce(
@@ -212,32 +324,31 @@ async def clusters(tx: Transaction, ids: Sequence[int] | None = None) -> Sequenc
     )
 
 
-async def leases(tx: Transaction) -> Sequence[Row[Any]]:
-    """Until when each cluster's session lease lasts, and what time it is, in seconds since the epoch; ``cluster_id`` may be null.
-
-    ``store_epoch``: of the installation; a view of another one is of no use.
-    """
-    return await tx.all(
+async def leases(tx: Transaction) -> Sequence[SessionLease]:
+    """Return the session lease of each cluster that has one, and at least one row."""
+    return await tx.all_of(
+        SessionLease,
         """
         SELECT c.cluster_id, extract(epoch FROM c.lease_until)::float8 AS until,
                extract(epoch FROM clock_timestamp())::float8 AS now, i.store_epoch
         FROM installation i LEFT JOIN cluster_contacts c ON c.lease_until > 'epoch'
-        """
+        """,
     )
 
 
-async def troubles(tx: Transaction) -> Sequence[Row[Any]]:
-    """Runs that clusters have returned or lost lately: each counts half as much after each hour."""
-    return await tx.all(
+async def troubles(tx: Transaction) -> Sequence[ClusterTrouble]:
+    """Return the runs that clusters have returned or lost lately; the weight of each halves every hour."""
+    return await tx.all_of(
+        ClusterTrouble,
         """
         SELECT cluster_id, level * power(0.5, extract(epoch FROM now() - at) / 3600)::float8 AS level FROM cluster_troubles
         WHERE at > now() - interval '12 hours'
-        """
+        """,
     )
 
 
 async def add_trouble(tx: Transaction, counts: Mapping[int, int]) -> None:
-    """Count runs that clusters have returned or lost now. In one order, so that two callers never wait for each other."""
+    """Count runs that clusters have returned or lost now. Rows are in one order, so that two callers never wait for each other."""
     await tx.run(
         """
         INSERT INTO cluster_troubles (cluster_id, level)
@@ -250,9 +361,9 @@ async def add_trouble(tx: Transaction, counts: Mapping[int, int]) -> None:
     )
 
 
-async def cool_downs(tx: Transaction) -> Sequence[Row[Any]]:
-    """Clusters left out for a job; each row until its own end."""
-    return await tx.all("SELECT job_id, cluster_id FROM cool_downs WHERE until > now()")
+async def cool_downs(tx: Transaction) -> Sequence[CoolDown]:
+    """Return clusters that are left out for a job now."""
+    return await tx.all_of(CoolDown, "SELECT job_id, cluster_id FROM cool_downs WHERE until > now()")
 
 
 async def add_cool_downs(tx: Transaction, rows: Sequence[tuple[int, int, float, str]]) -> None:
@@ -273,7 +384,7 @@ async def add_cool_downs(tx: Transaction, rows: Sequence[tuple[int, int, float, 
 
 
 async def drop_cool_downs(tx: Transaction, job_ids: Sequence[int]) -> None:
-    """Let every cluster be tried again for these jobs: a person has resumed them."""
+    """Remove the cool-downs of these jobs, which a person has resumed, so that every cluster is tried again."""
     await tx.run("DELETE FROM cool_downs WHERE job_id = ANY(:ids)", ids=list(job_ids))
 
 
@@ -284,7 +395,7 @@ async def drop_old_cool_downs(tx: Transaction) -> int:
 async def save_reasons(
     tx: Transaction, rows: Sequence[tuple[int, int, int, list[int], dict[str, Any]]], cycle: int
 ) -> None:
-    """Store the reasons of classes that changed: queue, class, shape, clusters left out, reason."""
+    """Store the changed reasons of classes: queue, class, shape, clusters left out, reason."""
     if not rows:
         return
     await tx.run(
@@ -306,9 +417,10 @@ async def save_reasons(
     )
 
 
-async def reason_of(tx: Transaction, queue_id: int, class_id: int, shape_id: int, job_id: int) -> Row[Any] | None:
-    """The last stored reason of a job's class, with regard to the clusters that are left out for that job now."""
-    return await tx.first(
+async def reason_of(tx: Transaction, queue_id: int, class_id: int, shape_id: int, job_id: int) -> StoredReason | None:
+    """Return the last stored reason of a job's class, for the clusters that are left out for that job now."""
+    return await tx.first_of(
+        StoredReason,
         """
         WITH own AS (SELECT coalesce(array_agg(cluster_id ORDER BY cluster_id), '{}') AS avoided
                      FROM cool_downs WHERE job_id = :job AND until > now())

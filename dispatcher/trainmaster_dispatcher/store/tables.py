@@ -1,6 +1,6 @@
 """The tables. Hot rows are narrow; specs are insert-only; events are partitioned by day.
 
-Migrations in ``migrations/trainmaster_migrations`` make them; a test holds the two together.
+Migrations in ``migrations/trainmaster_migrations`` create them; a test keeps both equal.
 """
 
 from sqlalchemy import (
@@ -43,7 +43,7 @@ from trainmaster.protocol.states import (
 
 
 class Xid8(UserDefinedType[str]):
-    """A 64-bit transaction id, by which the change feed orders what has been committed for certain."""
+    """A 64-bit transaction id, by which the change feed orders committed rows."""
 
     cache_ok = True
 
@@ -482,6 +482,7 @@ runs = Table(
     Column("pools", ARRAY(Text)),
     Column("holder", Integer),
     Column("stop_grace", Double, comment="Seconds that who stopped it left to its members; null: as specified."),
+    Column("orders", JSONB(), comment="What it is told to do; null: a release before this column has it in decision."),
     PrimaryKeyConstraint("job_id", "attempt"),
     CheckConstraint(
         "(ended_at IS NOT NULL) ="

@@ -1,84 +1,132 @@
-"""Queues, priority classes, clusters and reservations. Each change leaves a row in ``changes``, which the scheduler follows."""
+"""Queues, priority classes, clusters, reservations and datasets: their tables, and queries beside those of declared objects."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
-from sqlalchemy import Row
-
-from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec, ReservationSpec
+from trainmaster.protocol import resource_kinds
+from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
 from trainmaster_dispatcher.containment import Part
-from trainmaster_dispatcher.store.database import Transaction, dumps
-from trainmaster_dispatcher.store.stored import readable
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.declared import DeclaredObject, DeclaredTable, StoredObject, note_change
+from trainmaster_dispatcher.store.feed_kinds import FeedKind
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRow:
-    id: int
+class StoredQueue(StoredObject):
     parent_id: int | None
-    spec: QueueSpec
     is_leaf: bool
 
 
 @dataclass(frozen=True, slots=True)
-class ClassRow:
-    id: int
-    spec: PriorityClassSpec
+class StoredPriorityClass(StoredObject):
+    value: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReservationRow:
-    id: int
+class StoredReservation(StoredObject):
     queue_id: int
-    spec: ReservationSpec
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterRow:
-    id: int
-    spec: ClusterSpec
+class StoredCluster(StoredObject):
     cordoned: bool
 
 
-async def note_change(tx: Transaction, kind: str, ref: int) -> None:
-    await tx.run("INSERT INTO changes (kind, ref) VALUES (:kind, :ref)", kind=kind, ref=ref)
+QUEUES = DeclaredTable(
+    kind=resource_kinds.QUEUE,
+    table="queues",
+    row=StoredQueue,
+    part=Part.QUEUE,
+    feed=FeedKind.QUEUE,
+    reads=("parent_id", "NOT EXISTS (SELECT 1 FROM queues c WHERE c.parent_id = queues.id)"),
+)
+CLASSES = DeclaredTable(
+    kind=resource_kinds.PRIORITY_CLASS,
+    table="priority_classes",
+    row=StoredPriorityClass,
+    part=Part.PRIORITY_CLASS,
+    feed=FeedKind.PRIORITY_CLASS,
+    reads=("value",),
+    order="value DESC, name",
+)
+RESERVATIONS = DeclaredTable(
+    kind=resource_kinds.RESERVATION,
+    table="reservations",
+    row=StoredReservation,
+    part=Part.RESERVATION,
+    feed=FeedKind.RESERVATION,
+    reads=("queue_id",),
+    order="starts_at, name",
+)
+CLUSTERS = DeclaredTable(
+    kind=resource_kinds.CLUSTER,
+    table="clusters",
+    row=StoredCluster,
+    part=Part.CLUSTER,
+    feed=FeedKind.CLUSTER,
+    reads=("cordoned",),
+    keeps_removed=True,
+)
+DATASETS = DeclaredTable(
+    kind=resource_kinds.DATASET, table="datasets", row=StoredObject, part=Part.DATASET, feed=FeedKind.DATASET
+)
+
+QueueRow = DeclaredObject[QueueSpec, StoredQueue]
+ClassRow = DeclaredObject[PriorityClassSpec, StoredPriorityClass]
+ClusterRow = DeclaredObject[ClusterSpec, StoredCluster]
 
 
-def _queue(row: Row[Any]) -> QueueRow:
-    return QueueRow(row.id, row.parent_id, QueueSpec.model_validate(row.spec), row.is_leaf)
+class LockedQueue(NamedTuple):
+    """The rows that prevent a queue's removal."""
+
+    id: int
+    has_children: bool
+    has_jobs: bool
+    has_reservations: bool
 
 
-_QUEUES = """
-    SELECT q.id, q.path AS name, q.parent_id, q.spec, NOT EXISTS (SELECT 1 FROM queues c WHERE c.parent_id = q.id) AS is_leaf
-    FROM queues q
-"""
+class LockedCluster(NamedTuple):
+    """A cluster, whether it ever had a run, and how many live runs it has."""
+
+    id: int
+    spec: object
+    has_runs: bool
+    live_runs: int
 
 
-async def stored_queues(tx: Transaction) -> Sequence[Row[Any]]:
-    """All queues as they are stored: ``id``, ``path``, ``parent_id``, ``spec``."""
-    return await tx.all("SELECT id, path, parent_id, spec FROM queues ORDER BY path")
+class ClusterOverview(NamedTuple):
+    """A cluster with its contact and the number of its runs. ``awaited``: the clusters that a recovery waits for; None without a
+    recovery.
+    """
 
-
-async def queues(tx: Transaction) -> list[QueueRow]:
-    """All queues whose stored specification can be read."""
-    return readable(Part.QUEUE, await tx.all(f"{_QUEUES} ORDER BY q.path"), _queue)
-
-
-async def queues_by_path(tx: Transaction, paths: Iterable[str]) -> dict[str, QueueRow]:
-    rows = await tx.all(f"{_QUEUES} WHERE q.path = ANY(:paths)", paths=sorted(set(paths)))
-    return {queue.spec.path: queue for queue in readable(Part.QUEUE, rows, _queue)}
+    id: int
+    name: str
+    spec: object
+    cordoned: bool
+    draining: bool
+    contact_at: datetime | None
+    reachable: bool | None
+    agent_version: str | None
+    report: Any
+    live_runs: int
+    stopping_runs: int
+    orphaned_runs: int
+    quarantined_runs: int
+    awaited: list[str] | None
 
 
 async def hold_queues(tx: Transaction, paths: Iterable[str]) -> None:
-    """Keep these queues from being removed and from getting their first queue below, until the transaction ends.
+    """Prevent these queues from being removed and from getting their first queue below, until the transaction ends.
 
-    A statement of its own, so that what is read next is as it was when the rows were given.
+    A statement of its own, so that the next statement reads the rows as they are when the locks are taken.
     """
     await tx.run("SELECT 1 FROM queues WHERE path = ANY(:paths) ORDER BY id FOR KEY SHARE", paths=sorted(set(paths)))
 
 
 async def queue_ids_below(tx: Transaction, paths: Iterable[str]) -> list[int]:
-    """Ids of these queues and of all below them."""
+    """Return the ids of these queues and of all below them."""
     rows = await tx.all(
         """
         SELECT DISTINCT q.id FROM queues q, unnest(CAST(:paths AS text[])) AS p
@@ -89,30 +137,11 @@ async def queue_ids_below(tx: Transaction, paths: Iterable[str]) -> list[int]:
     return [row.id for row in rows]
 
 
-async def put_queue(tx: Transaction, spec: QueueSpec, parent_id: int | None) -> int:
-    row = await tx.one(
-        """
-        INSERT INTO queues (path, parent_id, spec) VALUES (:path, :parent, CAST(:spec AS jsonb))
-        ON CONFLICT (path) DO UPDATE SET spec = excluded.spec RETURNING id
-        """,
-        path=spec.path,
-        parent=parent_id,
-        spec=dumps(spec.to_wire() | {"path": spec.path}),
-    )
-    await note_change(tx, "queue", row.id)
-    return int(row.id)
-
-
-async def delete_queue(tx: Transaction, queue_id: int) -> None:
-    """Remove a queue without jobs and children; the caller has checked both and holds the row."""
-    await tx.run("DELETE FROM queues WHERE id = :id", id=queue_id)
-    await note_change(tx, "queue", queue_id)
-
-
-async def lock_queue(tx: Transaction, path: str) -> Row[Any] | None:
-    """The queue, locked, and whether it is in use; looked at after the lock was given, so that nothing slips in between."""
+async def lock_queue(tx: Transaction, path: str) -> LockedQueue | None:
+    """Lock a queue; return it with what uses it, read after the lock was taken, so that no change is missed."""
     await tx.run("SELECT 1 FROM queues WHERE path = :path FOR UPDATE", path=path)
-    return await tx.first(
+    return await tx.first_of(
+        LockedQueue,
         """
         SELECT q.id, EXISTS (SELECT 1 FROM queues c WHERE c.parent_id = q.id) AS has_children,
                EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = q.id) AS has_jobs,
@@ -123,132 +152,52 @@ async def lock_queue(tx: Transaction, path: str) -> Row[Any] | None:
     )
 
 
-async def stored_classes(tx: Transaction) -> Sequence[Row[Any]]:
-    """All priority classes as they are stored: ``id``, ``name``, ``value``, ``spec``."""
-    return await tx.all("SELECT id, name, value, spec FROM priority_classes ORDER BY value DESC, name")
-
-
-async def classes(tx: Transaction) -> list[ClassRow]:
-    """All priority classes whose stored specification can be read."""
-    return readable(
-        Part.PRIORITY_CLASS,
-        await stored_classes(tx),
-        lambda row: ClassRow(row.id, PriorityClassSpec.model_validate(row.spec)),
-    )
-
-
-async def put_class(tx: Transaction, spec: PriorityClassSpec) -> int:
-    """Store a class; a new default takes the place of the old one."""
-    if spec.default:
-        await tx.run(
-            "UPDATE priority_classes SET is_default = false, spec = spec - 'default' WHERE is_default AND name <> :name",
-            name=spec.name,
-        )
-    row = await tx.one(
-        """
-        INSERT INTO priority_classes (name, value, is_default, spec) VALUES (:name, :value, :default, CAST(:spec AS jsonb))
-        ON CONFLICT (name) DO UPDATE SET value = excluded.value, is_default = excluded.is_default, spec = excluded.spec
-        RETURNING id
-        """,
-        name=spec.name,
-        value=spec.value,
-        default=spec.default,
-        spec=dumps(spec.to_wire() | {"name": spec.name, "value": spec.value}),
-    )
-    await note_change(tx, "class", row.id)
-    return int(row.id)
-
-
-async def delete_class(tx: Transaction, class_id: int) -> None:
-    await tx.run("DELETE FROM priority_classes WHERE id = :id", id=class_id)
-    await note_change(tx, "class", class_id)
-
-
 async def hold_classes(tx: Transaction, ids: Iterable[int]) -> bool:
-    """Keep these classes from being removed until the transaction ends; False when one of them is gone already."""
+    """Prevent these classes from being removed until the transaction ends; return False when one of them does not exist any more."""
     wanted = sorted(set(ids))
     rows = await tx.all("SELECT 1 FROM priority_classes WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE", ids=wanted)
     return len(rows) == len(wanted)
 
 
-async def class_in_use(tx: Transaction, class_id: int) -> bool:
-    """Whether a job has this class; looked at after the class was locked against new ones."""
-    await tx.run("SELECT 1 FROM priority_classes WHERE id = :id FOR UPDATE", id=class_id)
-    return bool((await tx.one("SELECT EXISTS (SELECT 1 FROM jobs WHERE class_id = :id) AS used", id=class_id)).used)
+async def class_in_use(tx: Transaction, name: str) -> bool:
+    """Return whether a job has this class, after the class was locked against new ones."""
+    row = await tx.first("SELECT id FROM priority_classes WHERE name = :name FOR UPDATE", name=name)
+    if row is None:
+        return False
+    return bool((await tx.one("SELECT EXISTS (SELECT 1 FROM jobs WHERE class_id = :id) AS used", id=row.id)).used)
 
 
-async def stored_reservations(tx: Transaction) -> Sequence[Row[Any]]:
-    """All reservations as they are stored: ``id``, ``name``, ``queue_id``, ``spec``."""
-    return await tx.all("SELECT id, name, queue_id, spec FROM reservations ORDER BY starts_at, name")
-
-
-async def reservations(tx: Transaction) -> list[ReservationRow]:
-    """What admins have reserved, by its beginning, as far as it can be read."""
-    return readable(
-        Part.RESERVATION,
-        await stored_reservations(tx),
-        lambda row: ReservationRow(row.id, row.queue_id, ReservationSpec.model_validate(row.spec)),
+async def unset_default_class(tx: Transaction, name: str) -> None:
+    """Unset the default flag of the default class, if it is not ``name``."""
+    await tx.run(
+        "UPDATE priority_classes SET is_default = false, spec = spec - 'default' WHERE is_default AND name <> :name",
+        name=name,
     )
-
-
-async def put_reservation(tx: Transaction, spec: ReservationSpec, queue_id: int) -> None:
-    row = await tx.one(
-        """
-        INSERT INTO reservations (name, queue_id, starts_at, ends_at, spec)
-        VALUES (:name, :queue, :starts, :ends, CAST(:spec AS jsonb))
-        ON CONFLICT (name) DO UPDATE SET queue_id = excluded.queue_id, starts_at = excluded.starts_at,
-            ends_at = excluded.ends_at, spec = excluded.spec
-        RETURNING id
-        """,
-        name=spec.name,
-        queue=queue_id,
-        starts=spec.start,
-        ends=spec.end,
-        spec=dumps(spec.to_wire()),
-    )
-    await note_change(tx, "reservation", row.id)
-
-
-async def delete_reservation(tx: Transaction, name: str) -> bool:
-    """Whether there was one."""
-    row = await tx.first("DELETE FROM reservations WHERE name = :name RETURNING id", name=name)
-    if row is not None:
-        await note_change(tx, "reservation", row.id)
-    return row is not None
-
-
-async def clusters(tx: Transaction) -> list[ClusterRow]:
-    """All clusters whose stored specification can be read."""
-    rows = await tx.all("SELECT id, name, spec, cordoned FROM clusters WHERE removed_at IS NULL ORDER BY name")
-    return readable(Part.CLUSTER, rows, _cluster)
-
-
-def _cluster(row: Row[Any]) -> ClusterRow:
-    return ClusterRow(row.id, ClusterSpec.model_validate(row.spec), row.cordoned)
 
 
 async def clusters_by_id(tx: Transaction, ids: Iterable[int]) -> list[ClusterRow]:
-    """These clusters, kept from being removed until the transaction ends."""
+    """Return these clusters, locked against removal until the transaction ends."""
     wanted = sorted(set(ids))
     if not wanted:
         return []
-    rows = await tx.all(
+    rows: Sequence[Any] = await tx.all(
         """
         SELECT id, name, spec, cordoned FROM clusters
         WHERE id = ANY(:ids) AND removed_at IS NULL ORDER BY id FOR KEY SHARE
         """,
         ids=wanted,
     )
-    return readable(Part.CLUSTER, rows, _cluster)
+    return CLUSTERS.readable([StoredCluster(*row) for row in rows])
 
 
-async def cluster_overview(tx: Transaction) -> Sequence[Row[Any]]:
-    """Clusters with contact and number of live runs, for people."""
-    return await tx.all(
+async def cluster_overview(tx: Transaction) -> Sequence[ClusterOverview]:
+    """Return clusters with contact and number of live runs, for people."""
+    return await tx.all_of(
+        ClusterOverview,
         """
-        SELECT c.id, c.name, c.spec, c.cordoned, c.draining, t.lease_until, t.contact_at,
-               t.lease_until > now() AS reachable, t.agent_version, p.report, p.received_at, r.live_runs, r.stopping_runs,
-               r.orphaned_runs, (SELECT count(*) FROM quarantined_runs q WHERE q.cluster_id = c.id) AS quarantined_runs,
+        SELECT c.id, c.name, c.spec, c.cordoned, c.draining, t.contact_at, t.lease_until > now() AS reachable,
+               t.agent_version, p.report, r.live_runs, r.stopping_runs, r.orphaned_runs,
+               (SELECT count(*) FROM quarantined_runs q WHERE q.cluster_id = c.id) AS quarantined_runs,
                CASE WHEN i.recovering_since IS NOT NULL THEN coalesce(
                    (SELECT array_agg(o.name ORDER BY o.name) FROM clusters o JOIN cluster_contacts k ON k.cluster_id = o.id
                     WHERE o.removed_at IS NULL AND k.holder IS NOT NULL
@@ -260,7 +209,7 @@ async def cluster_overview(tx: Transaction) -> Sequence[Row[Any]]:
                              count(*) FILTER (WHERE r.holder <> h.number) AS orphaned_runs
                       FROM runs r WHERE r.cluster_id = c.id AND r.ended_at IS NULL) AS r
         WHERE c.removed_at IS NULL ORDER BY c.name
-        """
+        """,
     )
 
 
@@ -269,25 +218,15 @@ async def cluster_id(tx: Transaction, name: str) -> int | None:
     return None if row is None else int(row.id)
 
 
-async def put_cluster(tx: Transaction, spec: ClusterSpec) -> int:
-    row = await tx.one(
-        """
-        INSERT INTO clusters (name, kind, spec) VALUES (:name, CAST(:kind AS cluster_kind), CAST(:spec AS jsonb))
-        ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, spec = excluded.spec, removed_at = NULL RETURNING id
-        """,
-        name=spec.name,
-        kind=spec.cluster_kind.value,
-        spec=dumps(spec.to_wire() | {"name": spec.name}),
-    )
+async def add_contact(tx: Transaction, cluster_id: int) -> None:
+    """Create the rows of a cluster's agent contact, where they do not exist."""
     for table in ("cluster_contacts", "cluster_desired"):
-        await tx.run(f"INSERT INTO {table} (cluster_id) VALUES (:id) ON CONFLICT DO NOTHING", id=row.id)
-    await note_change(tx, "cluster", row.id)
-    return int(row.id)
+        await tx.run(f"INSERT INTO {table} (cluster_id) VALUES (:id) ON CONFLICT DO NOTHING", id=cluster_id)
 
 
 async def cordon(tx: Transaction, name: str, cordoned: bool, *, draining: bool = False) -> int | None:
-    """Close or open a cluster to new runs. Once this has committed, nothing new is applied to a closed one: starts in the making
-    hold its row.
+    """Close or open a cluster to new runs. Once this has committed, no new run is applied to a closed cluster: a start in progress
+    holds the cluster's row.
     """
     await tx.run("SELECT 1 FROM clusters WHERE name = :name FOR UPDATE", name=name)
     row = await tx.first(
@@ -301,14 +240,15 @@ async def cordon(tx: Transaction, name: str, cordoned: bool, *, draining: bool =
     )
     if row is None:
         return None
-    await note_change(tx, "cluster", row.id)
+    await note_change(tx, FeedKind.CLUSTER, row.id)
     return int(row.id)
 
 
-async def lock_cluster(tx: Transaction, name: str) -> Row[Any] | None:
-    """The cluster, locked, with its live runs and whether it ever had one; looked at after the lock was given."""
+async def lock_cluster(tx: Transaction, name: str) -> LockedCluster | None:
+    """Lock a cluster; return it with its live runs and whether it ever had one, read after the lock was taken."""
     await tx.run("SELECT 1 FROM clusters WHERE name = :name FOR UPDATE", name=name)
-    return await tx.first(
+    return await tx.first_of(
+        LockedCluster,
         """
         SELECT id, spec, EXISTS (SELECT 1 FROM runs r WHERE r.cluster_id = c.id) AS has_runs,
                (SELECT count(*) FROM runs r WHERE r.cluster_id = c.id AND r.ended_at IS NULL) AS live_runs
@@ -319,7 +259,9 @@ async def lock_cluster(tx: Transaction, name: str) -> Row[Any] | None:
 
 
 async def retire_cluster(tx: Transaction, row_id: int) -> None:
-    """Remove a cluster that has had runs: these keep its row and name. Its agent's record is reset; the caller holds the rows."""
+    """Mark a cluster with past runs as removed: these keep its row and name. Reset the record of its agent; the caller holds the
+    rows.
+    """
     await tx.run("UPDATE clusters SET removed_at = now(), cordoned = false, draining = false WHERE id = :id", id=row_id)
     for table in ("api_keys", "capacity", "agent_sessions", "cluster_holders", "log_streams", "cool_downs"):
         await tx.run(f"DELETE FROM {table} WHERE cluster_id = :id", id=row_id)
@@ -331,14 +273,9 @@ async def retire_cluster(tx: Transaction, row_id: int) -> None:
         """,
         id=row_id,
     )
-    await note_change(tx, "cluster", row_id)
+    await note_change(tx, FeedKind.CLUSTER, row_id)
 
 
 async def delete_cluster(tx: Transaction, row_id: int) -> None:
     await tx.run("DELETE FROM clusters WHERE id = :id", id=row_id)
-    await note_change(tx, "cluster", row_id)
-
-
-async def lock_declared(tx: Transaction, name: str) -> None:
-    """Wait until no other transaction changes the declared object of this kind and name; hold it until this one ends."""
-    await tx.run("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))", name=name)
+    await note_change(tx, FeedKind.CLUSTER, row_id)

@@ -1,11 +1,12 @@
-"""What runs have used: those that are not counted yet, and what was counted."""
+"""The usage of runs: runs that are not counted yet, and the counted sums."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row
-
+from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.store.database import Transaction, dumps
 
 _LOCK = 1953653618
@@ -25,7 +26,7 @@ BUCKETS = ("hour", "day", "month", "all")
 
 
 class Bucket(NamedTuple):
-    """What is counted apart. ``hour`` in microseconds since the epoch; ``labels`` as JSON with sorted keys."""
+    """The key of a counted sum. ``hour`` in microseconds since the epoch; ``labels`` as JSON with sorted keys."""
 
     hour: int
     queue_id: int
@@ -37,13 +38,71 @@ class Bucket(NamedTuple):
     spot: bool
 
 
+class UsedRun(NamedTuple):
+    """A run that has used something, or may have. Moments in microseconds since the epoch.
+
+    ``began`` is None where the run's members never had nodes; ``ended`` is now where it is at work.
+    """
+
+    job_id: int
+    attempt: int
+    cluster_id: int
+    sizes: dict[str, int]
+    placement: Placement
+    """As reported, or else as assumed."""
+    began: int | None
+    ended: int
+    is_over: bool
+    was_resized: bool
+    policy_id: int | None
+    queue_id: int
+    api_key_id: int
+    labels: dict[str, str] | None
+    shape_id: int
+
+
+class StoredResize(NamedTuple):
+    """A resize of a run: the request (``kind`` of a resize), or its outcome. ``at`` in microseconds since the epoch."""
+
+    job_id: int
+    attempt: int
+    kind: str
+    at: int
+    sizes: dict[str, int]
+    before: dict[str, int] | None
+    """None where the previous sizes were not stored."""
+
+
+class NamedCluster(NamedTuple):
+    """A cluster that exists, or once did."""
+
+    id: int
+    name: str
+    kind: ClusterKind
+
+
+class CountedUsage(NamedTuple):
+    """A sum of counted usage; columns that were not asked for are None. ``since`` in microseconds since the epoch."""
+
+    since: int
+    queue_id: int | None
+    api_key_id: int | None
+    cluster_id: int | None
+    labels: dict[str, str] | None
+    resource: str
+    product: str
+    spot: bool
+    amount: Decimal
+    cost: Decimal
+
+
 async def take_turn(tx: Transaction) -> bool:
-    """Whether nobody else counts until this transaction ends."""
+    """Take the lock of counting; return whether this transaction has it."""
     return bool((await tx.one("SELECT pg_try_advisory_xact_lock(:key) AS ours", key=_LOCK)).ours)
 
 
 async def begin_snapshot(tx: Transaction) -> None:
-    """Let all statements of this transaction see the store as it is at the first of them."""
+    """Let all statements of this transaction see the store as at the first of them."""
     await tx.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
 
@@ -53,10 +112,10 @@ async def uncounted(
     *,
     among: Collection[tuple[int, int]] | None = None,
     without: Collection[tuple[int, int]] = (),
-) -> Sequence[Row[Any]]:
-    """Runs that have ended and are not counted. Each has ``began``, None where its members never had nodes, and ``ended``.
+) -> Sequence[UsedRun]:
+    """Return runs that have ended and are not counted.
 
-    ``among`` and ``without``: jobs and attempts of those that are asked for, and of those that are not.
+    ``among`` and ``without``: jobs and attempts to include, and to exclude.
     """
     chosen, wanted = "", dict[str, Any]()
     for name, test, keys in (("among", "IN", among), ("without", "NOT IN", without or None)):
@@ -66,23 +125,24 @@ async def uncounted(
                 f" (SELECT * FROM unnest(CAST(:{name}_jobs AS bigint[]), CAST(:{name}_attempts AS int[])))"
             )
             wanted |= {f"{name}_jobs": [job for job, _ in keys], f"{name}_attempts": [attempt for _, attempt in keys]}
-    return await tx.all(
-        f"{_RUNS} WHERE NOT r.counted AND r.ended_at IS NOT NULL{chosen} LIMIT :limit", limit=limit, **wanted
+    return await tx.all_of(
+        UsedRun, f"{_RUNS} WHERE NOT r.counted AND r.ended_at IS NOT NULL{chosen} LIMIT :limit", limit=limit, **wanted
     )
 
 
-async def going_on(tx: Transaction, queue_ids: Iterable[int] | None) -> Sequence[Row[Any]]:
-    """Runs that are not counted and whose members have had nodes: those at work, until now. ``queue_ids``: None for all."""
+async def going_on(tx: Transaction, queue_ids: Iterable[int] | None) -> Sequence[UsedRun]:
+    """Return runs that are not counted and whose members have had nodes; those at work end now. ``queue_ids``: None for all."""
     chosen = "" if queue_ids is None else " AND j.queue_id = ANY(:queues)"
     wanted = {} if queue_ids is None else {"queues": list(queue_ids)}
-    return await tx.all(
-        f"{_RUNS} WHERE NOT r.counted AND coalesce(r.placed_at, r.started_at) IS NOT NULL{chosen}", **wanted
+    return await tx.all_of(
+        UsedRun, f"{_RUNS} WHERE NOT r.counted AND coalesce(r.placed_at, r.started_at) IS NOT NULL{chosen}", **wanted
     )
 
 
-async def resizes(tx: Transaction, job_ids: Iterable[int]) -> Sequence[Row[Any]]:
-    """The resizes of runs of these jobs, in their order: what was asked for (kind ``resize``), and what came of it."""
-    return await tx.all(
+async def resizes(tx: Transaction, job_ids: Iterable[int]) -> Sequence[StoredResize]:
+    """Return the resizes of runs of these jobs, in their order."""
+    return await tx.all_of(
+        StoredResize,
         """
         SELECT job_id, attempt, kind, (extract(epoch FROM at) * 1000000)::bigint AS at, details->'sizes' AS sizes,
                details->'from' AS before
@@ -92,9 +152,9 @@ async def resizes(tx: Transaction, job_ids: Iterable[int]) -> Sequence[Row[Any]]
     )
 
 
-async def clusters(tx: Transaction) -> Sequence[Row[Any]]:
-    """Names and kinds of all clusters that there ever were."""
-    return await tx.all("SELECT id, name, kind FROM clusters")
+async def clusters(tx: Transaction) -> Sequence[NamedCluster]:
+    """Return names and kinds of all clusters that ever existed."""
+    return await tx.all_of(NamedCluster, "SELECT id, name, kind FROM clusters")
 
 
 async def shapes(tx: Transaction, ids: Iterable[int]) -> dict[int, dict[str, Any]]:
@@ -103,7 +163,7 @@ async def shapes(tx: Transaction, ids: Iterable[int]) -> dict[int, dict[str, Any
 
 
 async def mark_counted(tx: Transaction, runs: Sequence[tuple[int, int]], costs: Mapping[tuple[int, int], int]) -> None:
-    """These runs, by job and attempt, are counted. ``costs``: what those by burst policies have cost, kept with them."""
+    """Mark runs, by job and attempt, as counted. ``costs``: the costs of those by burst policies, stored with them."""
     await tx.run(
         """
         UPDATE runs SET counted = true, cost = CASE WHEN runs.policy_id IS NOT NULL THEN coalesce(n.cost, 0) END
@@ -117,7 +177,7 @@ async def mark_counted(tx: Transaction, runs: Sequence[tuple[int, int]], costs: 
 
 
 async def add(tx: Transaction, used: Mapping[Bucket, tuple[int, int]]) -> None:
-    """Add amounts and costs. In one order, so that two callers never wait for each other."""
+    """Add amounts and costs. Rows are in one order, so that two callers never wait for each other."""
     rows = [
         {
             "hour": bucket.hour // 1_000_000,
@@ -154,10 +214,10 @@ async def summed(
     bucket: str,
     columns: Iterable[str],
     queue_ids: Iterable[int] | None,
-) -> Sequence[Row[Any]]:
-    """What was counted of the hours from ``begin`` until before ``end``, by ``bucket`` and these columns; the others are NULL.
+) -> Sequence[CountedUsage]:
+    """Return the counted usage of the hours from ``begin`` until before ``end``, by ``bucket`` and ``columns``.
 
-    ``bucket``: hour, day, month or all; ``columns`` of ``COLUMNS``. Each row has ``since``, in microseconds since the epoch.
+    ``bucket``: hour, day, month or all; ``columns`` of ``COLUMNS``.
     """
     wanted = set(columns)
     if not wanted <= set(COLUMNS) or bucket not in BUCKETS:
@@ -167,7 +227,8 @@ async def summed(
     grouped = ", ".join(["1", *(str(2 + place) for place, name in enumerate(COLUMNS) if name in wanted)])
     chosen = "" if queue_ids is None else " AND queue_id = ANY(:queues)"
     more = {} if queue_ids is None else {"queues": list(queue_ids)}
-    return await tx.all(
+    return await tx.all_of(
+        CountedUsage,
         f"""
         SELECT (extract(epoch FROM {since}) * 1000000)::bigint AS since, {shown}, resource, product, spot,
                sum(amount) AS amount, sum(cost) AS cost

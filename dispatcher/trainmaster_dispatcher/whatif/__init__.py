@@ -1,1 +1,1 @@
-"""What would have happened: the real engine over simulated clusters, on a clock that jumps from event to event. Pure."""
+"""What-if studies: the real engine over simulated clusters, on a clock that jumps from event to event. Pure."""

@@ -1,7 +1,8 @@
 """`Simulation`: a trace through the scheduler's own decision and simulated clusters.
 
-Time jumps to the next submission, end, or event of a cluster. At each stop clusters live on until then, what became of runs goes into
-the state as the store would put it there, and the engine decides until nothing more starts. Decisions take no time.
+Time jumps to the next submission, end, or event of a cluster. At each stop the clusters advance to that time, changes
+of runs go into the state as the store would put them there, and the engine decides until nothing more starts. Decisions
+take no time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,24 +20,27 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, run_id
 from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.placement import Placement
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind, JobState, RunState, StopCause
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec
 from trainmaster_dispatcher.domain import job_machine
-from trainmaster_dispatcher.domain.burst_binding import bound_spec
 from trainmaster_dispatcher.domain.burst_policies import Spending, policy_of
 from trainmaster_dispatcher.domain.job_machine import Job, RunEnding
 from trainmaster_dispatcher.domain.prices import FREE, Tariff, tariff_of
 from trainmaster_dispatcher.domain.provisioning import Learnt, learn
 from trainmaster_dispatcher.domain.redaction import rendered
 from trainmaster_dispatcher.domain.shapes import shape_bytes, shape_from, shape_of
+from trainmaster_dispatcher.domain.spec_rendering import apply_orders
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
 from trainmaster_dispatcher.scheduling.state.from_specs import class_of, cluster_of, dataset_of, queue_of
-from trainmaster_dispatcher.scheduling.state.plan import Eviction, Granted, Growth, Plan, grown, shrinking
-from trainmaster_dispatcher.scheduling.state.state import SchedulerState, WaitingJob, freeze_placement
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
+from trainmaster_dispatcher.scheduling.state.live_runs import freeze_placement
+from trainmaster_dispatcher.scheduling.state.plan import Eviction, Growth, Plan, grown, shrinking
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.scheduling.state.writes import RunStart, victims_of, writes_of
 from trainmaster_dispatcher.whatif.stays import Groups, Stay
 from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
@@ -44,19 +48,19 @@ from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
 _PLACEMENT_TIMEOUT = 300.0
 _A_MOMENT = 0.001
 _MOST_BEGAN = 10_000
-"""Starts by a policy that are remembered, for its ramp."""
+"""The number of starts by a policy that are remembered for its ramp."""
 Progress = Callable[[int, int], None]
-"""Told how many jobs have ended, and of how many."""
+"""Receives the number of jobs that have ended, and the number of all jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What admins say, as in the files of ``trainmaster apply``."""
+    """What admins declare, as in the files of ``trainmaster apply``."""
 
     queues: Sequence[QueueSpec]
     classes: Sequence[PriorityClassSpec] = ()
     clusters: Sequence[ClusterSpec] = ()
-    """Those of the fleet that are not named here are of the kind that the fleet says."""
+    """Clusters of the fleet that are not named here have the kind that the fleet gives."""
     books: Sequence[PriceBookSpec] = ()
     policies: Sequence[BurstPolicySpec] = ()
     datasets: Sequence[DatasetSpec] = ()
@@ -64,12 +68,12 @@ class Declared:
 
 @dataclass(slots=True)
 class StudiedJob:
-    """A job of the trace and what became of it. Times are seconds since the trace began; ``inf`` if it never came to that."""
+    """A job of the trace and its outcome. Times are seconds since the trace began; ``inf`` if the event never happened."""
 
     job: TraceJob
     machine: Job = field(default_factory=Job)
     first_start: float = inf
-    """When a run of it first ran."""
+    """The first time that a run of it was running."""
     last_start: float = inf
     ended_at: float = inf
     done: float = 0.0
@@ -84,26 +88,27 @@ class StudiedJob:
 
 @dataclass(frozen=True, slots=True)
 class StudyOutcome:
-    """What a simulation has found. ``finished_at``: when nothing more happened."""
+    """The outcome of a simulation. ``finished_at``: the time of the last event."""
 
     records: Sequence[StudiedJob]
     finished_at: float
     cycles: int
     preemptions: int
     capacity: Mapping[str, Mapping[str, int]]
-    """By cluster: what it has of each resource."""
+    """By cluster: its capacity of each resource."""
     kinds: Mapping[str, str]
     products: Mapping[str, Groups]
     """By cluster."""
     learnt: Mapping[tuple[str, str], Learnt]
-    """By cluster and pool: what was learnt of how it grows."""
+    """By cluster and pool: the learnt times of its growth."""
     bursts: Mapping[str, int]
-    """By burst policy: how many runs it sent to public clusters."""
+    """By burst policy: the number of runs sent to public clusters."""
     tariffs: Mapping[str, Tariff]
 
 
 class Simulation:
-    """One fleet under one set of declarations. ``run`` may be called once. Raises ProblemError for what does not go together."""
+    """One fleet under one set of declarations. ``run`` may be called once. Raises ProblemError for declarations that
+    contradict each other."""
 
     def __init__(self, fleet: Fleet, declared: Declared) -> None:
         self._engine = Engine()
@@ -130,19 +135,19 @@ class Simulation:
         )
         self._capacity = {self._specs[key].name: _capacity_of(cluster) for key, cluster in self._clusters.items()}
         self._wires: dict[int, dict[str, Any]] = {}
-        """By the id of a specification's object, which the trace keeps."""
+        """By the id of a specification's object, which the trace keeps alive."""
         self._shape_ids: dict[bytes, int] = {}
         self._shape_of_spec: dict[int, int] = {}
         self._records: dict[int, StudiedJob] = {}
         self._numbers: dict[str, int] = {}
         """By run: its job."""
         self._ends: list[tuple[float, str, int]] = []
-        """When runs have done their work: moment, run, cluster."""
+        """The times at which runs have done their work: time, run, cluster."""
         self._releases: list[tuple[float, int]] = []
         self._cooling: list[tuple[float, int, int]] = []
         self._generations: dict[str, int] = {}
         self._growing: dict[int, tuple[int, tuple[str, ...], float]] = {}
-        """By job: its cluster, the pools that have to grow for it, and since when."""
+        """By job: its cluster, the pools that have to grow for it, and the time since when."""
         self._samples: dict[tuple[int, str], list[float | None]] = {}
         self._spent: dict[int, dict[int, int]] = {}
         self._spent_on: dict[int, int] = {}
@@ -155,7 +160,7 @@ class Simulation:
         self.preemptions = 0
 
     def run(self, trace: Trace, on_progress: Progress = lambda done, total: None) -> StudyOutcome:
-        """Raises ProblemError for a job that names what is not there."""
+        """Run the trace and return the outcome. Raises ProblemError for a job that names what does not exist."""
         jobs = trace.jobs
         self._records = {job.number: StudiedJob(job) for job in jobs}
         next_job = ended = 0
@@ -191,7 +196,7 @@ class Simulation:
         return max(moments, default=0.0)
 
     def _next_event(self) -> float:
-        """When anything happens next by itself that a waiting or running job may care about."""
+        """Return the time of the next event that may concern a waiting or running job."""
         if not self._state.jobs and not self._state.runs and not self._releases:
             return inf
         moments = [
@@ -206,7 +211,7 @@ class Simulation:
     # Time passes
 
     def _live_until(self, now: float) -> int:
-        """How many jobs have ended for good."""
+        """Advance to ``now``; return the number of jobs that have ended for good."""
         while self._ends and self._ends[0][0] <= now:
             at, run, key = heappop(self._ends)
             self._clusters[key].finish(run, at)
@@ -225,7 +230,7 @@ class Simulation:
         return ended
 
     def _take_report(self, key: int, now: float) -> None:
-        groups = self._clusters[key].floor.report()
+        groups = self._clusters[key].ledger.report()
         if self._reported.get(key) is not groups:
             self._reported[key] = groups
             report = self._clusters[key].report()
@@ -260,7 +265,7 @@ class Simulation:
             self._state.put_run(replace(live, placement=freeze_placement(run.placement)))
 
     def _end(self, record: StudiedJob, run: FakeRun, key: int, now: float) -> int:
-        """A run has ended: 1 if its job has for good."""
+        """Record the end of a run; return 1 if its job has ended for good."""
         number = record.job.number
         del self._numbers[run.id]
         started = record.machine.state is JobState.RUNNING
@@ -309,7 +314,7 @@ class Simulation:
         return 0
 
     def _note_growth(self, number: int, placed_at: float) -> None:
-        """Pools have grown for a run, or with infinity have not."""
+        """Record when pools have grown for a run; infinity means that they have not."""
         found = self._growing.pop(number, None)
         if found is not None:
             key, pools, since = found
@@ -318,7 +323,7 @@ class Simulation:
             self._state.set_provisioning({one: learn(samples) for one, samples in self._samples.items()})
 
     def _note_spent(self, number: int, run: FakeRun) -> None:
-        """What a run by a policy has cost, as the dispatcher counts it."""
+        """Record the cost of a run by a policy, as the dispatcher counts it."""
         live = self._state.runs.get(number)
         if live is None or live.burst is None:
             return
@@ -396,13 +401,13 @@ class Simulation:
     # Decisions
 
     def _decide(self, now: float) -> int:
-        """Decide until nothing more changes; how many jobs are held for ever."""
+        """Decide until nothing more changes; return the number of jobs that are held for ever."""
         held, self._next_look = 0, inf
         while self._state.jobs or self._state.elastic_on:
             plan = decide(self._engine, now)
             self.cycles += 1
             self._engine.carry_over(plan)
-            # A moment later than told, as times are no exact numbers.
+            # A moment later than reported, because times are rounded.
             self._next_look = plan.next_look + _A_MOMENT
             held += self._apply(plan, now)
             if self._never_changes:
@@ -412,7 +417,7 @@ class Simulation:
         return held
 
     def _pass_over(self, plan: Plan) -> None:
-        """Jobs that could never start on this fleet are not looked at again."""
+        """Exclude jobs that could never start on this fleet from further decisions."""
         for key, reason in plan.reasons.items():
             if reason.for_ever or reason.token is Token.TOO_LARGE:
                 for place in list(self._state.waiting.get(key.queue_id, {}).get(key, ())):
@@ -465,18 +470,17 @@ class Simulation:
                 attempt=one.attempt,
                 token=one.attempt,
                 generation=1,
-                spec=self._wire(record.job.spec, start.granted),
+                spec=apply_orders(self._wire(record.job.spec), one.orders),
                 sizes=start.sizes,
                 pins=start.placement,
-                placement_timeout_seconds=(parse_duration(spec.placement_timeout) or _PLACEMENT_TIMEOUT) + one.awaits,
+                placement_timeout_seconds=(parse_duration(spec.placement_timeout) or _PLACEMENT_TIMEOUT)
+                + one.orders.awaits_seconds,
             ),
             now,
         )
 
-    def _wire(self, spec: JobSpec, granted: Granted | None) -> dict[str, Any]:
-        """The wire form, made once for all equivalent jobs."""
-        if granted is not None:
-            return bound_spec(self._wire(spec, None), granted.bounds.limit, granted.binding)
+    def _wire(self, spec: JobSpec) -> dict[str, Any]:
+        """Return the wire form, created once for all equivalent jobs."""
         known = self._wires.get(id(spec))
         if known is None:
             known = self._wires[id(spec)] = spec.to_wire()
@@ -510,19 +514,17 @@ class Simulation:
         self._resize(self._run_of(one.job_id), one.cluster_id, one.sizes, one.placement, 0.0, now)
         self._state.put_run(grown(self._state.runs[one.job_id], one, now))
 
-    def _resize(
-        self, run: str, key: int, sizes: dict[str, int], pins: dict[str, dict[str, int]], grace: float, now: float
-    ) -> None:
+    def _resize(self, run: str, key: int, sizes: dict[str, int], pins: Placement, grace: float, now: float) -> None:
         self._generations[run] += 1
         order = ResizeRun(run=run, generation=self._generations[run], sizes=sizes, pins=pins, grace_seconds=grace)
         self._clusters[key].resize(order, now)
 
     def _groups_of(self, key: int) -> Groups:
-        return {group.name: (product_of(group), group.labels) for group in self._clusters[key].floor.report()}
+        return {group.name: (product_of(group), group.labels) for group in self._clusters[key].ledger.report()}
 
 
 def _put_queues(state: SchedulerState, specs: Sequence[QueueSpec]) -> dict[str, int]:
-    """Keys of the queues by path; parents first."""
+    """Put the queues into the state, parents first; return their keys by path."""
     keys: dict[str, int] = {}
     for spec in sorted(specs, key=lambda spec: spec.path.count("/")):
         if spec.parent is not None and spec.parent not in keys:
@@ -533,7 +535,7 @@ def _put_queues(state: SchedulerState, specs: Sequence[QueueSpec]) -> dict[str, 
 
 
 def _put_classes(state: SchedulerState, specs: Sequence[PriorityClassSpec]) -> tuple[dict[str, int], int]:
-    """Keys of the classes by name, and the default one's."""
+    """Put the classes into the state; return their keys by name, and the default one's."""
     every = specs or (PriorityClassSpec(name="normal", value=0, default=True),)
     keys = {spec.name: key for key, spec in enumerate(every, start=1)}
     for spec in every:
@@ -549,7 +551,7 @@ def _put_policies(
     clusters: Mapping[int, ClusterSpec],
     classes: Mapping[str, int],
 ) -> None:
-    """Raises ProblemError for one that names what is not there."""
+    """Put the policies into the state. Raises ProblemError for one that names what does not exist."""
     kinds = {spec.name: spec.cluster_kind for spec in clusters.values()}
     for spec in specs:
         for path in spec.queues:
@@ -578,7 +580,7 @@ def _tariff(spec: ClusterSpec, books: Mapping[str, PriceBookSpec]) -> Tariff:
 
 def _capacity_of(cluster: SimulatedCluster) -> dict[str, int]:
     total: dict[str, int] = {}
-    for group in cluster.floor.report():
+    for group in cluster.ledger.report():
         for name, amount in group.free.items():
             total[name] = total.get(name, 0) + amount * group.count
     return total

@@ -1,4 +1,4 @@
-"""What a simulation comes to: waits, slowdowns, use and cost of clusters, fairness between queues."""
+"""The figures of a simulation: waits, slowdowns, use and cost of clusters, fairness between queues."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,10 +13,8 @@ from trainmaster_dispatcher.whatif.engine import StudiedJob, StudyOutcome
 from trainmaster_dispatcher.whatif.values import ClusterUse, Figures, Waits
 
 SLOWDOWN_BOUND = 10.0
-"""Seconds: jobs shorter than this count as this long, so that a tiny one's wait does not count for everything.
-
-D. Feitelson, L. Rudolph, "Metrics and Benchmarking for Parallel Job Scheduling", JSSPP 1998.
-"""
+"""Seconds: shorter jobs count as this long, so that the wait of a tiny job does not dominate. D. Feitelson, L. Rudolph,
+"Metrics and Benchmarking for Parallel Job Scheduling", JSSPP 1998."""
 
 
 def figures_of(outcome: StudyOutcome) -> Figures:
@@ -58,7 +56,7 @@ def waits_of(records: Iterable[StudiedJob]) -> Waits:
 
 
 def summary_of(found: Sequence[tuple[float, float]]) -> Waits:
-    """Of jobs of which the wait and the run time are known, in seconds."""
+    """Return the waits of jobs; ``found``: their wait and run time, in seconds."""
     waits = sorted(wait for wait, _ in found)
     slowdowns = [max(1.0, (wait + run) / max(run, SLOWDOWN_BOUND)) for wait, run in found]
     return Waits(
@@ -73,7 +71,7 @@ def summary_of(found: Sequence[tuple[float, float]]) -> Waits:
 
 
 def quantile(ordered: Sequence[float], part: float) -> float:
-    """The value below which so large a part of the values lies, between two of them by their distance."""
+    """Return the value below which this part of the values lies, linearly interpolated."""
     place = part * (len(ordered) - 1)
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
@@ -81,7 +79,7 @@ def quantile(ordered: Sequence[float], part: float) -> float:
 
 
 def jain(values: Sequence[float]) -> float:
-    """R. Jain, D. Chiu, W. Hawe, "A Quantitative Measure of Fairness and Discrimination", DEC-TR-301, 1984. Without any value 1."""
+    """Return Jain's fairness index (R. Jain, D. Chiu, W. Hawe, DEC-TR-301, 1984); 1 without any value."""
     total, squares = sum(values), sum(value * value for value in values)
     return 1.0 if not squares else round(total * total / (len(values) * squares), 4)
 

@@ -1,23 +1,25 @@
-"""An installation as it is, for simulations: its clusters as a simulated fleet, and what its admins have declared. Pure."""
+"""An installation as input for simulations: its clusters as a simulated fleet, and what its admins have declared. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainmaster.fake_cluster.fleet import Fleet
+from trainmaster.protocol import resource_kinds
+from trainmaster.protocol.documents import Document
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.quantities import format_quantity
-from trainmaster.protocol.resource_kinds import MODELS, Document, Kind
+from trainmaster.protocol.resource_kinds import Kind
 
 KINDS: Sequence[Kind] = ("Queue", "PriorityClass", "PriceBook", "Cluster", "Dataset", "BurstPolicy")
-"""What a simulation goes by."""
+"""The declared kinds that a simulation uses."""
 _SHOWN_ONLY = ("status", "jobs", "isLeaf", "usage", "warnings")
-"""What the API shows of such a thing beside what was declared."""
+"""Fields that the API shows of such an object in addition to what was declared."""
 
 
 def fleet_of(clusters: Sequence[Mapping[str, Any]]) -> Fleet:
-    """The nodes that agents report now, without what others use of them; topologies are not taken over.
+    """Return the nodes that agents report now, without what others use of them; topologies are left out.
 
-    ``clusters``: as the API shows them. Raises ProblemError INVALID_SPEC if no cluster has any.
+    ``clusters``: as the API shows them. Raises ProblemError INVALID_SPEC if no cluster has any nodes.
     """
     found = []
     for cluster in clusters:
@@ -44,10 +46,10 @@ def fleet_of(clusters: Sequence[Mapping[str, Any]]) -> Fleet:
 
 
 def documents_of(shown: Mapping[Kind, Iterable[Mapping[str, Any]]]) -> list[Document]:
-    """All that was declared, as if it came from files. ``shown``: by kind, as the API shows it."""
+    """Return all that was declared, as if it came from files. ``shown``: by kind, as the API shows it."""
     out = []
     for kind, items in shown.items():
-        fields = {field.alias or name for name, field in MODELS[kind].model_fields.items()}
+        fields = {field.alias or name for name, field in resource_kinds.KINDS[kind].spec.model_fields.items()}
         for item in items:
             known = {key: value for key, value in item.items() if key in fields and key not in _SHOWN_ONLY}
             out.append(Document({**known, "kind": kind}, f"{kind} {item.get('path', item.get('name'))}"))

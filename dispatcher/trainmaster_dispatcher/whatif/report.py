@@ -1,4 +1,4 @@
-"""The report of one or several simulations as a page that needs nothing else: no script, no font, no picture from elsewhere."""
+"""The report of one or several simulations as a self-contained page: no script, no font, no picture from elsewhere."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ svg .soft { fill: var(--soft); } svg .axis { stroke: var(--line); }
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One simulation of those that are compared; ``name`` says in what it differs."""
+    """One of the simulations that are compared; ``name`` states how it differs."""
 
     name: str
     figures: Figures
 
 
 def page(title: str, workload: str, cases: Sequence[Case], currency: str) -> str:
-    """The whole page. ``cases``: at least one."""
+    """Return the whole page. ``cases``: at least one."""
     parts = [f"<h1>{escape(title)}</h1>", f"<p class=note>{escape(_what(workload, cases[0].figures))}</p>"]
     if len(cases) > 1:
         parts += ["<h2>Side by side</h2>", _compared(cases, currency), _trade(cases, currency), _waits_bars(cases)]
@@ -142,7 +142,7 @@ def _waits_bars(cases: Sequence[Case]) -> str:
 
 
 def _bars(bars: Sequence[tuple[str, float, str]], most: float) -> str:
-    """Horizontal bars: label, value, text; ``most`` is as long as there is room."""
+    """Return horizontal bars: label, value, text; a bar of the value ``most`` has the full width."""
     if not bars:
         return ""
     height = _ROW * len(bars) + 8
@@ -161,7 +161,7 @@ def _bars(bars: Sequence[tuple[str, float, str]], most: float) -> str:
 
 
 def _trade(cases: Sequence[Case], currency: str) -> str:
-    """Cost against mean wait, a point for each case, joined in their order. Left out where nothing costs anything."""
+    """Return a chart of cost against mean wait, a point for each case, joined in their order; empty if nothing costs anything."""
     costs = [case.figures.cost for case in cases]
     waits = [case.figures.waits.mean for case in cases]
     if not any(costs):

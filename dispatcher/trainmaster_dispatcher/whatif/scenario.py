@@ -1,4 +1,5 @@
-"""From what a person asks for to what is simulated, and from that to what is told: one way for files and for calls. Pure."""
+"""The way from a request for a simulation to the scenario, and from its outcome to the result: the same for files and
+for calls. Pure."""
 
 import io
 from collections.abc import Callable, Iterable, Sequence
@@ -9,9 +10,9 @@ from pydantic import ValidationError
 from trainmaster.fake_cluster.fleet import Fleet
 from trainmaster.fake_cluster.generate import tenants_of
 from trainmaster.protocol.bursting import BurstPolicySpec
+from trainmaster.protocol.documents import Document, in_place_of, read_declared
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.prices import PriceBookSpec
-from trainmaster.protocol.resource_kinds import Document, in_place_of, read_declared
 from trainmaster.protocol.simulations import (
     Installation,
     SimulationOrder,
@@ -31,12 +32,12 @@ from trainmaster_dispatcher.whatif.trace import Limits, Trace, read_history, rea
 from trainmaster_dispatcher.whatif.values import Waits, to_data, waits_to_data
 
 MOST_NODES = 100_000
-"""Of a fleet that is simulated in the background."""
+"""The largest number of nodes of a fleet that is simulated in the background."""
 Told = Callable[[SimulationProgress], None]
 
 
 class Scenario(NamedTuple):
-    """A workload, a fleet, and what is declared in each of the simulations that are compared, by name."""
+    """A workload, a fleet, and the declarations of each of the simulations that are compared, by name."""
 
     trace: Trace
     fleet: Fleet
@@ -44,14 +45,14 @@ class Scenario(NamedTuple):
 
 
 class StudyResult(NamedTuple):
-    """What came out: the data of ``simulate -o json``, and the report as a page."""
+    """The result: the data of ``simulate -o json``, and the report as a page."""
 
     result: dict[str, Any]
     report: str
 
 
 def declared(documents: Sequence[Document], fleet: Fleet) -> Declared:
-    """What documents say; without any, a queue that may use all of the fleet. Raises ProblemError."""
+    """Return what documents declare; without any, a queue that may use all of the fleet. Raises ProblemError."""
     if documents:
         specs = [item.spec for item in read_declared(documents)]
     else:
@@ -67,14 +68,14 @@ def declared(documents: Sequence[Document], fleet: Fleet) -> Declared:
 
 
 def first_leaf(found: Declared) -> str:
-    """The queue for jobs that name none: the first by its path of those that take jobs."""
+    """Return the queue for jobs that name none: of the queues that take jobs, the first by path."""
     parents = {spec.parent for spec in found.queues}
     leaves = sorted(spec.path for spec in found.queues if spec.path not in parents)
     return leaves[0] if leaves else "default"
 
 
 def read_fleet(value: dict[str, Any]) -> Fleet:
-    """A fleet as a person wrote it. Raises ProblemError with each mistake."""
+    """Parse a fleet as a person wrote it. Raises ProblemError with each mistake."""
     try:
         found = Fleet.model_validate(value)
     except ValidationError as error:
@@ -90,7 +91,7 @@ def read_fleet(value: dict[str, Any]) -> Fleet:
 
 
 def plan_of(spec: SimulationSpec, there: Installation) -> tuple[Fleet, list[tuple[str, Declared]]]:
-    """On which fleet, and what is declared in each of the simulations that are compared. Raises ProblemError for mistakes."""
+    """Return the fleet, and the declarations of each of the simulations that are compared. Raises ProblemError for mistakes."""
     fleet = fleet_of(there.clusters) if spec.fleet is None else read_fleet(spec.fleet)
     if spec.seed is not None:
         fleet = fleet.model_copy(update={"seed": spec.seed})
@@ -98,7 +99,9 @@ def plan_of(spec: SimulationSpec, there: Installation) -> tuple[Fleet, list[tupl
     cases = [
         (case.name, _documents(case.documents, f"cases[{number}].documents")) for number, case in enumerate(spec.cases)
     ]
-    read_declared([*asked, *(one for _, on_top in cases for one in on_top)])  # mistakes before what follows from them
+    read_declared(
+        [*asked, *(one for _, on_top in cases for one in on_top)]
+    )  # report mistakes before their consequences
     documents = in_place_of(() if spec.alone else documents_of(there.declared), asked)
     if cases:
         return fleet, [(name, declared(in_place_of(documents, on_top), fleet)) for name, on_top in cases]
@@ -110,7 +113,7 @@ def plan_of(spec: SimulationSpec, there: Installation) -> tuple[Fleet, list[tupl
 
 
 def scenario(order: SimulationOrder) -> Scenario:
-    """What is to be simulated. Raises ProblemError for what is wrong in the order, or does not go with what the installation has."""
+    """Return the scenario of an order. Raises ProblemError for mistakes in the order, or for conflicts with the installation."""
     spec = order.spec
     fleet, cases = plan_of(spec, order.installation)
     queue = spec.workload.queue or first_leaf(cases[0][1])
@@ -123,7 +126,7 @@ def _documents(values: Sequence[dict[str, Any]], place: str) -> list[Document]:
 
 
 def read_workload(spec: WorkloadSpec, queue: str, limits: Limits, history: Iterable[Workload]) -> Trace:
-    """The jobs. Raises ProblemError, also where there are none."""
+    """Return the jobs. Raises ProblemError, also if there are none."""
     if spec.swf is not None:
         return read_text("swf", spec.name or "swf", spec.swf, queue, limits)
     if spec.csv is not None:
@@ -132,7 +135,7 @@ def read_workload(spec: WorkloadSpec, queue: str, limits: Limits, history: Itera
 
 
 def read_text(form: str, name: str, text: str, queue: str, limits: Limits) -> Trace:
-    """The jobs of a file in the form ``swf`` or ``csv``. Raises ProblemError, also where there are none."""
+    """Return the jobs of a file in the format ``swf`` or ``csv``. Raises ProblemError, also if there are none."""
     read = read_swf if form == "swf" else read_table
     return _not_empty(read(name, io.StringIO(text), queue, limits))
 
@@ -144,13 +147,13 @@ def _not_empty(trace: Trace) -> Trace:
 
 
 def really(trace: Trace) -> Waits | None:
-    """How long the jobs really waited, where that is known of all."""
+    """Return how long the jobs really waited, if that is known of all."""
     found = [(job.waited, job.run) for job in trace.jobs if job.waited is not None]
     return summary_of(found) if found and len(found) == len(trace.jobs) else None
 
 
 def head_of(trace: Trace) -> dict[str, Any]:
-    """What is told of a workload beside what was simulated."""
+    """Return the part of the result that describes the workload."""
     was = really(trace)
     return {
         "workload": trace.name,
@@ -160,7 +163,7 @@ def head_of(trace: Trace) -> dict[str, Any]:
 
 
 def simulate(what: Scenario, title: str, currency: str, told: Told = lambda _: None) -> StudyResult:
-    """Run all cases, one after the other. Raises ProblemError for what does not go together."""
+    """Run all cases, one after the other. Raises ProblemError for declarations that contradict each other."""
     cases = []
     for number, (name, one) in enumerate(what.cases, start=1):
 

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from trainmaster.protocol.placement import Placement
 from trainmaster.protocol.states import RunState
 from trainmaster_dispatcher.domain.prices import MICROS, PricedResource, PriceHistory, Tariff, is_spot
 from trainmaster_dispatcher.domain.usage import UsagePart, UsageSpan, Used, by_group, usage_of
@@ -11,22 +12,22 @@ from trainmaster_dispatcher.domain.usage import UsagePart, UsageSpan, Used, by_g
 Groups = Mapping[str, tuple[str, Mapping[str, str]]]
 """By node group: its product and its labels."""
 Needs = Mapping[str, Mapping[str, int]]
-"""By role: what a member needs."""
+"""By role: the needs of a member."""
 
 
 class Stay(NamedTuple):
-    """A run that had nodes: where, from when to when, what it held, and how it ended."""
+    """A run that had nodes: where, its beginning and end, what it held, and how it ended."""
 
     number: int
     cluster: str
     placed_at: float
     ended_at: float
     sizes: Mapping[str, int]
-    placement: Mapping[str, Mapping[str, int]]
+    placement: Placement
     state: RunState
 
     def amounts(self, needs: Needs, groups: Groups) -> dict[PricedResource, int]:
-        """What it held, by what is paid for."""
+        """Return what the run held, by priced resource."""
         found: dict[PricedResource, int] = defaultdict(int)
         for (group, role), count in by_group(self.sizes, self.placement).items():
             product, labels = groups.get(group, ("", {}))
@@ -35,6 +36,6 @@ class Stay(NamedTuple):
         return dict(found)
 
     def used(self, amounts: Mapping[PricedResource, int], tariff: Tariff) -> dict[UsagePart, Used]:
-        """What it used and what that cost, by hour, as the dispatcher counts it."""
+        """Return what the run used and its cost, by hour, as the dispatcher counts it."""
         stretch = UsageSpan(round(self.placed_at * MICROS), round(self.ended_at * MICROS), amounts)
         return usage_of([stretch], PriceHistory([0], [tariff]))

@@ -1,26 +1,26 @@
-"""Values of a sweep that stand for a field of burst policies, such as ``burst.after=none,0s,5m``. Pure."""
+"""Values of a sweep over a field of burst policies, such as ``burst.after=none,0s,5m``. Pure."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from trainmaster.protocol.documents import Document
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.resource_kinds import Document
 
 _BURST = "burst."
 NONE = "none"
-"""In place of a value: as if the policies were paused."""
+"""Instead of a value: as if the policies were paused."""
 _SHORT = {"after": "when.after", "expectedWait": "when.expectedWait", "jobs": "atMost.jobs", "nodes": "atMost.nodes"}
 
 
 def is_burst(name: str) -> bool:
-    """Whether a setting is a field of burst policies."""
+    """Return whether a setting is a field of burst policies."""
     return name.startswith(_BURST)
 
 
 def with_burst(documents: Sequence[Document], name: str, value: str) -> list[Document]:
-    """The documents with a field of the burst policies among them, named by its path, set to a value. Raises ProblemError."""
+    """Return the documents with a field of their burst policies, named by its path, set to a value. Raises ProblemError."""
     if not any(document.kind == "BurstPolicy" for document in documents):
         raise ProblemError(Code.INVALID_SPEC, f"{name} is a field of burst policies, and there is no burst policy")
     return [_changed(one, name, value) if one.kind == "BurstPolicy" else one for one in documents]
@@ -42,7 +42,7 @@ def _changed(document: Document, name: str, value: str) -> Document:
 
 
 def _scalar(text: str) -> Any:
-    """A number or a truth value where it is one, else text."""
+    """Return a number or a truth value if the text is one, else the text."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A workload: jobs with their moments and true run times, from logs and tables."""
+"""A workload: jobs with their submission times and true run times, from logs and tables."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,52 +15,53 @@ from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster.protocol.workload import Workload, WorkloadJob
 
 Limits = Literal["asked", "exact", "none"]
-"""What a job's time limit is: what the log says was asked for, its true run time, or nothing."""
+"""The time limit of a job: the requested one in the log, its true run time, or none."""
 _MOMENT = 2.0**-10
-"""Seconds by which a limit is later than an end: a job that runs as long as it may has succeeded. Sums with it are exact."""
+"""Seconds by which a limit is later than an end: a job that runs up to its limit has succeeded. Sums with it are exact."""
 _SWF_FIELDS = 18
 _GPU = "nvidia.com/gpu"
 _MOST_MISTAKES = 50
 MOST_JOBS = 1_000_000
-"""Of a workload."""
+"""The largest number of jobs of a workload."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """``submit`` and ``run`` in seconds; the first from the beginning of the trace. ``spec``: one object for all equivalent jobs."""
+    """A job; ``submit`` and ``run`` in seconds, ``submit`` from the beginning of the trace. ``spec``: one object for
+    all equivalent jobs."""
 
     number: int
     submit: float
     run: float
     spec: JobSpec
     waited: float | None = None
-    """How long it really waited for its first start, where that is known."""
+    """The time that it really waited for its first start, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Jobs by submission."""
+    """Jobs sorted by submission."""
 
     name: str
     jobs: tuple[TraceJob, ...]
     left_out: int = 0
-    """Entries of the log that never ran."""
+    """The number of entries of the log that never ran."""
 
     def faster(self, factor: float) -> "Trace":
-        """The same jobs with the times between submissions divided, in whole seconds, so that the load is multiplied."""
+        """Return the same jobs with the times between submissions divided by ``factor``, in whole seconds, so that the load grows."""
         if factor == 1:
             return self
         return replace(self, jobs=tuple(replace(job, submit=round(job.submit / factor)) for job in self.jobs))
 
 
 class _Specs:
-    """One specification for all equivalent jobs."""
+    """A cache with one specification for all equivalent jobs."""
 
     def __init__(self) -> None:
         self._known: dict[Any, JobSpec] = {}
 
     def of(self, **fields: Any) -> JobSpec:
-        """Raises ValidationError."""
+        """Return the specification. Raises ValidationError."""
         key = repr(sorted(fields.items()))
         spec = self._known.get(key)
         if spec is None:
@@ -89,13 +90,14 @@ class _Specs:
 
 
 _FOREVER = {"run-time": "forever"}
-"""Whoever drives the simulation says when a run ends."""
+"""The simulation decides when a run ends."""
 
 
 def read_swf(name: str, lines: Iterable[str], queue: str, limits: Limits = "asked") -> Trace:
-    """A log in the Standard Workload Format (S. Chapin et al., JSSPP 1999; version 2.2 of the Parallel Workloads Archive).
+    """Parse a log in the Standard Workload Format (S. Chapin et al., JSSPP 1999; version 2.2 of the Parallel Workloads Archive).
 
-    One job a line, 18 numbers, -1 where unknown: a processor is a member with one CPU. Raises ProblemError with each bad line.
+    One job a line, 18 numbers, -1 where unknown: a processor is a member with one CPU. Raises ProblemError with each
+    bad line.
     """
     specs, left_out, mistakes = _Specs(), 0, _Mistakes(name)
     jobs: list[TraceJob] = []
@@ -131,7 +133,7 @@ def read_swf(name: str, lines: Iterable[str], queue: str, limits: Limits = "aske
 
 
 def read_history(name: str, pages: Iterable[Workload], limits: Limits = "asked") -> Trace:
-    """What an installation has really done. Run times are those of the last runs. Raises ProblemError."""
+    """Return what an installation has really done. Run times are those of the last runs. Raises ProblemError."""
     specs: dict[Any, JobSpec] = {}
     jobs: list[TraceJob] = []
     for page in pages:
@@ -146,7 +148,7 @@ def read_history(name: str, pages: Iterable[Workload], limits: Limits = "asked")
 
 
 def _as_simulated(written: dict[str, Any], one: WorkloadJob, limits: Limits, limit: float | None) -> JobSpec:
-    """A specification as it was, of which the simulation says when its runs end."""
+    """Return a specification of the history, changed so that the simulation decides when its runs end."""
     kept = {key: value for key, value in written.items() if key not in ("kind", "notify", "suspend")}
     if limits != "asked":
         kept.pop("timeLimit", None)
@@ -162,10 +164,10 @@ _COLUMNS = ("submit", "run", "name", "queue", "class", "priority", "members", "c
 
 
 def read_table(name: str, lines: Iterable[str], queue: str, limits: Limits = "asked") -> Trace:
-    """A table with a heading: ``submit`` and ``run`` (seconds, or durations such as 5m), and any of the other columns.
+    """Parse a table with a heading: ``submit`` and ``run`` (seconds, or durations such as 5m), and any of the other columns.
 
-    ``members`` each need ``cpu``, ``memory`` and ``gpu``; ``count`` equivalent jobs come at once. Raises ProblemError with each
-    mistake and its line.
+    ``members`` each need ``cpu``, ``memory`` and ``gpu``; ``count`` equivalent jobs come at once. Raises ProblemError
+    with each mistake and its line.
     """
     reader = csv.DictReader(lines)
     mistakes = _Mistakes(name)
@@ -240,7 +242,7 @@ def _row(row: Mapping[str, str], queue: str, limits: Limits) -> _Row:
 
 
 def _text(limit: float) -> str:
-    """A time limit as a duration; empty for none."""
+    """Return a time limit as a duration; empty for none."""
     return f"{limit:.10f}".rstrip("0").rstrip(".") + "s" if limit else ""
 
 
@@ -253,7 +255,7 @@ def _seconds(row: Mapping[str, str], column: str) -> float:
 
 
 def _number(text: str) -> float:
-    """Raises ValueError, also for what is no number of this world."""
+    """Parse a number. Raises ValueError, also for infinity and not-a-number."""
     value = float(text)
     if not isfinite(value):
         raise ValueError(f"{text!r} is no number")
@@ -278,7 +280,7 @@ class _Mistakes:
             self._found.append(Mistake(path=f"{self._name}: {where}", message=message))
 
     def count(self, where: str, jobs: int) -> None:
-        """Raises ProblemError where there are too many."""
+        """Count jobs. Raises ProblemError if there are too many."""
         if jobs > MOST_JOBS:
             self.add(where, f"a workload has {MOST_JOBS:,} jobs at most")
             self.check()
@@ -289,7 +291,7 @@ class _Mistakes:
 
 
 def _in_order(name: str, jobs: Iterable[TraceJob], left_out: int) -> Trace:
-    """By submission, from zero on, and numbered in that order."""
+    """Return the trace sorted by submission, from zero on, and numbered in that order."""
     ordered = sorted(jobs, key=lambda job: (job.submit, job.number))
     first = ordered[0].submit if ordered else 0.0
     return Trace(

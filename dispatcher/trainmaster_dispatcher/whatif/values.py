@@ -1,4 +1,4 @@
-"""The figures that a simulation comes to, and how they travel as JSON. Knows nothing of how they are found."""
+"""The figures of a simulation as values and as JSON. It does not know how they are computed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Of some jobs, in seconds; of those that started."""
+    """The waits of those jobs that started, in seconds."""
 
     jobs: int
     started: int
@@ -16,12 +16,12 @@ class Waits:
     p95: float
     most: float
     slowdown: float
-    """Mean bounded slowdown."""
+    """The mean bounded slowdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterUse:
-    """``used``: by resource, the part of what there was from the first submission until everything had ended."""
+    """``used``: by resource, the used part of the capacity from the first submission until everything had ended."""
 
     name: str
     kind: str
@@ -33,12 +33,12 @@ class ClusterUse:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """``ends``: how many jobs ended in which state, and how many never did. Money in the installation's currency."""
+    """``ends``: the number of jobs that ended in each state, and that never did. Money in the installation's currency."""
 
     jobs: int
     ends: Mapping[str, int]
     seconds: float
-    """From the first submission until everything had ended."""
+    """The seconds from the first submission until everything had ended."""
     waits: Waits
     by_queue: Mapping[str, Waits]
     by_class: Mapping[str, Waits]
@@ -46,13 +46,14 @@ class Figures:
     cost: float
     preemptions: int
     bursts: Mapping[str, int]
-    """By burst policy: runs that it sent to public clusters."""
+    """By burst policy: the number of runs sent to public clusters."""
     fairness: float
-    """Jain's index of the queues' mean bounded slowdowns: 1 if all queues are slowed down alike, 1/n if one bears it all."""
+    """Jain's index of the queues' mean bounded slowdowns: 1 if all queues are slowed down equally, 1/n if one has all
+    of the slowdown."""
 
 
 def to_data(figures: Figures) -> dict[str, Any]:
-    """As JSON, with camelCase names."""
+    """Return the figures as JSON data with camelCase names."""
     return {
         "jobs": figures.jobs,
         "ends": dict(figures.ends),
@@ -79,7 +80,7 @@ def to_data(figures: Figures) -> dict[str, Any]:
 
 
 def from_data(data: Mapping[str, Any]) -> Figures:
-    """What ``to_data`` was given. Raises KeyError for what is no such data."""
+    """Return the figures from the data of ``to_data``. Raises KeyError for other data."""
     return Figures(
         jobs=data["jobs"],
         ends=data["ends"],
@@ -96,7 +97,7 @@ def from_data(data: Mapping[str, Any]) -> Figures:
 
 
 def waits_from(data: Mapping[str, Any]) -> Waits:
-    """What ``waits_to_data`` was given."""
+    """Return the waits from the data of ``waits_to_data``."""
     return Waits(
         jobs=data["jobs"],
         started=data["started"],
@@ -109,7 +110,7 @@ def waits_from(data: Mapping[str, Any]) -> Waits:
 
 
 def waits_to_data(waits: Waits) -> dict[str, float]:
-    """As JSON, with camelCase names."""
+    """Return the waits as JSON data with camelCase names."""
     return {
         "jobs": waits.jobs,
         "started": waits.started,

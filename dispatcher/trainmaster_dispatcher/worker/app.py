@@ -1,7 +1,7 @@
 """The Celery application: its broker, its timetable, the worker and beat.
 
-The pool is of threads. Tasks wait for Postgres and for receivers, and share one event loop; a process that is killed is gone as a
-whole, without children that live on; and what is measured lies in one process.
+The pool is of threads. Tasks wait for Postgres and for receivers, and share one event loop; a process that is killed
+leaves no children behind; and all metrics are in one process.
 """
 
 import logging
@@ -33,7 +33,7 @@ _VISIBILITY_SECONDS = 3600
 
 
 def make_app(settings: Settings) -> Celery:
-    """The application without tasks, which is enough for beat."""
+    """Return the application without tasks, which is enough for beat."""
     app = Celery("trainmaster", broker=settings.redis_url, set_as_current=False)
     app.conf.update(
         accept_content=["json"],
@@ -59,11 +59,11 @@ def make_app(settings: Settings) -> Celery:
         beat_enable_remote_control=False,
         beat_max_loop_interval=_RELAY_SECONDS,
         beat_schedule={
-            # What is not taken in time is dropped: the next one does the same.
+            # A task that is not taken in time is dropped: the next one does the same.
             RELAY: {"task": RELAY, "schedule": _RELAY_SECONDS, "options": {"expires": 10}},
             USAGE: {"task": USAGE, "schedule": _USAGE_SECONDS, "options": {"expires": 60}},
             SIMULATE: {"task": SIMULATE, "schedule": _SIMULATE_SECONDS, "options": {"expires": 10}},
-            # By the clock and not from the start of beat, which may be started again more often than once an hour.
+            # By the clock and not by the start of beat, which may be restarted more often than once an hour.
             RETENTION: {"task": RETENTION, "schedule": crontab(minute="17"), "options": {"expires": 1800}},
         },
     )
@@ -71,13 +71,13 @@ def make_app(settings: Settings) -> Celery:
 
 
 def run_worker(settings: Settings, concurrency: int) -> int:
-    """Work until SIGTERM or SIGINT; the exit code."""
+    """Work until SIGTERM or SIGINT; return the exit code."""
     app = make_app(settings)
     side = Side(settings, _is_stopping)
     for name, task in make_tasks(side).items():
         app.task(task, name=name, throws=(ProblemError,))
     _keep_logs()
-    # Celery tells of its end on standard output, in words of its own; logs go to standard error.
+    # Celery reports its end on standard output, in its own format; logs go to standard error.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     worker = app.Worker(
         pool="threads",
@@ -97,7 +97,7 @@ def run_worker(settings: Settings, concurrency: int) -> int:
 
 
 def run_beat(settings: Settings, until_stopped: Callable[[Callable[[], None]], None]) -> None:
-    """Send tasks when they are due. ``until_stopped`` is given what stops it; several beats at once do no harm."""
+    """Send tasks when they are due. ``until_stopped`` receives the function that stops it; several beats do no harm."""
     _keep_logs()
     service = Service(make_app(settings), scheduler_cls=Timetable)
     until_stopped(lambda: service.stop(wait=False))
@@ -110,7 +110,7 @@ class Timetable(Scheduler):  # type: ignore[misc] # celery has no types
     _is_full = False
 
     def apply_entry(self, entry: Any, producer: Any) -> None:
-        """Send a task that is due, unless too many wait already or Redis is away."""
+        """Send a task that is due, unless too many wait already or Redis is unreachable."""
         try:
             waiting = _waiting(producer)
         except (OperationalError, *self.app.connection_for_write().connection_errors) as error:
@@ -125,7 +125,7 @@ class Timetable(Scheduler):  # type: ignore[misc] # celery has no types
 
 
 def _waiting(producer: Any) -> int:
-    """How many tasks wait for a worker."""
+    """Return the number of tasks that wait for a worker."""
     return int(producer.channel.queue_declare(_QUEUE).message_count)
 
 
@@ -134,15 +134,16 @@ def _is_stopping() -> bool:
 
 
 def _keep_logs() -> None:
-    """Leave the logs as this process has set them up, and without a line for each task that was as it should be."""
+    """Keep the logging set-up of this process, without a line for each successful task."""
     signals.setup_logging.connect(_nothing, weak=False, dispatch_uid="trainmaster-logs")
     for chatty in ("celery.beat", "celery.worker.strategy", "celery.app.trace"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     logging.captureWarnings(True)
-    # One is about pickle, which is not accepted here; one about tasks that run twice after a lost connection, which may be.
+    # One warning is about pickle, which is not accepted here; the other about tasks that run twice after a lost
+    # connection, which is safe.
     for needless in (SecurityWarning, CPendingDeprecationWarning):
         warnings.filterwarnings("ignore", category=needless)
 
 
 def _nothing(**_: Any) -> None:
-    """Takes the place of Celery's own set-up of logs."""
+    """Replace Celery's own logging set-up by nothing."""

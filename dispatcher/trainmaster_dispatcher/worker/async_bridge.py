@@ -1,4 +1,4 @@
-"""Where asynchronous work of the tasks is done: one event loop with one pool of connections for all threads of a worker."""
+"""The bridge from tasks to asynchronous code: one event loop with one pool of connections for all threads of a worker."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ _CONNECTIONS = 4
 
 
 class Side:
-    """Starts its loop when it is first needed, in a thread that does not keep the process from ending."""
+    """Starts its loop when it is first needed, in a daemon thread."""
 
     def __init__(self, settings: Settings, stopping: Callable[[], bool] = lambda: False) -> None:
         self.settings = settings
@@ -24,12 +24,12 @@ class Side:
         self._database: Database | None = None
 
     def run(self, work: Callable[[Database], Coroutine[Any, Any, Result]]) -> Result:
-        """Do it on the loop and wait for it; called by the worker's threads."""
+        """Run the work on the loop and wait for it; called by the worker's threads."""
         loop = self._started()
         return asyncio.run_coroutine_threadsafe(self._with_database(work), loop).result()
 
     def close(self) -> None:
-        """End the loop and close the connections; nothing may run any more."""
+        """Stop the loop and close the connections; no work may run any more."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:

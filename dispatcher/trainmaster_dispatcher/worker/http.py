@@ -1,7 +1,8 @@
 """Posting to addresses that tenants chose. With the client's and the api's ``leader.py``, the only place with httpx.
 
-The host's name is looked up here, every address behind it is checked, and the connection goes to one of these very addresses,
-with the name in the ``Host`` header and in TLS. No redirects, no cookies, no proxies, nothing from the environment.
+The host's name is looked up here, every address behind it is checked, and the connection goes to one of these
+addresses, with the name in the ``Host`` header and in TLS. No redirects, no cookies, no proxies, nothing from the
+environment.
 """
 
 import asyncio
@@ -28,20 +29,21 @@ _MOST_ANSWER_BYTES = 64 * 1024
 _MOST_TRIED = 3
 _LOOKED_UP_SECONDS = 20.0
 _LOOKING = ThreadPoolExecutor(64, "look-up")
-"""Names that never get an answer keep a thread each for the resolver's own time; the default pool has few."""
+"""Names that never get an answer occupy a thread each for the resolver's own time; the default pool has few threads."""
 
 
 async def look_up(host: str, port: int) -> list[Address]:
-    """The addresses of a host, in the system's order of preference. Raises OSError."""
+    """Return the addresses of a host, in the system's order of preference. Raises OSError."""
     ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     found = await asyncio.get_running_loop().run_in_executor(_LOOKING, ask)
     return list(dict.fromkeys(ip_address(str(address[0])) for *_, address in found))
 
 
 class Poster:
-    """Posts messages; keeps connections for the next ones. Implements ``services.webhooks.Post``.
+    """Posts messages; reuses connections. Implements ``services.webhooks.Post``.
 
-    ``timeout``: seconds for the look-up, to connect, and between two pieces of an answer. ``whole``: seconds for all of a post.
+    ``timeout``: seconds for the look-up, to connect, and between two pieces of an answer. ``whole``: seconds for all of
+    a post.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class Poster:
         return await self._post_to(last, target, headers, body)
 
     async def _checked(self, target: Target) -> list[Address]:
-        """The addresses of a host, all of them allowed; for a while looked up once, by whoever asks first."""
+        """Return the addresses of a host, all of them allowed; cached for a while, and looked up once for concurrent callers."""
         key, now = (target.host, target.port), asyncio.get_running_loop().time()
         began, looking = self._addresses.get(key, (-_LOOKED_UP_SECONDS, None))
         if looking is None or now - began >= _LOOKED_UP_SECONDS or (looking.done() and looking.exception() is not None):
@@ -134,7 +136,7 @@ class Poster:
         request = httpx.Request("POST", url, headers=wanted, content=body, extensions=extensions)
         response = await self._transport(target).handle_async_request(request)
         try:
-            # The status has said it; an answer's body that breaks off makes a message that was taken no failure.
+            # The status is enough: an answer whose body breaks off does not turn an accepted message into a failure.
             with suppress(httpx.HTTPError):
                 read = 0
                 async for piece in response.aiter_raw():
@@ -146,7 +148,7 @@ class Poster:
         return response.status_code
 
     def _transport(self, target: Target) -> httpx.AsyncHTTPTransport:
-        """Connections of one name only: those of another were made under that other one's certificate."""
+        """Return connections for one name only: connections of another name were made under that name's certificate."""
         key = (target.scheme, target.host, target.port)
         if key not in self._transports:
             self._transports[key] = httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False, limits=self._limits)
@@ -154,8 +156,8 @@ class Poster:
 
 
 def _nowhere(target: Target) -> DeliveryError:
-    """Return the same error for a name that is not found and for one of an address that is not allowed.
+    """Return the same error for a name that does not exist and for one of an address that is not allowed.
 
-    Whoever may submit a job reads it, and must not learn which names there are inside, nor what they resolve to.
+    A submitter reads this error, and must not learn which names exist inside the network, nor what they resolve to.
     """
     return DeliveryError(f"{target.host} has no address that messages may go to")

@@ -1,8 +1,8 @@
 """A simulation in a process of its own, so that it takes no time from the side jobs of its worker, and may be ended at any moment.
 
-``python -m trainmaster_dispatcher.worker.simulation_process`` reads an order from the first line of its standard input and writes
-lines of JSON: ``{"progress": ...}`` now and then, and at last ``{"result": ..., "report": ...}`` or ``{"problem": ...}``. It ends when
-its standard input does: nobody is there any more to whom it could tell anything.
+``python -m trainmaster_dispatcher.worker.simulation_process`` reads an order from the first line of its standard input
+and writes lines of JSON: ``{"progress": ...}`` from time to time, and at last ``{"result": ..., "report": ...}`` or
+``{"problem": ...}``. It ends when its standard input does, because then its worker has ended.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ _LAST_WORDS = 2000
 
 @dataclass(slots=True)
 class Heard:
-    """What such a process has said so far. ``problem``: why it cannot be done; empty ``result`` and ``problem``: it died."""
+    """What such a process has reported so far. ``problem``: why it cannot be done; if ``result`` and ``problem`` are
+    empty, it died."""
 
     progress: dict[str, Any] = field(default_factory=dict)
     result: dict[str, Any] | None = None
@@ -43,14 +44,14 @@ class Heard:
 
 
 async def run_apart(order: SimulationOrder, goes_on: Callable[[Heard], Awaitable[bool]], every: float) -> Heard | None:
-    """Run a simulation in another process. ``goes_on`` is asked every so many seconds; None if it said no."""
+    """Run a simulation in another process. ``goes_on`` is called every ``every`` seconds; return None if it returned False."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         limit=_LONGEST_LINE,
-        start_new_session=True,  # what ends its worker ends it by its worker, which gives it back
+        start_new_session=True,  # a signal to its worker's group must not end it: the worker ends it and releases the claim
     )
     heard = Heard()
     listening = asyncio.gather(_hand_over(process, order), _listen(process, heard), _keep_words(process, heard))
@@ -71,7 +72,7 @@ async def run_apart(order: SimulationOrder, goes_on: Callable[[Heard], Awaitable
 
 
 async def _hand_over(process: asyncio.subprocess.Process, order: SimulationOrder) -> None:
-    """The pipe stays open: its end would end the process."""
+    """Send the order. The pipe stays open: its end would end the process."""
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             process.stdin.write(await asyncio.to_thread(_line_of, order))
@@ -118,7 +119,7 @@ def main() -> None:
         places = "; ".join(f"{one.path}: {one.message}" for one in error.mistakes[:5])
         _say({"problem": f"{error.detail} ({places})" if places else error.detail})
     except ValidationError as error:
-        # Taken by an api of another version, or what is declared has been changed by one.
+        # Accepted by an api of another version, or its declarations were changed by one.
         _say({"problem": f"this worker does not understand it: {error.errors()[0]['msg']}"})
     else:
         _say({"result": found.result, "report": found.report})
@@ -130,7 +131,7 @@ def _say(value: dict[str, Any]) -> None:
 
 
 def _end_with_input() -> None:
-    # Not by the buffer: at the end of the process nobody may hold its lock.
+    # Not by the buffer: at the end of the process no thread may hold its lock.
     while os.read(0, 65_536):
         pass
     os._exit(1)

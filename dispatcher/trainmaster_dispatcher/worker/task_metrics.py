@@ -1,4 +1,4 @@
-"""Counts and times of Celery's tasks, from its signals.."""
+"""Counts and times of Celery's tasks, from its signals."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""The side jobs. Each looks in Postgres for what is to be done, so that losing, repeating or doubling a task changes nothing."""
+"""The side jobs. Each reads its work from Postgres, so that losing, repeating or duplicating a task changes nothing."""
 
 import logging
 import threading
@@ -14,8 +14,8 @@ from trainmaster_dispatcher.services.webhooks import DeliveryTerms, Relay, Tally
 from trainmaster_dispatcher.store import simulations as store
 from trainmaster_dispatcher.store.database import Database
 from trainmaster_dispatcher.worker.async_bridge import Side
-from trainmaster_dispatcher.worker.carrier import CLAIM_SECONDS, Carrier
 from trainmaster_dispatcher.worker.http import Poster
+from trainmaster_dispatcher.worker.simulation_runner import CLAIM_SECONDS, SimulationRunner
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _SIMULATIONS_SECONDS = 1800.0
 
 
 def make_tasks(side: Side) -> Mapping[str, Callable[[], None]]:
-    """The tasks of one worker process, by name."""
+    """Return the tasks of one worker process, by name."""
     return {
         RELAY: _alone(lambda: side.run(lambda database: relay(database, side))),
         RETENTION: _alone(lambda: side.run(lambda database: retention(database, side))),
@@ -37,7 +37,7 @@ def make_tasks(side: Side) -> Mapping[str, Callable[[], None]]:
 
 
 def _alone(work: Callable[[], object]) -> Callable[[], None]:
-    """Do nothing where this process is at it already: a second one would only share its core."""
+    """Return the task, which does nothing if this process runs it already: a second one would only share its core."""
     busy = threading.Lock()
 
     def run() -> None:
@@ -59,7 +59,7 @@ def _goes_on(side: Side, seconds: float) -> Callable[[], bool]:
 
 
 async def relay(database: Database, side: Side) -> Tally:
-    """Bring out webhook messages that are due. Ends after a while even if there are always more, so that the task is acknowledged."""
+    """Deliver webhook messages that are due. It ends after a while even if there are more, so that the task is acknowledged."""
     settings = side.settings
     if not settings.webhook_secrets:
         return Tally()
@@ -80,12 +80,12 @@ async def usage(database: Database, side: Side) -> int:
 
 
 async def retention(database: Database, side: Side) -> Removed:
-    """Remove what is older than the settings say."""
+    """Remove what is older than the settings allow."""
     return await Retention(database, side.settings, _goes_on(side, _RETENTION_SECONDS)).run()
 
 
 async def simulate(database: Database, side: Side) -> int:
-    """Carry out simulations that were asked for, one after the other; how many."""
+    """Run the requested simulations, one after the other; return their number."""
     goes_on, many = _goes_on(side, _SIMULATIONS_SECONDS), 0
     while goes_on():
         async with database.transaction() as tx:
@@ -93,6 +93,6 @@ async def simulate(database: Database, side: Side) -> int:
         if claimed is None:
             return many
         with contained(Part.TASK, f"simulation {claimed.id}"):
-            await Carrier(database, claimed, side.settings.currency, side.stopping).run()
+            await SimulationRunner(database, claimed, side.settings.currency, side.stopping).run()
         many += 1
     return many

@@ -1,7 +1,7 @@
-"""The Kubernetes runtime: members are pods, placed by the scheduler that the cluster has.
+"""The Kubernetes runtime: members are pods, placed by the cluster's own scheduler.
 
-All that must survive is in the API server: an anchor ConfigMap per run says what was asked for and what was decided, pods say what
-became of it. Memory holds a copy, brought up to date by watches.
+All durable state is in the API server: an anchor ConfigMap per run holds the orders and decisions, the pods show what
+came of them. Memory holds a copy, which watches keep up to date.
 
     start, stop, resize ──▶ anchor ──▶ assess (pure) ──▶ creates and deletes ──▶ API server
                                           ▲                                          │

@@ -1,8 +1,8 @@
-"""`Intake`: how a run comes to have its record, an anchor in the API server, before anything else is done for it.
+"""`OrderIntake`: writes a run's record, an anchor in the API server, before anything else is done for the run.
 
-Three answers are not what they seem. None at all: the record may have been stored, so the run may be neither started elsewhere nor
-called off before that is known (``unsure``). A refusal for want of permission: an API server that has just started gives it until it
-has read its roles. A namespace that is missing: where it is the only one, not this run has no place here, but no run has.
+Three answers need care. No answer: the record may have been stored, so the run may be neither started elsewhere nor called off before
+that is known (``unsure``). Forbidden: an API server that has just started refuses until it has read its roles. Namespace not found:
+where it is the only namespace for jobs, the whole cluster is closed and not only this run refused.
 """
 
 import logging
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class OrderIntake:
-    """``home``: the agent's namespace. ``closed``: why nothing can start here, as the dispatcher was told; empty if it was not."""
+    """``home``: the agent's namespace. ``closed``: why nothing can start here, as reported to the dispatcher; empty if it can."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class OrderIntake:
         self._config = config
         self._closed = closed
         self.unsure: dict[str, StartRun] = {}
-        """Runs whose record was sent, and whether it was stored is not known."""
+        """Runs whose record was sent without an answer: it may or may not be stored."""
         self._forbidden: dict[str, float] = {}
-        """Runs that may not be recorded, by since when, on the monotonic clock."""
+        """Runs whose record was forbidden, with the time of the first refusal on the monotonic clock."""
 
     async def record(self, run: StartRun, namespace: str) -> RunAnchor | AnchoredEnd:
-        """Write the record, or find the one that is there; or how the run has ended without one. Raises RuntimeAwayError."""
+        """Write the record, or return the existing one; or how the run has ended without one. Raises RuntimeAwayError."""
         found = await self._record(run, namespace)
         self._forbidden.pop(run.run, None)
         self.unsure.pop(run.run, None)
@@ -75,7 +75,7 @@ class OrderIntake:
             if self._namespaces.lacks:
                 return self._not_started(run, NotFoundError(404, self._namespaces.lacks))
             return AnchoredEnd(
-                RunState.RETURNED, f"there is no namespace {namespace} in this cluster, or it is being deleted"
+                RunState.RETURNED, f"namespace {namespace} does not exist in this cluster, or is being deleted"
             )
         record = RunAnchor(run, namespace, self._lease.term, owner_uid=self._namespaces.uid(namespace))
         try:
@@ -105,13 +105,13 @@ class OrderIntake:
         return AnchoredEnd(RunState.RETURNED, f"refused by the cluster: {' '.join(str(error).split())[:500]}")
 
     def _not_started(self, run: StartRun, error: KubeError) -> AnchoredEnd:
-        """For a run that was sent before the dispatcher knew that this cluster is closed: others may have room for it."""
+        """Return the end of a run that was sent before the dispatcher knew this cluster is closed: others may have room for it."""
         if not self._closed() or run.run in self.unsure:
             raise _not_recorded(run, error) from error
         return AnchoredEnd(RunState.PREEMPTED, f"it was not started: {self._closed()}")
 
     async def _find(self, run: StartRun) -> RunAnchor | None:
-        """The record of an earlier attempt to write it, or of an agent before this one; None where there is none."""
+        """Return the record written by an earlier attempt or by an earlier agent; None where none exists."""
         try:
             record = read_record(await self._api.get(CONFIG_MAPS, self._home, run.run))
         except NotFoundError:

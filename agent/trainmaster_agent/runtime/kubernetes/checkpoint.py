@@ -1,4 +1,4 @@
-"""The checkpoint signal: sends it to members at work, and says which ones cannot get it and why."""
+"""Checkpoint signals: sends them to running members, and reports which members cannot get them and why."""
 
 import asyncio
 import logging
@@ -18,9 +18,9 @@ NO_PROGRAM = "its image has neither a kill program nor a shell (/bin/sh) to send
 
 
 async def send_checkpoint(api: ApiServer, pods: Sequence[PodSight], signal: str) -> dict[str, str]:
-    """Send ``signal`` to the first process of each pod; by member (``role-index``) why it certainly did not get it.
+    """Send ``signal`` to each pod's first process; return by member (``role-index``) why it certainly did not get it.
 
-    A member of which that is not known, as the API server did not answer, counts as one that got it.
+    A member for which the API server did not answer counts as one that got the signal.
     """
     name = signal.removeprefix("SIG")
     outcomes = await asyncio.gather(*(_send(api, pod, name) for pod in pods), return_exceptions=True)
@@ -43,13 +43,13 @@ async def _send(api: ApiServer, pod: PodSight, name: str) -> str:
             await api.execute(pod.namespace, pod.name, pod.container, command)
         except RefusedError as error:
             if _is_missing(error):
-                continue  # slim images have no kill program, but a shell that has it built in
+                continue  # slim images have no kill program, but a shell with kill built in
             log.warning("%s did not get its signal: %s", pod.name, error, extra={"run_id": pod.run})
             if isinstance(error, ForbiddenError):
                 return "the agent may not run commands in its container (permission pods/exec)"
             return f"sending it failed: {shortened(str(error), 200)}"
         except KubeError as error:
-            log.warning("it is not known whether %s got its signal: %s", pod.name, error, extra={"run_id": pod.run})
+            log.warning("unknown whether %s got its checkpoint signal: %s", pod.name, error, extra={"run_id": pod.run})
             return ""
         return ""
     log.warning("%s did not get its signal: %s", pod.name, NO_PROGRAM, extra={"run_id": pod.run})
@@ -57,7 +57,7 @@ async def _send(api: ApiServer, pod: PodSight, name: str) -> str:
 
 
 def _is_missing(error: RefusedError) -> bool:
-    """Whether the command is not in the image: the runtime says so, or ends it with the code of shells for that."""
+    """Return whether the image lacks the command: the runtime says so, or the exit code is a shell's for a missing command."""
     text = str(error).lower()
     causes = error.details.get("causes") or ()
     codes = {str(one.get("message")) for one in causes if one.get("reason") == "ExitCode"}

@@ -1,4 +1,4 @@
-"""What the agent of a Kubernetes cluster is told by its owner: ``agent.yaml``."""
+"""Configuration of a Kubernetes cluster's agent: ``agent.yaml``."""
 
 import hashlib
 from typing import Annotated, Self
@@ -12,7 +12,7 @@ from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.placement.choose import PlacementConfig
 
 _DIGITS = 12
-"""Of a hash in a namespace's name: 48 bits."""
+"""Digits of a hash in a namespace's name: 48 bits."""
 
 Namespace = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 NamespaceRule = Annotated[
@@ -25,11 +25,11 @@ NamespaceRule = Annotated[
 
 
 class RecordsExposedError(ValueError):
-    """The records of runs would be in a namespace where jobs run."""
+    """The records of runs would be stored in a namespace where jobs run."""
 
 
 class QueueNamespace(Strict):
-    """Where runs of a queue, and of all below it, are created.
+    """The namespace for runs of a queue and of all queues below it.
 
     ``{top}`` in the namespace stands for the first part of the queue's path, ``{queue}`` for the whole path, ``{last}`` for its last
     part, see ``fill``. Queues with the same last part share a namespace by ``{last}``.
@@ -43,9 +43,9 @@ class LeaseConfig(Strict):
     """The Lease by which replicas of the agent agree on the one that acts."""
 
     namespace: Namespace | None = None
-    """None: the agent's own."""
+    """Namespace of the Lease; None: the agent's own."""
     name: Name40 | None = None
-    """None: ``trainmaster-agent-`` and the cluster's name."""
+    """Name of the Lease; None: ``trainmaster-agent-`` and the cluster's name."""
     duration: Duration = "10s"
 
     @field_validator("duration")
@@ -57,33 +57,33 @@ class LeaseConfig(Strict):
 
 
 class Patience(Strict):
-    """How long trouble may last that may pass by itself."""
+    """Seconds that a problem which may pass by itself is tolerated."""
 
     image: Duration = "2m"
     """An image that cannot be pulled."""
     container: Duration = "30s"
     """A container that cannot be created as the template wants it."""
     start: Duration = "30m"
-    """From a node for every member of the gang to all of them running."""
+    """The gang's start: from a node for every member to all of them running."""
     opened: Duration = "20s"
-    """With emulated gangs: from open gates to a node for every member; then all of it is taken back and tried again."""
+    """With emulated gangs: from open gates to a node for every member; then all members are recreated and it is tried again."""
 
 
 class KubernetesCluster(Strict):
-    """One cluster and how its agent acts there."""
+    """One cluster and the settings of its agent."""
 
     cluster: Name40
-    """As the dispatcher knows it; also marks what is this agent's own."""
+    """The cluster's name at the dispatcher; also marks this agent's own objects."""
     namespace: NamespaceRule = "trainmaster-jobs-{top}"
-    """Where runs are created for which no rule is given: each top-level queue has a namespace of its own."""
+    """Namespace of runs without a rule: each top-level queue has a namespace of its own."""
     namespaces: tuple[QueueNamespace, ...] = ()
     queues: tuple[QueuePath, ...] | None = None
-    """Queues whose namespaces the agent may use, beside ``job_namespaces``; None: ``default``, where there are none of those."""
+    """Queues whose namespaces the agent may use, beside ``job_namespaces``; None: ``default`` if that is empty."""
     record_namespace: Namespace | None = None
-    """Where the records of runs are, which hold whole specifications; None: the agent's own. No namespace for jobs: those who submit
+    """Namespace of the records of runs, which hold whole specifications; None: the agent's own. Never one for jobs: those who submit
     jobs could read them there."""
     job_namespaces: tuple[Namespace, ...] = ()
-    """All namespaces that the agent may use, beside those of ``queues``; empty: those that are named in full above."""
+    """All namespaces that the agent may use, beside those of ``queues``; empty: those that the rules name in full."""
     admission: AdmissionPolicy = Field(default_factory=AdmissionPolicy)
     admissions: Annotated[tuple[QueueAdmission, ...], Field(max_length=1000)] = ()
     placement: PlacementConfig = Field(default_factory=PlacementConfig)
@@ -91,13 +91,13 @@ class KubernetesCluster(Strict):
     lease: LeaseConfig = Field(default_factory=LeaseConfig)
     patience: Patience = Field(default_factory=Patience)
     tombstone: Duration = "1m"
-    """How long the anchor of an ended run stays, against an agent that was paused and wakes with old orders."""
+    """How long the anchor of an ended run stays, as protection against a paused agent that resumes with old orders."""
     parallel: Annotated[int, Field(ge=1, le=256)] = 32
-    """Requests to the API server at the same time."""
+    """The most concurrent requests to the API server."""
     port: Annotated[int, Field(ge=1, le=65535)] = 29500
-    """Of members that declare none, for their ranks to meet at."""
+    """Rendezvous port of members that declare none."""
     run_as_user: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = 65532
-    """The user of members whose template names none, so that images that would run as root run; None: the image's own."""
+    """User of members whose template names none, so that images built for root can run; None: the image's own."""
     checkpoint: bool = True
     """Whether members may be sent their checkpoint signal; needs the permission to run a command in their containers."""
     datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
@@ -122,7 +122,7 @@ class KubernetesCluster(Strict):
         return self
 
     def home(self, own: str) -> str:
-        """Return the namespace of the records of runs; ``own`` is that of the agent. Raises RecordsExposedError if jobs run there."""
+        """Return the namespace of the records; ``own`` is the agent's. Raises RecordsExposedError if jobs run there."""
         home = self.record_namespace or own
         if home in self.job_namespaces:
             raise RecordsExposedError(
@@ -142,10 +142,10 @@ class KubernetesCluster(Strict):
 
 
 def fill(rule: str, queue: str) -> str:
-    """Return the namespace that a rule gives for a queue: at most 63 characters, and never the same for different fillings.
+    """Return the namespace that ``rule`` gives for ``queue``: at most 63 characters, and never the same for different values.
 
-    What is a name for Kubernetes stays as it is, unless it is too long or has two hyphens in a row. Of everything else what can be
-    read is kept, and two hyphens and a part of its SHA-256 follow.
+    A valid Kubernetes name stays as it is, unless it is too long or has two hyphens in a row. Of any other the readable part
+    stays, followed by two hyphens and part of its SHA-256.
     """
     for word, value in (("{top}", queue.partition("/")[0]), ("{queue}", queue), ("{last}", queue.rpartition("/")[2])):
         if word in rule:

@@ -1,10 +1,10 @@
-"""What tells the members of a run who they are, for a gang of any size. Pure.
+"""Environment variables and files that give a run's members their identity, for a gang of any size. Pure.
 
-The variables of ``agent/member_env.py``, and those by which common frameworks meet:
+The variables of ``member_env.py``, and those that common frameworks rendezvous by:
 JAX (``jax.distributed.initialize``), TensorFlow (``TF_CONFIG``), MPI (a host file), Ray (the head's address).
 
-Lists of all members grow with the gang and are in every member: for more than 64 members they are files of the run's roster alone,
-as one variable holds at most 128 KiB and ten thousand copies of it would be gigabytes.
+Lists of all members grow with the gang and are in every member: above 64 members they are only files of the run's roster,
+because one variable holds at most 128 KiB and ten thousand copies would be gigabytes.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from trainmaster_agent.member_env import Seat, member_environment, seats
 
 ROSTER_PATH = "/etc/trainmaster"
 MOST_LISTED = 64
-"""Members up to which all addresses are variables of each one."""
+"""The largest gang whose members have all addresses as variables."""
 _RAY_PORT = 6379
 _TF_ROLES = {"chief": "chief", "worker": "worker", "ps": "ps", "evaluator": "evaluator", "master": "chief"}
-"""Roles by which TensorFlow knows tasks; a run with any other role gets all its members as workers."""
+"""TensorFlow's task types; a run with any other role presents all its members as workers."""
 
 
 class Roster:
-    """The members of a run at one size, and what all of them are told alike."""
+    """The members of a run at one size, and the variables that are the same for all."""
 
     def __init__(self, run: StartRun, spec: JobSpec, sizes: Mapping[str, int], default_port: int) -> None:
         self.run = run.model_copy(update={"sizes": dict(sizes)})
@@ -37,7 +37,7 @@ class Roster:
         self._ray_head = self._find_ray_head()
 
     def host(self, role: str, index: int) -> str:
-        """The member's stable name, resolvable in its namespace; a member alone has no service that names it."""
+        """Return the member's stable host name, resolvable in its namespace; a single member has no service."""
         if len(self.everyone) == 1:
             return "localhost"
         return f"{role}-{index}.{self.run.run}"
@@ -46,7 +46,7 @@ class Roster:
         return self.host(seat.role, seat.index), self._ports[seat.role]
 
     def environment(self, role: str, index: int, restarts: int) -> dict[str, str]:
-        """All variables of one member."""
+        """Return all variables of one member."""
         seat = self._seats[role, index]
         small = len(self.everyone) <= MOST_LISTED
         known = self.everyone if small else tuple(dict.fromkeys((self.everyone[0], seat)))
@@ -94,7 +94,7 @@ class Roster:
         return cluster, mine
 
     def files(self) -> dict[str, str]:
-        """What is mounted at ``/etc/trainmaster`` in every member: hosts with slots for MPI, and all addresses, by rank."""
+        """Return the files mounted at ``/etc/trainmaster`` in every member: hosts with slots for MPI, and all addresses by rank."""
         hosts = [self.address(seat) for seat in self.everyone]
         return {
             "hostfile": "".join(f"{host} slots=1\n" for host, _ in hosts),

@@ -1,4 +1,4 @@
-"""Where watched objects go: into the books of the cluster, and to the runs that they are of."""
+"""Handlers of watch events: update the cluster's ledger and the runs that objects belong to."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT
 
 
 class PodSink:
-    """All pods of the cluster: each is counted, and our own are members of runs."""
+    """All pods of the cluster: each is counted in the ledger, and our own are members of runs."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class PodSink:
 
 
 class NodeSink:
-    """Nodes, or other objects of the whole cluster that the books know by their name."""
+    """Nodes, or other cluster-wide objects that the ledger keys by their name."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class NodeSink:
         try:
             self._put(obj)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
-            # What was read of it before may not hold any more: nothing is better than that.
+            # Its earlier state may be outdated: no entry is better than a wrong one.
             contain("node", error, f"{self._kind} {name}")
             self._drop(name)
             self._inventory.unreadable.add((self._kind, name))
@@ -110,13 +110,13 @@ class NodeSink:
 
 
 class ObjectSink:
-    """Objects of a namespace of which each one is somebody's: anchors, and what schedulers say of gangs."""
+    """Namespaced objects that each belong to one run: anchors, and schedulers' objects for gangs."""
 
     def __init__(self, on_put: Callable[[dict[str, Any]], None], on_gone: Callable[[dict[str, Any]], None]) -> None:
         self._on_put = on_put
         self._on_gone = on_gone
         self._held: dict[str, dict[str, Any]] = {}
-        """By key only what tells which object it was."""
+        """By key, only the fields that identify the object."""
 
     def put(self, obj: dict[str, Any]) -> None:
         key = key_of(obj)

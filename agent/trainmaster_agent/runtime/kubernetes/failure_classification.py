@@ -1,4 +1,4 @@
-"""What the end of a member means: what kind of failure it is, or that the cluster took the member away. Pure."""
+"""Classification of a member's end: the kind of failure, or that the cluster took the member away. Pure."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ _TAKEN = frozenset(("PreemptionByScheduler", "EvictionByEvictionAPI", "Preemptin
 _NOT_ADMITTED = frozenset(
     ("NodeAffinity", "OutOfpods", "OutOfcpu", "OutOfmemory", "TopologyAffinityError", "UnexpectedAdmissionError")
 )
-"""A kubelet's refusals: the pod was given a node that has no place for it after all."""
+"""A kubelet's refusals: the pod was bound to a node that has no room for it after all."""
 
 IMAGE_TROUBLE = frozenset(
     ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "ErrImageNeverPull", "RegistryUnavailable")
@@ -27,12 +27,12 @@ CONFIG_TROUBLE = frozenset(
 )
 HOPELESS = frozenset(("InvalidImageName",))
 _RUNTIME_MESSAGE = 800
-"""Characters kept of a container runtime's message; the words that help, such as "no such file", are its last."""
+"""The most characters of a container runtime's message; the helpful ones, such as "no such file", are at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A member was taken away; it did not fail by itself. ``category`` where the run then counts as failed."""
+    """The cluster took a member away; it did not fail by itself. ``category`` where the run then counts as failed."""
 
     message: str
     category: FailureCategory | None = None
@@ -47,20 +47,22 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class PodRefusal:
-    """A node would not take the member."""
+    """A node refused the member."""
 
     message: str
 
 
 def classify(pod: PodSight) -> Loss | Failure | PodRefusal:
-    """What became of a pod that has failed, or that somebody else has deleted."""
+    """Classify the end of a pod that has failed, or that somebody else has deleted."""
     name = f"{pod.role}-{pod.index}"
     words = f": {shortened(pod.message)}" if pod.message else ""
     why = pod.disrupted or pod.reason
     if why in _NODE_LOST:
         return Loss(f"node {pod.node} of {name} was lost ({why}){words}", FailureCategory.NODE_LOST)
     if why in UNSEEN_ENDS:
-        message = f"node {pod.node}, or its container runtime, crashed under {name}: nobody saw how it ended ({why})"
+        message = (
+            f"node {pod.node}, or its container runtime, crashed under {name}: how {name} ended is unknown ({why})"
+        )
         return Loss(message, FailureCategory.NODE_LOST)
     if why in _TAKEN:
         return Loss(f"the cluster took {name} away ({why}){words}")
@@ -79,7 +81,7 @@ def classify(pod: PodSight) -> Loss | Failure | PodRefusal:
         )
         return Failure(RunEnd(category=FailureCategory.CONFIG, member=name, message=message))
     if pod.reason == "OOMKilled":
-        message = f"{name} used more memory than it asked for"
+        message = f"{name} was killed because it used more memory than its limit"
         return Failure(RunEnd(category=FailureCategory.OOM, exit_code=pod.exit_code, member=name, message=message))
     if pod.signal is not None:
         message = f"{name} was killed by signal {pod.signal}"
@@ -95,7 +97,7 @@ def classify(pod: PodSight) -> Loss | Failure | PodRefusal:
 
 
 def trouble(pod: PodSight) -> FailureCategory | None:
-    """The category of what keeps a container from starting; None when nothing does."""
+    """Return the category of what keeps a container from starting; None when nothing does."""
     if pod.stage != "bound":
         return None
     if pod.reason in IMAGE_TROUBLE or pod.reason in HOPELESS:
@@ -104,7 +106,7 @@ def trouble(pod: PodSight) -> FailureCategory | None:
 
 
 def shortened(text: str, most: int = 300) -> str:
-    """Return the text as one line of at most ``most`` characters. What is too long loses its middle: causes stand at the end."""
+    """Return the text as one line of at most ``most`` characters. A longer text loses its middle: causes stand at the end."""
     line = " ".join(text.split())
     if len(line) <= most:
         return line

@@ -1,4 +1,4 @@
-"""`Burial`: what is left of runs whose end is told goes: pods, objects, and after a while the anchor."""
+"""`GarbageCollector`: removes what ended runs leave once their end is settled: pods, objects, and later the anchor."""
 
 import asyncio
 import contextlib
@@ -24,8 +24,8 @@ _CLOSE_SECONDS = 2.0
 _MOST_LOOKS, _LOOK_SECONDS = 20, 0.1
 
 
-class Burial:
-    """What is cut off is done by the next agent: it finds the anchor of an ended run, tells of it, and is told to forget it."""
+class GarbageCollector:
+    """An interrupted removal is done by the next agent: it finds the anchor, reports the run as ended, and is told to forget it."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Burial:
         is_busy: Callable[[], bool],
         is_gone: Callable[[str], bool],
     ) -> None:
-        """``home``: the agent's namespace. ``is_busy``: whether runs wait to be started; ``is_gone``: whether a namespace is."""
+        """``home``: the agent's namespace. ``is_busy``: whether runs wait for their start; ``is_gone``: whether a namespace is."""
         self._api = api
         self._home = home
         self._is_gone = is_gone
@@ -48,21 +48,21 @@ class Burial:
         self._is_busy = is_busy
         self._queue: asyncio.Queue[tuple[RunTracker, tuple[tuple[Resource, str], ...]]] = asyncio.Queue()
         self._stones: list[tuple[float, str, str, str]] = []
-        """Anchors by when they go: moment, namespace, name, uid."""
+        """Anchors by time of their removal: moment, namespace, name, uid."""
         self._more = asyncio.Event()
-        self._buried: set[str] = set()
-        """Runs that are told of no more and whose anchors are there."""
+        self._removing: set[str] = set()
+        """Runs that are no longer reported and whose anchors still exist."""
 
-    def bury(self, book: RunTracker, objects: tuple[tuple[Resource, str], ...]) -> None:
-        self._buried.add(book.run)
-        self._queue.put_nowait((book, objects))
+    def add(self, tracker: RunTracker, objects: tuple[tuple[Resource, str], ...]) -> None:
+        self._removing.add(tracker.run)
+        self._queue.put_nowait((tracker, objects))
 
     def holds(self, run: str) -> bool:
-        """Whether the run is told of no more, though its anchor is there."""
-        return run in self._buried
+        """Return whether the run is no longer reported but its anchor still exists."""
+        return run in self._removing
 
     async def take_over(self, older: Iterable[tuple[str, str, str]]) -> None:
-        """Find the tombstones that an agent before this one has left; ``older``: those of an older release. Raises KubeError."""
+        """Find tombstones that an earlier agent left; ``older``: those of an older release. Raises KubeError."""
         selector = f"{LABEL_AGENT}={self._agent},{LABEL_ANCHOR}={TOMBSTONE}"
         async for items, _ in self._api.pages(CONFIG_MAPS, self._home, selector=selector):
             for obj in items:
@@ -71,8 +71,8 @@ class Burial:
             self._place_stone(*stone)
 
     async def close(self) -> None:
-        """Mark what is not cleared away yet, so that the next agent does not tell of it again; not for longer than a moment."""
-        marks = [self._mark(name) for name in self._buried]
+        """Mark runs not removed yet, so that the next agent does not report them again; takes a moment at most."""
+        marks = [self._mark(name) for name in self._removing]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await asyncio.gather(*marks, return_exceptions=True)
@@ -82,7 +82,7 @@ class Burial:
         await self._api.patch(CONFIG_MAPS, self._home, name, body)
 
     async def run(self) -> None:
-        """For ever."""
+        """Remove what is due, for ever."""
         async with asyncio.TaskGroup() as group:
             for _ in range(_AT_ONCE):
                 group.create_task(self._clear_all())
@@ -90,43 +90,43 @@ class Burial:
 
     async def _clear_all(self) -> None:
         while True:
-            book, objects = await self._queue.get()
+            tracker, objects = await self._queue.get()
             await self._turn()
             try:
                 await self._lease.confirm()
-                await self._clear(book, objects)
+                await self._clear(tracker, objects)
             except KubeError as error:
-                log.info("run %s cannot be cleared away now: %s", book.run, error)
+                log.info("cannot remove the objects of ended run %s now, trying again: %s", tracker.run, error)
                 await asyncio.sleep(_RETRY_SECONDS)
-                self._queue.put_nowait((book, objects))
+                self._queue.put_nowait((tracker, objects))
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
-                contain("clear", error, run=book.run)
+                contain("clear", error, run=tracker.run)
                 await asyncio.sleep(_RETRY_SECONDS)
-                self._queue.put_nowait((book, objects))
+                self._queue.put_nowait((tracker, objects))
 
     async def _turn(self) -> None:
-        """Starts go first: the API server is slow enough when many come at once. But no waiting for ever."""
+        """Wait for running starts, which have priority because the API server slows down under load; but not for ever."""
         for _ in range(_MOST_LOOKS):
             if not self._is_busy():
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _clear(self, book: RunTracker, objects: tuple[tuple[Resource, str], ...]) -> None:
-        namespace = book.record.namespace
+    async def _clear(self, tracker: RunTracker, objects: tuple[tuple[Resource, str], ...]) -> None:
+        namespace = tracker.record.namespace
         if self._is_gone(namespace):
-            # With it went all that was in it, and the permission to look for it.
-            self._place_stone(self._home, book.run, book.record.uid)
+            # Its content is gone with it, and so is the permission to list it.
+            self._place_stone(self._home, tracker.run, tracker.record.uid)
             return
-        if len(book.pods) == 1:
-            pod = next(iter(book.pods.values()))
+        if len(tracker.pods) == 1:
+            pod = next(iter(tracker.pods.values()))
             await self._delete(PODS, namespace, pod.name, pod.uid)
-        elif book.pods:
-            await self._api.delete_all(PODS, namespace, f"{LABEL_AGENT}={self._agent},{LABEL_RUN}={book.run}")
+        elif tracker.pods:
+            await self._api.delete_all(PODS, namespace, f"{LABEL_AGENT}={self._agent},{LABEL_RUN}={tracker.run}")
         for resource, name in objects:
             await self._delete(resource, namespace, name)
-        if book.record.was_moved:
-            await self._delete(CONFIG_MAPS, namespace, book.run)
-        self._place_stone(self._home, book.run, book.record.uid)
+        if tracker.record.was_moved:
+            await self._delete(CONFIG_MAPS, namespace, tracker.run)
+        self._place_stone(self._home, tracker.run, tracker.record.uid)
 
     def _place_stone(self, namespace: str, name: str, uid: str) -> None:
         heapq.heappush(self._stones, (time.monotonic() + self._tombstone, namespace, name, uid))
@@ -145,9 +145,9 @@ class Burial:
             try:
                 await self._lease.confirm()
                 await self._delete(CONFIG_MAPS, namespace, name, uid)
-                self._buried.discard(name)
+                self._removing.discard(name)
             except KubeError as error:
-                log.info("the anchor %s cannot be removed now: %s", name, error)
+                log.info("cannot remove the ConfigMap of ended run %s now, trying again: %s", name, error)
                 heapq.heappush(self._stones, (at + _RETRY_SECONDS, namespace, name, uid))
                 await asyncio.sleep(_RETRY_SECONDS)
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it

@@ -1,7 +1,7 @@
-"""`Opening`: emulated gangs. Gates of all members are opened once the agent's own books say that the gang fits.
+"""`GateOpener`: emulated gangs. Opens the gates of all members once the agent's own ledger shows room for the gang.
 
-Not all or nothing: another pod may come first. Members that then have no node within a short while are all taken back, and the gang
-waits anew.
+Not all or nothing: another pod may come first. If a member then has no node within a short while, all are recreated and the gang
+waits again.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from trainmaster_agent.runtime.kubernetes.record import Progress
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
 
-class Opening:
+class GateOpener:
     """``patience``: seconds from open gates to nodes for the whole gang."""
 
     def __init__(
@@ -35,55 +35,59 @@ class Opening:
         self._patience = patience
         self._clock = clock
         self.waiting: dict[str, float] = {}
-        """Runs that wait for room, by when they were accepted."""
+        """Runs that wait for room, with the time of their acceptance."""
 
     async def open(
-        self, book: RunTracker, manifests: Manifests, levels: Mapping[str, str], confirm: Callable[[], Awaitable[None]]
+        self,
+        tracker: RunTracker,
+        manifests: Manifests,
+        levels: Mapping[str, str],
+        confirm: Callable[[], Awaitable[None]],
     ) -> Progress | None:
-        """Open the gates if there is room. A changed record is given where all members are to be taken back."""
-        self._room.settle(book.run, book.pods.values())
-        gated = [pod for pod in book.pods.values() if GATE in pod.gates and not pod.deleting]
+        """Open the gates if there is room. Returns a changed record where all members have to be recreated."""
+        self._room.settle(tracker.run, tracker.pods.values())
+        gated = [pod for pod in tracker.pods.values() if GATE in pod.gates and not pod.deleting]
         if not gated:
-            self.waiting.pop(book.run, None)
-            return self._take_back(book)
-        if len(gated) < len(book.pods) and not book.has_run:
-            # An earlier opening was cut off: the rest follows, where the first were sent.
-            book.opened_at = book.opened_at or self._clock()
-            if book.facts.spec.topology.required is not None and not any(pod.node for pod in book.pods.values()):
-                return self._take_back(book)  # not before it is seen where that was
-        found = self._find(book, manifests, gated)
+            self.waiting.pop(tracker.run, None)
+            return self._take_back(tracker)
+        if len(gated) < len(tracker.pods) and not tracker.has_run:
+            # An earlier opening was interrupted: the rest follows into the domain of the first ones.
+            tracker.opened_at = tracker.opened_at or self._clock()
+            if tracker.facts.spec.topology.required is not None and not any(pod.node for pod in tracker.pods.values()):
+                return self._take_back(tracker)  # not before the domain of the first ones is known
+        found = self._find(tracker, manifests, gated)
         if isinstance(found, PackingShortfall):
-            book.waits_for = found.sentence
-            self.waiting[book.run] = book.record.accepted_at
-            return self._take_back(book)
+            tracker.waits_for = found.sentence
+            self.waiting[tracker.run] = tracker.record.accepted_at
+            return self._take_back(tracker)
         places, chosen = found
-        self.waiting.pop(book.run, None)
-        book.waits_for = ""
-        self._room.keep(book.run, book.facts, places)
-        book.opened_at = self._clock()
-        book.next_look = min(book.next_look, book.opened_at + self._patience)
-        selector = self._selector(book, manifests, places, levels)
+        self.waiting.pop(tracker.run, None)
+        tracker.waits_for = ""
+        self._room.keep(tracker.run, tracker.facts, places)
+        tracker.opened_at = self._clock()
+        tracker.next_look = min(tracker.next_look, tracker.opened_at + self._patience)
+        selector = self._selector(tracker, manifests, places, levels)
         await confirm()
-        await asyncio.gather(*(self._open_one(book, pod, selector) for pod in chosen))
+        await asyncio.gather(*(self._open_one(tracker, pod, selector) for pod in chosen))
         return None
 
     def _find(
-        self, book: RunTracker, manifests: Manifests, gated: list[PodSight]
+        self, tracker: RunTracker, manifests: Manifests, gated: list[PodSight]
     ) -> tuple[Assignment, list[PodSight]] | PackingShortfall:
-        """Places for all members behind gates; if there are not as many, for as many as the gang needs."""
+        """Find nodes for all members behind gates; if there are too few, for as many as the gang needs."""
         pods = {role.name: role.pod for role in manifests.gang.roles}
-        level = book.facts.spec.topology.required
-        at_work = next((pod.node for pod in book.pods.values() if pod.node), "")
+        level = tracker.facts.spec.topology.required
+        at_work = next((pod.node for pod in tracker.pods.values() if pod.node), "")
         counts: dict[str, int] = {}
         for pod in gated:
             counts[pod.role] = counts.get(pod.role, 0) + 1
-        found = self._room.find(book.run, book.facts, counts, pods, level, at_work)
+        found = self._room.find(tracker.run, tracker.facts, counts, pods, level, at_work)
         if not isinstance(found, PackingShortfall):
             return found, gated
         fewer = {role.name: count for role, count in manifests.gang.quorum()}
         if at_work or fewer == counts or any(count > counts.get(role, 0) for role, count in fewer.items()):
             return found
-        less = self._room.find(book.run, book.facts, fewer, pods, level)
+        less = self._room.find(tracker.run, tracker.facts, fewer, pods, level)
         if isinstance(less, PackingShortfall):
             return less
         chosen = []
@@ -94,17 +98,17 @@ class Opening:
         return less, chosen
 
     def _selector(
-        self, book: RunTracker, manifests: Manifests, places: Assignment, levels: Mapping[str, str]
+        self, tracker: RunTracker, manifests: Manifests, places: Assignment, levels: Mapping[str, str]
     ) -> dict[str, str]:
-        """The node labels that keep the gang in the domain that was found for it."""
-        level = book.facts.spec.topology.required
+        """Return the node labels that keep the gang in the domain found for it."""
+        level = tracker.facts.spec.topology.required
         if level is None:
             return {}
         if level == HOST_LEVEL:
             return {HOST_LEVEL: next(iter(places))}
         return {levels.get(name, name): value for name, value in self._room.domain(places, level).items()}
 
-    async def _open_one(self, book: RunTracker, pod: PodSight, selector: Mapping[str, str]) -> None:
+    async def _open_one(self, tracker: RunTracker, pod: PodSight, selector: Mapping[str, str]) -> None:
         patch = opening_patch([{"name": name} for name in pod.gates], selector)
         try:
             stored = await self._api.patch(PODS, pod.namespace, pod.name, patch)
@@ -112,23 +116,23 @@ class Opening:
             return
         sight = see(stored)
         if sight is not None:
-            book.note(sight)
+            tracker.note(sight)
 
-    def _take_back(self, book: RunTracker) -> Progress | None:
-        """All members again behind gates, if the gang did not come together in time."""
-        if book.opened_at is None:
+    def _take_back(self, tracker: RunTracker) -> Progress | None:
+        """Return the record of another round, with all members behind gates again, if the gang did not come together in time."""
+        if tracker.opened_at is None:
             return None
-        progress = book.record.progress
-        unplaced = [pod for pod in book.pods.values() if not pod.node]
-        if not unplaced or progress.running_since is not None or book.has_run:
-            book.opened_at = None
+        progress = tracker.record.progress
+        unplaced = [pod for pod in tracker.pods.values() if not pod.node]
+        if not unplaced or progress.running_since is not None or tracker.has_run:
+            tracker.opened_at = None
             return None
-        late_at = book.opened_at + self._patience
+        late_at = tracker.opened_at + self._patience
         now = self._clock()
         if now < late_at:
-            book.next_look = min(book.next_look, late_at)
+            tracker.next_look = min(tracker.next_look, late_at)
             return None
-        book.opened_at = None
-        self._room.drop(book.run)
-        wait = random.uniform(0.5, 3.0)  # two gangs that took each other's places must not do it again together
+        tracker.opened_at = None
+        self._room.drop(tracker.run)
+        wait = random.uniform(0.5, 3.0)  # random, so that two gangs that blocked each other do not retry together
         return replace(progress, round=progress.round + 1, created=False, again={}, not_before=now + wait)

@@ -1,7 +1,7 @@
-"""`Leftovers`: objects of runs that have no record any more, apart from pods: Services, lists of members, what schedulers were told.
+"""`Leftovers`: removes objects, other than pods, of runs without a record: Services, rosters, schedulers' objects.
 
-As a rule they are deleted when the end of their run is told. What an agent leaves that ends in between, or whose records somebody
-deleted, is found here: at the start, and now and then.
+Normally they are deleted when the end of their run is settled. What remains of an agent that ended in between, or whose records
+somebody deleted, is found here: at the start, and now and then.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _FIRST_LOOK_SECONDS = 1.0
 
 
 class Leftovers:
-    """``resources``: of what is created for runs."""
+    """``resources``: kinds of objects that are created for runs."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Leftovers:
     async def run(
         self, namespaces: Callable[[], Sequence[str]], is_held: Callable[[str], bool], may_clear: Callable[[], bool]
     ) -> None:
-        """For ever. ``may_clear``: whether this agent is the one that the dispatcher has given the cluster to."""
+        """Remove leftovers now and then, for ever. ``may_clear``: whether the dispatcher has given the cluster to this agent."""
         while True:
             if not may_clear():
                 await asyncio.sleep(_FIRST_LOOK_SECONDS)
@@ -55,13 +55,13 @@ class Leftovers:
             try:
                 await self.clear(namespaces(), is_held)
             except KubeError as error:
-                log.info("what is left of earlier runs cannot be cleared away now: %s", error)
+                log.info("cannot remove objects left by earlier runs now, trying again: %s", error)
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
                 contain("leftovers", error)
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def clear(self, namespaces: Sequence[str], is_held: Callable[[str], bool]) -> None:
-        """Delete what is left, and move records that came late from an agent of an older release. Raises KubeError."""
+        """Delete leftovers, and move records that an agent of an older release wrote late. Raises KubeError."""
         late, _ = await self._older.find(namespaces)
         for namespace, name in late:
             await self._older.move(namespace, name, replaces=False)
@@ -80,10 +80,10 @@ class Leftovers:
             run = metadata["labels"][LABEL_RUN]
             if not self._records.may_be_here(metadata["labels"].get(LABEL_HOLDER, "")):
                 continue
-            # A record is written before anything else of its run: what is seen without one has lost it, and is not about to get it.
+            # A record is written before any other object of its run: an object without one has lost it and will not get it.
             if is_held(run) or await self._records.has(run):
                 continue
             await self._lease.confirm()
-            log.warning("%s %s is deleted: its run has no record any more", resource.plural, metadata["name"])
+            log.warning("deleting %s %s: its run has no record any more", resource.plural, metadata["name"])
             with contextlib.suppress(NotFoundError, ConflictError):
                 await self._api.delete(resource, namespace, metadata["name"], uid=metadata["uid"])

@@ -1,4 +1,4 @@
-"""From a run's record to the manifests of its members and of what they need. Pure."""
+"""Manifests of a run's members and their objects, from the run's record. Pure."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from trainmaster_agent.runtime.kubernetes.record import RunAnchor, run_labels
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts
 
 _DEADLINE_SLACK = 60
-"""Seconds beyond the time limit after which the cluster itself ends a member: the agent does it first, and for all at once."""
+"""Seconds beyond the time limit after which the cluster itself ends a member: the agent does so first, for all at once."""
 _ROSTER_VOLUME = "trainmaster-roster"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _LABEL_HAND = "trainmaster.dev/hand"
@@ -61,7 +61,7 @@ class Manifests:
         self._products = products
         self._bases = {role.name: self._base(role) for role in facts.spec.roles}
         self._raw = {name: orjson.dumps(base) for name, base in self._bases.items()}
-        """As JSON, from which a copy is made in a tenth of the time that ``deepcopy`` takes: gangs have thousands of members."""
+        """Base pods as JSON, copied in a tenth of the time that ``deepcopy`` takes: gangs have thousands of members."""
         self.gang = self._gang(levels)
         self._gang_roles = {role.name: role for role in self.gang.roles}
 
@@ -70,7 +70,7 @@ class Manifests:
         return len(self._roster.everyone)
 
     def mistakes(self) -> tuple[Mistake, ...]:
-        """What the admission policy of this cluster refuses in the templates of the job, and the images that they do not name."""
+        """Return what this cluster's admission policy refuses in the job's templates, and the missing images."""
         found: list[Mistake] = []
         for role in self._facts.spec.roles:
             found += (
@@ -80,18 +80,18 @@ class Manifests:
         return tuple(found)
 
     def objects(self) -> tuple[KubeObject, ...]:
-        """What has to be there before the pods: the scheduler's own first, then the roster and the service of a gang."""
+        """Return the objects to create before the pods: the scheduler's own first, then a gang's roster and service."""
         found = list(self._placement.objects(self.gang))
         if self.size > 1:
             found += (KubeObject(CONFIG_MAPS, self._roster_map()), KubeObject(SERVICES, self._service()))
         return tuple(found)
 
     def roster(self) -> KubeObject | None:
-        """What lists the members, to be written anew when their number changes; None for a member alone."""
+        """Return the list of members, rewritten when their number changes; None for a single member."""
         return KubeObject(CONFIG_MAPS, self._roster_map()) if self.size > 1 else None
 
     def pod(self, role: str, index: int, *, beside: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The manifest of one member; with ``beside`` of one that comes to a gang at work, on a node with these labels."""
+        """Return one member's manifest; with ``beside``, of one that joins a running gang on a node with these labels."""
         run = self._record.start.run
         member = member_id(run, role, index)
         pod: dict[str, Any] = orjson.loads(self._raw[role])
@@ -145,7 +145,7 @@ class Manifests:
     # -- pods
 
     def _base(self, role: Role) -> dict[str, Any]:
-        """What all members of a role have alike."""
+        """Return the part of the pod that all members of a role share."""
         if role.template is not None:
             template: dict[str, Any] = {"spec": self._plain(role.template)}
         else:
@@ -177,7 +177,7 @@ class Manifests:
                 "namespace": self._record.namespace,
                 "labels": labels,
                 "annotations": {
-                    # Autoscalers may move what a controller owns; a member is nobody's replica.
+                    # Autoscalers may evict pods that a controller owns; a member cannot be replaced like a replica.
                     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
                     **(metadata.get("annotations") or {}),
                     "trainmaster.dev/queue": self._record.start.queue,
@@ -188,9 +188,9 @@ class Manifests:
         }
 
     def _prefer(self, role: Role, spec: dict[str, Any]) -> None:
-        """Let members that may have any product of a device get the one that the plan thought of, where nodes with it are free.
+        """Prefer nodes with the planned product for members that may have any product of a device.
 
-        It spares the scarce ones for those who can use no other. What the job says itself of where it likes to be counts alone.
+        This spares scarce products for jobs that need them. A node preference of the job itself overrides this one.
         """
         if not any("/" in name for name in self._facts.roles[role.name].requests):
             return
@@ -204,16 +204,16 @@ class Manifests:
         ]
         affinity = spec.get("affinity") or {}
         node = affinity.get("nodeAffinity") or {} if isinstance(affinity, dict) else None
-        # One that is no affinity at all is for the API server to refuse.
+        # A malformed affinity is left for the API server to refuse.
         if terms and isinstance(node, dict) and not node.get(_PREFERRED):
             spec["affinity"] = {**affinity, "nodeAffinity": {**node, _PREFERRED: terms}}
 
     def _plain(self, template: MemberTemplate) -> dict[str, Any]:
-        """The pod of a member that is described by what it runs and needs."""
+        """Return the pod of a member whose template states only its command and needs."""
         container: dict[str, Any] = {
             "name": "main",
             "image": template.image,
-            # Requests equal to limits: members get what they were promised, and NUMA policies of nodes count such pods only.
+            # Requests equal to limits: members get what they were promised, and nodes' NUMA policies apply to such pods only.
             "resources": {"requests": dict(template.resources), "limits": dict(template.resources)},
             "env": [{"name": name, "value": value} for name, value in template.env.items()],
         }
@@ -250,7 +250,7 @@ class Manifests:
         return spec
 
     def _set_user(self, template: MemberTemplate, context: dict[str, Any], container: dict[str, Any]) -> None:
-        """Give the member a user. One that the image does not know has no home: it gets a folder that anybody may write to."""
+        """Set the member's user. A user unknown to the image has no home: it gets a folder that anybody may write to."""
         user = self._run_as_user if template.run_as_user is None else template.run_as_user
         group = user if template.run_as_group is None else template.run_as_group
         if user is not None:
@@ -261,10 +261,10 @@ class Manifests:
             context |= {"runAsGroup": group, "fsGroup": group, "fsGroupChangePolicy": "OnRootMismatch"}
 
     def _keep_apart(self, role: str, index: int, pod: dict[str, Any]) -> None:
-        """At most so many members of a role on a node.
+        """Place at most ``max_per_node`` members of a role on a node.
 
-        Kubernetes knows only "not together". Members are dealt into as many hands as may share a node, and those of one hand keep
-        apart: so a node has at most one of each hand.
+        Kubernetes' anti-affinity allows at most one per node. So members are split into as many groups as may share a node, and
+        members of one group repel each other: a node has at most one of each group.
         """
         most = self._facts.roles[role].max_per_node
         if most is None or most >= self._sizes.get(role, 0):
@@ -279,7 +279,7 @@ class Manifests:
         apart = affinity.setdefault("podAntiAffinity", {})
         apart.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)
 
-    # -- what a gang has beside its pods
+    # -- objects of a gang beside its pods
 
     def _service(self) -> dict[str, Any]:
         run = self._record.start.run
@@ -289,7 +289,7 @@ class Manifests:
             "metadata": self._metadata(run),
             "spec": {
                 "clusterIP": "None",
-                # Members look for one another before any of them is ready.
+                # Members resolve each other's names before any of them is ready.
                 "publishNotReadyAddresses": True,
                 "selector": {LABEL_RUN: run},
             },
@@ -320,12 +320,12 @@ def _without_nulls(value: Any) -> Any:
 
 
 def roster_name(run: str) -> str:
-    """The ConfigMap with the list of members."""
+    """Return the name of the ConfigMap with the list of members."""
     return f"{run}-roster"
 
 
 def _label(level: str | None, levels: Mapping[str, str]) -> str | None:
-    """The node label of a topology level of this cluster."""
+    """Return the node label of a topology level in this cluster."""
     if level is None or level == HOST_LEVEL:
         return level
     return levels.get(level, level)

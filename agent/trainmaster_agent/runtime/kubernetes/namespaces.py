@@ -1,4 +1,4 @@
-"""`JobNamespaces`: which namespaces for jobs exist, and the uid by which each owns what is created in it."""
+"""`JobNamespaces`: existing namespaces for jobs, and their uids, by which each owns the objects created in it."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ _LOOK_SECONDS, _PAUSE_SECONDS = 10.0, 0.5
 
 
 class JobNamespaces:
-    """``on_gone`` is called with a namespace that was deleted, also when another one of its name exists by now."""
+    """Calls ``on_gone`` with each namespace that was deleted, even if another one of its name exists by now."""
 
     def __init__(self, api: ApiServer, names: Sequence[str], on_gone: Callable[[str], None]) -> None:
         self._api = api
@@ -29,17 +29,17 @@ class JobNamespaces:
 
     @property
     def lacks(self) -> str:
-        """Return why no run can be started: none of the namespaces exists. Empty if one does, or nothing is known."""
+        """Return why no run can be started: no namespace for jobs exists. Empty if one does, or if that is unknown."""
         if len(self._missing) < len(self._names):
             return ""
-        return f"there is no namespace {', '.join(sorted(self._missing))}, or it is being deleted"
+        return f"namespace {', '.join(sorted(self._missing))} does not exist, or is being deleted"
 
     @property
     def existing(self) -> list[str]:
         return [name for name in self._names if name in self._uids]
 
     def uid(self, name: str) -> str:
-        """Return the namespace's uid; empty if it does not exist, or nothing is known of it."""
+        """Return the namespace's uid; empty if it does not exist, or is not known yet."""
         return self._uids.get(name, "")
 
     def is_missing(self, name: str) -> bool:
@@ -52,7 +52,7 @@ class JobNamespaces:
             self._doubt.set()
 
     async def run(self) -> None:
-        """Read all of them now and then, for ever."""
+        """Read all namespaces now and then, for ever."""
         while True:
             await asyncio.sleep(_PAUSE_SECONDS)
             with contextlib.suppress(TimeoutError):
@@ -61,7 +61,7 @@ class JobNamespaces:
             try:
                 await self._look_again()
             except KubeError as error:
-                log.info("the namespaces for jobs cannot be read now: %s", error)
+                log.info("cannot read the namespaces for jobs now, trying again: %s", error)
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
                 contain("namespaces", error)
 
@@ -71,7 +71,7 @@ class JobNamespaces:
         await self.look(doubted)
 
     async def look(self, names: Collection[str] = ()) -> None:
-        """Read these namespaces, or all of them. Raises the first KubeError once all were tried; what was not read stays as it was."""
+        """Read these namespaces, or all. Raises the first KubeError after trying all; those not read stay as they were."""
         error: KubeError | None = None
         for name in names or self._names:
             try:

@@ -1,10 +1,11 @@
-"""What the agent's own books say of room: whether a gang could ever have a place here, and, where gangs are emulated, whether now."""
+"""Free capacity by the agent's own ledger: whether a gang could ever fit, and, where gangs are emulated, whether it fits now."""
 
 import time
 from collections.abc import Iterable, Mapping
 
+from trainmaster.cluster_model.eligibility import pod_toleration
 from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingShortfall, place
-from trainmaster.protocol.jobs import AffinityTerm, Toleration
+from trainmaster.protocol.jobs import AffinityTerm
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.kube.pods import PodSight
@@ -14,22 +15,22 @@ _SORTS_SECONDS = 1.0
 
 
 class NodeCapacity:
-    """Places by the agent's books. What gangs were promised that have no nodes yet is kept for them."""
+    """Assigns nodes by the agent's ledger. Reserves capacity for gangs that were assigned nodes but are not bound yet."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self._kept: dict[str, dict[str, Resources]] = {}
-        """By run: what it was promised of each node."""
+        """By run: the capacity reserved on each node."""
         self._sorts: tuple[list[Node], dict[str, Resources]] = [], {}
         self._sorts_until = 0.0
 
     def never(self, facts: Facts, pods: Mapping[str, Mapping[str, object]]) -> str | None:
-        """Why no node could take one of the members even if nothing of ours ran; None if nodes could, or may come."""
+        """Return why no node could take a member even with none of ours running; None if nodes could, or may come."""
         if self._inventory.pools():
             return None
         if self._lack(facts, pods) is None:
             return None
-        # A node that has just come may change that: a no is said of the nodes as they are at this moment.
+        # A node that has just joined may change the answer: a refusal is based on the nodes of this moment.
         self._sorts_until = 0.0
         return self._lack(facts, pods)
 
@@ -37,7 +38,7 @@ class NodeCapacity:
         nodes, free = self._unlike_nodes()
         for role in facts.roles.values():
             need = _need(role.name, 1, role.requests, pods[role.name], None)
-            if any(need.obstacle(node) is None and need.room(free[node.name]) for node in nodes):
+            if any(need.suits(node) and need.room(free[node.name]) for node in nodes):
                 continue  # ``place`` would sort all nodes to find the best one
             found = place(nodes, free, [need])
             if isinstance(found, PackingShortfall):
@@ -45,15 +46,15 @@ class NodeCapacity:
         return None
 
     def _unlike_nodes(self) -> tuple[list[Node], dict[str, Resources]]:
-        """One node of each sort, and what it has when nothing of ours runs; looked up once a second at most."""
+        """Return one node of each kind and its capacity without our members; computed once a second at most."""
         now = time.monotonic()
         if now < self._sorts_until:
             return self._sorts
-        alike: dict[tuple[object, ...], Node] = {}
+        kinds: dict[tuple[object, ...], Node] = {}
         for name, labels, taints, path, _, allocatable in self._inventory.standing():
             key = (tuple(labels.items()), taints, path, tuple(allocatable.items()))
-            alike.setdefault(key, Node(name, allocatable, labels, taints, path))
-        self._sorts = list(alike.values()), {node.name: node.allocatable for node in alike.values()}
+            kinds.setdefault(key, Node(name, allocatable, labels, taints, path))
+        self._sorts = list(kinds.values()), {node.name: node.allocatable for node in kinds.values()}
         self._sorts_until = now + _SORTS_SECONDS
         return self._sorts
 
@@ -66,9 +67,9 @@ class NodeCapacity:
         level: str | None,
         beside: str = "",
     ) -> Assignment | PackingShortfall:
-        """Where so many members fit now, beside all pods and all that other gangs were promised.
+        """Find nodes for ``sizes`` members now, beside all pods and all capacity reserved for other gangs.
 
-        ``beside``: a node where the gang has a member, in whose domain of the level the others have to be.
+        ``beside``: a node with a member of the gang, in whose domain of ``level`` the others have to be.
         """
         nodes: list[Node] = []
         free: dict[str, Resources] = {}
@@ -87,14 +88,14 @@ class NodeCapacity:
         return place(nodes, free, needs, level)
 
     def keep(self, run: str, facts: Facts, places: Assignment) -> None:
-        """Promise these places to a run."""
+        """Reserve these nodes' capacity for a run."""
         self._kept[run] = {
             node: _total((facts.roles[role].requests, count) for role, count in roles.items())
             for node, roles in places.items()
         }
 
     def settle(self, run: str, pods: Iterable[PodSight]) -> None:
-        """Drop the promise once all members have nodes, for then the pods themselves are counted."""
+        """Drop the reservation once all members have nodes, because then the pods themselves are counted."""
         if run in self._kept and all(pod.node for pod in pods):
             del self._kept[run]
 
@@ -102,11 +103,11 @@ class NodeCapacity:
         self._kept.pop(run, None)
 
     def label(self, node: str, key: str) -> str | None:
-        """A label of a node."""
+        """Return a label of a node."""
         return self._inventory.labels_of(node).get(key)
 
     def domain(self, places: Assignment, level: str) -> Mapping[str, str]:
-        """The path of the level's domain that all of these places are in."""
+        """Return the path of the domain at ``level`` that contains all of these places."""
         node = next(iter(places))
         for name, _, _, path, _, _ in self._inventory.standing():
             if name == node:
@@ -140,13 +141,13 @@ def _total(parts: Iterable[tuple[Resources, int]]) -> Resources:
 
 
 def _need(role: str, count: int, requests: Resources, pod: Mapping[str, object], apart: int | None) -> Need:
-    """What a member needs of its node, as its manifest has it."""
+    """Return what a member needs of its node, from its manifest."""
     spec: dict[str, object] = dict(pod)
     terms: list[AffinityTerm] = []
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}  # type: ignore[attr-defined]
     required = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or []
     if len(required) == 1:
-        # Of several terms any one is enough, which the books do not follow; the scheduler does.
+        # Of several terms any one is enough; the ledger ignores them, the scheduler does not.
         terms = [
             AffinityTerm(key=one["key"], operator=one["operator"], values=tuple(one.get("values") or ()))
             for one in required[0].get("matchExpressions") or []
@@ -157,11 +158,6 @@ def _need(role: str, count: int, requests: Resources, pod: Mapping[str, object],
         {**requests, "pods": 1},
         node_selector=dict(spec.get("nodeSelector") or {}),  # type: ignore[call-overload]
         node_affinity=tuple(terms),
-        tolerations=tuple(_toleration(one) for one in spec.get("tolerations") or ()),  # type: ignore[attr-defined]
+        tolerations=tuple(pod_toleration(one) for one in spec.get("tolerations") or ()),  # type: ignore[attr-defined]
         max_per_node=apart,
     )
-
-
-def _toleration(data: Mapping[str, str]) -> Toleration:
-    fields = {key: data[key] for key in ("key", "operator", "value", "effect") if data.get(key)}
-    return Toleration.model_validate(fields)

@@ -1,4 +1,4 @@
-"""Nodes that are not ready, and what that means for members on them. Holds no clock and calls nothing."""
+"""Nodes that are not ready, and the consequences for their members. Holds no clock and calls nothing."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _MOST_MEMBERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Unready:
-    """A node whose condition Ready is not true. ``silent``: its kubelet does not answer, so nobody knows what runs there."""
+    """A node whose condition Ready is not true. ``silent``: its kubelet does not answer, so what runs there is unknown."""
 
     silent: bool
     since: float
@@ -23,22 +23,22 @@ class Unready:
 
 
 class NodeHealth:
-    """The nodes of a cluster that are not ready. ``turned``: nodes that have become so, or ready again, since it was last emptied."""
+    """Nodes that are not ready. ``turned``: nodes that became unready or ready since it was last emptied."""
 
     def __init__(self) -> None:
         self.unready: dict[str, Unready] = {}
         self.turned: set[str] = set()
 
     def put(self, obj: Mapping[str, Any]) -> None:
-        """Take a Node object as it is now."""
+        """Take the current Node object."""
         self._set(obj["metadata"]["name"], _unready(obj))
 
     def drop(self, name: str) -> None:
-        """Forget a node whose object is gone: Kubernetes takes its pods away then."""
+        """Forget a node whose object was deleted: Kubernetes then removes its pods."""
         self._set(name, None)
 
     def keep(self, names: set[str]) -> None:
-        """Forget nodes that are not among these."""
+        """Forget nodes that are not among ``names``."""
         for name in self.unready.keys() - names:
             self._set(name, None)
 
@@ -61,14 +61,14 @@ def _unready(obj: Mapping[str, Any]) -> Unready | None:
 
 
 def words_on(pods: Iterable[PodSight], unready: Mapping[str, Unready]) -> str:
-    """Return what is to be said of living members on nodes that are not ready: which, since when, what comes next; empty for none."""
+    """Return a text on living members on nodes that are not ready: which, since when, what comes next; empty for none."""
     by_node: dict[str, list[PodSight]] = {}
     for pod in pods:
         if pod.node in unready and not pod.is_over:
             by_node.setdefault(pod.node, []).append(pod)
     told = [_words(node, by_node[node], unready[node]) for node in sorted(by_node)[:_MOST_NODES]]
     if len(by_node) > _MOST_NODES:
-        told.append(f"so it is with {len(by_node) - _MOST_NODES} more nodes")
+        told.append(f"the same holds for {len(by_node) - _MOST_NODES} more nodes")
     return "; ".join(told)
 
 
@@ -91,5 +91,5 @@ def _words(node: str, pods: list[PodSight], how: Unready) -> str:
 
 
 def clock(at: float) -> str:
-    """Return a moment as users read it."""
+    """Return a time as users read it."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,4 +1,4 @@
-"""`Observer`: what watches tell, to the books of the runs and to those of the cluster."""
+"""`Observer`: passes watch events to the runs and to the cluster's ledger."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -35,27 +35,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One thing to watch, and where it goes."""
+    """One watch and its event handler."""
 
     resource: Resource
     sink: Sink
     namespace: str | None = None
     selector: str = ""
     is_needed: bool = True
-    """Whether the agent cannot act without it."""
+    """Whether the agent needs it to act."""
 
 
 class Observer:
-    """``home`` is the agent's namespace, where anchors are. ``is_known`` says of a run that an anchor of it is no news.
+    """``home`` is the agent's namespace, where anchors are. ``is_known`` returns whether a run's anchor is already known.
 
-    ``on_found`` is told of an anchor that is news, ``doubt`` of a namespace in which a pod went that this agent had not told to.
+    ``on_found`` is called with an unknown anchor, ``doubt`` with a namespace where a pod disappeared that this agent had not deleted.
     """
 
     def __init__(
         self,
         config: KubernetesCluster,
         placement: PlacementPort,
-        books: Mapping[str, RunTracker],
+        trackers: Mapping[str, RunTracker],
         orphans: Orphans,
         *,
         home: str,
@@ -67,7 +67,7 @@ class Observer:
     ) -> None:
         self._config = config
         self._placement = placement
-        self._books = books
+        self._trackers = trackers
         self._orphans = orphans
         self._home = home
         self._look_at = look_at
@@ -79,7 +79,7 @@ class Observer:
     def sinks(
         self, inventory: Inventory, quotas: Quotas, health: NodeHealth, on_room_change: Callable[[], None]
     ) -> Iterator[Watched]:
-        """All that is watched in this cluster."""
+        """Yield every watch of this cluster."""
         cluster = self._config.cluster
         pods = PodSink(inventory, cluster, on_put=self._on_pod, on_gone=self._on_pod_gone, on_change=on_room_change)
         yield Watched(PODS, pods)
@@ -98,25 +98,25 @@ class Observer:
             yield Watched(entry.resource, sink, is_needed=entry.needed)
 
     def _on_pod(self, sight: PodSight) -> None:
-        book = self._books.get(sight.run)
-        if book is None:
+        tracker = self._trackers.get(sight.run)
+        if tracker is None:
             self._orphans.put(sight)
             return
-        if book.note(sight):
+        if tracker.note(sight):
             self._look_at(sight.run)
 
     def _on_pod_gone(self, sight: PodSight) -> None:
         self._orphans.drop(sight)
-        book = self._books.get(sight.run)
-        if book is not None:
-            if sight.uid not in book.ours:
+        tracker = self._trackers.get(sight.run)
+        if tracker is not None:
+            if sight.uid not in tracker.ours:
                 self._doubt(sight.namespace)
-            book.lose(sight)
+            tracker.lose(sight)
             self._look_at(sight.run)
 
     def _on_anchor(self, obj: dict[str, Any]) -> None:
         run = obj["metadata"]["name"]
-        if run in self._books or self._is_known(run):
+        if run in self._trackers or self._is_known(run):
             return
         try:
             record = read_record(obj)
@@ -130,19 +130,19 @@ class Observer:
         self._on_found(record, facts)
 
     def _on_anchor_gone(self, obj: dict[str, Any]) -> None:
-        book = self._books.get(obj["metadata"]["name"])
-        if book is not None and book.record.uid == obj["metadata"]["uid"]:
-            self._lose_anchor(book)
-            self._look_at(book.run)
+        tracker = self._trackers.get(obj["metadata"]["name"])
+        if tracker is not None and tracker.record.uid == obj["metadata"]["uid"]:
+            self._lose_anchor(tracker)
+            self._look_at(tracker.run)
 
     def _on_object(self, obj: dict[str, Any]) -> None:
         run = self._placement.run_of(obj)
-        book = None if run is None else self._books.get(run)
-        if book is not None:
-            book.objects[obj["metadata"]["uid"]] = obj
-            self._look_at(book.run)
+        tracker = None if run is None else self._trackers.get(run)
+        if tracker is not None:
+            tracker.objects[obj["metadata"]["uid"]] = obj
+            self._look_at(tracker.run)
 
     def _on_object_gone(self, obj: dict[str, Any]) -> None:
-        for book in self._books.values():
-            if book.objects.pop(obj["metadata"]["uid"], None) is not None:
-                self._look_at(book.run)
+        for tracker in self._trackers.values():
+            if tracker.objects.pop(obj["metadata"]["uid"], None) is not None:
+                self._look_at(tracker.run)

@@ -1,7 +1,7 @@
-"""`OlderAnchors`: records that an older release wrote into the namespaces of the jobs, brought to where no job can read them.
+"""`OlderAnchors`: moves records that an older release wrote into the jobs' namespaces to where no job can read them.
 
-Copy, then empty the old one: an agent that dies in between leaves both, and the next one does it again. The emptied anchor stays until
-its run is over, because it owns the pods that were made under it: without it Kubernetes would remove them.
+It copies an anchor, then empties the old one: an agent that dies in between leaves both, and the next one repeats the move. The
+emptied anchor stays until its run is over, because it owns that run's pods: without it Kubernetes would delete them.
 """
 
 import logging
@@ -36,7 +36,7 @@ class OlderAnchors:
         self._home = home
 
     async def find(self, namespaces: Iterable[str]) -> tuple[list[tuple[str, str]], list[tuple[str, str, str]]]:
-        """Return namespace and name of those of live runs, and namespace, name and uid of tombstones. Raises KubeError."""
+        """Return namespace and name of live runs' anchors, and namespace, name and uid of tombstones. Raises KubeError."""
         alive, over = [], []
         selector = f"{LABEL_AGENT}={self._agent},{LABEL_ANCHOR} in ({ALIVE},{TOMBSTONE})"
         for namespace in namespaces:
@@ -48,12 +48,12 @@ class OlderAnchors:
                         else:
                             over.append((namespace, metadata["name"], metadata["uid"]))
             except ForbiddenError as error:
-                # Where this agent may read nothing, the one before it could write nothing.
-                log.warning("records of an older release are not looked for in namespace %s: %s", namespace, error)
+                # Where this agent may not read, the earlier one could not write.
+                log.warning("cannot look for records of an older release in namespace %s: %s", namespace, error)
         return alive, over
 
     async def move(self, namespace: str, name: str, *, replaces: bool) -> None:
-        """Move one anchor. ``replaces``: over a copy that an unfinished move left, of which nobody makes use yet. Raises KubeError."""
+        """Move one anchor. ``replaces``: overwrite the unused copy of an interrupted move. Raises KubeError."""
         for _ in range(_ATTEMPTS):
             try:
                 older = await self._api.get(CONFIG_MAPS, namespace, name)
@@ -70,9 +70,9 @@ class OlderAnchors:
                     fields = {field: copy[field] for field in ("data", "binaryData") if field in copy}
                     await self._api.patch(CONFIG_MAPS, self._home, name, fields)
             if await self._empty(older):
-                log.info("the record of run %s is in namespace %s now", name, self._home, extra={"run_id": name})
+                log.info("moved the record of run %s to namespace %s", name, self._home, extra={"run_id": name})
                 return
-        raise UnavailableError(f"ConfigMap {namespace}/{name} changes all the time")
+        raise UnavailableError(f"ConfigMap {namespace}/{name} was not moved: it changed during every try")
 
     def _copy_of(self, older: Mapping[str, Any]) -> dict[str, Any]:
         metadata = older["metadata"]
@@ -92,7 +92,7 @@ class OlderAnchors:
         return copy
 
     async def _empty(self, older: Mapping[str, Any]) -> bool:
-        """Return whether the anchor was as it had been read; only then it is emptied."""
+        """Empty the anchor unless it changed since it was read; return whether it was emptied."""
         metadata = older["metadata"]
         body = {
             "metadata": {"resourceVersion": metadata["resourceVersion"], "labels": {LABEL_ANCHOR: MOVED}},

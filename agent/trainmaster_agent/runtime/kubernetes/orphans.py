@@ -1,7 +1,7 @@
-"""`Orphans`: pods of ours whose run has no readable record any more. They would run on with nobody to watch over them.
+"""`Orphans`: deletes our pods whose run has no readable record any more. Otherwise they would run on unsupervised.
 
-That is so where somebody deleted or spoilt the record while no agent was there, and where an agent that was paused woke and created a
-pod of a run that is over. What is left of such a run has to go.
+This happens when somebody deleted or damaged the record while no agent was running, and when a paused agent resumed and created a
+pod of a run that is over.
 """
 
 import asyncio
@@ -21,28 +21,28 @@ from trainmaster_agent.runtime.kubernetes.record import ALIVE, LABEL_ANCHOR, Unr
 log = logging.getLogger(__name__)
 
 _PATIENCE = 5.0
-"""Seconds for whoever is about to clear a run away."""
+"""Seconds that a pod waits, in case its run is just being removed."""
 _LOOK_SECONDS = 10.0
 
 
 class KnownRecords:
-    """Which runs have a record, by the API server; ``home`` is the agent's namespace."""
+    """Runs that have a record in the API server; ``home`` is the agent's namespace."""
 
     def __init__(self, api: ApiServer, home: str) -> None:
         self._api = api
         self._home = home
         self.holder = ""
-        """What the dispatcher knows these records by."""
+        """Identity of these records at the dispatcher."""
 
     def may_be_here(self, holder: str) -> bool:
-        """Return whether the run of an object with this label would be in these records; objects of older releases have none.
+        """Return whether the run of an object with this label may be in these records; objects of older releases have no label.
 
-        What other records hold is not cleared away: their agent may come back, and the dispatcher says when it is to end.
+        Objects of other records are left alone: their agent may come back, and the dispatcher decides when their runs end.
         """
         return holder in ("", self.holder)
 
     async def has(self, run: str) -> bool:
-        """Return whether there is a readable record of a run that is not over. Raises KubeError."""
+        """Return whether a readable record of an unfinished run exists. Raises KubeError."""
         try:
             stored = await self._api.get(CONFIG_MAPS, self._home, run)
             is_over = read_record(stored).progress.ended_at is not None
@@ -52,7 +52,7 @@ class KnownRecords:
 
 
 class Orphans:
-    """Pods whose run is not held, by uid, and since when. A pod is deleted only once its record was looked for and not found."""
+    """Pods without a held run, by uid, with the time since when. One is deleted only after its record was searched and not found."""
 
     def __init__(
         self, api: ApiServer, lease: LeaseKeeper, records: KnownRecords, patience: float | None = None
@@ -71,26 +71,26 @@ class Orphans:
         self._pods.pop(sight.uid, None)
 
     def take(self, run: str) -> list[PodSight]:
-        """Those of a run that is held now."""
+        """Return and forget the pods of a run that is held now."""
         found = [sight for sight, _ in self._pods.values() if sight.run == run]
         for sight in found:
             del self._pods[sight.uid]
         return found
 
     async def run(self, is_held: Callable[[str], bool], may_clear: Callable[[], bool]) -> None:
-        """For ever. ``may_clear``: whether this agent is the one that the dispatcher has given the cluster to."""
+        """Delete orphans now and then, for ever. ``may_clear``: whether the dispatcher has given the cluster to this agent."""
         while True:
             await asyncio.sleep(min(_LOOK_SECONDS, self._patience))
             try:
                 if may_clear():
                     await self.clear(is_held)
             except KubeError as error:
-                log.info("pods without a run cannot be cleared away now: %s", error)
+                log.info("cannot delete pods without a run now, trying again: %s", error)
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
                 contain("orphans", error)
 
     async def clear(self, is_held: Callable[[str], bool]) -> None:
-        """Delete those that have waited for long enough. Raises KubeError."""
+        """Delete pods that have waited long enough. Raises KubeError."""
         late = time.monotonic() - self._patience
         runs = {
             (sight.namespace, sight.run)
@@ -107,6 +107,6 @@ class Orphans:
                 if sight.run == run and not sight.deleting and self._records.may_be_here(sight.holder)
             ]
             for pod in pods:
-                log.warning("pod %s is deleted: its run has no record any more", pod.name, extra={"run_id": run})
+                log.warning("deleting pod %s: its run has no record any more", pod.name, extra={"run_id": run})
                 with contextlib.suppress(NotFoundError, ConflictError):
                     await self._api.delete(PODS, namespace, pod.name, uid=pod.uid)

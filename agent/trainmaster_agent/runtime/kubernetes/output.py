@@ -1,10 +1,10 @@
-"""`Outputs`: what members have written, by offset, though an API server tells only the whole log of one pod.
+"""`Outputs`: members' output by offset, although an API server offers only the whole log of one pod.
 
-The log of a member that somebody reads is followed into memory: its last part, and how much there was before it. A member that was
-started again has had several pods, one for each of its *lives*: offsets go on over them, so that a reader who knows how far they have
-got misses nothing. Within a life they count from what the API server still has: a node keeps some 10 MiB of a container's output.
+The log of a member that somebody reads is followed into memory: its last part, and the number of bytes before it. A restarted member
+has had several pods, one for each of its *lives*: offsets continue over them, so a reader who knows its offset misses nothing. Within
+a life they count from what the API server still has: a node stores some 10 MiB of a container's output.
 
-What is read faster than it can be passed on is not read on: the node keeps it. Only when the reader stays away is it dropped.
+The follower reads no faster than its reader: the rest stays on the node. Output is dropped only when the reader stops reading.
 """
 
 import asyncio
@@ -24,31 +24,31 @@ from trainmaster_agent.runtime.port import LogSlice
 log = logging.getLogger(__name__)
 
 _KEPT = 1 << 18
-"""Bytes of a member's last output in memory."""
+"""The most bytes of a member's last output in memory."""
 _KEPT_OF_EARLIER_LIVES = 1 << 16
-"""Of them, what stays of a member's earlier lives when nobody reads it any more: no node has these."""
+"""Bytes of them that stay of a member's earlier lives when nobody reads any more: no node has these."""
 _MOST = 256
-"""Members whose output is followed at the same time; the one that was read longest ago goes."""
+"""The most members whose output is followed at once; the one that was read longest ago is dropped first."""
 _MOST_PARKED = 512
-"""Members of whose earlier lives something is kept though nobody reads them."""
+"""The most members whose earlier output stays cached although nobody reads it."""
 _AHEAD = 3 * _KEPT // 4
-"""Bytes by which a follower may be behind before no more is read."""
+"""Bytes that a reader may be behind before the log is read no further."""
 _PIECE = 1 << 16
 _PATIENCE_WITH_READERS = 5.0
-"""Seconds after its last read for which a follower is waited for."""
+"""Seconds after its last read for which a reader is waited for."""
 _IDLE_SECONDS = 60.0
 _SILENCE = 3600.0
 _FIRST_WAIT = 2.0
-"""Seconds that a reader waits for the first bytes, or for the rest of what an ended member has written."""
+"""Seconds that a reader waits for the first bytes, or for the rest of an ended member's output."""
 _LAST_LIFE_SECONDS = 2.0
-"""How long the next life of a member waits for the output of the one before it."""
+"""Seconds that the next life of a member waits for the rest of the previous life's output."""
 _TRIES = 3
 _PAUSE = 0.5
 _UNABLE = re.compile(
     rb"\s*(unable to retrieve container logs for [a-z0-9.-]+://[0-9a-f]*"
     rb"|failed to try resolving symlinks in path \"/var/log/pods/[^\"\n]*\": [^\n]*)\s*"
 )
-"""What a kubelet says, with status 200 and in place of output, of a container or a file that it no longer finds."""
+"""Answers of a kubelet, with status 200 and in place of output, for a container or a file that no longer exists."""
 _LONGEST_UNABLE = 2000
 _BEGINNINGS = (b"unable to retrieve container logs for ", b"failed to try resolving symlinks in path ")
 
@@ -57,15 +57,15 @@ Key = tuple[str, str, int]
 
 
 class OutputGoneError(Exception):
-    """The node says that it no longer has the output."""
+    """The node reports that it no longer has the output."""
 
 
 @dataclass(slots=True)
 class Spool:
-    """The last output of one member. ``life`` is the uid of the pod whose output comes now, empty while none does."""
+    """The last output of one member. ``life`` is the uid of the pod that is being read, empty while none is."""
 
     begin: int = 0
-    """Offset of the first byte that is kept."""
+    """Offset of the first cached byte."""
     data: bytearray = field(default_factory=bytearray)
     life: str = ""
     life_begin: int = 0
@@ -75,10 +75,10 @@ class Spool:
     task: "asyncio.Task[None] | None" = None
     read_at: float = 0.0
     followed_at: float = -1e9
-    """When a follower last read, and (``read_to``) up to where the one that is furthest has."""
+    """Time of the last read, and (``read_to``) the furthest offset that a reader has reached."""
     read_to: int = 0
     hurried: bool = False
-    """No follower is waited for any more."""
+    """Whether readers are no longer waited for."""
     fresh: asyncio.Event = field(default_factory=asyncio.Event)
     taken: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -95,12 +95,12 @@ class Spool:
         self.fresh.set()
 
     def end_life(self, pod: PodSight) -> None:
-        """Note that nothing follows of this pod, unless another one has followed it."""
+        """Mark this pod's output as complete, unless another pod has followed it."""
         if self.life == pod.uid:
             self.over = True
 
     async def pace(self) -> None:
-        """Wait while a follower is at work and far behind."""
+        """Wait while an active reader is far behind."""
         while not self.hurried and self.end - self.read_to > _AHEAD:
             left = self.followed_at + _PATIENCE_WITH_READERS - time.monotonic()
             if left <= 0:
@@ -111,7 +111,7 @@ class Spool:
                     await self.taken.wait()
 
     def slice(self, offset: int, limit: int, *, over: bool, follows: bool = False) -> LogSlice:
-        """A part of what is kept. ``follows``: the reader comes for what is behind it, too."""
+        """Return cached output from ``offset`` on. ``follows``: the reader wants what comes after it, too."""
         start = self.end + offset if offset < 0 else offset
         start = min(max(start, self.begin), self.end)
         data = bytes(self.data[start - self.begin : start - self.begin + limit])
@@ -122,7 +122,7 @@ class Spool:
         return LogSlice(start, data, over and start + len(data) == self.end)
 
     def park(self) -> bool:
-        """Keep only the end of earlier lives, which no node has; whether there is anything."""
+        """Keep only the end of earlier lives, which no node has; return whether there is any."""
         del self.data[max(0, self.life_begin - self.begin) :]
         extra = len(self.data) - _KEPT_OF_EARLIER_LIVES
         if extra > 0:
@@ -141,7 +141,7 @@ class Outputs:
         self._parked: dict[Key, Spool] = {}
 
     async def read(self, pod: PodSight, offset: int, limit: int, *, said: int = 0) -> LogSlice:
-        """A part of a member's output. ``pod`` is its present life; ``said``: bytes of the earlier ones, if not known here."""
+        """Return a part of a member's output. ``pod`` is its current life; ``said``: bytes of earlier lives, if unknown here."""
         ended = pod.is_over
         is_new = (spool := self._spools.get(key_of(pod))) is None or spool.life != pod.uid
         spool = self.follow(pod, ended=ended, said=said)
@@ -151,7 +151,7 @@ class Outputs:
         if offset < 0 and ended:
             await self._wait(spool, lambda: spool.over)
             spool.hurried = (
-                True  # this is the tail that is kept for good: a follower may miss something, and is told so
+                True  # this is the tail that is stored for good: a reader may miss something, and is told so
             )
             spool.taken.set()
             await self._wait(spool, lambda: spool.over)
@@ -163,12 +163,12 @@ class Outputs:
         return spool.slice(offset, limit, over=spool.over, follows=follows)
 
     def kept(self, key: Key, offset: int, limit: int) -> LogSlice | None:
-        """What is in memory of a member whose pod may be gone by now."""
+        """Return cached output of a member whose pod may be gone; None if there is none."""
         spool = self._spools.get(key) or self._parked.get(key)
         return None if spool is None else spool.slice(offset, limit, over=True)
 
     def follow(self, pod: PodSight, *, ended: bool, said: int = 0) -> Spool:
-        """Begin to keep what a pod writes."""
+        """Begin to cache a pod's output."""
         key, now = key_of(pod), time.monotonic()
         spool = self._spools.get(key)
         if spool is None:
@@ -179,19 +179,19 @@ class Outputs:
             before, spool.life, spool.over = spool.task, pod.uid, False
             spool.task = asyncio.create_task(self._next_life(spool, before, pod, ended=ended))
         elif spool.task is not None and spool.task.done() and not spool.over:
-            # The connection broke: what has come of this life before is there already.
+            # The connection broke: earlier output of this life is cached already.
             spool.task = asyncio.create_task(self._fill(spool, pod, ended=ended, skip=spool.end - spool.life_begin))
         spool.read_at = now
         return spool
 
     async def finish(self, pod: PodSight, *, said: int = 0) -> int:
-        """Read the output of a life that has ended, as far as that is quick; the offset at which the next one begins."""
+        """Read the rest of an ended life's output if that is quick; return the offset at which the next life begins."""
         spool = self.follow(pod, ended=True, said=said)
         await self._wait(spool, lambda: spool.over)
         return spool.end
 
     def end_of(self, key: Key) -> int | None:
-        """Where the output of a member ends now; None where nothing is known of it."""
+        """Return the current end of a member's output; None where it is unknown."""
         spool = self._spools.get(key) or self._parked.get(key)
         return None if spool is None else spool.end
 
@@ -204,7 +204,7 @@ class Outputs:
         self._parked.clear()
 
     def forget(self, run: str) -> None:
-        """Drop all that is kept of a run."""
+        """Drop all cached output of a run."""
         for key in [key for key in self._spools if key[0] == run]:
             _cancel(self._spools.pop(key))
         for key in [key for key in self._parked if key[0] == run]:
@@ -232,7 +232,7 @@ class Outputs:
     async def _next_life(
         self, spool: Spool, before: "asyncio.Task[None] | None", pod: PodSight, *, ended: bool
     ) -> None:
-        """First what is still to come of the life before, whose pod has gone; then what this one says."""
+        """Read the rest of the previous life, whose pod is gone, then the output of this one."""
         if before is not None and not before.done():
             await asyncio.wait({before}, timeout=_LAST_LIFE_SECONDS)
             before.cancel()
@@ -248,28 +248,28 @@ class Outputs:
                 except OutputGoneError as error:
                     log.info("%s: %s", pod.name, error, extra={"run_id": pod.run})
                     if attempt + 1 < _TRIES:
-                        await asyncio.sleep(_PAUSE)  # a kubelet that has just started says so too
+                        await asyncio.sleep(_PAUSE)  # a kubelet that has just started answers so too
                         continue
                 spool.end_life(pod)
                 return
         except RefusedError as error:
-            # The pod, its node or its output is gone: what there is, is all.
-            log.info("no more output of pod %s: %s", pod.name, error)
+            # The pod, its node or its output is gone: nothing more will come.
+            log.info("the rest of the output of pod %s is not available: %s", pod.name, error)
             spool.end_life(pod)
         except KubeError as error:
-            log.info("the output of pod %s cannot be read now: %s", pod.name, error)
+            log.info("cannot read the output of pod %s now, trying again: %s", pod.name, error)
             if ended:
                 spool.end_life(pod)
         finally:
             spool.fresh.set()
 
     async def _read_once(self, spool: Spool, pod: PodSight, *, ended: bool, skip: int) -> None:
-        """Raises OutputGoneError where the kubelet's excuse comes in place of output; KubeError."""
+        """Read until the log ends. Raises OutputGoneError for a kubelet's error text in place of output; KubeError."""
         query = {"container": pod.container}
         if not ended:
             query["follow"] = "true"
         held: bytes | None = b""
-        """What may still turn out to be an excuse."""
+        """First bytes, which may still turn out to be a kubelet's error text."""
         async with self._api.stream(PODS.path(pod.namespace, pod.name, "log"), query, silence=_SILENCE) as body:
             async for piece in body.iter_chunked(_PIECE):
                 chunk = piece

@@ -1,7 +1,7 @@
-"""`assess`: from a run's record and what its pods say to what has to be decided and done next. Pure.
+"""`assess`: decides a run's next step from its record and the state of its pods. Pure.
 
-The order is the point. What is decided is written into the record before it is acted upon; so an agent that dies between the two
-finds the decision and acts, and one that died before it decides again from the same pods.
+The order matters. A decision is written into the record before it is carried out: an agent that dies between the two
+finds the decision and carries it out, and one that dies before decides again from the same pods.
 
     over? ── stop or verdict: members leave ── losses and failures ── success ── limits ── members missing: create ── waits, runs
 """
@@ -32,7 +32,7 @@ from trainmaster_agent.runtime.kubernetes.run_spec import Facts, Member
 
 @dataclass(frozen=True, slots=True)
 class ReconcileLimits:
-    """Patience in seconds."""
+    """Tolerances in seconds."""
 
     image: float
     container: float
@@ -42,36 +42,36 @@ class ReconcileLimits:
 
 @dataclass(frozen=True, slots=True)
 class Sights:
-    """All that is known of a run's members at one moment. Times are seconds of the epoch."""
+    """Everything known of a run's members at one moment. Times are seconds of the epoch."""
 
     pods: Mapping[Member, PodSight]
     gang: GangState = field(default_factory=GangState)
     accepted_at: float = 0.0
     placement_timeout: float = 600.0
     ours: frozenset[str] = frozenset()
-    """Uids of pods that this agent has told to go."""
+    """Uids of pods that this agent has deleted."""
     trouble_since: Mapping[str, float] = field(default_factory=dict)
-    """By uid: since when its container cannot start."""
+    """Time since when a pod's container cannot start, by uid."""
     lost_at: float | None = None
-    """When the disconnect limit makes the run stop."""
+    """Time at which the disconnect limit stops the run."""
     lost_grace: float = 1.0
-    """Seconds that its members then have."""
+    """Grace in seconds that its members then have."""
     waits_for: str = ""
-    """With emulated gangs: why the gates are not opened yet."""
+    """With emulated gangs: why the gates are still closed."""
     last_seen: Mapping[Member, PodSight] = field(default_factory=dict)
-    """Members whose pod is gone, as it was last: a kubelet tells how a pod has ended and removes it at almost the same time."""
+    """Last state of members whose pod is gone: a kubelet reports a pod's end and removes the pod at almost the same time."""
     unready: Mapping[str, Unready] = field(default_factory=dict)
     """Nodes that are not ready."""
     opened_at: float | None = None
-    """With emulated gangs: when the gates of this round were opened."""
+    """With emulated gangs: time at which the gates of this round were opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """``state`` is what the dispatcher is told now. ``progress`` differs from the record's when something was decided: write it first.
+    """``state`` is reported to the dispatcher now. If ``progress`` differs from the record's, it has to be written first.
 
-    ``remove``: pods to delete, with seconds of grace; ``create``: members to create; ``signal``: members to send the checkpoint signal
-    to; ``wake_at``: when to look again even if nothing has changed.
+    ``remove``: pods to delete, with the grace in seconds; ``create``: members to create; ``signal``: members to send the checkpoint
+    signal to; ``wake_at``: when to assess again even if nothing has changed.
     """
 
     state: RunState
@@ -83,13 +83,13 @@ class Assessment:
     wake_at: float | None = None
     over: bool = False
     at_work: bool = False
-    """Whether the gang of this round has come together."""
+    """Whether the gang of this round was complete and running."""
 
 
 def assess(
     facts: Facts, progress: Progress, sizes: Mapping[str, int], sights: Sights, limits: ReconcileLimits, now: float
 ) -> Assessment:
-    """What to do next. Never decides on what is not known: a member of which nothing is seen is waited for or created."""
+    """Decide the next step. Never decides on unknown facts: a member without a known pod is waited for or created."""
     if progress.ended_at is not None:
         return _over(progress)
     if progress.verdict is not None or progress.stop is not None:
@@ -106,7 +106,7 @@ def _over(progress: Progress) -> Assessment:
 
 
 def _leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> Assessment:
-    """Every member has to go, within the grace; the run is over once all are gone."""
+    """Remove every member within the grace; the run is over once all are gone."""
     stop = progress.stop
     living = [pod for pod in sights.pods.values() if not pod.is_over]
     if not living:
@@ -128,13 +128,13 @@ def _leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> As
             wake_at = min(wake_at, sights.lost_at)
         return Assessment(RunState.STOPPING, message, remove=waiting, signal=True, wake_at=wake_at)
     left = max(1, ceil(grace if stop is None else grace - max(0.0, now - progress.stopped_at - saving)))
-    # A pod that goes already is told again only where it would stay clearly longer than it may.
+    # A pod that is being deleted is deleted again only where it would stay clearly longer than allowed.
     remove = tuple((pod, left) for pod in living if not pod.deleting or (pod.grace or 0) > left + 1)
     return Assessment(RunState.STOPPING, message, remove=remove, wake_at=sights.lost_at)
 
 
 class _Look:
-    """One look at a run that goes on."""
+    """One assessment of a run that goes on."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class _Look:
         self.now = now
         self.wanted = facts.wanted(sizes)
         self.pods = {member: pod for member, pod in sights.pods.items() if pod.round == progress.round}
-        """Members of this round."""
+        """Pods of this round's members."""
         self.done = {tuple(name.rsplit("-", 1)) for name in progress.done}
         self.wake_at: list[float] = []
 
@@ -179,7 +179,7 @@ class _Look:
         remove = tuple((pod, max(1, ceil(self.facts.stop_grace))) for pod in extra if not pod.deleting)
         create = () if extra and any(pod.round != self.progress.round for pod in extra) else self._missing()
         if not self.progress.created and self._is_complete():
-            # The agent before this one has created the last of them and could not write it down.
+            # The previous agent created the last of them and could not record it.
             return self._decide(replace(self.progress, created=True))
         message = self._hindered() or ("" if state is RunState.RUNNING else self._waits_for())
         if not self.sights.pods and not self.progress.created:
@@ -188,14 +188,14 @@ class _Look:
         at_work = self._count(lambda pod: pod.has_started)
         return Assessment(state, message, remove=remove, create=create, wake_at=wake_at, at_work=at_work)
 
-    # -- what ends it or starts members again
+    # -- decisions that end the run or restart members
 
     def _decided(self) -> Assessment | None:
-        """A change of the record: the end, or members that are to start again."""
+        """Return a change of the record: the run's end, or members to restart."""
         sights = self.sights
         if sights.lost_at is not None:
             if self.now >= sights.lost_at:
-                return self._end(RunState.LOST, "the dispatcher was not heard for as long as the job allows")
+                return self._end(RunState.LOST, "no contact with the dispatcher for as long as the job allows")
             self.wake_at.append(sights.lost_at)
         if sights.gang.refused:
             return self._end(RunState.RETURNED, sights.gang.refused)
@@ -217,7 +217,7 @@ class _Look:
     def _judge(
         self, member: Member, lost: list[tuple[Member, Loss]], restarts: dict[str, int], again: dict[str, Again]
     ) -> Assessment | None:
-        """What has become of one member; notes it in the other arguments unless it decides the whole run."""
+        """Judge one member; collect the result in the other arguments unless it decides the whole run."""
         pod = self.pods.get(member)
         name = f"{member[0]}-{member[1]}"
         if pod is None:
@@ -230,7 +230,7 @@ class _Look:
             return self._ended(member, last, lost, restarts, again)
         if name in again:
             if again[name][1] == pod.uid:
-                return None  # its end has been judged; the pod has still to go
+                return None  # its end has been judged; only the pod is left to delete
             del again[name]
         if pod.stage != "failed" and not (pod.is_over and self._taken(pod)):
             return self._troubled(pod)
@@ -260,7 +260,7 @@ class _Look:
         name = f"{pod.role}-{pod.index}"
         action, limit = policy.failure.action, policy.failure.limit
         if failure.end.category in (FailureCategory.DEADLINE, FailureCategory.CONFIG):
-            action = "failRun"  # started again it would fail again
+            action = "failRun"  # a restart would fail again
         if action == "restartMember" and restarts.get(name, 0) < limit:
             restarts[name] = restarts.get(name, 0) + 1
             again[name] = (self.now + policy.back_off, pod.uid)
@@ -281,7 +281,7 @@ class _Look:
         return self._end(RunState.FAILED, failure.end.message, failure.end)
 
     def _taken_away(self, lost: list[tuple[Member, Loss]], again: dict[str, Again]) -> Assessment | None:
-        """Members that the cluster took. Without a gang's least the run has been preempted; else they come again."""
+        """Handle members that the cluster took: below the gang's least the run is preempted; else they are recreated."""
         gone = {member for member, _ in lost}
         left: dict[str, int] = {}
         for member in self.wanted:
@@ -304,7 +304,7 @@ class _Look:
         return None
 
     def _troubled(self, pod: PodSight) -> Assessment | None:
-        """A container that cannot start, for longer than may pass by itself."""
+        """Fail the run for a container that could not start for longer than is tolerated."""
         category = trouble(pod)
         if category is None:
             return None
@@ -323,7 +323,7 @@ class _Look:
         return None
 
     def _too_late(self) -> Assessment | None:
-        """The placement time-out is over and the gang has not its places; or it has them and does not start."""
+        """End the run if its placement time-out is over and the gang has no nodes, or has nodes and does not start."""
         placed = self._count(lambda pod: pod.is_placed)
         if self.progress.round and self.progress.gang_restarts and self.progress.running_since is not None:
             since = max(self.sights.accepted_at, self.progress.not_before)
@@ -342,7 +342,7 @@ class _Look:
     # -- members
 
     def _missing(self) -> tuple[Member, ...]:
-        """Members to create now."""
+        """Return the members to create now."""
         if self.now < self.progress.not_before:
             self.wake_at.append(self.progress.not_before)
             return ()
@@ -358,11 +358,11 @@ class _Look:
         return tuple(create)
 
     def _is_complete(self) -> bool:
-        """Whether a gang has all its members. One alone is a single creation, which needs no such mark."""
+        """Return whether a gang has all its members. A single member is one creation, which needs no such mark."""
         return len(self.wanted) > 1 and all(member in self.pods or self._is_done(member) for member in self.wanted)
 
     def _is_surplus(self, member: Member, pod: PodSight) -> bool:
-        """Of an earlier round, beyond the size, or ended and to start again."""
+        """Return whether the pod is of an earlier round, beyond the size, or has ended and is to restart."""
         if pod.round != self.progress.round or member[1] >= self.sizes.get(member[0], 0):
             return True
         _, judged = self.progress.again.get(f"{member[0]}-{member[1]}", (0.0, ""))
@@ -379,7 +379,7 @@ class _Look:
         return self._is_done(member) or (pod is not None and pod.stage == "succeeded" and not self._taken(pod))
 
     def _count(self, holds: Callable[[PodSight], bool]) -> bool:
-        """Whether as many members as the gang needs, of each role and in all, are so."""
+        """Return whether ``holds`` is true of as many members as the gang needs, of each role and in total."""
         counts: dict[str, int] = {}
         for member in self.wanted:
             pod = self.pods.get(member)
@@ -388,14 +388,14 @@ class _Look:
         return self._is_enough(counts)
 
     def _is_enough(self, counts: Mapping[str, int]) -> bool:
-        """Whether so many members by role are the gang that the job needs, at the size that it has now."""
+        """Return whether ``counts`` members by role make up the gang that the job needs at its current size."""
         least = min(self.facts.least, sum(self.sizes.values()))
         roles = self.facts.roles.items()
         enough = all(counts.get(name, 0) >= min(role.least, self.sizes.get(name, 0)) for name, role in roles)
         return enough and sum(counts.values()) >= least
 
     def _running_since(self) -> float | None:
-        """When the gang had its least members at work for the first time; None if it has not yet."""
+        """Return when the gang first had its least members running; None if it has not yet."""
         if self.progress.running_since is not None:
             return self.progress.running_since
         if not self._count(lambda pod: pod.has_started):
@@ -404,11 +404,11 @@ class _Look:
         return started[min(len(started), self.facts.least) - 1] if started else self.now
 
     def _needs_mark(self) -> bool:
-        """Whether the start of the run could not be told from its pods any more once some are replaced."""
+        """Return whether the run's start has to be recorded, as its pods will no longer show it once some are replaced."""
         return bool(self.progress.again) or self.progress.round > 0
 
     def _hindered(self) -> str:
-        """What goes wrong with members that are wanted, and may pass: nodes that are not ready, containers that cannot start."""
+        """Return a text on wanted members' problems that may pass: nodes that are not ready, containers that cannot start."""
         silence = words_on(self.pods.values(), self.sights.unready)
         troubled = [pod for pod in self.pods.values() if trouble(pod) is not None]
         if not troubled:
@@ -422,12 +422,12 @@ class _Look:
         return f"{told}; {silence}" if silence else told
 
     def _gives_up_at(self, pod: PodSight) -> float:
-        """When a container that cannot start fails the run."""
+        """Return when a container that cannot start fails the run."""
         patience = self.limits.image if trouble(pod) is FailureCategory.IMAGE else self.limits.container
         return self.sights.trouble_since.get(pod.uid, self.now) + (0.0 if pod.reason in HOPELESS else patience)
 
     def _waits_for(self) -> str:
-        """Why the gang is not at work yet, in the scheduler's own words where it has any."""
+        """Return why the gang is not running yet, in the scheduler's own words where it has any."""
         words = self.sights.gang.message or self.sights.waits_for
         if not words:
             talking = next((pod for pod in self.pods.values() if pod.message and not pod.is_over), None)
@@ -436,11 +436,11 @@ class _Look:
         if not unplaced:
             return words
         needs = "; ".join(self._needs(name) for name in dict.fromkeys(role for role, _ in unplaced))
-        told = f"waits for room for {len(unplaced)} of {len(self.wanted)} members ({needs})"
+        told = f"waits for nodes for {len(unplaced)} of {len(self.wanted)} members ({needs})"
         return f"{told}: {words}" if words else told
 
     def _needs(self, name: str) -> str:
-        """What each member of a role needs of its node."""
+        """Return what each member of a role needs of its node, as text."""
         role = self.facts.roles[name]
         apart = ""
         if role.max_per_node is not None and role.max_per_node < self.sizes.get(name, 0):

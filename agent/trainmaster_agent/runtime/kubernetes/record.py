@@ -1,11 +1,11 @@
-"""The record of a run: what its anchor holds, a ConfigMap of the run's own name in the agent's namespace.
+"""The record of a run: the content of its anchor, a ConfigMap named after the run in the agent's namespace.
 
-It has the whole specification, variables with it, so it is never in a namespace of jobs: a pod can mount any ConfigMap of its own
+It has the whole specification, variables included, so it is never in a namespace for jobs: a pod can mount any ConfigMap of its own
 namespace, and none of another one.
 
-``start`` is written once. ``progress`` changes when something is decided that the pods themselves cannot tell an agent that starts
-anew: a stop, other sizes, restarts, the verdict. Each write names the resource version that it changes, so that an agent whose Lease
-has passed to another one cannot write over what that one wrote.
+``start`` is written once. ``progress`` changes with each decision that a restarted agent could not derive from the pods
+themselves: a stop, other sizes, restarts, the verdict. Each write names the resource version that it changes, so that an agent whose
+Lease has passed to another one cannot overwrite that one's changes.
 """
 
 import base64
@@ -25,14 +25,14 @@ LABEL_AGENT = "trainmaster.dev/agent"
 LABEL_JOB = "trainmaster.dev/job"
 LABEL_ANCHOR = "trainmaster.dev/anchor"
 ALIVE, TOMBSTONE, MOVED = "true", "over", "moved"
-"""Values of the anchor's label: the second once the end of the run is told, and all of it but the anchor may go. The third is that of
-an emptied anchor of an older release, in the namespace of the jobs: it owns the pods that were made under it."""
+"""Values of the anchor's label: the second once the run's end is settled and all but the anchor may be removed. The third is that of
+an emptied anchor of an older release, in the namespace of the jobs: it owns the pods that were created under it."""
 ACCEPTED_AT = "trainmaster.dev/accepted-at"
-"""The annotation of an anchor that was moved: when the older one was created, in the words of the API server."""
+"""Annotation of a moved anchor: creation time of the older one, as the API server writes it."""
 MANAGED_BY = ("app.kubernetes.io/managed-by", "trainmaster")
 
 _PLAIN = 200_000
-"""Bytes of a specification up to which it is stored as people can read it; a ConfigMap holds 1 MiB."""
+"""The most bytes of a specification that is stored in readable form; a ConfigMap holds 1 MiB."""
 
 
 Again = tuple[float, str]
@@ -44,7 +44,7 @@ class UnreadableAnchorError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AnchoredEnd:
-    """How the run ends. Its members may still have to leave."""
+    """The run's end. Its members may still have to leave."""
 
     state: RunState
     message: str = ""
@@ -62,29 +62,29 @@ class AnchoredEnd:
 
 @dataclass(slots=True)
 class Progress:
-    """What was decided since the run was accepted. Times are seconds of the epoch."""
+    """Decisions since the run was accepted. Times are seconds of the epoch."""
 
     generation: int = 1
     sizes: dict[str, int] | None = None
-    """Members by role, once it was resized."""
+    """Members by role, once the run was resized."""
     created: bool = False
-    """Whether all members of this round have been created: one that is missing from then on was taken away."""
+    """Whether all members of this round have been created: one that is missing later was taken away."""
     round: int = 0
-    """Rises when all members are replaced; their pods carry it."""
+    """Round of members: rises when all members are replaced; their pods carry it."""
     gang_restarts: int = 0
     not_before: float = 0.0
-    """When the members of this round may be created."""
+    """Time from which the members of this round may be created."""
     restarts: dict[str, int] = field(default_factory=dict)
-    """By member (``role-index``)."""
+    """Restarts by member (``role-index``)."""
     again: dict[str, Again] = field(default_factory=dict)
-    """Members that are to be created again: not before when, and the uid of the pod whose end was judged."""
+    """Members to recreate: the earliest time, and the uid of the pod whose end was judged."""
     done: list[str] = field(default_factory=list)
     """Members that have succeeded and whose pods are gone."""
     said: dict[str, int] = field(default_factory=dict)
-    """By member: bytes of output of its earlier lives, as far as somebody has read it. Offsets of the next life begin there."""
+    """By member: bytes of output of its earlier lives, as far as somebody has read it. The next life's offsets begin there."""
     running_since: float | None = None
     not_told: dict[str, str] = field(default_factory=dict)
-    """By member: why it could not be told to save its state."""
+    """By member: why the checkpoint signal did not reach it."""
     stop: StopRun | None = None
     stopped_at: float = 0.0
     verdict: AnchoredEnd | None = None
@@ -92,7 +92,7 @@ class Progress:
     """Set once every member is gone: the run is over."""
 
     def dump(self) -> str:
-        """Compact JSON without what is as it was in the beginning."""
+        """Return compact JSON without fields at their initial values."""
         data = {name: getattr(self, name) for name in _PLAIN_FIELDS if getattr(self, name) != getattr(_FRESH, name)}
         if self.stop is not None:
             data["stop"] = self.stop.model_dump(mode="json", by_alias=True)
@@ -133,21 +133,21 @@ _FRESH = Progress()
 
 @dataclass(slots=True)
 class RunAnchor:
-    """A run as its anchor holds it."""
+    """A run as stored in its anchor."""
 
     start: StartRun
     namespace: str
-    """Where its members are; the record itself is in the agent's namespace."""
+    """Namespace of its members; the record itself is in the agent's namespace."""
     term: int
-    """Of the agent that accepted it; sequence numbers count from there."""
+    """Term of the agent that accepted it; sequence numbers count from there."""
     progress: Progress = field(default_factory=Progress)
     uid: str = ""
     version: str = ""
     accepted_at: float = 0.0
     owner_uid: str = ""
-    """Of the namespace of its members; empty while that is not known."""
+    """Uid of its members' namespace; empty while that is unknown."""
     was_moved: bool = False
-    """Whether an older release made its anchor, of which an emptied one is still in the namespace of its members."""
+    """Whether an older release created its anchor, which remains emptied in the namespace of its members."""
 
     def to_config_map(self, agent: str, home: str) -> dict[str, Any]:
         """Return the anchor as it is first written; ``home`` is the agent's namespace."""
@@ -170,10 +170,10 @@ class RunAnchor:
         return body
 
     def owner(self) -> dict[str, Any]:
-        """Return the ownerReference of what is made for the run: the namespace that it is in.
+        """Return the ownerReference of the run's objects: the namespace that they are in.
 
-        An owner has to be in the same namespace or in none, and one for each run would be one more write for each. What is left of
-        runs that are over is removed by the agent. ``controller`` tells ``kubectl drain`` that the pod is somebody's; without it a
+        An owner has to be in the same namespace or in none, and one owner per run would cost one more write per run. The agent removes
+        what is left of ended runs. ``controller`` marks the pod for ``kubectl drain`` as managed; without it a
         drain refuses. ``blockOwnerDeletion`` is left out: setting it takes permission to change the owner's finalizers, and nothing
         waits for dependents here.
         """
@@ -186,7 +186,7 @@ class RunAnchor:
         }
 
     def take(self, stored: Mapping[str, Any]) -> None:
-        """Note how the API server has stored it."""
+        """Note how the API server has stored the anchor."""
         metadata = stored["metadata"]
         self.uid, self.version = metadata["uid"], metadata["resourceVersion"]
         moved = (metadata.get("annotations") or {}).get(ACCEPTED_AT)
@@ -195,12 +195,12 @@ class RunAnchor:
 
 
 def run_labels(agent: str, run: StartRun) -> dict[str, str]:
-    """What every object of a run carries."""
+    """Return the labels of every object of a run."""
     return {MANAGED_BY[0]: MANAGED_BY[1], LABEL_AGENT: agent, LABEL_RUN: run.run, LABEL_JOB: run.job}
 
 
 def read_record(config_map: Mapping[str, Any]) -> RunAnchor:
-    """The record in an anchor. Raises UnreadableAnchorError."""
+    """Parse an anchor's record. Raises UnreadableAnchorError."""
     metadata, data = config_map["metadata"], config_map.get("data") or {}
     try:
         plain = data.get("start")

@@ -1,4 +1,4 @@
-"""`Anchors`: the records of runs in the API server, written and read again."""
+"""`Anchors`: writes runs' records to the API server and reads them again."""
 
 import time
 import uuid
@@ -20,10 +20,10 @@ from trainmaster_agent.runtime.kubernetes.record import (
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
 _FRESH_SECONDS, _FRESH_PART = 4.0, 0.4
-"""An answer about the anchor that is younger than this, and than this part of the Lease's duration, is as good as another reading:
-no other agent can have acted meanwhile. A busy API server takes seconds between the creation of an anchor and that of its pod."""
+"""Seconds, and part of the Lease's duration, for which an answer about the anchor is as good as another reading:
+no other agent can have acted meanwhile. A busy API server may take seconds between creating an anchor and its pod."""
 PERMISSION_PATIENCE = 10.0
-"""Seconds for which a missing permission is taken for an API server that has not read its roles yet."""
+"""Seconds in which a missing permission is attributed to an API server that has not read its roles yet."""
 
 
 class Anchors:
@@ -34,14 +34,14 @@ class Anchors:
         self._home = home
         self._lease = lease
         self.holder = ""
-        """What the dispatcher knows these records by; empty until ``identity`` has found it."""
+        """Identity of these records at the dispatcher; empty until ``identity`` has read it."""
         self._fresh = min(_FRESH_SECONDS, _FRESH_PART * duration)
 
     async def identity(self, agent: str, earlier: str) -> str:
-        """Return what the dispatcher knows these records by. Raises KubeError.
+        """Return the identity of these records at the dispatcher. Raises KubeError.
 
-        It is written beside them, so that it is another one once they are lost. ``earlier``: what an agent of an older release said,
-        where it has left records: the uid of its first namespace for jobs. With another one those runs would be taken for lost.
+        It is stored beside them, so that it changes once they are lost. ``earlier``: the identity that an older release reported
+        where it has left records: the uid of its first namespace for jobs. With another identity those runs would count as lost.
         """
         name = f"trainmaster-records-{agent}"
         body = {
@@ -57,60 +57,60 @@ class Anchors:
         self.holder = str((stored.get("data") or {}).get("holder") or stored["metadata"]["uid"])
         return self.holder
 
-    async def save(self, book: RunTracker, progress: Progress) -> None:
-        """Write what was decided into the anchor. Raises KubeError; nothing has changed then."""
-        record = book.record
-        if book.anchor_is_gone:
+    async def save(self, tracker: RunTracker, progress: Progress) -> None:
+        """Write ``progress`` into the anchor. Raises KubeError; then nothing has changed."""
+        record = tracker.record
+        if tracker.anchor_is_gone:
             record.progress = progress
             return
         if not self._lease.is_valid():
             await self._lease.confirm()
         body = {"metadata": {"resourceVersion": record.version}, "data": {"progress": progress.dump()}}
         try:
-            stored = await self._api.patch(CONFIG_MAPS, self._home, book.run, body)
+            stored = await self._api.patch(CONFIG_MAPS, self._home, tracker.run, body)
         except NotFoundError:
-            self.lose(book)
+            self.lose(tracker)
             return
         except ConflictError:
-            await self.read(book)
+            await self.read(tracker)
             return
         record.take(stored)
-        book.anchor_read_at = time.monotonic()
+        tracker.anchor_read_at = time.monotonic()
         record.progress = progress
 
-    def lose(self, book: RunTracker) -> None:
-        """Somebody deleted the anchor, or made it unreadable: with it goes all of the run."""
-        if book.anchor_is_gone:
+    def lose(self, tracker: RunTracker) -> None:
+        """End a run whose anchor was deleted or made unreadable: the whole run is lost with it."""
+        if tracker.anchor_is_gone:
             return
-        book.anchor_is_gone = True
-        progress = book.record.progress
+        tracker.anchor_is_gone = True
+        progress = tracker.record.progress
         if progress.verdict is None and progress.ended_at is None and progress.stop is None:
-            message = "preempted by the cluster: somebody deleted the ConfigMap of the run"
-            book.record.progress = replace(progress, verdict=AnchoredEnd(RunState.PREEMPTED, message))
+            message = "preempted by the cluster: the run's ConfigMap was deleted"
+            tracker.record.progress = replace(progress, verdict=AnchoredEnd(RunState.PREEMPTED, message))
 
-    async def confirm(self, book: RunTracker) -> None:
-        """See that the anchor is there and is as it was. Raises NotFoundError."""
-        if time.monotonic() - book.anchor_read_at > self._fresh:
-            await self.read(book)
-        if book.anchor_is_gone:
-            raise NotFoundError(404, "the ConfigMap of the run is gone")
+    async def confirm(self, tracker: RunTracker) -> None:
+        """Check that the anchor exists and is unchanged. Raises NotFoundError."""
+        if time.monotonic() - tracker.anchor_read_at > self._fresh:
+            await self.read(tracker)
+        if tracker.anchor_is_gone:
+            raise NotFoundError(404, "the run's ConfigMap does not exist any more")
 
-    async def read(self, book: RunTracker) -> None:
-        """Take the anchor as it is: another agent may have changed it before the Lease came here."""
+    async def read(self, tracker: RunTracker) -> None:
+        """Read the anchor again: another agent may have changed it before this one got the Lease."""
         try:
-            stored = await self._api.get(CONFIG_MAPS, self._home, book.run)
+            stored = await self._api.get(CONFIG_MAPS, self._home, tracker.run)
         except NotFoundError:
-            self.lose(book)
+            self.lose(tracker)
             return
-        if stored["metadata"]["uid"] != book.record.uid:
-            self.lose(book)
+        if stored["metadata"]["uid"] != tracker.record.uid:
+            self.lose(tracker)
             return
-        created = book.record.progress.created
+        created = tracker.record.progress.created
         try:
             fresh = read_record(stored)
         except UnreadableAnchorError:
-            self.lose(book)
+            self.lose(tracker)
             return
-        book.record.progress = replace(fresh.progress, created=created or fresh.progress.created)
-        book.record.take(stored)
-        book.anchor_read_at = time.monotonic()
+        tracker.record.progress = replace(fresh.progress, created=created or fresh.progress.created)
+        tracker.record.take(stored)
+        tracker.anchor_read_at = time.monotonic()

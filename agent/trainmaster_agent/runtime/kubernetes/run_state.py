@@ -1,6 +1,6 @@
-"""`Book`: one run in the agent's memory, and what is told of it.
+"""`RunTracker`: one run in the agent's memory, and its reported status.
 
-Memory is a copy: all of it can be built again from the anchor and the pods.
+Memory is a copy: all of it can be rebuilt from the anchor and the pods.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from trainmaster.protocol.agent import MemberReport, ResizeRun, StopRun
+from trainmaster.protocol.placement import Placement
 from trainmaster.protocol.states import RunState
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.runtime.kubernetes.failure_classification import shortened
@@ -18,59 +19,59 @@ from trainmaster_agent.runtime.kubernetes.run_spec import Facts, Member
 from trainmaster_agent.runtime.port import RunStatus
 
 GroupOf = Callable[[str], str | None]
-"""From a node to the name of its group."""
+"""Returns the group of a node by the node's name."""
 _STRIDE = 16
-"""Bits of a sequence number for changes within one term of the agent."""
+"""Bits of a sequence number that count changes within one term of the agent."""
 _LONGEST_MESSAGE = 1000
 _LONGEST_MEMBER_MESSAGE = 300
 UNLISTED = "unlisted"
-"""The group of members whose node is in no group of the report, for example as it was cordoned."""
+"""Group of members whose node is in no reported group, for example because it was cordoned."""
 
 
 @dataclass(slots=True)
 class RunTracker:
-    """``wishes`` of the dispatcher are not in the record yet; ``retry`` counts what failed in a row."""
+    """``wishes``: the dispatcher's orders that are not in the record yet; ``retry``: number of failures in a row."""
 
     record: RunAnchor
     facts: Facts
     status: RunStatus
     pods: dict[Member, PodSight] = field(default_factory=dict)
     objects: dict[str, Mapping[str, object]] = field(default_factory=dict)
-    """What the scheduler's objects look like, by resource and name."""
+    """The scheduler's objects, by resource and name."""
     manifests: Manifests | None = None
     made_for: tuple[int, tuple[tuple[str, int], ...]] | None = None
-    """Round and sizes that the manifests are of."""
+    """Round and sizes of the manifests."""
     wished_stop: StopRun | None = None
     wished_resize: ResizeRun | None = None
     ours: set[str] = field(default_factory=set)
     last_seen: dict[Member, PodSight] = field(default_factory=dict)
-    """Of members whose pod is gone: how it was last."""
+    """Last state of members whose pod is gone."""
     gone: set[str] = field(default_factory=set)
-    """Uids of pods that are gone: an answer that comes late must not bring them back."""
+    """Uids of pods that are gone: a late answer must not bring them back."""
     ran_in: int = -1
-    """The round in which the gang was last at work."""
+    """The round in which the gang last ran."""
     trouble_since: dict[str, float] = field(default_factory=dict)
     forbidden_since: float | None = None
-    """Since when the agent lacks a permission for it, on the monotonic clock."""
+    """Time since when the agent lacks a permission for it, on the monotonic clock."""
     looked_over: bool = False
-    """Whether it was checked that this cluster can run it at all."""
+    """Whether the check that this cluster can run it has passed."""
     prepared: int = -1
-    """The round whose objects are there."""
+    """The round whose objects exist."""
     opened_at: float | None = None
     waits_for: str = ""
     signalled: bool = False
     anchor_is_gone: bool = False
     namespace_is_gone: bool = False
-    """Whether the namespace of its members was deleted, and all that was in it."""
+    """Whether the namespace of its members was deleted with all its content."""
     retries: int = 0
     errors: int = 0
     """Unexpected errors in a row."""
     next_look: float = float("inf")
     counter: int = 0
     newcomers: dict[Member, float] = field(default_factory=dict)
-    """Members that a growth has added, by when it did."""
+    """Members that a growth has added, with the time."""
     anchor_read_at: float = -1e9
-    """When the API server last said how the anchor is, on the monotonic clock."""
+    """Time of the API server's last answer on the anchor, on the monotonic clock."""
 
     @property
     def run(self) -> str:
@@ -82,12 +83,12 @@ class RunTracker:
 
     @property
     def has_run(self) -> bool:
-        """Whether it was told to run: its gang had come together."""
+        """Return whether it was reported as running: its gang was complete."""
         return self.status.state.rank >= RunState.RUNNING.rank
 
     def note(self, sight: PodSight) -> bool:
-        """Take a sight of one of its pods, unless a newer one is known; whether it was news."""
-        # Versions rise over all pods: what comes late of a pod is older than the first sight of the next one of that name.
+        """Take a sight of one of its pods, unless a newer one is known; return whether it was new."""
+        # Versions rise over all pods: a late event of a pod is older than the first sight of the next pod of that name.
         held = self.pods.get((sight.role, sight.index))
         if held is not None and held.version >= sight.version:
             return False
@@ -97,7 +98,7 @@ class RunTracker:
         return True
 
     def lose(self, sight: PodSight) -> None:
-        """A pod is gone from the API server."""
+        """Note that a pod no longer exists."""
         self.gone.add(sight.uid)
         held = self.pods.get((sight.role, sight.index))
         if held is not None and held.uid == sight.uid:
@@ -105,7 +106,7 @@ class RunTracker:
             del self.pods[sight.role, sight.index]
 
     def tell(self, found: Assessment, term: int, group_of: GroupOf) -> bool:
-        """Bring the status up to date; whether it has changed."""
+        """Update the status; return whether it has changed."""
         progress, told = self.record.progress, self.status
         state = found.state if found.state.rank >= told.state.rank else told.state
         end = None if progress.verdict is None else progress.verdict.end
@@ -128,22 +129,22 @@ class RunTracker:
         return True
 
     def show(self, message: str) -> bool:
-        """Report the run as it was last reported, with another message; whether that is news."""
+        """Report the run as last reported, with another message; return whether that is new."""
         if self.status.state.is_terminal or self.status.message == message[:_LONGEST_MESSAGE]:
             return False
         self.counter += 1
         self.status = replace(self.status, message=message[:_LONGEST_MESSAGE], seq=self.status.seq + 1)
         return True
 
-    def _placement(self, group_of: GroupOf) -> dict[str, dict[str, int]] | None:
-        placed: dict[str, dict[str, int]] = {}
+    def _placement(self, group_of: GroupOf) -> Placement | None:
+        placed: Placement = {}
         for (role, _), pod in self.pods.items():
             if pod.node and pod.round == self.record.progress.round:
                 roles = placed.setdefault(group_of(pod.node) or UNLISTED, {})
                 roles[role] = roles.get(role, 0) + 1
         if not placed and self.status.placement is None:
             return None
-        # An ended run still says where it was, as the other runtimes do.
+        # An ended run still reports its placement, as in the other runtimes.
         return placed or self.status.placement
 
     def members(self) -> tuple[MemberReport, ...]:
@@ -156,7 +157,7 @@ class RunTracker:
             pod = self.pods.get((role, index))
             restarts = progress.restarts.get(name, 0) + progress.gang_restarts
             if (pod is None or pod.round != progress.round) and (role, index) in earlier:
-                restarts = earlier[role, index].restarts  # it has not started again yet
+                restarts = earlier[role, index].restarts  # it has not restarted yet
             if pod is None:
                 if name in progress.done:
                     reports.append(MemberReport(role=role, index=index, state="succeeded", restarts=restarts))
@@ -172,7 +173,7 @@ class RunTracker:
                 MemberReport(
                     role=role,
                     index=index,
-                    # One that was told to go has not failed, whatever its exit code.
+                    # A member that was stopped has not failed, whatever its exit code.
                     state="stopped" if leaving and pod.is_over and pod.uid in self.ours else _MEMBER_STATES[pod.stage],
                     node=pod.node,
                     exit_code=pod.exit_code if pod.is_over else None,
@@ -200,6 +201,6 @@ def _member_words(pod: PodSight) -> str:
 
 
 def first_status(record: RunAnchor, term: int) -> RunStatus:
-    """Of a run that has just been accepted or read."""
+    """Return the first status of a run that has just been accepted or read."""
     seq = max(0, term - record.term) << _STRIDE
     return RunStatus(record.start.run, record.progress.generation, seq, RunState.ACCEPTED)

@@ -1,6 +1,6 @@
 """`KubernetesRuntime`: the runtime port over one Kubernetes cluster.
 
-One event loop owns all books. Watches and calls of the port mark runs as to be looked at; workers look, a run at a time.
+One event loop owns all state. Watches and calls of the port put runs on a worklist; workers reconcile them, each one run at a time.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
+from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.protocol.agent import CapacityReport, ReportedAdmission, ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.states import FailureCategory, RunState
@@ -36,10 +37,10 @@ from trainmaster_agent.kube.paths import (
 from trainmaster_agent.kube.watch import KubeWatch
 from trainmaster_agent.placement.choose import choose, detect, probe_native
 from trainmaster_agent.placement.port import PlacementPort
-from trainmaster_agent.runtime.change_event import News
+from trainmaster_agent.runtime.change_event import ChangeEvent
 from trainmaster_agent.runtime.kubernetes.accept import OrderIntake
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
-from trainmaster_agent.runtime.kubernetes.garbage_collector import Burial
+from trainmaster_agent.runtime.kubernetes.garbage_collector import GarbageCollector
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
 from trainmaster_agent.runtime.kubernetes.manifests import roster_name
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
@@ -65,18 +66,27 @@ from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError
 
 log = logging.getLogger(__name__)
 
+_OF_ALL_PLACEMENTS = frozenset(
+    (
+        Capability.GANG_RESTART,
+        Capability.MAX_PER_NODE,
+        Capability.MEMBER_RESTART,
+        Capability.POD_TEMPLATE,
+        Capability.SUCCESS_ROLE,
+    )
+)
 _WORKERS = 48
 _FIRST_BACK_OFF, _MOST_BACK_OFF = 0.2, 5.0
 _TICK_SECONDS = 0.2
 _MOST_ERRORS = 5
 """Unexpected errors in a row after which a run with pods is failed; one without pods is failed at the first."""
 _AWAY_SECONDS = 8.0
-"""After so long without an answer of the API server the dispatcher is told to send nothing."""
+"""Seconds without an answer of the API server after which the cluster is reported as closed."""
 _LIST_PATIENCE = 120.0
 
 
 class KubernetesRuntime:
-    """Members are pods. ``clock`` must be the one that ``renew`` is told the time of."""
+    """Members are pods. ``clock`` must be the one of the times given to ``renew``."""
 
     def __init__(
         self,
@@ -87,7 +97,7 @@ class KubernetesRuntime:
         clock: Callable[[], float],
         identity: str | None = None,
     ) -> None:
-        """``namespace`` is the agent's own, where its Lease and the records are. Raises RecordsExposedError if jobs run there."""
+        """``namespace``: the agent's own, with its Lease and the records. Raises RecordsExposedError if jobs run there."""
         self._home = config.home(namespace)
         self._api = api
         self._config = config
@@ -108,17 +118,17 @@ class KubernetesRuntime:
         self._room = NodeCapacity(self.inventory)
         self._outputs = Outputs(api)
         self._placement: PlacementPort | None = None
-        self._crew: RunReconcilers | None = None
+        self._reconcilers: RunReconcilers | None = None
         self._tombstone = parse_duration(config.tombstone)
-        self._books: dict[str, RunTracker] = {}
+        self._trackers: dict[str, RunTracker] = {}
         self._namespaces = self._make_namespaces()
         self._orphans = Orphans(api, self.lease, self._records)
-        self._burial = self._make_burial()
+        self._garbage_collector = self._make_garbage_collector()
         self._statuses: dict[str, RunStatus] = {}
         self._accepting: dict[str, asyncio.Task[None]] = {}
         self._intake = self._make_intake()
         self._worklist = Worklist(self._is_new)
-        self._changed = News()
+        self._changed = ChangeEvent()
         self._node_health = NodeHealth()
         self._room_changed = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -129,7 +139,7 @@ class KubernetesRuntime:
         self._renewed_at: float | None = None
         self._report_version = -1
         self._told_closed = ""
-        """Why nothing can be started here, as far as it was reported."""
+        """Reason why nothing can be started here, as last reported."""
         self.is_ready = False
 
     # -- the port
@@ -140,11 +150,11 @@ class KubernetesRuntime:
 
     @property
     def place(self) -> str:
-        """The identity of the Kubernetes cluster; empty where the agent may not read it."""
+        """Identity of the Kubernetes cluster; empty where the agent may not read it."""
         return self._place
 
     async def open(self) -> None:
-        """Waits until this replica is the one that acts; then reads all that there is. Raises KubeError.
+        """Wait until this replica holds the Lease; then read the whole state. Raises KubeError.
 
         Raises PlacementUnavailableError where the cluster has not the scheduler that the configuration names. Where it raises,
         ``close`` has to follow; then it may be called again.
@@ -157,7 +167,7 @@ class KubernetesRuntime:
         except KubeError as error:
             if not self._namespaces.existing:
                 raise
-            log.warning("not all namespaces for jobs can be read: %s", error)
+            log.warning("cannot read all namespaces for jobs, starting without them: %s", error)
         if not self._namespaces.existing:
             raise UnavailableError(self._namespaces.lacks)
         moving, over = await self._older.find(self._namespaces.existing)
@@ -172,30 +182,31 @@ class KubernetesRuntime:
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
                 contain("older anchor", error, run=name)
         self._placement = await self._choose_placement()
-        self._crew = self._make_crew(self._placement)
+        self._reconcilers = self._make_reconcilers(self._placement)
         self._watch_all(self._placement)
         async with asyncio.timeout(_LIST_PATIENCE):
             await asyncio.gather(*(watch.listed.wait() for watch in self._watches if watch.is_needed))
         self.inventory.report()
-        await self._burial.take_over(over)
-        await self.lease.raise_term(max((book.record.term for book in self._books.values()), default=0))
-        for book in self._books.values():
-            book.status = first_status(book.record, self.lease.term)
-            self._statuses[book.run] = book.status
+        await self._garbage_collector.take_over(over)
+        await self.lease.raise_term(max((tracker.record.term for tracker in self._trackers.values()), default=0))
+        for tracker in self._trackers.values():
+            tracker.status = first_status(tracker.record, self.lease.term)
+            self._statuses[tracker.run] = tracker.status
         await self._look_at_all_once()
         for number in range(_WORKERS):
             self._tasks.append(asyncio.create_task(self._work(), name=f"worker-{number}"))
         self._tasks.append(asyncio.create_task(self._tick(), name="tick"))
-        self._tasks.append(asyncio.create_task(self._burial.run(), name="burial"))
+        self._tasks.append(asyncio.create_task(self._garbage_collector.run(), name="garbage-collector"))
         self._tasks.append(asyncio.create_task(self._namespaces.run(), name="namespaces"))
-        orphans = self._orphans.run(self._books.__contains__, self._is_served)
+        orphans = self._orphans.run(self._trackers.__contains__, self._is_served)
         self._tasks.append(asyncio.create_task(orphans, name="orphans"))
         clearing = self._leftovers(self._placement).run(
             lambda: self._namespaces.existing, self._is_known, self._is_served
         )
         self._tasks.append(asyncio.create_task(clearing, name="leftovers"))
         self.is_ready = True
-        await self.lease.confirm()  # reading may have taken long, and who does not act must not call the dispatcher
+        # Reading may have taken long, and a replica that does not act must not call the dispatcher.
+        await self.lease.confirm()
 
     async def close(self) -> None:
         for timer in self._timers.values():
@@ -206,14 +217,14 @@ class KubernetesRuntime:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._outputs.close()
         if self.lease.is_valid():
-            await self._burial.close()
+            await self._garbage_collector.close()
         await self.lease.release()
         self._forget_all()
 
     def _forget_all(self) -> None:
-        """What is in memory is a copy, and is built anew by the next ``open``."""
+        """Clear the memory, a copy that the next ``open`` rebuilds."""
         self.is_ready = False
-        for memory in (self._books, self._statuses, self._accepting, self._timers):
+        for memory in (self._trackers, self._statuses, self._accepting, self._timers):
             memory.clear()
         self._tasks.clear()
         self._watches.clear()
@@ -221,14 +232,14 @@ class KubernetesRuntime:
         self._namespaces = self._make_namespaces()
         self._intake = self._make_intake()
         self._orphans = Orphans(self._api, self.lease, self._records)
-        self._burial = self._make_burial()
+        self._garbage_collector = self._make_garbage_collector()
         self._quotas = Quotas()
         self._room = NodeCapacity(self.inventory)
         self._node_health = NodeHealth()
-        self._placement = self._crew = None
+        self._placement = self._reconcilers = None
 
     async def watch_over(self) -> None:
-        """Return never; raises what makes this replica unfit to act, of it LeaseLostError."""
+        """Run for ever; raise what makes this replica unfit to act, such as LeaseLostError."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             task.result()
@@ -237,14 +248,14 @@ class KubernetesRuntime:
         found = self.inventory.report()
         if found.version != self._report_version:
             self._report_version = found.version
-            for book in self._books.values():
-                if book.pods and not book.status.state.is_terminal:
-                    self._report_only(book)  # places are told with the groups that they are in
+            for tracker in self._trackers.values():
+                if tracker.pods and not tracker.status.state.is_terminal:
+                    self._report_only(tracker)  # placements are reported with their node groups
         placement, self._told_closed = self._placement, self._closed()
         capabilities = set(placement.capabilities) if placement is not None else set()
-        capabilities |= {"gangRestart", "maxPerNode", "memberRestart", "podTemplate", "successRole"}
+        capabilities |= _OF_ALL_PLACEMENTS
         if self._config.checkpoint:
-            capabilities.add("checkpoint")
+            capabilities.add(Capability.CHECKPOINT)
         return CapacityReport(
             groups=found.groups,
             runtime="kubernetes",
@@ -261,11 +272,11 @@ class KubernetesRuntime:
         )
 
     def held(self) -> dict[str, RunStatus]:
-        """The same mapping each time, brought up to date."""
+        """Return the statuses, always in the same mapping, brought up to date."""
         return self._statuses
 
     async def start(self, run: StartRun) -> None:
-        """Raises RuntimeAwayError when the API server does not take the record now."""
+        """Accept a run. Raises RuntimeAwayError when the API server does not take the record now."""
         if run.run in self._statuses:
             return
         task = self._accepting.get(run.run)
@@ -274,38 +285,38 @@ class KubernetesRuntime:
         await asyncio.shield(task)
 
     async def stop(self, stop: StopRun) -> None:
-        """Raises RuntimeAwayError where the run may have been recorded, and the API server does not tell now whether it was."""
+        """Stop a run. Raises RuntimeAwayError where its record may exist and the API server cannot confirm that now."""
         if (task := self._accepting.get(stop.run)) is not None:
             await asyncio.wait((task,))
         if stop.run in self._intake.unsure:
-            # Its record may still come true. So it is made certain that there is one, and that one is stopped.
+            # Its record may still be stored. So a record is written for certain, and that run is stopped.
             await self.start(self._intake.unsure[stop.run])
-        book = self._books.get(stop.run)
-        if book is None or book.status.state.is_terminal:
+        tracker = self._trackers.get(stop.run)
+        if tracker is None or tracker.status.state.is_terminal:
             return
-        if stop.generation < book.record.progress.generation:
+        if stop.generation < tracker.record.progress.generation:
             return
-        for known in (book.wished_stop, book.record.progress.stop):
+        for known in (tracker.wished_stop, tracker.record.progress.stop):
             if known is not None and (stop.generation, -stop.longest) <= (known.generation, -known.longest):
                 return
-        book.wished_stop = stop
+        tracker.wished_stop = stop
         self._look_at(stop.run)
 
     async def verify_absent(self, stop: StopRun, installation: str) -> bool:
-        """Pods carry the name of their cluster's agent; two installations must not use one cluster under one name."""
-        if stop.run in self._accepting or stop.run in self._books or stop.run in self._intake.unsure:
+        """Search the cluster for pods of the run, by this agent's name; two installations must not share one name."""
+        if stop.run in self._accepting or stop.run in self._trackers or stop.run in self._intake.unsure:
             return False
         return await no_pods_of(self._api, self.lease, self._config.cluster, stop)
 
     async def resize(self, resize: ResizeRun) -> None:
         if (task := self._accepting.get(resize.run)) is not None:
             await asyncio.wait((task,))
-        book = self._books.get(resize.run)
-        if book is None or book.status.state.is_terminal or book.wished_stop is not None:
+        tracker = self._trackers.get(resize.run)
+        if tracker is None or tracker.status.state.is_terminal or tracker.wished_stop is not None:
             return
-        known = book.wished_resize
-        if book.record.progress.stop is None and (known is None or resize.generation > known.generation):
-            book.wished_resize = resize
+        known = tracker.wished_resize
+        if tracker.record.progress.stop is None and (known is None or resize.generation > known.generation):
+            tracker.wished_resize = resize
             self._look_at(resize.run)
 
     async def forget(self, run: str) -> None:
@@ -313,42 +324,42 @@ class KubernetesRuntime:
         if status is None or not status.state.is_terminal:
             return
         del self._statuses[run]
-        book = self._books.pop(run, None)
-        if book is None:
+        tracker = self._trackers.pop(run, None)
+        if tracker is None:
             return
         self._room.drop(run)
-        self._crew_now.opening.waiting.pop(run, None)
+        self._reconcilers_now.opener.waiting.pop(run, None)
         self._cancel_timer(run)
         self._outputs.forget(run)
         try:
-            objects = self._objects_of(book)
+            objects = self._objects_of(tracker)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
             contain("objects", error, run=run)
-            objects = self._usual_objects_of(book)
-        self._burial.bury(book, objects)
+            objects = self._usual_objects_of(tracker)
+        self._garbage_collector.add(tracker, objects)
 
     async def renew(self, asked_at: float) -> None:
         if self._renewed_at is None or asked_at > self._renewed_at:
             self._renewed_at = asked_at
-            for book in self._books.values():
-                if book.record.start.disconnect_seconds is not None and not book.status.state.is_terminal:
-                    self._look_at(book.run)
+            for tracker in self._trackers.values():
+                if tracker.record.start.disconnect_seconds is not None and not tracker.status.state.is_terminal:
+                    self._look_at(tracker.run)
 
     async def wait_changed(self, timeout: float) -> bool:
         return await self._changed.taken_within(timeout)
 
     async def read_log(self, run: str, role: str, index: int, offset: int, limit: int) -> LogSlice:
-        book = self._books[run]
-        pod = book.pods.get((role, index))
+        tracker = self._trackers[run]
+        pod = tracker.pods.get((role, index))
         if pod is not None and pod.has_started:
-            said = book.record.progress.said.get(f"{role}-{index}", 0)
+            said = tracker.record.progress.said.get(f"{role}-{index}", 0)
             return await self._outputs.read(pod, offset, limit, said=said)
         kept = self._outputs.kept((run, role, index), offset, limit)
         if kept is not None:
             return kept
-        if (role, index) not in book.facts.wanted(book.sizes):
+        if (role, index) not in tracker.facts.wanted(tracker.sizes):
             raise KeyError(f"run {run} has no member {role}-{index}")
-        return LogSlice(0, b"", book.status.state.is_terminal)
+        return LogSlice(0, b"", tracker.status.state.is_terminal)
 
     # -- accepting
 
@@ -383,7 +394,7 @@ class KubernetesRuntime:
         except RuntimeAwayError:
             raise
         except Exception as error:
-            # Its record may have been stored, so it may not be called off.
+            # Its record may have been stored, so the run may not be called off.
             self._intake.unsure[run.run] = run
             raise RuntimeAwayError(
                 f"run {run.run} could not be recorded: {contain('record', error, run=run.run)}"
@@ -391,100 +402,109 @@ class KubernetesRuntime:
         if isinstance(record, AnchoredEnd):
             self._refuse(run, record.state, record.message)
             return
-        book = self._books.get(run.run)
-        if book is None:
-            book = self._take_up(record, facts, time.monotonic())
-        self._statuses[run.run] = book.status
+        tracker = self._trackers.get(run.run)
+        if tracker is None:
+            tracker = self._take_up(record, facts, time.monotonic())
+        self._statuses[run.run] = tracker.status
         self._changed.set()
         self._look_at(run.run)
 
     def _refuse(self, run: StartRun, state: RunState, message: str, end: RunEnd | None = None) -> None:
-        """A run for which there can be no record. It is told again as long as the dispatcher asks for it."""
+        """End a run that can have no record. It is reported as long as the dispatcher asks for it."""
         self._statuses[run.run] = RunStatus(run.run, run.generation, 1, state, message, end)
         self._changed.set()
 
-    # -- looking at runs
+    # -- reconciling runs
 
     @property
-    def _crew_now(self) -> RunReconcilers:
-        if self._crew is None:
+    def _reconcilers_now(self) -> RunReconcilers:
+        if self._reconcilers is None:
             raise RuntimeError("the runtime is not open")
-        return self._crew
+        return self._reconcilers
 
     def _look_at(self, run: str) -> None:
         self._worklist.add(run)
 
     def _is_new(self, run: str) -> bool:
-        book = self._books.get(run)
-        return book is None or book.prepared < 0
+        tracker = self._trackers.get(run)
+        return tracker is None or tracker.prepared < 0
 
     async def _work(self) -> None:
         while True:
             run = await self._worklist.take()
             try:
-                book = self._books.get(run)
-                if book is not None:
-                    await self._settle(book)
+                tracker = self._trackers.get(run)
+                if tracker is not None:
+                    await self._settle(tracker)
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
                 contain("worker", error, run=run)
                 asyncio.get_running_loop().call_later(_MOST_BACK_OFF, self._look_at, run)
             finally:
                 self._worklist.done(run)
 
-    async def _settle(self, book: RunTracker) -> None:
+    async def _settle(self, tracker: RunTracker) -> None:
         pause = None
         try:
-            await self._crew_now.settle(book)
-            book.retries = book.errors = 0
+            await self._reconcilers_now.settle(tracker)
+            tracker.retries = tracker.errors = 0
         except KubeError as error:
-            pause = self._refused_pause(book, error)
+            pause = self._refused_pause(tracker, error)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
-            pause = await self._contain(book, error)
-        self._set_timer(book, pause)
+            pause = await self._contain(tracker, error)
+        self._set_timer(tracker, pause)
 
-    def _refused_pause(self, book: RunTracker, error: KubeError) -> float:
-        """Return how long to wait after the API server did not let a step be taken."""
+    def _refused_pause(self, tracker: RunTracker, error: KubeError) -> float:
+        """Return how long to wait after the API server prevented a step."""
         if isinstance(error, LeaseLostError):
-            log.warning("run %s is left alone: %s", book.run, error, extra={"run_id": book.run})
+            log.warning(
+                "run %s is not acted on, as this replica does not hold the lease: %s",
+                tracker.run,
+                error,
+                extra={"run_id": tracker.run},
+            )
             return _MOST_BACK_OFF
         level = logging.INFO if isinstance(error, UnavailableError) else logging.WARNING
-        log.log(level, "run %s: %s", book.run, error, extra={"run_id": book.run})
-        return self._growing_pause(book)
+        log.log(level, "run %s: %s", tracker.run, error, extra={"run_id": tracker.run})
+        return self._growing_pause(tracker)
 
-    def _growing_pause(self, book: RunTracker) -> float:
-        pause: float = min(_MOST_BACK_OFF, _FIRST_BACK_OFF * 2**book.retries)
-        book.retries = min(book.retries + 1, 10)
+    def _growing_pause(self, tracker: RunTracker) -> float:
+        pause: float = min(_MOST_BACK_OFF, _FIRST_BACK_OFF * 2**tracker.retries)
+        tracker.retries = min(tracker.retries + 1, 10)
         return pause
 
-    async def _contain(self, book: RunTracker, error: Exception) -> float:
+    async def _contain(self, tracker: RunTracker, error: Exception) -> float:
         """End a run whose handling raised, or return how long to wait before it is tried again.
 
-        A run at work is tried again a few times first: an error that passes must not cost its work. One that is stopping, or has
-        failed already, is tried for ever, and its message says what is in the way.
+        A running run is tried again a few times first: an error that passes must not cost its work. One that is stopping, or has
+        failed already, is tried for ever, and its message names the error.
         """
-        words = contain("run", error, run=book.run)
-        book.errors += 1
-        progress = book.record.progress
+        words = contain("run", error, run=tracker.run)
+        tracker.errors += 1
+        progress = tracker.record.progress
         try:
-            if progress.verdict is None and progress.stop is None and (not book.pods or book.errors >= _MOST_ERRORS):
-                await self._crew_now.fail(book, words)
-                book.retries = 0
+            if (
+                progress.verdict is None
+                and progress.stop is None
+                and (not tracker.pods or tracker.errors >= _MOST_ERRORS)
+            ):
+                await self._reconcilers_now.fail(tracker, words)
+                tracker.retries = 0
                 return 0.0
-            if book.show(f"the agent tries again after an error of its own: {words}"):
-                self._on_told(book)
+            if tracker.show(f"the agent tries again after an error of its own: {words}"):
+                self._on_told(tracker)
         except KubeError as refused:
-            return self._refused_pause(book, refused)
+            return self._refused_pause(tracker, refused)
         except Exception as again:  # noqa: BLE001 - contained: nothing else ends with it
-            contain("fail", again, run=book.run)
-        return self._growing_pause(book)
+            contain("fail", again, run=tracker.run)
+        return self._growing_pause(tracker)
 
-    def _set_timer(self, book: RunTracker, pause: float | None) -> None:
-        self._cancel_timer(book.run)
-        at = book.next_look - time.time()
+    def _set_timer(self, tracker: RunTracker, pause: float | None) -> None:
+        self._cancel_timer(tracker.run)
+        at = tracker.next_look - time.time()
         wait = at if pause is None else min(pause, at)
-        if wait < 1e8 and book.run in self._books:
+        if wait < 1e8 and tracker.run in self._trackers:
             loop = asyncio.get_running_loop()
-            self._timers[book.run] = loop.call_later(max(0.01, wait), self._look_at, book.run)
+            self._timers[tracker.run] = loop.call_later(max(0.01, wait), self._look_at, tracker.run)
 
     def _cancel_timer(self, run: str) -> None:
         timer = self._timers.pop(run, None)
@@ -492,54 +512,54 @@ class KubernetesRuntime:
             timer.cancel()
 
     async def _look_at_all_once(self) -> None:
-        """After a start: say of every run how it is, before anything is done."""
-        for book in self._books.values():
-            self._report_only(book)
-            self._look_at(book.run)
+        """Report every run's state after a start, before anything is changed."""
+        for tracker in self._trackers.values():
+            self._report_only(tracker)
+            self._look_at(tracker.run)
 
-    def _report_only(self, book: RunTracker) -> None:
-        """Report how a run is; an error is left to the worker that acts on the run."""
+    def _report_only(self, tracker: RunTracker) -> None:
+        """Report a run's state; an error is left to the worker that acts on the run."""
         try:
-            self._crew_now.look(book)
+            self._reconcilers_now.look(tracker)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
-            contain("look", error, run=book.run)
-            self._look_at(book.run)
+            contain("look", error, run=tracker.run)
+            self._look_at(tracker.run)
 
     async def _tick(self) -> None:
-        """Look again at runs on nodes that turned ready or not, and, oldest first, at gangs when there may be room."""
+        """Requeue runs on nodes that turned ready or not, and, oldest first, gangs when capacity may be free."""
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             if self._node_health.turned:
                 turned = set(self._node_health.turned)
                 self._node_health.turned.clear()
-                for book in self._books.values():
-                    if any(pod.node in turned for pod in book.pods.values()):
-                        self._look_at(book.run)
+                for tracker in self._trackers.values():
+                    if any(pod.node in turned for pod in tracker.pods.values()):
+                        self._look_at(tracker.run)
             if self._room_changed:
                 self._room_changed = False
-                waiting = self._crew_now.opening.waiting
+                waiting = self._reconcilers_now.opener.waiting
                 for run in sorted(waiting, key=waiting.__getitem__):
                     self._look_at(run)
 
     def _is_starting(self) -> bool:
-        """Whether runs wait for their pods to be made."""
+        """Return whether runs wait for their pods to be created."""
         return bool(self._accepting) or len(self._worklist) > _WORKERS
 
-    def _on_told(self, book: RunTracker) -> None:
-        self._statuses[book.run] = book.status
+    def _on_told(self, tracker: RunTracker) -> None:
+        self._statuses[tracker.run] = tracker.status
         self._changed.set()
 
-    def _lost_at(self, book: RunTracker) -> tuple[float, float] | None:
-        """When silence of the dispatcher makes a run stop, in seconds of the epoch, and the grace that its members then have."""
-        limit = book.record.start.disconnect_seconds
+    def _lost_at(self, tracker: RunTracker) -> tuple[float, float] | None:
+        """Return when silence of the dispatcher stops a run, in seconds of the epoch, and its members' grace."""
+        limit = tracker.record.start.disconnect_seconds
         if limit is None or self._renewed_at is None:
             return None
-        grace = max(1.0, float(int(min(book.facts.stop_grace, limit / 3) + 0.999)))
+        grace = max(1.0, float(int(min(tracker.facts.stop_grace, limit / 3) + 0.999)))
         left = self._renewed_at + limit - grace - max(0.5, limit / 10) - self._clock()
         return time.time() + left, grace
 
     def _closed(self) -> str:
-        """Why nothing can be started here now."""
+        """Return why nothing can be started here now; empty if it can."""
         silent = self.lease.silent_for
         if silent > _AWAY_SECONDS:
             return f"the API server has not answered for {max(_AWAY_SECONDS, silent // 10 * 10):.0f} s"
@@ -560,7 +580,7 @@ class KubernetesRuntime:
         log.info("gangs are placed by %s", placement.name)
         return placement
 
-    def _make_crew(self, placement: PlacementPort) -> RunReconcilers:
+    def _make_reconcilers(self, placement: PlacementPort) -> RunReconcilers:
         return RunReconcilers(
             self._api,
             self.lease,
@@ -571,7 +591,7 @@ class KubernetesRuntime:
             levels=self.inventory.level_labels,
             products=self.inventory.products_of,
             group_of=self.inventory.group_of,
-            look_over=lambda book: what_lacks(book, self._config, self._room, self._quotas),
+            look_over=lambda tracker: what_lacks(tracker, self._config, self._room, self._quotas),
             anchors=self._anchors,
             lost_at=self._lost_at,
             unready=self._node_health.unready,
@@ -586,8 +606,8 @@ class KubernetesRuntime:
         closed = lambda: self._told_closed  # noqa: E731 - it is told anew with each report
         return OrderIntake(self._api, self.lease, self._config, self._namespaces, home=self._home, closed=closed)
 
-    def _make_burial(self) -> Burial:
-        return Burial(
+    def _make_garbage_collector(self) -> GarbageCollector:
+        return GarbageCollector(
             self._api,
             self.lease,
             self._config.cluster,
@@ -605,7 +625,7 @@ class KubernetesRuntime:
         observer = Observer(
             self._config,
             placement,
-            self._books,
+            self._trackers,
             self._orphans,
             home=self._home,
             look_at=self._look_at,
@@ -632,45 +652,50 @@ class KubernetesRuntime:
         self._room_changed = True
 
     def _is_served(self) -> bool:
-        """Whether the dispatcher has answered this agent. A second one with its key must not clear away what the first one runs."""
+        """Return whether the dispatcher has answered. A second agent with the same key must not remove the first one's runs."""
         return self._renewed_at is not None
 
     def _is_known(self, run: str) -> bool:
-        """Whether it is, or is about to be, in the books, or is over."""
-        return run in self._statuses or run in self._accepting or run in self._intake.unsure or self._burial.holds(run)
+        """Return whether the run is held, or about to be, or is over."""
+        return (
+            run in self._statuses
+            or run in self._accepting
+            or run in self._intake.unsure
+            or self._garbage_collector.holds(run)
+        )
 
     def _on_found(self, record: RunAnchor, facts: Facts) -> None:
-        """An anchor that this agent has not written."""
-        book = self._take_up(record, facts)
+        """Take over an anchor that this agent has not written."""
+        tracker = self._take_up(record, facts)
         if self.is_ready:
-            # The agent before this one had sent it, and it came late.
-            self._on_told(book)
-            self._look_at(book.run)
+            # The previous agent had sent it, and it was stored late.
+            self._on_told(tracker)
+            self._look_at(tracker.run)
 
     def _take_up(self, record: RunAnchor, facts: Facts, read_at: float = -1e9) -> RunTracker:
         record.owner_uid = record.owner_uid or self._namespaces.uid(record.namespace)
-        book = RunTracker(record, facts, first_status(record, self.lease.term), anchor_read_at=read_at)
-        self._books[book.run] = book
-        for sight in self._orphans.take(book.run):
-            book.note(sight)
-        return book
+        tracker = RunTracker(record, facts, first_status(record, self.lease.term), anchor_read_at=read_at)
+        self._trackers[tracker.run] = tracker
+        for sight in self._orphans.take(tracker.run):
+            tracker.note(sight)
+        return tracker
 
     def _on_namespace_gone(self, namespace: str) -> None:
-        for book in self._books.values():
-            if book.record.namespace == namespace:
-                book.namespace_is_gone = True
-                self._look_at(book.run)
+        for tracker in self._trackers.values():
+            if tracker.record.namespace == namespace:
+                tracker.namespace_is_gone = True
+                self._look_at(tracker.run)
 
-    def _objects_of(self, book: RunTracker) -> tuple[tuple[Resource, str], ...]:
-        """What was created for a run beside its pods."""
-        if book.manifests is None:
-            return self._usual_objects_of(book)
-        return tuple((one.resource, one.body["metadata"]["name"]) for one in book.manifests.objects())
+    def _objects_of(self, tracker: RunTracker) -> tuple[tuple[Resource, str], ...]:
+        """Return the objects created for a run beside its pods."""
+        if tracker.manifests is None:
+            return self._usual_objects_of(tracker)
+        return tuple((one.resource, one.body["metadata"]["name"]) for one in tracker.manifests.objects())
 
-    def _usual_objects_of(self, book: RunTracker) -> tuple[tuple[Resource, str], ...]:
-        """What may have been created for a run of which no manifests were made, as its end was found."""
+    def _usual_objects_of(self, tracker: RunTracker) -> tuple[tuple[Resource, str], ...]:
+        """Return the objects that may exist for a run without manifests, because it had already ended when found."""
         created = () if self._placement is None else self._placement.created
-        found = [(resource, book.run) for resource in created]
-        if sum(book.sizes.values()) > 1:
-            found += [(CONFIG_MAPS, roster_name(book.run)), (SERVICES, book.run)]
+        found = [(resource, tracker.run) for resource in created]
+        if sum(tracker.sizes.values()) > 1:
+            found += [(CONFIG_MAPS, roster_name(tracker.run)), (SERVICES, tracker.run)]
         return tuple(found)

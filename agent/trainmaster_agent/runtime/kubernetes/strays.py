@@ -1,4 +1,4 @@
-"""Pods of runs that this agent has no record of, because the record was deleted or another agent made it."""
+"""Pods of runs of which this agent has no record, because the record was deleted or another agent created it."""
 
 import contextlib
 import logging
@@ -14,21 +14,21 @@ from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT
 log = logging.getLogger(__name__)
 
 _SYSTEM_NAMESPACE = "kube-system"
-"""It is there in every cluster for its whole life, so its uid is taken for the identity of the cluster."""
+"""A namespace that exists in every cluster for its whole life, so its uid is used as the identity of the cluster."""
 _ENDED = ("Succeeded", "Failed")
 
 
 async def identity_of_cluster(api: ApiServer) -> str:
-    """Return what names this Kubernetes cluster and no other; empty where the agent has no right to read it. Raises KubeError."""
+    """Return the identity of this Kubernetes cluster; empty where the agent may not read it. Raises KubeError."""
     try:
         return str((await api.get(NAMESPACES, None, _SYSTEM_NAMESPACE))["metadata"]["uid"])
     except (ForbiddenError, NotFoundError) as error:
-        log.warning("the identity of the cluster cannot be read: %s", error)
+        log.warning("may not read namespace kube-system, so the cluster is reported without an identity: %s", error)
         return ""
 
 
 async def no_pods_of(api: ApiServer, lease: LeaseKeeper, agent: str, stop: StopRun) -> bool:
-    """Return whether no pod of the run is alive in any namespace; those that are get deleted with its grace. Raises KubeError."""
+    """Return whether no pod of the run is alive in any namespace; delete those that are, with its grace. Raises KubeError."""
     alive = False
     selector = f"{LABEL_AGENT}={agent},{LABEL_RUN}={stop.run}"
     async for pods, _ in api.pages(PODS, None, selector=selector):
@@ -39,7 +39,7 @@ async def no_pods_of(api: ApiServer, lease: LeaseKeeper, agent: str, stop: StopR
             metadata = pod["metadata"]
             if metadata.get("deletionTimestamp"):
                 continue
-            log.warning("pod %s is deleted: its run has no record here", metadata["name"], extra={"run_id": stop.run})
+            log.warning("deleting pod %s: its run has no record here", metadata["name"], extra={"run_id": stop.run})
             await lease.confirm()
             with contextlib.suppress(NotFoundError, ConflictError):
                 await api.delete(

@@ -1,4 +1,4 @@
-"""What of a whole cluster is watched for its books: which resource, as which kind, and where it goes."""
+"""Watches that feed the cluster's ledger: for each resource, its kind and its handlers."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ KUEUE_TOPOLOGIES = tuple(Resource(f"kueue.x-k8s.io/{version}", "topologies") for
 
 
 class WatchedKind(NamedTuple):
-    """``needed``: the books are nothing without it; the others are watched where they are served."""
+    """``needed``: the ledger is useless without it; the others are watched where they are served."""
 
     resource: Resource
     kind: Kind
@@ -22,11 +22,11 @@ class WatchedKind(NamedTuple):
     drop: Callable[[str], None]
     needed: bool = False
     keep: Callable[[set[str]], None] | None = None
-    """Told of all names there are, after a listing."""
+    """Called with all existing names after a listing."""
 
 
 def entries(inventory: Inventory, health: NodeHealth) -> Iterator[WatchedKind]:
-    """All that the books take in beside pods."""
+    """Yield every watch of the ledger but pods."""
     put, drop = _nodes(inventory, health)
     yield WatchedKind(NODES, Kind.NODE, put, drop, needed=True, keep=health.keep)
     yield WatchedKind(NODE_RESOURCE_TOPOLOGIES, Kind.NUMA, inventory.numa_put, inventory.numa_drop)

@@ -1,16 +1,16 @@
-"""`Worklist`: which run is looked at next, and that no two look at one run at once. One event loop owns it."""
+"""`Worklist`: order in which runs are reconciled; never gives one run to two workers. Owned by one event loop."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 
 _IN_A_ROW = 3
-"""Runs that wait for their pods are looked at before others, but of four looks one goes to the others: where starts never cease,
-ends have to be told all the same."""
+"""Runs that wait for their pods come before others, but one turn of four goes to the others: where starts never cease,
+ends have to be reported all the same."""
 
 
 class Worklist:
-    """``is_new`` says of a run whether its pods have still to be made."""
+    """``is_new`` returns whether a run's pods are still to be created."""
 
     def __init__(self, is_new: Callable[[str], bool]) -> None:
         self._is_new = is_new
@@ -20,15 +20,15 @@ class Worklist:
         self._waiting: set[str] = set()
         self._busy: set[str] = set()
         self._again: set[str] = set()
-        """Of those that are being looked at: they have changed since."""
+        """Runs in a worker's hands that have changed since it took them."""
         self._count = asyncio.Semaphore(0)
 
     def __len__(self) -> int:
-        """Runs that wait to be looked at."""
+        """Return the number of waiting runs."""
         return len(self._waiting)
 
     def add(self, run: str) -> None:
-        """Have a run looked at; it is not added twice, and one that is being looked at has another turn afterwards."""
+        """Add a run unless it waits already; one that a worker has gets another turn afterwards."""
         if run in self._busy:
             self._again.add(run)
         elif run not in self._waiting:
@@ -37,7 +37,7 @@ class Worklist:
             self._count.release()
 
     async def take(self) -> str:
-        """The next run; ``done`` has to follow."""
+        """Return the next run; the caller has to call ``done`` with it."""
         await self._count.acquire()
         if self._others and (not self._new or self._in_a_row >= _IN_A_ROW):
             self._in_a_row = 0

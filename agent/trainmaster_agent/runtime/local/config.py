@@ -1,4 +1,4 @@
-"""What the local runtime's pretend cluster has."""
+"""Configuration of the local runtime's declared cluster."""
 
 from typing import Annotated, Literal, Self
 
@@ -12,7 +12,7 @@ _MEMBERS_PER_CPU = 64
 
 
 class LocalTaint(Strict):
-    """As in Kubernetes: keeps members away that do not tolerate it."""
+    """A taint as in Kubernetes: keeps away members that do not tolerate it."""
 
     key: LabelKey
     value: LabelValue = ""
@@ -20,19 +20,19 @@ class LocalTaint(Strict):
 
 
 class LocalNodes(Strict):
-    """Pretend equivalent nodes in everything. Devices such as ``nvidia.com/gpu`` are counted, not handed out."""
+    """Declared equivalent nodes. Devices such as ``nvidia.com/gpu`` are counted, not assigned."""
 
     name: Name40 | None = None
-    """The name of the node group; ``group-<position>`` if not given."""
+    """Name of the node group; ``group-<position>`` if not given."""
     count: Annotated[int, Field(ge=1, le=10_000)] = 1
     allocatable: dict[ResourceName, Quantity]
-    """Of each node."""
+    """Resources of each node."""
     members: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """The most members of each node at a time; 64 for each of its CPUs unless told otherwise, and at least 64."""
+    """The most members of each node at a time; by default 64 for each of its CPUs, and at least 64."""
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     taints: tuple[LocalTaint, ...] = ()
     topology: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    """From wide to narrow, such as ``{zone: a, rack: r1}``; the pairs are labels of the nodes too."""
+    """Topology from wide to narrow, such as ``{zone: a, rack: r1}``; the pairs are labels of the nodes too."""
 
     @field_validator("allocatable")
     @classmethod
@@ -42,14 +42,14 @@ class LocalNodes(Strict):
 
     @property
     def most_members(self) -> int:
-        """The most members of each node, whatever these request: each is a process of this machine."""
+        """The most members of each node, whatever they request: each is a process of this machine."""
         if self.members is not None:
             return self.members
         return max(1, parse_resources(self.allocatable).get("cpu", 0) // 1000) * _MEMBERS_PER_CPU
 
 
 class LocalCluster(Strict):
-    """The whole pretend cluster. It never runs more at a time than its nodes declare."""
+    """The declared cluster. It never runs more at a time than its nodes declare."""
 
     nodes: Annotated[tuple[LocalNodes, ...], Field(min_length=1)]
     datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()

@@ -1,8 +1,8 @@
-"""The zygote: a small process that forks a keeper for each run the agent asks for.
+"""The fork server: a small process that forks a supervisor for each run the agent asks for.
 
-Forking a process that has its modules loaded takes a millisecond; starting a Python takes ten times that, and forking
-the agent itself would copy its sockets, its threads and its memory. It ends when the agent's end of the socket closes.
-Standard library only; `COMMAND` starts it without ``site`` and without anything of the agent's environment.
+Forking a process with its modules loaded takes a millisecond; starting a Python takes ten times that, and forking the agent itself
+would copy its sockets, its threads and its memory. It ends when the agent's end of the socket closes. Standard library only;
+`COMMAND` starts it without ``site`` and without the agent's environment.
 """
 
 import gc
@@ -27,12 +27,12 @@ _LONGEST_REQUEST = 8192
 
 
 def main() -> None:
-    """Serves until the agent is gone. Arguments: the folders of the packages, descriptors of socket and lock."""
+    """Serve until the agent closes its end. Arguments: the folders of the packages, descriptors of socket and lock."""
     requests, lock = int(sys.argv[2]), int(sys.argv[3])
     os.set_inheritable(requests, False)
     os.set_inheritable(lock, False)
     kernel.set_name("tm-zygote")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps keepers
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps supervisors
     gc.disable()
     gc.freeze()
     while packet := os.read(requests, _LONGEST_REQUEST):
@@ -43,14 +43,14 @@ def main() -> None:
             _refuse(requests, Path(run_dir), error)
             continue
         if child == 0:
-            _be_keeper(Path(run_dir), requests, lock)
+            _be_supervisor(Path(run_dir), requests, lock)
 
 
-def _be_keeper(run_dir: Path, requests: int, lock: int) -> None:
-    """Runs a keeper in this fresh child and never returns.
+def _be_supervisor(run_dir: Path, requests: int, lock: int) -> None:
+    """Run a supervisor in this fresh child; never return.
 
-    The child shares the zygote's lock until it has made its claim: an agent that gets the lock knows that no start is
-    under way.
+    The child shares the fork server's lock until it has claimed the run: an agent that gets the lock knows that no start is
+    in progress.
     """
     status = 1
     try:
@@ -72,5 +72,5 @@ def _be_keeper(run_dir: Path, requests: int, lock: int) -> None:
 
 
 def _refuse(requests: int, run_dir: Path, error: OSError) -> None:
-    """Tells the agent that no keeper will ever come of its request."""
+    """Report to the agent that its request will get no supervisor."""
     os.write(requests, os.fsencode(f"{run_dir.name} {error.strerror}"))

@@ -34,30 +34,30 @@ def _check(result: int) -> int:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of all descendants whose parent ends, so that none escapes it."""
+    """Make this process the parent of all descendants whose parent ends, so that none escapes it."""
     _check(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0))
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL for this process when its parent ends, also when that has happened before this call."""
+    """Request SIGKILL for this process when its parent ends, also if that has happened before this call."""
     _check(_LIBC.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0))
     if os.getppid() != parent:
         os._exit(127)
 
 
 def set_name(name: str) -> None:
-    """The name that ``ps`` and ``top`` show; at most 15 bytes are kept."""
+    """Set the name that ``ps`` and ``top`` show; at most 15 bytes are used."""
     _check(_LIBC.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode("ascii")), 0, 0, 0))
 
 
 class BootTimer:
-    """Makes ``fd`` readable at a moment of CLOCK_BOOTTIME, which goes on while the machine sleeps."""
+    """Makes ``fd`` readable at a time of CLOCK_BOOTTIME, which goes on while the machine sleeps."""
 
     def __init__(self) -> None:
         self.fd = _check(_LIBC.timerfd_create(_CLOCK_BOOTTIME, os.O_CLOEXEC | os.O_NONBLOCK))
 
     def arm(self, moment: float | None) -> None:
-        """Fires at ``moment``, at once if that is past, never if it is None."""
+        """Fire at ``moment``: at once if that is past, never if it is None."""
         nanoseconds = 0 if moment is None else max(1, int(moment * 1e9))
         setting = _TimerSetting(0, 0, nanoseconds // 10**9, nanoseconds % 10**9)
         _check(_LIBC.timerfd_settime(self.fd, _TIMER_ABSTIME, ctypes.byref(setting), None))

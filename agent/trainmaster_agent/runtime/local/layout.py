@@ -1,23 +1,23 @@
-"""What lies where in a state directory, and the forms that agent and keeper read from each other.
+"""Files of a state directory, and the formats that agent and supervisor read from each other.
 
-    agent.lock        held by the one agent that acts on this directory
-    zygote.lock       held while a start may be under way that the agent has asked for
-    holder            the identity of these records
-    lease             when the dispatcher was last asked and answered, see `Lease`
-    poke              FIFO: keepers write the name of their run when its status has changed
+    agent.lock        held by the one agent that uses this directory
+    zygote.lock       held by the fork server while a requested start may be in progress
+    holder            identity of these records
+    lease             time of the last answered sync, see `Lease`
+    poke              FIFO: supervisors write the name of their run when its status has changed
     runs/<run>/
         record.json   the run as accepted; durable before anything else happens
-        plan.json     what the keeper does: `RunPlan`
-        started       made by the one keeper that may ever start members; durable before they start
-        keeper.lock   held by the keeper for its life
+        plan.json     the supervisor's orders: `RunPlan`
+        started       created by the one supervisor that may start members; durable before they start
+        keeper.lock   held by the supervisor for its life
         processes     process groups of the members, each with its start time
-        status.json   the run as it is; written by the keeper while it lives, by the agent before and after
-        stop.json     the latest wish to stop: `StopWish`
-        control       FIFO: a byte makes the keeper look at stop.json
+        status.json   the run's status; written by the supervisor while it lives, by the agent before and after
+        stop.json     the latest stop order: `StopWish`
+        control       FIFO: a byte makes the supervisor read stop.json
         <role>-<index>/, <role>-<index>.log    a member's working directory and output
-    trash/            directories of forgotten runs on their way out
+    trash/            directories of forgotten runs that are being deleted
 
-Standard library only, and little of it: the zygote imports this.
+Standard library only, and little of it: the fork server imports this.
 """
 
 import os
@@ -30,14 +30,14 @@ from typing import NotRequired, TypedDict
 RECORD = "record.json"
 PLAN = "plan.json"
 STARTED = "started"
-KEEPER_LOCK = "keeper.lock"
+SUPERVISOR_LOCK = "keeper.lock"
 PROCESSES = "processes"
 STATUS = "status.json"
 STOP = "stop.json"
 CONTROL = "control"
 
 AGENT_LOCK = "agent.lock"
-ZYGOTE_LOCK = "zygote.lock"
+FORK_SERVER_LOCK = "zygote.lock"
 HOLDER = "holder"
 LEASE = "lease"
 POKE = "poke"
@@ -46,21 +46,21 @@ TRASH = "trash"
 
 
 class MemberPlan(TypedDict):
-    """How to start one member. ``env`` is what it has beside the variables that all members share."""
+    """Start parameters of one member. ``env``: its variables beside those that all members share."""
 
     role: str
     index: int
     node: str
     group: str
-    """Of nodes, as reported."""
+    """Node group, as reported."""
     argv: list[str]
     env: dict[str, str]
     cwd: str | None
-    """A directory that the user named; None: the member's own."""
+    """The working directory that the user named; None: the member's own folder."""
 
 
 class FailurePlan(TypedDict):
-    """What the failure of a member of a role means."""
+    """Consequence of the failure of a role's member."""
 
     action: str
     """As ``MemberFailure.action``."""
@@ -69,20 +69,20 @@ class FailurePlan(TypedDict):
 
 
 class RunPlan(TypedDict):
-    """What a keeper needs to know. Times are seconds, moments are seconds of CLOCK_BOOTTIME."""
+    """A supervisor's orders. Durations are in seconds, moments in seconds of CLOCK_BOOTTIME."""
 
     run: str
     generation: int
     seq: int
-    """Of the last status before the keeper's first."""
+    """Sequence number of the last status before the supervisor's first."""
     resized: bool
-    """Whether the run was ever asked to have other sizes. A plan of a higher generation takes the place of the one before."""
+    """Whether the run was ever resized. A plan of a higher generation replaces the one before."""
     env: dict[str, str]
     members: list[MemberPlan]
     used: dict[str, dict[str, int]]
-    """Resources by node, for the agent's own accounts."""
+    """Resources by node, for the agent's accounting."""
     ports: list[int]
-    """Handed out to the members, for the agent's own accounts."""
+    """Ports given to the members, for the agent's accounting."""
     time_limit: float | None
     stop_grace: float
     failures: dict[str, FailurePlan]
@@ -91,10 +91,10 @@ class RunPlan(TypedDict):
     """The role whose members decide that the run has succeeded; None: all members do."""
     disconnect: float | None
     contact: float
-    """Counts as the last contact as long as the lease says nothing."""
+    """Time that counts as the last contact while there is no lease."""
     boot: str
     user: NotRequired[list[int]]
-    """Ids of the user and the group that members run as; else those of the agent."""
+    """Ids of the user and the group that members run as; None: those of the agent."""
 
 
 RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -117,7 +117,7 @@ _PLAN_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def is_plan(data: object, run: str) -> bool:
-    """Whether what was read is a plan of this run, as far as those who read plans go by it."""
+    """Return whether ``data`` is a plan of this run, checking only the fields that readers of plans use."""
     if not isinstance(data, dict) or data.get("run") != run:
         return False
     if not all(isinstance(data.get(name), of) for name, of in _PLAN_TYPES.items()):
@@ -128,28 +128,28 @@ def is_plan(data: object, run: str) -> bool:
 
 
 class StopWish(TypedDict):
-    """A stop as the keeper reads it."""
+    """A stop order as the supervisor reads it."""
 
     generation: int
     cause: str
     grace: float
     wait: float
-    """Between the signal to save their state and SIGTERM; 0: no such signal."""
+    """Seconds between the checkpoint signal and SIGTERM; 0: no checkpoint signal."""
     signal: str
 
 
 def boottime() -> float:
-    """Seconds of the clock that goes on while the machine sleeps; the two clocks of the design count on it."""
+    """Return the seconds of CLOCK_BOOTTIME, which goes on while the machine sleeps; lease and disconnect limit use it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def boot_id() -> str:
-    """The identity of this boot: moments of another one mean nothing."""
+    """Return the identity of this boot: times of another boot cannot be compared with this one's."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def replace(path: Path, data: bytes, *, durable: bool) -> None:
-    """Writes a file so that readers see the old or the new one whole; ``durable``: also after a power cut."""
+    """Write a file so that readers see the whole old or the whole new one; ``durable``: also after a power failure."""
     temporary = path.with_name(path.name + ".new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -166,7 +166,7 @@ def replace(path: Path, data: bytes, *, durable: bool) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Makes names made in or taken from a directory durable."""
+    """Make creations and removals in a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -179,7 +179,7 @@ def write_lease(state_dir: Path, asked_at: float, boot: str) -> None:
 
 
 def read_lease(state_dir: Path, boot: str) -> float | None:
-    """The moment the last answered sync was sent; None if there was none in this boot."""
+    """Return the time at which the last answered sync was sent; None if there was none in this boot."""
     try:
         asked_at, of_boot = (state_dir / LEASE).read_text(encoding="ascii").split()
         moment = float(asked_at)
@@ -189,7 +189,7 @@ def read_lease(state_dir: Path, boot: str) -> float | None:
 
 
 def poke(fifo: Path, message: bytes) -> bool:
-    """Writes to whoever reads a FIFO; False when nobody does. A full FIFO is fine: its reader will look anyway."""
+    """Write to the reader of a FIFO; return False when there is none. A full FIFO is fine: its reader will look anyway."""
     try:
         fd = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:

@@ -1,4 +1,4 @@
-"""Reading members' output from their files. Blocking."""
+"""Reads members' output from their files. Blocking."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from trainmaster_agent.runtime.port import LogSlice, RunStatus
 
 
 def read(path: Path, offset: int, limit: int, *, over: bool) -> LogSlice:
-    """At most ``limit`` bytes from ``offset`` on, from the end if negative; ``over``: nothing more will be written."""
+    """Return at most ``limit`` bytes from ``offset``, from the end if negative; ``over``: no more will be written."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -22,7 +22,7 @@ def read(path: Path, offset: int, limit: int, *, over: bool) -> LogSlice:
 
 
 def member_is_over(status: RunStatus, role: str, index: int) -> bool:
-    """Whether a member writes nothing any more. What it left behind may write until the run itself has ended."""
+    """Return whether a member has ended. Processes it left behind may write until the run itself has ended."""
     if status.state.is_terminal:
         return True
     return any(

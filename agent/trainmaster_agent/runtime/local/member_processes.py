@@ -1,6 +1,6 @@
-"""The members of one run as children of its keeper: forked together, released together, reaped one by one.
+"""The members of one run as children of its supervisor: forked together, released together, reaped one by one.
 
-Standard library only: it runs in keepers.
+Standard library only: it runs in supervisors.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _RESET_SIGNALS = (
 
 
 class Member:
-    """One member and what became of it."""
+    """One member and its state."""
 
     def __init__(self, plan: MemberPlan) -> None:
         self.plan = plan
@@ -36,17 +36,17 @@ class Member:
         self.signal: int | None = None
         self.restarts = 0
         self.own_restarts = 0
-        """Those of ``restarts`` in which it alone started again."""
+        """Number of ``restarts`` in which this member alone was restarted."""
         self.again_at: float | None = None
-        """When it starts again alone; None unless it waits for that."""
+        """Time of its restart alone; None unless one is due."""
         self.message = ""
         self.leaves_by: float | None = None
-        """When it is killed; None unless it was told to leave the run."""
+        """Time at which it is killed; None unless it has to leave the run."""
         self.refused = False
-        """Whether its command could not even be executed; ``message`` says why."""
+        """Whether its command could not be executed; ``message`` says why."""
 
     def take_exit(self, code: int) -> None:
-        """``code`` as subprocess has it: negative for a signal."""
+        """Note the exit ``code``, in subprocess' form: negative for a signal."""
         self.exit_code, self.signal = (code, None) if code >= 0 else (None, -code)
         if not self.message:
             self.message = f"member {self.name} " + (
@@ -54,7 +54,7 @@ class Member:
             )
 
     def report(self) -> dict[str, Any]:
-        """The wire form of a ``MemberReport``."""
+        """Return the wire form of a ``MemberReport``."""
         return {
             "role": self.plan["role"],
             "index": self.plan["index"],
@@ -70,27 +70,27 @@ class Member:
 class MemberProcesses:
     """All members of a run.
 
-    ``launches`` are pipes that members hold from fork to exec: what cannot be executed says so there, and the end of
-    the pipe says that all have been executed.
+    ``launches`` are pipes that members hold from fork to exec: a member that cannot be executed reports that there, and the end of
+    the pipe means that all have been executed.
     """
 
     def __init__(self, plan: RunPlan, run_dir: Path) -> None:
         self.members = [Member(member) for member in plan["members"]]
         self.launches: set[int] = set()
         self.childless = False
-        """Whether no descendant of this process is left: orphans among them become its children."""
+        """Whether no descendant of this process is left: orphaned ones become its children."""
         self._env = plan["env"]
         self._user = plan.get("user")
         self._can_restart = any(one["action"] != "failRun" for one in plan["failures"].values())
         self._run_dir = run_dir
         self._by_pid: dict[int, Member] = {}
         self._told: set[tuple[int, int]] = set()
-        """Process ids and births of descendants that were there when all were told to end."""
+        """Process ids and start times of the descendants that existed when all were told to end."""
 
     def launch(self, members: list[Member]) -> None:
-        """Forks the members, makes the start durable, then releases all at once.
+        """Fork the members, make the start durable, then release all at once.
 
-        Raises OSError when one cannot be forked; then none of them runs.
+        Raises OSError when one cannot be forked; then none of the members runs.
         """
         gate, opener = os.pipe()
         launch, refusals = os.pipe()
@@ -106,14 +106,14 @@ class MemberProcesses:
             self.launches.add(launch)
             self.childless = False
         except OSError:
-            os.close(launch)  # the gate stays shut: whoever waits at it ends
+            os.close(launch)  # the gate stays shut: every process that waits at it ends
             raise
         finally:
             for fd in (gate, opener, refusals):
                 os.close(fd)
 
     def reap(self) -> list[tuple[Member, int]]:
-        """Members that have ended since the last call, with their exit codes (negative for a signal)."""
+        """Return the members that ended since the last call, with their exit codes (negative for a signal)."""
         ended: list[tuple[Member, int]] = []
         self._listen()
         while True:
@@ -125,19 +125,19 @@ class MemberProcesses:
             if waiting is None:
                 return ended
             pid = waiting.si_pid
-            self._listen()  # what could not be executed has said so before it ended
+            self._listen()  # a member that could not be executed has reported that before it ended
             member = self._by_pid.pop(pid, None)
             if member is not None and (self._can_restart or member.leaves_by is not None):
-                # Before the process id is free again: who starts anew must not meet the rest of its predecessor.
+                # Before the process id is free again: a restarted member must not meet remains of its predecessor.
                 process_table.send_group(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
             if member is not None:
                 ended.append((member, os.waitstatus_to_exitcode(status)))
 
     def send(self, member: Member, number: signal.Signals) -> None:
-        """A signal for all of one member; one that was stopped wakes up to get it."""
+        """Send a signal to all processes of one member; a stopped one is continued so that it gets the signal."""
         if member.pid not in self._by_pid:
-            return  # it has ended, and its process id may be somebody else's
+            return  # it has ended, and its process id may belong to another process
         outside = process_table.descendants(member.pid)
         process_table.send_group(member.pid, number)
         process_table.send_group(member.pid, signal.SIGCONT)
@@ -145,12 +145,12 @@ class MemberProcesses:
             process_table.send(pid, number)
 
     def signal(self, number: signal.Signals) -> None:
-        """A signal for the members' own processes alone: what they have started gets it only from them."""
+        """Send a signal to the members' own processes only; they pass it on to the processes they started."""
         for pid in self._by_pid:
             process_table.send(pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM for every group of a member and each descendant outside of them; stopped ones wake up to get it."""
+        """Send SIGTERM to each member's group and each descendant outside of them; stopped ones are continued."""
         self._told = {(pid, born) for pid, born, _ in self._descendants()}
         for number in (signal.SIGTERM, signal.SIGCONT):
             for pid in self._by_pid:
@@ -160,11 +160,11 @@ class MemberProcesses:
                 self._end(pid)
 
     def terminate_rest(self) -> bool:
-        """SIGTERM for descendants that have not had it: those started by a member that had not yet heard of its own, and those that
-        lost theirs, as a process may that was forked but does not execute its own program yet.
+        """Send SIGTERM to descendants that have not had it; return whether any but the members are left.
 
-        Those that handle it get no second one, which many programs take for less patience. Whether any descendant but the members
-        themselves is left: then call again.
+        These are descendants started by a member before it handled its own SIGTERM, and those that lost theirs, as a process may
+        between its fork and its exec. Those that handle SIGTERM get no second one, which many programs take as an order to hurry.
+        Call again while it returns True.
         """
         rest = [one for one in self._descendants() if one[0] not in self._by_pid] if self._told else []
         for pid, born, _ in rest:
@@ -177,12 +177,12 @@ class MemberProcesses:
         process_table.send(pid, signal.SIGCONT)
 
     def _descendants(self) -> list[tuple[int, int, int]]:
-        """Of each: its process id, when it was born, and its process group."""
+        """Return process id, start time and process group of each descendant."""
         looked = ((pid, process_table.look(pid)) for pid in process_table.descendants(os.getpid()))
         return [(pid, process.born, process.group) for pid, process in looked if process is not None]
 
     def kill(self) -> None:
-        """SIGKILL for every descendant. One that forks meanwhile leaves an orphan to us: call again until childless."""
+        """Send SIGKILL to every descendant. One that forks meanwhile leaves an orphan: call again until none is left."""
         for pid in self._by_pid:
             process_table.send_group(pid, signal.SIGKILL)
         for pid in process_table.descendants(os.getpid()):
@@ -209,19 +209,19 @@ class MemberProcesses:
                     member.refused, member.message = True, message
 
     def _record_processes(self) -> None:
-        """Writes down the process groups, and once for all that this run was started."""
+        """Write down the process groups and, once and for all, that this run was started."""
         lines = [f"{pid} {process.born}\n" for pid in self._by_pid if (process := process_table.look(pid)) is not None]
         replace(self._run_dir / PROCESSES, "".join(lines).encode("ascii"), durable=False)
         sync_directory(self._run_dir)
 
     def _fork(self, member: Member, gate: int, opener: int, refusals: int) -> int:
-        keeper = os.getpid()
+        supervisor = os.getpid()
         child = os.fork()
         if child == 0:
             try:
-                os.close(opener)  # else a keeper's end would not end the wait at the gate
-                _become(member, self._env, self._run_dir, gate, keeper, self._user)
-            except BaseException as error:  # noqa: BLE001 - nothing may return into the keeper's code
+                os.close(opener)  # else the supervisor's end would not end the wait at the gate
+                _become(member, self._env, self._run_dir, gate, supervisor, self._user)
+            except BaseException as error:  # noqa: BLE001 - nothing may return into the supervisor's code
                 line = f"{os.getpid()} {_why(member, error)}"[:_MOST_OF_A_MESSAGE].replace("\n", " ")
                 os.write(refusals, line.encode("utf-8", "replace") + b"\n")
             finally:
@@ -230,11 +230,11 @@ class MemberProcesses:
 
 
 def _become(
-    member: Member, common: dict[str, str], run_dir: Path, gate: int, keeper: int, user: list[int] | None
+    member: Member, common: dict[str, str], run_dir: Path, gate: int, supervisor: int, user: list[int] | None
 ) -> None:
-    """Turns this fresh child into the member: a session of its own, nothing inherited, dead when its keeper is."""
+    """Turn this fresh child into the member: own session, nothing inherited, killed when its supervisor ends."""
     os.setsid()
-    kernel.die_with_parent(keeper)
+    kernel.die_with_parent(supervisor)
     signal.set_wakeup_fd(-1)
     for number in _RESET_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -252,19 +252,19 @@ def _become(
     if user is not None and member.plan["cwd"] is None:
         os.chown(folder, *user)
         env |= {} if "HOME" in member.plan["env"] else {"HOME": folder}
-    if os.read(gate, 1):  # nothing to read: the keeper has ended
+    if os.read(gate, 1):  # nothing to read: the supervisor has ended
         if member.plan["cwd"] is None:
-            os.chdir(folder)  # while it may pass through the agent's folders
+            os.chdir(folder)  # while it may still pass through the agent's folders
         if user is not None:
             _give_up_rights(*user)
-            kernel.die_with_parent(keeper)  # which the kernel forgets with a change of user
+            kernel.die_with_parent(supervisor)  # which the kernel clears when the user changes
         if member.plan["cwd"] is not None:
             os.chdir(folder)
         os.execvpe(member.plan["argv"][0], member.plan["argv"], env)  # noqa: S606 - this is what members are
 
 
 def _give_up_rights(user: int, group: int) -> None:
-    """Let this process, which is root's, be another user's for good."""
+    """Change the user of this process, which is root's, for good."""
     os.setgroups([])
     os.setresgid(group, group, group)
     os.setresuid(user, user, user)
@@ -272,7 +272,7 @@ def _give_up_rights(user: int, group: int) -> None:
 
 
 def _why(member: Member, error: BaseException) -> str:
-    """What kept a member from starting, as a sentence for the author of the job."""
+    """Return why a member could not start, as a sentence for the author of the job."""
     folder = member.plan["cwd"]
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if folder is not None and not _is_folder(folder):

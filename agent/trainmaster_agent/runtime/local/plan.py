@@ -1,4 +1,4 @@
-"""From a run and its places to what its keeper needs: commands, environments, addresses."""
+"""Supervisors' orders from a run and its places: commands, environments, addresses."""
 
 import os
 import socket
@@ -19,23 +19,23 @@ from trainmaster_agent.runtime.local.strays import INSTALLATION
 
 _HOST = "127.0.0.1"
 _KEPT_VARIABLES = ("HOME", "LANG", "TMPDIR")
-"""All that members get of the agent's environment, beside PATH: the rest may hold its secrets."""
+"""Variables that members get from the agent's environment, beside PATH: the rest may hold its secrets."""
 
 
 class PortPool:
-    """TCP ports for members. None is given to two live runs; nothing else can keep strangers from a port."""
+    """TCP ports for members. None is given to two live runs; other programs may still take one."""
 
     def __init__(self) -> None:
         self._taken: dict[str, set[int]] = {}
         self._all: set[int] = set()
 
     def take(self, run: str, many: int) -> list[int]:
-        """``many`` more ports that nobody listens on now. Raises OSError when the machine has no more."""
+        """Reserve and return ``many`` more ports that nobody listens on now. Raises OSError when the machine has no more."""
         ports: list[int] = []
         held: list[socket.socket] = []
         try:
             while len(ports) < many:
-                # Kept open until all are found, so that the kernel gives another one each time.
+                # Kept open until all are found, so that the kernel returns a different one each time.
                 one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
                 held.append(one)
                 one.bind((_HOST, 0))
@@ -49,7 +49,7 @@ class PortPool:
         return ports
 
     def hold(self, run: str, ports: list[int]) -> None:
-        """Notes ports that a run has from an earlier agent."""
+        """Note ports that a run got from an earlier agent."""
         self._taken[run] = set(ports)
         self._all |= self._taken[run]
 
@@ -58,7 +58,7 @@ class PortPool:
 
 
 def port_count(spec: JobSpec, sizes: dict[str, int]) -> int:
-    """How many ports the members need: one each, or as many as they declare."""
+    """Return the number of ports that the members need: one each, or as many as they declare."""
     return sum(
         sizes.get(role.name, 0) * max(1, len(role.template.ports)) for role in spec.roles if role.template is not None
     )
@@ -73,7 +73,7 @@ def make_plan(
     used: dict[str, Resources],
     ports: list[int],
 ) -> RunPlan:
-    """The keeper's orders for a run whose gang has these places and ports."""
+    """Return the supervisor's orders for a run whose gang has these places and ports."""
     run = record.start
     templates = {role.name: role.template for role in spec.roles if role.template is not None}
     everyone = seats(run)
@@ -82,7 +82,7 @@ def make_plan(
     addresses = {seat: (_HOST, ports_of[seat][0]) for seat in everyone}
     node_of = _seat_nodes(everyone, nodes)
     role_sizes = Counter(seat.role for seat in everyone)
-    # What all members are told of each other is held once: for each of them it would grow with the square of the gang.
+    # Variables that all members share are stored once: for each member they would grow with the square of the gang.
     shared = shared_environment(run, everyone, addresses)
     own = [
         _environment(
@@ -138,7 +138,7 @@ def resized_plan(
     group_of: Mapping[str, str],
     ports: list[int],
 ) -> RunPlan:
-    """The orders for a run of which these members stay and others come, on these nodes. Those that stay notice nothing."""
+    """Return the orders for a run of which ``stay`` remain and others start on ``nodes``. Those that stay notice nothing."""
     templates = {role.name: role.template for role in spec.roles if role.template is not None}
     known = {Seat(one["role"], one["index"], rank): one for rank, one in enumerate(stay)}
     coming = list(_seats_of(stay, nodes))
@@ -166,7 +166,7 @@ def resized_plan(
 
 
 def _seats_of(stay: list[MemberPlan], nodes: Assignment) -> Iterator[tuple[Seat, str]]:
-    """Seats for new members and their nodes: the lowest free indexes of their roles, ranks behind all others."""
+    """Yield seats for new members and their nodes: the lowest free indexes of their roles, ranks after all others."""
     taken = {(one["role"], one["index"]) for one in stay}
     rank = count(len(stay))
     for node, roles in sorted(nodes.items()):
@@ -183,7 +183,7 @@ def _address(env: Mapping[str, str]) -> tuple[str, int]:
 
 
 def nodes_of(members: Iterable[MemberPlan]) -> Assignment:
-    """Where members are: how many of each role by node."""
+    """Return the placement of members: their number by node and role."""
     nodes: Assignment = {}
     for one in members:
         roles = nodes.setdefault(one["node"], {})
@@ -200,7 +200,7 @@ def _seat_nodes(everyone: tuple[Seat, ...], nodes: Assignment) -> dict[Seat, str
 
 
 def _environment(template: MemberTemplate, ours: dict[str, str], ports: list[int]) -> dict[str, str]:
-    """A job's own variables win over ours, except those of our prefix, which the specification refuses."""
+    """Return a member's variables. The job's own override ours, except for our prefix, which the specification refuses."""
     bin_dir = str(Path(sys.executable).parent)
     env = {"PATH": os.pathsep.join((bin_dir, os.environ.get("PATH", os.defpath)))}
     env |= {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}

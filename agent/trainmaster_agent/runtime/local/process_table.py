@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: who descends from whom, and what a dead keeper has left behind. Standard library only.
+"""Processes as /proc shows them: ancestry, and remains of a dead supervisor. Standard library only.
 
 Manual page: proc(5).
 """
@@ -17,7 +17,7 @@ _PROC = Path("/proc")
 
 
 class ProcessRow(NamedTuple):
-    """What matters of /proc/<pid>/stat. ``born`` (ticks since boot) tells a process from a later one with its id."""
+    """Fields of /proc/<pid>/stat. ``born`` (ticks since boot) tells a process from a later one with the same id."""
 
     pid: int
     state: str
@@ -32,17 +32,17 @@ class ProcessRow(NamedTuple):
 
 
 def look(pid: int) -> ProcessRow | None:
-    """The process ``pid``; None if there is none."""
+    """Return the process ``pid``; None if it does not exist."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # the name before may hold spaces and parentheses
+    fields = text[text.rindex(")") + 2 :].split()  # the name in front may hold spaces and parentheses
     return ProcessRow(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
 
 
 def dies_of(pid: int, number: signal.Signals) -> bool:
-    """Whether a process neither handles nor ignores a signal that would end it."""
+    """Return whether a process neither handles nor ignores a signal that would end it."""
     try:
         text = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -52,14 +52,14 @@ def dies_of(pid: int, number: signal.Signals) -> bool:
 
 
 def everyone() -> Iterator[ProcessRow]:
-    """All processes, except those that end while we look."""
+    """Yield all processes, except those that end during the call."""
     for entry in os.listdir(_PROC):  # noqa: PTH208 - names are all we need, and there may be thousands
         if entry.isdecimal() and (process := look(int(entry))) is not None:
             yield process
 
 
 def descendants(root: int) -> list[int]:
-    """All living descendants of ``root``, parents before their children."""
+    """Return all living descendants of ``root``, parents before their children."""
     children: dict[int, list[int]] = {}
     for process in everyone():
         if process.lives:
@@ -78,7 +78,7 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 def send_group(group: int, number: signal.Signals) -> None:
-    """Signals a group by its leader's id; the leader alone if it has not made its group yet."""
+    """Signal a group by its leader's id; only the leader if it has not created its group yet."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
@@ -88,9 +88,9 @@ def send_group(group: int, number: signal.Signals) -> None:
 
 
 def of_run(run: str, run_dir: Path) -> list[int]:
-    """Living processes that belong to a run: by environment, output, or a recorded session whose leader still lives.
+    """Return living processes that belong to a run: by environment, output, or a recorded session whose leader still lives.
 
-    Each sign alone is enough, and none can be met by a stranger: a process id that was used again has another start
+    Each sign alone is enough, and no foreign process can show one: a reused process id has another start
     time.
     """
     marker = f"TRAINMASTER_RUN_ID={run}".encode()
@@ -111,7 +111,7 @@ def of_run(run: str, run_dir: Path) -> list[int]:
 
 
 def kill_leftovers(run: str, run_dir: Path) -> None:
-    """Kills every process of a run whose keeper is gone, again until none is left: they may fork while we look."""
+    """Kill every process of a run without a supervisor, repeatedly until none is left: they may fork meanwhile."""
     while left := of_run(run, run_dir):
         for pid in left:
             send(pid, signal.SIGKILL)

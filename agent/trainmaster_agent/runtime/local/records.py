@@ -1,6 +1,6 @@
-"""The agent's side of a state directory: what is durable about each run, and who else is at work on it.
+"""The agent's side of a state directory: durable records of runs, and locks against other processes.
 
-Blocking; the names of the files are in `layout`.
+Blocking; `layout` has the names of the files.
 """
 
 import errno
@@ -30,25 +30,25 @@ class NoSpaceError(OSError):
 
 
 class LocalRecord(Lenient):
-    """A run as accepted. ``accepted_at`` is a moment of CLOCK_BOOTTIME in the boot named."""
+    """A run as accepted. ``accepted_at`` is a time of CLOCK_BOOTTIME in the boot ``boot``."""
 
     start: StartRun
     accepted_at: float
     boot: str
     damage: str = Field(default="", exclude=True)
-    """What of the run's files cannot be read, so that it must never be started from them."""
+    """Unreadable files of the run, because of which it must never be started from them."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordState:
-    """What one look at a run's files shows."""
+    """Result of one reading of a run's files."""
 
     changed_at: int
-    """When its status was last written, in nanoseconds; 0: never."""
+    """Time of the last write of its status, in nanoseconds; 0: never."""
     kept: bool
-    """Whether a keeper was ever started for it."""
+    """Whether a supervisor was ever started for it."""
     alive: bool
-    """Whether that keeper still lives."""
+    """Whether that supervisor still lives."""
 
 
 class LocalRecords:
@@ -60,12 +60,15 @@ class LocalRecords:
         self._lock: int | None = None
 
     def open(self) -> str:
-        """Takes the directory for this process alone and returns the identity of the records.
+        """Lock the directory for this process alone and return the identity of the records.
 
-        Raises RuntimeRefusedError when another agent has it.
+        Raises RuntimeRefusedError when another agent holds the lock.
         """
         self.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = lock_file(self.state_dir / layout.AGENT_LOCK, "two agents must never act on the same runs")
+        self._lock = lock_file(
+            self.state_dir / layout.AGENT_LOCK,
+            "two agents must never act on the same runs; stop that process first, or give this agent another --state-dir",
+        )
         try:
             self._runs.mkdir(exist_ok=True)
             trash = self.state_dir / layout.TRASH
@@ -90,7 +93,7 @@ class LocalRecords:
             known = path.read_text(encoding="ascii").strip()
             if known and known.isprintable():
                 return known
-            raise ValueError(f"{path} names nobody")
+            raise ValueError(f"{path} is empty or damaged: it has to hold the identity of these records")
         except FileNotFoundError:
             pass
         except ValueError as error:
@@ -103,9 +106,9 @@ class LocalRecords:
         return self._runs / run
 
     def create(self, record: LocalRecord) -> None:
-        """Makes the record durable; without this nothing of a run ever happens.
+        """Write the record durably; without it nothing is done for a run.
 
-        Raises NoSpaceError when the disk is full and no record was left: this run will never start from these records.
+        Raises NoSpaceError when the disk is full and no record remains: this run will never start from these records.
         """
         try:
             self._create(record)
@@ -123,15 +126,15 @@ class LocalRecords:
         layout.sync_directory(self._runs)
 
     def load(self) -> list[LocalRecord]:
-        """All records, oldest first. A directory without one was never acknowledged, and goes.
+        """Return all records, oldest first. A directory without one was never acknowledged, and is deleted.
 
-        Where a record cannot be read, the run is held all the same: its keeper may be at work, so nobody may start it elsewhere. What
-        is known of it is taken from its other files, and ``damage`` tells what cannot be read. Names that no run has are left alone.
+        A run with an unreadable record is held all the same: its supervisor may be running, so nobody may start it elsewhere. What
+        is known of it comes from its other files, and ``damage`` names what cannot be read. Names that no run can have are ignored.
         """
         found = []
         for directory in self._runs.iterdir():
             if layout.RUN_NAME.fullmatch(directory.name) is None or not directory.is_dir():
-                contain("record", ValueError("this is no folder of a run; it is left alone"), str(directory))
+                contain("record", ValueError("this is not the folder of a run; it is ignored"), str(directory))
                 continue
             path = directory / layout.RECORD
             if not path.exists() and not path.is_symlink() and not (directory / layout.STARTED).exists():
@@ -146,7 +149,7 @@ class LocalRecords:
 
     def _read(self, path: Path) -> LocalRecord:
         if not path.is_file():
-            raise ValueError(f"{path.name} is no file")
+            raise ValueError(f"{path.name} is not a file")
         record = LocalRecord.model_validate_json(path.read_bytes())
         if record.start.run != path.parent.name:
             raise ValueError(f"{path.name} is that of run {record.start.run}")
@@ -160,7 +163,7 @@ class LocalRecords:
         return record.model_copy(update={"damage": ", ".join(unreadable)})
 
     def _rebuilt(self, run: str) -> LocalRecord:
-        """What is known of a run whose record cannot be read."""
+        """Return what is known of a run whose record cannot be read."""
         status, plan = self.status(run), self.plan(run)
         sizes = dict(Counter(member["role"] for member in plan["members"])) if plan is not None else {}
         job, _, attempt = run.rpartition("-r")
@@ -180,16 +183,16 @@ class LocalRecords:
         return LocalRecord(start=start, accepted_at=0.0, boot=boot, damage=layout.RECORD)
 
     def discard(self, run: str) -> None:
-        """Drops everything about a run. It is renamed first: half a record must never look like a run to start."""
+        """Delete everything of a run. The folder is renamed first: half a record must never look like a run to start."""
         trash = self.state_dir / layout.TRASH / run
         if not self.directory(run).exists():
-            return  # it was refused before anything of it could be written
+            return  # it was refused before anything could be written
         self.directory(run).rename(trash)
         layout.sync_directory(self._runs)
         shutil.rmtree(trash, ignore_errors=True)
 
     def status(self, run: str) -> RunStatus | None:
-        """The last status written; None if there is none that can be read, as after a power cut."""
+        """Return the last written status; None if it is missing or unreadable, for example after a power failure."""
         try:
             data = (self.directory(run) / layout.STATUS).read_bytes()
             report = RunReport.model_validate_json(data)
@@ -210,7 +213,7 @@ class LocalRecords:
         )
 
     def write_status(self, status: RunStatus) -> None:
-        """For the agent, before a keeper was started and after it has died."""
+        """Write the status; for the agent, before a supervisor was started and after it has died."""
         report = RunReport(
             run=status.run,
             generation=status.generation,
@@ -236,12 +239,12 @@ class LocalRecords:
         layout.replace(self.directory(plan["run"]) / layout.PLAN, json.dumps(plan).encode(), durable=False)
 
     def tell_plan(self, plan: RunPlan) -> None:
-        """Write another plan and let the keeper look at it."""
+        """Write a new plan and notify the supervisor."""
         self.write_plan(plan)
         self.poke(plan["run"])
 
     def poke(self, run: str) -> None:
-        """Let the keeper of a run look at what it was told."""
+        """Make a run's supervisor read its orders."""
         layout.poke(self.directory(run) / layout.CONTROL, b"!")
 
     def stop(self, run: str) -> StopRun | None:
@@ -259,7 +262,7 @@ class LocalRecords:
             return None
 
     def write_stop(self, stop: StopRun) -> None:
-        """Says it to the keeper too; one that starts later reads it before it starts anything."""
+        """Write the stop order and notify the supervisor; a later one reads it before it starts anything."""
         wish: StopWish = {
             "generation": stop.generation,
             "cause": str(stop.cause),
@@ -272,7 +275,7 @@ class LocalRecords:
         layout.poke(directory / layout.CONTROL, b"!")
 
     def forbid_start(self, run: str) -> bool:
-        """Takes the one right to start away from every keeper to come; False when one has it already."""
+        """Take the sole right to start away from all future supervisors; return False when one has it already."""
         try:
             os.close(os.open(self.directory(run) / layout.STARTED, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
@@ -285,15 +288,15 @@ class LocalRecords:
             changed_at = (directory / layout.STATUS).stat().st_mtime_ns
         except FileNotFoundError:
             changed_at = 0
-        # Only once the marker is there: before, this look could take the lock from a keeper that is about to claim it.
+        # Only once the marker exists: earlier, this check could take the lock from a supervisor that is about to claim it.
         kept = (directory / layout.STARTED).exists()
-        return RecordState(changed_at, kept, kept and _is_locked(directory / layout.KEEPER_LOCK))
+        return RecordState(changed_at, kept, kept and _is_locked(directory / layout.SUPERVISOR_LOCK))
 
 
 def lock_file(path: Path, why: str) -> int:
-    """The descriptor of a file that this process now has locked, with its process id in it.
+    """Lock a file for this process, write its process id into it, and return the descriptor.
 
-    Raises RuntimeRefusedError naming the process that has the lock.
+    Raises RuntimeRefusedError naming the process that holds the lock.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -301,7 +304,7 @@ def lock_file(path: Path, why: str) -> int:
     except BlockingIOError as error:
         holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(fd)
-        raise RuntimeRefusedError(f"{path} is held by process {holder}: {why}") from error
+        raise RuntimeRefusedError(f"{path} is locked by process {holder}: {why}") from error
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
     return fd

@@ -1,4 +1,4 @@
-"""A run as the agent holds it in memory, and what may be said of it before a keeper has it."""
+"""`RunEntry`: a run in the agent's memory, and its statuses before a supervisor has it."""
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -10,25 +10,25 @@ from trainmaster.protocol.agent import ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster_agent.runtime.local.layout import RUN_NAME, RunPlan
+from trainmaster_agent.runtime.local.local_capacity import LocalCapacity
 from trainmaster_agent.runtime.local.records import LocalRecord
-from trainmaster_agent.runtime.local.room import LocalCapacity
 from trainmaster_agent.runtime.port import RunStatus, RuntimeRefusedError
 
 
 class Phase(Enum):
-    """Who has the run."""
+    """Process that is responsible for the run."""
 
     WAITING = auto()
-    """The agent: nobody was asked to start it."""
+    """The agent: no start was requested."""
     ASKED = auto()
-    """The zygote was asked for a keeper; there may be one by now."""
+    """The fork server was asked for a supervisor; one may exist by now."""
     KEPT = auto()
-    """A keeper has it, or had it and died."""
+    """A supervisor has it, or had it and died."""
     OVER = auto()
 
 
 @dataclass(slots=True)
-class Held:
+class RunEntry:
     """One run of this agent."""
 
     record: LocalRecord
@@ -37,35 +37,35 @@ class Held:
     phase: Phase = Phase.WAITING
     stop: StopRun | None = None
     plan: RunPlan | None = None
-    """What its keeper was told, while it has room."""
+    """The supervisor's orders, while the run holds capacity."""
     resize: ResizeRun | None = None
-    """Other sizes that it was asked to have and that could not be written yet."""
+    """Resize order that could not be written yet."""
     asked_at: float = 0.0
-    """When the zygote was last asked for a keeper."""
+    """Time of the last request for a supervisor."""
     read_at: int = 0
-    """The change time of the status file when it was last read."""
+    """Change time of the status file when it was last read."""
 
     @property
     def run(self) -> str:
         return self.record.start.run
 
     def lost_at(self, lease: float | None) -> float | None:
-        """The moment from which no member may live, unless there is news."""
+        """Return the time from which no member may live, unless the dispatcher answers before."""
         limit = self.record.start.disconnect_seconds
         if limit is None:
             return None
         return limit + (self.record.accepted_at if lease is None else lease)
 
     def has_member(self, role: str, index: int) -> bool:
-        """Whether it has, or had when it ended, such a member beyond those that it began with."""
+        """Return whether the run has, or had at its end, such a member beyond its initial ones."""
         return any((one.role, one.index) == (role, index) for one in self.status.members)
 
     def returned_at(self) -> float:
-        """The moment at which a run that still waits for room goes back."""
+        """Return the time at which a run that still waits for capacity is returned."""
         return self.record.accepted_at + self.record.start.placement_timeout_seconds
 
     def next(self, state: RunState, message: str, end: RunEnd | None = None) -> RunStatus:
-        """The status that follows, under the generation of the stop if one was asked for."""
+        """Return the following status, under the generation of the stop if one was ordered."""
         generation = self.status.generation if self.stop is None else max(self.stop.generation, self.status.generation)
         return replace(
             self.status, seq=self.status.seq + 1, generation=generation, state=state, message=message, end=end
@@ -73,19 +73,19 @@ class Held:
 
 
 def accepted(record: LocalRecord) -> RunStatus:
-    """The first status of every run: its record is durable, and nothing more."""
+    """Return the first status of every run: its record is durable, and nothing else has happened."""
     return RunStatus(run=record.start.run, generation=record.start.generation, seq=1, state=RunState.ACCEPTED)
 
 
 def check_name(run: StartRun) -> None:
-    """Raises RuntimeRefusedError for an id that is no name of a directory."""
+    """Raise RuntimeRefusedError for an id that cannot be the name of a directory."""
     if not RUN_NAME.fullmatch(run.run):
         raise RuntimeRefusedError(f"{run.run!r} is not a run id; a run id looks like bert-7k2p9xq-r1")
 
 
 @dataclass(frozen=True, slots=True)
 class StartRefusal:
-    """Why a run never starts here, and how it ends therefore."""
+    """Reason why a run can never start here, and how it ends therefore."""
 
     state: RunState
     message: str
@@ -97,9 +97,9 @@ class StartRefusal:
 
 
 def admit(run: StartRun, room: LocalCapacity) -> JobSpec | StartRefusal:
-    """The job's specification if this runtime can run it.
+    """Return the job's specification if this runtime can run it, else the refusal.
 
-    What another cluster might run is returned; what none can run as it is written has failed.
+    A run that another cluster might accept is returned; one that no cluster can run as it is written has failed.
     """
     try:
         spec = JobSpec.model_validate(run.spec)

@@ -1,7 +1,7 @@
-"""The agent's books: the runs it holds, who has each of them, and what the cluster has left.
+"""The agent's runs: their state, the process responsible for each, and the cluster's free capacity.
 
-Runs start strictly in the order they were accepted; one that waits for room lets none pass.
-Works on the event loop's thread; all it blocks on is small files.
+Runs start strictly in the order of acceptance; one that waits for capacity lets none pass.
+Works on the event loop's thread; it blocks only on small files.
 """
 
 import dataclasses
@@ -18,20 +18,20 @@ from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster_agent.containment import contain
 from trainmaster_agent.runtime.local.config import LocalCluster
 from trainmaster_agent.runtime.local.layout import RunPlan, boot_id, boottime
+from trainmaster_agent.runtime.local.local_capacity import LocalCapacity
 from trainmaster_agent.runtime.local.plan import PortPool, make_plan, nodes_of, port_count, resized_plan
 from trainmaster_agent.runtime.local.records import LocalRecord, LocalRecords
-from trainmaster_agent.runtime.local.room import LocalCapacity
-from trainmaster_agent.runtime.local.run_entry import Held, Phase, StartRefusal, accepted, admit
+from trainmaster_agent.runtime.local.run_entry import Phase, RunEntry, StartRefusal, accepted, admit
 from trainmaster_agent.runtime.port import RunStatus
 
 log = logging.getLogger(__name__)
 
 _UNSEEN_CHANGES = 1000
-"""Added to ``seq`` after a restart of the machine: the last changes may have been reported and yet not be on disk."""
+"""Added to ``seq`` after a restart of the machine: the last changes may have been reported without being on disk."""
 
 
 class RunRegistry:
-    """``ask`` requests a keeper for a run, ``changed`` hears of each change of a status."""
+    """``ask`` requests a supervisor for a run, ``changed`` is called at each change of a status."""
 
     def __init__(
         self,
@@ -42,18 +42,18 @@ class RunRegistry:
         user: tuple[int, int] | None = None,
     ) -> None:
         self._user = user
-        self.runs: dict[str, Held] = {}
+        self.runs: dict[str, RunEntry] = {}
         self.room = LocalCapacity(cluster)
         self.boot = boot_id()
         self._records = records
         self._ask = ask
         self._changed = changed
         self._ports = PortPool()
-        self._waiting: dict[str, Held] = {}
+        self._waiting: dict[str, RunEntry] = {}
 
     def enter(self, record: LocalRecord) -> None:
-        """A new run whose record is durable."""
-        held = Held(record, accepted(record))
+        """Add a new run whose record is durable."""
+        held = RunEntry(record, accepted(record))
         self.runs[held.run] = self._waiting[held.run] = held
         self._changed()
         self.contained(held, self._admit)
@@ -62,7 +62,7 @@ class RunRegistry:
             self._say(held, held.next(RunState.PENDING, "it waits behind runs that were accepted earlier"))
 
     def take_over(self, records: list[LocalRecord]) -> None:
-        """The runs of an earlier agent. No start of them is under way: the zygotes before ours are gone."""
+        """Add the runs of an earlier agent. No start of them is in progress: earlier fork servers have ended."""
         for record in records:
             try:
                 self._take_over(record)
@@ -73,10 +73,10 @@ class RunRegistry:
         for held in tuple(self._waiting.values()):
             self.contained(held, self._admit)
 
-    def contained(self, held: Held, step: Callable[[Held], None]) -> None:
-        """Take a step for one run. An unexpected error ends the run if nobody was asked to start it yet; else it goes on.
+    def contained(self, held: RunEntry, step: Callable[[RunEntry], None]) -> None:
+        """Take a step for one run. An unexpected error ends the run if no start was requested yet; else the run goes on.
 
-        Raises OSError: the records cannot be read or written now, which no run is to blame for.
+        Raises OSError when the records cannot be read or written now, which is no fault of the run.
         """
         try:
             step(held)
@@ -90,7 +90,7 @@ class RunRegistry:
 
     def _take_over(self, record: LocalRecord) -> None:
         run = record.start.run
-        held = Held(record, self._records.status(run) or accepted(record), stop=self._records.stop(run))
+        held = RunEntry(record, self._records.status(run) or accepted(record), stop=self._records.stop(run))
         self.runs[run] = held
         sight = self._records.look(run)
         if held.status.state.is_terminal:
@@ -99,7 +99,7 @@ class RunRegistry:
             held.phase = Phase.KEPT
             plan = self._records.plan(run)
             if plan is not None and sight.alive:
-                plan.setdefault("resized", False)  # an agent of an earlier version did not say so
+                plan.setdefault("resized", False)  # an agent of an earlier version did not record that
                 held.plan = plan
                 self.room.take(run, plan["used"])
                 self._ports.hold(run, plan["ports"])
@@ -108,7 +108,7 @@ class RunRegistry:
         elif held.stop is not None:
             self._end_by_stop(held, held.stop)
         elif record.damage:
-            # It may have ended, or have been asked to stop: to start it now could make a second copy.
+            # It may have ended, or have been asked to stop: starting it now could create a second copy.
             self._skip_unseen(held)
             self._end(held, RunState.RETURNED, f"the agent's records of it cannot be read: {record.damage}")
         elif record.boot != self.boot and record.start.disconnect_seconds is not None:
@@ -121,56 +121,56 @@ class RunRegistry:
             self._waiting[run] = held
 
     def fill(self) -> None:
-        """Starts waiting runs, oldest first, until one does not fit."""
+        """Start waiting runs, oldest first, until one does not fit."""
         for held in tuple(self._waiting.values()):
             self.contained(held, self._start_if_it_fits)
             if held.run in self._waiting and held.spec is not None:
                 return
 
-    def _start_if_it_fits(self, held: Held) -> None:
+    def _start_if_it_fits(self, held: RunEntry) -> None:
         if held.spec is None:
             return
         nodes = self.room.find(held.spec, held.record.start.sizes)
         if isinstance(nodes, PackingShortfall):
-            message = f"it waits for room: {nodes.sentence}"
+            message = f"it waits for free capacity: {nodes.sentence}"
             if (held.status.state, held.status.message) != (RunState.PENDING, message):
                 self._say(held, held.next(RunState.PENDING, message))
             return
         self._launch(held, held.spec, nodes)
 
     def mind_clocks(self, lease: float | None) -> None:
-        """Ends waiting runs whose time is up."""
+        """End waiting runs whose time is up."""
         now = boottime()
         for held in tuple(self._waiting.values()):
             self.contained(held, partial(self._mind_clock, lease=lease, now=now))
 
-    def _mind_clock(self, held: Held, lease: float | None, now: float) -> None:
+    def _mind_clock(self, held: RunEntry, lease: float | None, now: float) -> None:
         if held.spec is None:
-            self._admit(held)  # its refusal could not be written the first time
+            self._admit(held)  # its refusal could not be written at the first try
             return
         lost_at = held.lost_at(lease)
         if lost_at is not None and now >= lost_at:
-            message = "no contact with the dispatcher while it waited for room: the job may start elsewhere"
+            message = "no contact with the dispatcher while it waited for free capacity: the job may start elsewhere"
             self._end(held, RunState.LOST, message)
         elif now >= held.returned_at():
             fit = self.room.find(held.spec, held.record.start.sizes)
             why = fit.sentence if isinstance(fit, PackingShortfall) else "runs that were accepted earlier came first"
-            self._end(held, RunState.RETURNED, f"it waited for room: {why}")
+            self._end(held, RunState.RETURNED, f"it found no free capacity within the placement time-out: {why}")
 
     def next_clock(self) -> float | None:
-        """When the next waiting run goes back for want of room."""
+        """Return when the next waiting run is returned for want of capacity."""
         return min((held.returned_at() for held in self._waiting.values()), default=None)
 
-    def stop(self, held: Held, stop: StopRun) -> None:
-        """A wish to stop that is newer than the one before; a run that waits ends at once."""
+    def stop(self, held: RunEntry, stop: StopRun) -> None:
+        """Take a stop order newer than the last one; a run that waits ends at once."""
         self._records.write_stop(stop)
         held.stop = stop
         if held.phase is Phase.WAITING:
             self._end_by_stop(held, stop)
             self.fill()
 
-    def resize(self, held: Held, order: ResizeRun) -> None:
-        """Bring a run to other sizes; one that waits for room waits for as much as it is to have now."""
+    def resize(self, held: RunEntry, order: ResizeRun) -> None:
+        """Resize a run; one that waits for capacity then waits for its new size."""
         if held.phase is Phase.WAITING:
             start = held.record.start.model_copy(update={"sizes": order.sizes, "generation": order.generation})
             held.record = held.record.model_copy(update={"start": start})
@@ -182,8 +182,8 @@ class RunRegistry:
             held.resize = order
             self.try_resize(held)
 
-    def try_resize(self, held: Held) -> None:
-        """Do what is left to do of a resize: what could not be written, and what its keeper has not heard of."""
+    def try_resize(self, held: RunEntry) -> None:
+        """Complete a resize: write what could not be written, and repeat what the supervisor has not read."""
         plan = held.plan
         if plan is None or held.phase is Phase.OVER or held.stop is not None:
             held.resize = None
@@ -192,7 +192,7 @@ class RunRegistry:
         elif plan["resized"] and plan["generation"] > held.status.generation:
             self._records.poke(held.run)
 
-    def _resize_kept(self, held: Held, plan: RunPlan, order: ResizeRun) -> None:
+    def _resize_kept(self, held: RunEntry, plan: RunPlan, order: ResizeRun) -> None:
         spec = held.spec = held.spec or JobSpec.model_validate(held.record.start.spec)
         stay = [one for one in plan["members"] if one["index"] < order.sizes.get(one["role"], one["index"] + 1)]
         counts = Counter(one["role"] for one in stay)
@@ -203,18 +203,18 @@ class RunRegistry:
         try:
             ports = self._ports.take(held.run, port_count(spec, more)) if more else []
             fresh = resized_plan(plan, held.record, spec, order.generation, stay, nodes, self.room.group_of, ports)
-            # Until the keeper says that they have gone, those that leave are counted as well.
+            # Until the supervisor reports that they have ended, leaving members are counted as well.
             both = [*plan["members"], *(one for one in fresh["members"] if one not in stay)]
             fresh["used"] = self.room.use(spec, nodes_of(both))
             self._records.tell_plan(fresh)
         except OSError as error:
-            log.warning("run %s could not be resized: %s", held.run, error)
+            log.warning("run %s keeps its size, it could not be resized: %s", held.run, error)
             return
         held.plan, held.resize = fresh, None
         self.room.take(held.run, fresh["used"])
 
-    def _settle_room(self, held: Held, plan: RunPlan) -> None:
-        """What members held that have left is free again."""
+    def _settle_room(self, held: RunEntry, plan: RunPlan) -> None:
+        """Free the capacity of members that have left."""
         there = {(one.role, one.index) for one in held.status.members}
         if not there <= {(one["role"], one["index"]) for one in plan["members"]}:
             return
@@ -226,8 +226,8 @@ class RunRegistry:
             with suppress(OSError):
                 self._records.write_plan(plan)
 
-    def read(self, held: Held) -> None:
-        """Takes what the keeper has written, if it is new."""
+    def read(self, held: RunEntry) -> None:
+        """Read the supervisor's status, if it is new."""
         status = self._records.status(held.run)
         if held.phase is not Phase.OVER and status is not None and status.seq > held.status.seq:
             held.phase = Phase.KEPT
@@ -236,15 +236,15 @@ class RunRegistry:
                 self._settle_room(held, held.plan)
 
     def refuse(self, run: str, message: str) -> None:
-        """The zygote has no keeper for a run."""
+        """Note that the fork server has no supervisor for a run."""
         held = self.runs.get(run)
         if held is not None and held.phase is Phase.ASKED and self._records.forbid_start(run):
             self._end(held, RunState.RETURNED, f"its processes could not be started: {message}")
             self.fill()
 
-    def bury(self, held: Held) -> None:
-        """Ends a run whose keeper has died and of which nothing lives any more."""
-        message = "the process that kept the run was killed"
+    def end_unsupervised(self, held: RunEntry) -> None:
+        """End a run whose supervisor has died and of which no process lives any more."""
+        message = "the process that supervised the run was killed"
         if held.record.damage:
             message += f", and the agent's records of it cannot be read: {held.record.damage}"
             self._skip_unseen(held)
@@ -261,25 +261,25 @@ class RunRegistry:
         else:
             self._end(held, RunState.FAILED, message, FailureCategory.NODE_LOST)
 
-    def _skip_unseen(self, held: Held) -> None:
-        """Number the next status behind all that may have been reported and cannot be read any more."""
+    def _skip_unseen(self, held: RunEntry) -> None:
+        """Number the next status above all that may have been reported and cannot be read any more."""
         held.status = dataclasses.replace(held.status, seq=held.status.seq + _UNSEEN_CHANGES)
 
     def reject(self, record: LocalRecord, message: str) -> None:
-        """Hold a run that ended as ``returned`` before anything of it was recorded: nobody will ever start it from these records."""
-        held = Held(record, accepted(record))
+        """Hold a run as ``returned`` that was never recorded: nobody will ever start it from these records."""
+        held = RunEntry(record, accepted(record))
         self.runs[held.run] = held
         self._take_status(held, held.next(RunState.RETURNED, message, RunEnd(message=message)))
 
-    def _admit(self, held: Held) -> None:
-        """Ends a waiting run that can never start."""
+    def _admit(self, held: RunEntry) -> None:
+        """End a waiting run that can never start."""
         answer = admit(held.record.start, self.room)
         if isinstance(answer, StartRefusal):
             self._end(held, answer.state, answer.message, answer.category)
         else:
             held.spec = answer
 
-    def _launch(self, held: Held, spec: JobSpec, nodes: Assignment) -> None:
+    def _launch(self, held: RunEntry, spec: JobSpec, nodes: Assignment) -> None:
         used = self.room.use(spec, nodes)
         try:
             ports = self._ports.take(held.run, port_count(spec, held.record.start.sizes))
@@ -297,23 +297,23 @@ class RunRegistry:
         del self._waiting[held.run]
         self.ask(held)
 
-    def ask(self, held: Held) -> None:
-        """Asks for a keeper; to ask again does no harm, for only one of them gets to start anything."""
+    def ask(self, held: RunEntry) -> None:
+        """Request a supervisor; repeating this does no harm, because only one of them may start anything."""
         held.asked_at = boottime()
         self._ask(held.run)
 
-    def _end_by_stop(self, held: Held, stop: StopRun) -> None:
+    def _end_by_stop(self, held: RunEntry, stop: StopRun) -> None:
         self._end(held, stop.cause.ends_as, f"stopped before it started: {stop.cause}")
 
-    def _end(self, held: Held, state: RunState, message: str, category: FailureCategory | None = None) -> None:
+    def _end(self, held: RunEntry, state: RunState, message: str, category: FailureCategory | None = None) -> None:
         self._say(held, held.next(state, message, RunEnd(category=category, message=message)))
 
-    def _say(self, held: Held, status: RunStatus) -> None:
-        """Writes a status in place of a keeper."""
+    def _say(self, held: RunEntry, status: RunStatus) -> None:
+        """Write a status in place of a supervisor."""
         self._records.write_status(status)
         self._take_status(held, status)
 
-    def _take_status(self, held: Held, status: RunStatus) -> None:
+    def _take_status(self, held: RunEntry, status: RunStatus) -> None:
         held.status = status
         self._changed()
         if status.state.is_terminal:

@@ -1,6 +1,6 @@
 """`LocalRuntime`: the runtime port over real processes of this machine.
 
-All state is in the records; memory holds a copy. The event loop owns it: threads only read and write files.
+All state is in the records; memory holds a copy. The event loop owns the copy: threads only read and write files.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
 from trainmaster_agent.containment import contain
-from trainmaster_agent.runtime.change_event import News
+from trainmaster_agent.runtime.change_event import ChangeEvent
 from trainmaster_agent.runtime.local import layout, logs, process_table, strays
 from trainmaster_agent.runtime.local.config import LocalCluster
 from trainmaster_agent.runtime.local.layout import boottime
 from trainmaster_agent.runtime.local.records import LocalRecord, LocalRecords, NoSpaceError, RecordState
-from trainmaster_agent.runtime.local.run_entry import Held, Phase, check_name
+from trainmaster_agent.runtime.local.run_entry import Phase, RunEntry, check_name
 from trainmaster_agent.runtime.local.run_registry import RunRegistry
 from trainmaster_agent.runtime.local.spawner import Spawner
 from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError, RuntimeRefusedError
@@ -26,28 +26,28 @@ from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError
 _log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 0.5
-"""Seconds between looks at all runs, for what no poke tells: a keeper that was killed, a clock that has run out."""
+"""Seconds between checks of all runs, for events without a poke: a killed supervisor, an expired limit."""
 _SPACE = 64 * 1024
-"""Bytes that must find room on the disk before runs are taken again after it was full."""
+"""Bytes that must be writable before runs are accepted again after the disk was full."""
 _ASK_AGAIN = 5.0
-"""Seconds after which a keeper is asked for again: the first one may have been killed before it could do anything."""
+"""Seconds after which a supervisor is requested again: the first one may have been killed before it did anything."""
 
 
 class LocalRuntime:
-    """Runs members as processes; declared capacity is respected, gangs start together or not at all.
+    """Runs members as processes; respects the declared capacity, starts gangs together or not at all.
 
-    ``user``: ids of the user and the group that members run as, for an agent that root runs; else they run as the agent's user.
+    ``user``: ids of the user and the group that members run as, for an agent of root; None: members run as the agent's user.
     """
 
     def __init__(self, state_dir: Path, cluster: LocalCluster, user: tuple[int, int] | None = None) -> None:
         self._records = LocalRecords(state_dir)
-        self._changed = News()
-        self._books = RunRegistry(self._records, cluster, self._ask, self._changed.set, user)
-        self._spawner = Spawner(self._records.state_dir, self._books.refuse, self._on_death)
+        self._changed = ChangeEvent()
+        self._registry = RunRegistry(self._records, cluster, self._ask, self._changed.set, user)
+        self._spawner = Spawner(self._records.state_dir, self._registry.refuse, self._on_death)
         self._strays = strays.Strays()
         self._holder = ""
         self._no_space = ""
-        """Why no run can be recorded now; told with the capacity, so that none is sent."""
+        """Reason why no run can be recorded now; reported with the capacity, so that none is sent."""
         self._lease: float | None = None
         self._accepting: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,13 +63,13 @@ class LocalRuntime:
         return strays.place()
 
     async def open(self) -> None:
-        """Raises RuntimeRefusedError when another agent acts on these records."""
+        """Lock the records and take over their runs. Raises RuntimeRefusedError when another agent uses these records."""
         self._holder = await asyncio.to_thread(self._records.open)
         try:
             await self._spawner.start()
             self._listen()
-            self._lease = layout.read_lease(self._records.state_dir, self._books.boot)
-            self._books.take_over(await asyncio.to_thread(self._records.load))
+            self._lease = layout.read_lease(self._records.state_dir, self._registry.boot)
+            self._registry.take_over(await asyncio.to_thread(self._records.load))
             await self._look()
         except BaseException:
             await self.close()
@@ -90,10 +90,10 @@ class LocalRuntime:
     async def capacity(self) -> CapacityReport:
         if self._no_space:
             await asyncio.to_thread(self._try_space)
-        return self._books.room.report().model_copy(update={"closed": self._no_space})
+        return self._registry.room.report().model_copy(update={"closed": self._no_space})
 
     def _try_space(self) -> None:
-        """See whether runs can be recorded again."""
+        """Check whether runs can be recorded again."""
         path = self._records.state_dir / layout.TRASH / "space"
         try:
             layout.replace(path, b"x" * _SPACE, durable=False)
@@ -105,89 +105,89 @@ class LocalRuntime:
             path.unlink(missing_ok=True)
 
     def held(self) -> dict[str, RunStatus]:
-        return {run: held.status for run, held in self._books.runs.items()}
+        return {run: held.status for run, held in self._registry.runs.items()}
 
     async def start(self, run: StartRun) -> None:
         check_name(run)
-        if run.run in self._books.runs:
+        if run.run in self._registry.runs:
             return
         task = self._accepting.get(run.run)
         if task is None:
             task = self._accepting[run.run] = self._keep(self._accept(run))
-        await asyncio.shield(task)  # a caller that gives up must not leave a record that memory does not know
+        await asyncio.shield(task)  # a cancelled caller must not leave a record that memory does not know
 
     async def _accept(self, run: StartRun) -> None:
         try:
-            record = LocalRecord(start=run, accepted_at=boottime(), boot=self._books.boot)
+            record = LocalRecord(start=run, accepted_at=boottime(), boot=self._registry.boot)
             try:
                 await asyncio.to_thread(self._records.create, record)
             except NoSpaceError as error:
                 self._no_space = f"no space is left for its records: {error}"
-                self._books.reject(record, f"it could not be recorded: {error.strerror}")
+                self._registry.reject(record, f"it could not be recorded: {error.strerror}")
                 return
             except OSError as error:
                 raise RuntimeAwayError(f"run {run.run} could not be recorded: {error}") from error
             self._no_space = ""
-            self._books.enter(record)
+            self._registry.enter(record)
         finally:
             del self._accepting[run.run]
 
     async def stop(self, stop: StopRun) -> None:
         if (task := self._accepting.get(stop.run)) is not None:
             await asyncio.wait((task,))
-        held = self._books.runs.get(stop.run)
+        held = self._registry.runs.get(stop.run)
         if held is None or held.status.state.is_terminal or stop.generation < held.status.generation:
             return
         known = held.stop
         if known is None or (stop.generation, -stop.longest) > (known.generation, -known.longest):
-            self._books.stop(held, stop)
+            self._registry.stop(held, stop)
 
     async def verify_absent(self, stop: StopRun, installation: str) -> bool:
-        if stop.run in self._accepting or stop.run in self._books.runs or not installation:
+        if stop.run in self._accepting or stop.run in self._registry.runs or not installation:
             return False
         return await asyncio.to_thread(self._strays.clear, stop, installation)
 
     async def resize(self, resize: ResizeRun) -> None:
         if (task := self._accepting.get(resize.run)) is not None:
             await asyncio.wait((task,))
-        held = self._books.runs.get(resize.run)
+        held = self._registry.runs.get(resize.run)
         if held is None or held.status.state.is_terminal or held.stop is not None:
             return
         if resize.generation > held.status.generation:
-            self._books.resize(held, resize)
+            self._registry.resize(held, resize)
 
     async def forget(self, run: str) -> None:
-        held = self._books.runs.get(run)
+        held = self._registry.runs.get(run)
         if held is not None and held.status.state.is_terminal:
-            del self._books.runs[run]
+            del self._registry.runs[run]
             await asyncio.to_thread(self._records.discard, run)
 
     async def renew(self, asked_at: float) -> None:
         if self._lease is None or asked_at > self._lease:
             self._lease = asked_at
-            layout.write_lease(self._records.state_dir, asked_at, self._books.boot)
+            layout.write_lease(self._records.state_dir, asked_at, self._registry.boot)
 
     async def wait_changed(self, timeout: float) -> bool:
         return await self._changed.taken_within(timeout)
 
     async def read_log(self, run: str, role: str, index: int, offset: int, limit: int) -> LogSlice:
-        held = self._books.runs[run]
+        held = self._registry.runs[run]
         if not (0 <= index < held.record.start.sizes.get(role, 0) or held.has_member(role, index)):
             raise KeyError(f"run {run} has no member {role}-{index}")
         over = logs.member_is_over(held.status, role, index)
         path = self._records.directory(run) / f"{role}-{index}.log"
         return await asyncio.to_thread(logs.read, path, offset, limit, over=over)
 
-    # What keepers and the zygote say
+    # Messages of supervisors and the fork server
 
     def _listen(self) -> None:
         fifo = self._records.state_dir / layout.POKE
         if fifo.exists() and not fifo.is_fifo():
-            contain("record", ValueError("this is no FIFO; another one takes its place"), str(fifo))
+            contain("record", ValueError("this is not a FIFO; it is replaced by one"), str(fifo))
             fifo.unlink()
         with contextlib.suppress(FileExistsError):
             os.mkfifo(fifo, 0o600)
-        self._pokes = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)  # as a writer too, so that it never reads as ended
+        self._pokes = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)  # opened for writing too, so that reading never ends
         asyncio.get_running_loop().add_reader(self._pokes, self._hear_pokes, self._pokes)
 
     def _hear_pokes(self, fifo: int) -> None:
@@ -195,88 +195,88 @@ class LocalRuntime:
             self._part_of_poke += os.read(fifo, 1 << 16)
         *names, self._part_of_poke = self._part_of_poke.split(b"\n")
         for name in dict.fromkeys(names):
-            held = self._books.runs.get(os.fsdecode(name))
+            held = self._registry.runs.get(os.fsdecode(name))
             if held is not None:
-                self._books.contained(held, self._books.read)
-        self._books.fill()
+                self._registry.contained(held, self._registry.read)
+        self._registry.fill()
 
     def _ask(self, run: str) -> None:
         self._spawner.ask(self._records.directory(run))
 
     def _on_death(self) -> None:
-        self._keep(self._replace_zygote())
+        self._keep(self._replace_fork_server())
 
-    async def _replace_zygote(self) -> None:
-        """Once the new one has its lock no start is under way: what has no keeper by then is asked for again."""
-        _log.warning("the zygote has died; another one is started")
+    async def _replace_fork_server(self) -> None:
+        """Start another fork server. Once it has its lock no start is in progress: missing supervisors are requested again."""
+        _log.warning("the process that starts runs (tm-zygote) has died; starting another one")
         await self._spawner.reap()
         while True:
             try:
                 await self._spawner.start()
                 break
             except (RuntimeRefusedError, OSError):
-                _log.exception("no zygote can be started now")
+                _log.exception("cannot start the process that starts runs (tm-zygote) now, trying again")
                 await asyncio.sleep(_LOOK_EVERY)
-        for held in tuple(self._books.runs.values()):
+        for held in tuple(self._registry.runs.values()):
             if held.phase is Phase.ASKED:
-                self._books.ask(held)
+                self._registry.ask(held)
 
-    # Looking after everything
+    # Periodic checks
 
     async def _look_again_and_again(self) -> None:
         while True:
-            clock = self._books.next_clock()
+            clock = self._registry.next_clock()
             rest = _LOOK_EVERY if clock is None else min(_LOOK_EVERY, clock - boottime())
             await asyncio.sleep(max(0.01, rest))
             try:
                 await self._look()
             except OSError:
-                _log.exception("the records in %s cannot be read or written now", self._records.state_dir)
+                _log.exception("cannot read or write the records in %s now, trying again", self._records.state_dir)
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
                 contain("look", error)
 
     async def _look(self) -> None:
-        """Reads what changed without a poke, ends runs whose keeper is gone, minds the clocks of waiting ones."""
-        names = [run for run, held in self._books.runs.items() if held.phase in (Phase.ASKED, Phase.KEPT)]
+        """Read changes without a poke, end runs without a supervisor, check the limits of waiting ones."""
+        names = [run for run, held in self._registry.runs.items() if held.phase in (Phase.ASKED, Phase.KEPT)]
         for run, sight in (await asyncio.to_thread(self._sights, names)).items():
-            held = self._books.runs.get(run)
+            held = self._registry.runs.get(run)
             if held is not None:
                 try:
                     await self._attend(held, sight)
                 except OSError as error:
-                    # Such as a full disk: the others are attended, and this one again soon.
+                    # Such as a full disk: the others are handled, and this one again soon.
                     contain("run", error, run=run)
-        for held in tuple(self._books.runs.values()):
+        for held in tuple(self._registry.runs.values()):
             if held.resize is not None or (held.plan is not None and held.plan["resized"]):
-                self._books.contained(held, self._books.try_resize)
-        self._books.mind_clocks(self._lease)
-        self._books.fill()
+                self._registry.contained(held, self._registry.try_resize)
+        self._registry.mind_clocks(self._lease)
+        self._registry.fill()
 
-    async def _attend(self, held: Held, sight: RecordState) -> None:
+    async def _attend(self, held: RunEntry, sight: RecordState) -> None:
         run = held.run
         if sight.changed_at != held.read_at:
             held.read_at = sight.changed_at
-            self._books.contained(held, self._books.read)
+            self._registry.contained(held, self._registry.read)
         if sight.kept and not sight.alive:
             try:
-                await self._bury(run)
+                await self._end_unsupervised(run)
             except OSError:
                 raise
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
-                contain("bury", error, run=run)
+                contain("end_unsupervised", error, run=run)
         elif held.phase is Phase.ASKED and not sight.kept and boottime() > held.asked_at + _ASK_AGAIN:
-            self._books.ask(held)
+            self._registry.ask(held)
 
     def _sights(self, runs: list[str]) -> dict[str, RecordState]:
         return {run: self._records.look(run) for run in runs}
 
-    async def _bury(self, run: str) -> None:
-        """Ends a run whose keeper is gone: reads its last words, or makes sure that nothing of the run is left."""
-        held = self._books.runs[run]
-        self._books.read(held)
+    async def _end_unsupervised(self, run: str) -> None:
+        """End a run without a supervisor: read its last status, or make sure that no process of the run is left."""
+        held = self._registry.runs[run]
+        self._registry.read(held)
         if held.phase is not Phase.OVER:
             await asyncio.to_thread(process_table.kill_leftovers, run, self._records.directory(run))
-            self._books.bury(held)
+            self._registry.end_unsupervised(held)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

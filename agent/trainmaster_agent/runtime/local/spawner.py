@@ -1,4 +1,4 @@
-"""The agent's hold on its zygote: asks it for keepers, and starts another one when it dies."""
+"""`Spawner`: requests supervisors from the fork server, and starts another fork server when it dies."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ _LOCK_PAUSE = 0.005
 
 
 class Spawner:
-    """One zygote at a time. ``on_refusal`` hears of runs without a keeper, ``on_death`` that requests may be lost."""
+    """Owns one fork server at a time. Calls ``on_refusal`` for runs without a supervisor, ``on_death`` when requests may be lost."""
 
     def __init__(self, state_dir: Path, on_refusal: Callable[[str, str], None], on_death: Callable[[], None]) -> None:
         self._state_dir = state_dir
@@ -30,13 +30,16 @@ class Spawner:
         self._backlog: deque[bytes] = deque()
 
     async def start(self) -> None:
-        """Starts a zygote once no earlier one, and no keeper of it that has not made its claim, is left.
+        """Start a fork server once no earlier one, and no supervisor of it without a claim, is left.
 
-        Raises RuntimeRefusedError when an earlier one does not go away, which takes a stopped process.
+        Raises RuntimeRefusedError when an earlier one does not end, for example because it was stopped by a signal.
         """
         for tries_left in range(_LOCK_TRIES, -1, -1):
             try:
-                lock = lock_file(self._state_dir / layout.ZYGOTE_LOCK, "an earlier zygote has not ended yet")
+                lock = lock_file(
+                    self._state_dir / layout.FORK_SERVER_LOCK,
+                    "an earlier process for starting runs (tm-zygote) has not ended yet; if it was stopped by a signal, kill it",
+                )
                 break
             except RuntimeRefusedError:
                 if tries_left == 0:
@@ -45,7 +48,7 @@ class Spawner:
         try:
             self._popen(lock)
         finally:
-            os.close(lock)  # the zygote has its own copy of the locked descriptor
+            os.close(lock)  # the fork server has its own copy of the locked descriptor
 
     def _popen(self, lock: int) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -67,13 +70,13 @@ class Spawner:
         asyncio.get_running_loop().add_reader(ours.fileno(), self._hear)
 
     def ask(self, run_dir: Path) -> None:
-        """Asks for a keeper. It comes, or `on_refusal` or `on_death` is called."""
+        """Request a supervisor. It is started, or `on_refusal` or `on_death` is called."""
         self._backlog.append(os.fsencode(run_dir))
         self._send()
 
     def _send(self) -> None:
         if self._socket is None:
-            self._backlog.clear()  # whoever is told of the death asks again
+            self._backlog.clear()  # `on_death` makes its receiver ask again
             return
         loop = asyncio.get_running_loop()
         while self._backlog:
@@ -83,7 +86,7 @@ class Spawner:
                 loop.add_writer(self._socket.fileno(), self._send)
                 return
             except OSError:
-                return  # its death is heard next
+                return  # its death is noticed next
             self._backlog.popleft()
         loop.remove_writer(self._socket.fileno())
 
@@ -113,13 +116,13 @@ class Spawner:
         self._backlog.clear()
 
     async def reap(self) -> None:
-        """Waits for the end of a zygote that was let go or has died."""
+        """Wait for the end of a fork server that was closed or has died."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ChildProcessError):
                 await asyncio.to_thread(process.wait)
 
     async def close(self) -> None:
-        """Lets the zygote end once it has served what it was asked; keepers go on."""
+        """Let the fork server end after its pending requests; supervisors go on."""
         self._let_go()
         await self.reap()

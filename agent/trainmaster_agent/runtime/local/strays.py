@@ -1,6 +1,6 @@
-"""Members of runs that this agent has no record of, because its records were lost or another agent started them.
+"""Members of runs of which this agent has no record, because its records were lost or another agent started them.
 
-They are found by what the kernel knows of every process: a keeper by the lock that it holds in the folder of its run, a member by
+They are found by what the kernel knows of every process: a supervisor by the lock that it holds in its run's folder, a member by
 its environment. Blocking. Manual page: proc(5).
 """
 
@@ -19,42 +19,42 @@ from trainmaster_agent.runtime.local.layout import StopWish, boottime
 _log = logging.getLogger(__name__)
 
 INSTALLATION = "TRAINMASTER_INSTALLATION"
-"""The variable by which members are told from those of another dispatcher whose run has the same id."""
+"""The variable that distinguishes members from those of another dispatcher's run with the same id."""
 
 _PROC = Path("/proc")
 _DELETED = " (deleted)"
 _PATIENCE = 5.0
-"""Seconds beyond the grace after which what was asked to stop is killed."""
-_KEEPER = b"tm-keeper"
+"""Seconds beyond the grace after which processes that were asked to stop are killed."""
+_SUPERVISOR = b"tm-keeper"
 
 
 def place() -> str:
-    """Return what all processes have in common that one agent can find: a boot, a PID namespace and a user."""
+    """Return the identity that all processes visible to one agent share: boot, PID namespace and user."""
     namespace = (_PROC / "self/ns/pid").readlink()
     return f"{layout.boot_id()}/{namespace}/{os.geteuid()}"
 
 
 @dataclass(slots=True)
 class Family:
-    """Processes of one run that belong together: a keeper, where it lives, and the members.
+    """Processes of one run: a supervisor, where it lives, and its members.
 
-    ``folder`` is that of the run; None where it was deleted. ``installation`` is None where nothing tells it.
+    ``folder`` is that of the run; None where it was deleted. ``installation`` is None where it is unknown.
     """
 
-    keeper: int | None
+    supervisor: int | None
     members: list[int] = field(default_factory=list)
     folder: Path | None = None
     installation: str | None = None
 
 
 class Strays:
-    """The search for runs that are to be stopped; remembers since when each is asked to stop."""
+    """Searches for runs that have to stop; remembers since when each was asked to stop."""
 
     def __init__(self) -> None:
         self._kill_at: dict[tuple[str, int], float] = {}
 
     def clear(self, stop: StopRun, installation: str) -> bool:
-        """Return whether no member of the run is alive. What is found is told to stop, and killed once its grace is over."""
+        """Return whether no member of the run is alive. Processes found are told to stop, and killed after the grace."""
         found = [one for one in families(stop.run) if one.installation in (None, installation)]
         if not found:
             self._kill_at = {key: moment for key, moment in self._kill_at.items() if key[0] != stop.run}
@@ -65,33 +65,36 @@ class Strays:
         for family in found:
             if family.installation is None:
                 _log.warning(
-                    "run %s may be alive here, or another dispatcher's run of that id: it is left alone", stop.run
+                    "left processes alone that may be members of run %s or of another dispatcher's run with that id",
+                    stop.run,
                 )
-            elif family.keeper is None or family.folder is None or boottime() >= kill_at:
+            elif family.supervisor is None or family.folder is None or boottime() >= kill_at:
                 _kill(family)
             elif is_first:
-                _log.warning("run %s is alive without a record here; its keeper is told to stop it", stop.run)
+                _log.warning(
+                    "run %s is alive without a record here; its supervising process is told to stop it", stop.run
+                )
                 _tell(family.folder, stop)
         return False
 
 
 def families(run: str) -> list[Family]:
-    """Return all living processes of a run, by keeper; members without a keeper come last, each by itself."""
+    """Return all living processes of a run, by supervisor; members without a supervisor come last, each by itself."""
     everyone = [process for process in process_table.everyone() if process.lives]
-    keepers = {process.pid: folder for process in everyone for folder in _folders(process.pid, run)}
+    supervisors = {process.pid: folder for process in everyone for folder in _folders(process.pid, run)}
     parents = {process.pid: process.parent for process in everyone}
-    found = {pid: Family(pid, folder=folder if folder.exists() else None) for pid, folder in keepers.items()}
+    found = {pid: Family(pid, folder=folder if folder.exists() else None) for pid, folder in supervisors.items()}
     alone: list[Family] = []
     marker = f"TRAINMASTER_RUN_ID={run}".encode()
     for process in everyone:
         environment = _environment(process.pid)
-        keeper = _keeper_above(process.pid, parents, found)
-        if keeper is None and marker not in environment:
+        supervisor = _supervisor_above(process.pid, parents, found)
+        if supervisor is None and marker not in environment:
             continue
-        if keeper == process.pid:
+        if supervisor == process.pid:
             continue
-        family = Family(None) if keeper is None else found[keeper]
-        if keeper is None:
+        family = Family(None) if supervisor is None else found[supervisor]
+        if supervisor is None:
             alone.append(family)
         family.members.append(process.pid)
         if marker in environment and family.installation is None:
@@ -102,11 +105,11 @@ def families(run: str) -> list[Family]:
     return [*found.values(), *alone]
 
 
-def _keeper_above(pid: int, parents: dict[int, int], keepers: dict[int, Family]) -> int | None:
-    """Return the keeper that a process descends from, or is."""
+def _supervisor_above(pid: int, parents: dict[int, int], supervisors: dict[int, Family]) -> int | None:
+    """Return the supervisor that a process descends from, or is."""
     seen = set[int]()
     while pid > 1 and pid not in seen:
-        if pid in keepers:
+        if pid in supervisors:
             return pid
         seen.add(pid)
         pid = parents.get(pid, 0)
@@ -114,13 +117,13 @@ def _keeper_above(pid: int, parents: dict[int, int], keepers: dict[int, Family])
 
 
 def _folders(pid: int, run: str) -> Iterator[Path]:
-    """Yield the folder of the run whose lock the process holds open, if it is a keeper of that run."""
+    """Yield the folder of the run whose lock the process holds open, if it is a supervisor of that run."""
     try:
-        if (_PROC / str(pid) / "comm").read_bytes().strip() != _KEEPER:
+        if (_PROC / str(pid) / "comm").read_bytes().strip() != _SUPERVISOR:
             return
         for link in (_PROC / str(pid) / "fd").iterdir():
             target = Path(str(link.readlink()).removesuffix(_DELETED))
-            if target.name == layout.KEEPER_LOCK and target.parent.name == run:
+            if target.name == layout.SUPERVISOR_LOCK and target.parent.name == run:
                 yield target.parent
                 return
     except OSError:
@@ -147,7 +150,7 @@ def _recorded_installation(folder: Path) -> str | None:
 
 
 def _tell(folder: Path, stop: StopRun) -> None:
-    """Write the stop where the keeper reads it, as the agent that started it would."""
+    """Write the stop order where the supervisor reads it, as the agent that started it would."""
     wish: StopWish = {
         "generation": stop.generation,
         "cause": str(stop.cause),
@@ -160,9 +163,9 @@ def _tell(folder: Path, stop: StopRun) -> None:
 
 
 def _kill(family: Family) -> None:
-    """Kill the keeper first, so that it starts nothing again; the kernel kills its children with it."""
-    _log.warning("processes %s of a run without a record are killed", family.members or [family.keeper])
-    if family.keeper is not None:
-        process_table.send(family.keeper, signal.SIGKILL)
+    """Kill the supervisor first, so that it restarts nothing; the kernel kills its children with it."""
+    _log.warning("killing processes %s of a run without a record", family.members or [family.supervisor])
+    if family.supervisor is not None:
+        process_table.send(family.supervisor, signal.SIGKILL)
     for member in family.members:
         process_table.send(member, signal.SIGKILL)

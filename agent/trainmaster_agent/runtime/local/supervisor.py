@@ -1,7 +1,7 @@
-"""The keeper: one process per run that starts its members, watches over them and ends them in time.
+"""The supervisor: one process per run that starts its members, watches over them and ends them in time.
 
-It outlives the agent. As long as it lives it alone writes the run's status; when it dies, the kernel kills the members.
-It sleeps until something happens: a child ends, a stop is asked for, a moment of its clocks has come.
+It outlives the agent. While it lives it alone writes the run's status; when it dies, the kernel kills the members.
+It sleeps until an event: a child ends, a stop is ordered, a time limit has come.
 Standard library only.
 """
 
@@ -14,16 +14,17 @@ import signal
 from pathlib import Path
 from typing import NamedTuple, cast
 
+from trainmaster.protocol.placement import Placement
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.runtime.local import kernel
 from trainmaster_agent.runtime.local.layout import (
     CONTROL,
-    KEEPER_LOCK,
     PLAN,
     POKE,
     STARTED,
     STATUS,
     STOP,
+    SUPERVISOR_LOCK,
     RunPlan,
     StopWish,
     boottime,
@@ -34,23 +35,23 @@ from trainmaster_agent.runtime.local.layout import (
 from trainmaster_agent.runtime.local.member_processes import Member, MemberProcesses
 
 _SAY_AGAIN = 1.0
-"""Seconds until a status is written again that could not be, such as on a full disk."""
+"""Seconds until another try to write a status, for example on a full disk."""
 _TELL_AGAIN = 1.0
-"""Seconds between looks for processes of members that have ended which have not had the SIGTERM that all got."""
+"""Seconds between checks for processes of ended members that missed the SIGTERM to all."""
 _KILL_AGAIN = 0.05
-"""Seconds between SIGKILLs: a descendant may fork while it is looked for."""
+"""Seconds between SIGKILLs: a descendant may fork during the search."""
 
 
 def claim(run_dir: Path) -> bool:
-    """Whether this process may start the members: the first ever to ask may, whoever else has died meanwhile."""
+    """Return whether this process may start the members: only the first one ever to ask may, even if that one died."""
     try:
-        lock = os.open(run_dir / KEEPER_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(run_dir / SUPERVISOR_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not (run_dir / STARTED).exists():
-            # What needs room on the disk comes before the claim: without room another keeper may try later.
+            # All writes that need disk space come before the claim: on a full disk another supervisor may try later.
             with contextlib.suppress(FileExistsError):
                 os.mkfifo(run_dir / CONTROL, 0o600)
         os.close(os.open(run_dir / STARTED, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -61,41 +62,41 @@ def claim(run_dir: Path) -> bool:
 
 
 def keep(run_dir: Path) -> None:
-    """Keeps a claimed run until it has ended."""
+    """Supervise a claimed run until it has ended."""
     kernel.set_name("tm-keeper")
     kernel.adopt_orphans()
-    # Only a stop ends a run. Blocked, not ignored: a SIGTERM that reaches a member before its exec must wait for it.
+    # Only a stop order ends a run. Blocked, not ignored: a SIGTERM that reaches a member before its exec must stay pending.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
-    Keeper(run_dir, cast(RunPlan, json.loads((run_dir / PLAN).read_bytes()))).run()
+    Supervisor(run_dir, cast(RunPlan, json.loads((run_dir / PLAN).read_bytes()))).run()
 
 
 class MembersEnd(NamedTuple):
-    """How the run will end once every member is gone."""
+    """The run's end, once every member is gone."""
 
     state: RunState
     message: str
     category: FailureCategory | None = None
     member: Member | None = None
     stopped: bool = False
-    """Whether a stop asked for it; a later stop may then say otherwise."""
+    """Whether a stop order caused it; a later order may then change it."""
 
 
 class Regroup:
-    """All members of a run are on their way out, to be started again together."""
+    """A restart of all members together: all are being ended first."""
 
     def __init__(self, back_off: float, kill_at: float) -> None:
         self.back_off = back_off
         self.kill_at = kill_at
         self.start_at: float | None = None
-        """When they start; None until all of them have ended."""
+        """Time of the restart; None until all of them have ended."""
 
     @property
     def next_at(self) -> float:
         return self.kill_at if self.start_at is None else self.start_at
 
 
-class Keeper:
-    """Each step looks at everything again: children, the wish to stop, the clocks. Then it says what has changed."""
+class Supervisor:
+    """Each step checks everything again: children, the stop order, the time limits. Then it reports what has changed."""
 
     def __init__(self, run_dir: Path, plan: RunPlan) -> None:
         self._run_dir = run_dir
@@ -105,19 +106,19 @@ class Keeper:
         self._generation, self._seq = plan["generation"], plan["seq"]
         self._is_launched = False
         self._planned = plan["generation"]
-        """The generation of the plan that it goes by."""
+        """Generation of the current plan."""
         self._state = RunState.PENDING
         self._verdict: MembersEnd | None = None
         self._regroup: Regroup | None = None
         self._regroups = 0
         self._limit_at: float | None = None
         self._term_at: float | None = None
-        """When members that save their state are told to end."""
+        """Time at which members that save their state are told to end."""
         self._kill_at: float | None = None
         self._rest_at: float | None = None
-        """When to look for what members that have ended have left behind."""
+        """Time of the next check for processes that ended members have left behind."""
         self._is_killing = False
-        """Whether all are being killed; there is nothing left to hasten."""
+        """Whether all are being killed already."""
         self._say_at: float | None = None
         self._dirty = False
         self._contact = self._last_contact()
@@ -150,7 +151,7 @@ class Keeper:
         self._limit_at = None if limit is None else boottime() + limit
 
     def _step(self) -> bool:
-        """Whether the run is over and said so."""
+        """Take one step; return whether the run is over and reported."""
         self._heed_children()
         self._heed_stop()
         self._heed_clocks()
@@ -192,12 +193,12 @@ class Keeper:
             self._regroup.start_at = boottime() + self._regroup.back_off
 
     def _has_succeeded(self) -> bool:
-        """Whether all members that decide have succeeded; where none of the deciding role is left, all do."""
+        """Return whether all members that decide have succeeded; without members of the deciding role, all decide."""
         deciding = [one for one in self._crew.members if one.plan["role"] == self._plan["success"]]
         return all(member.state == "succeeded" for member in deciding or self._crew.members)
 
     def _start_again(self, member: Member) -> bool:
-        """Whether the member that has failed starts again, alone or with all others."""
+        """Return whether the failed member restarts, alone or with all others."""
         policy = self._plan["failures"][member.plan["role"]]
         if member.refused:
             return False
@@ -224,7 +225,7 @@ class Keeper:
         return True
 
     def _begin_regroup(self, member: Member, back_off: float) -> None:
-        """Tell all to end, those of whom something is left; they start again together once all have."""
+        """End all members; they restart together once all have ended."""
         self._regroups += 1
         self._dirty = True
         self._regroup = Regroup(back_off, kill_at=boottime() + self._plan["stop_grace"])
@@ -236,7 +237,7 @@ class Keeper:
             self._crew.terminate()
 
     def _mind_restarts(self, now: float) -> None:
-        """Kill what will not make way for a restart, and start again what is due."""
+        """Kill members that delay a restart, and perform the restarts that are due."""
         due = [one for one in self._crew.members if one.again_at is not None and now >= one.again_at]
         for member in due:
             if not self._launch_again([member]):
@@ -250,7 +251,7 @@ class Keeper:
             self._crew.kill()
             regroup.kill_at = now + _KILL_AGAIN
         if regroup.start_at is not None and now >= regroup.start_at:
-            # None is left of those that were told to end; whoever comes now was not.
+            # No process that was told to end is left; later ones were not told.
             self._regroup = self._rest_at = None
             if not self._launch_again(self._crew.members):
                 self._conclude(MembersEnd(RunState.FAILED, "its members could not be started again"), grace=0)
@@ -274,7 +275,7 @@ class Keeper:
             wish = cast(StopWish, json.loads((self._run_dir / STOP).read_bytes()))
             generation, cause = wish["generation"], StopCause(wish["cause"])
         except (FileNotFoundError, ValueError, TypeError, KeyError):
-            return  # one that cannot be read is written again: the dispatcher asks until the run has ended
+            return  # an unreadable order is written again: the dispatcher repeats it until the run has ended
         if generation < self._generation:
             return
         if wish["generation"] > self._generation:
@@ -294,7 +295,7 @@ class Keeper:
             self._hasten(now + wait + wish["grace"])
 
     def _heed_plan(self) -> None:
-        """Another plan: members that are not in it leave, those that are new in it start."""
+        """Follow a new plan: members that it no longer has leave, its new ones start."""
         with contextlib.suppress(OSError, ValueError):
             plan = cast(RunPlan, json.loads((self._run_dir / PLAN).read_bytes()))
             if plan["generation"] > self._planned and self._verdict is None:
@@ -315,11 +316,11 @@ class Keeper:
         coming = [Member(one) for one in plan["members"] if (one["role"], one["index"]) not in there]
         self._crew.members += coming
         if not coming or not self._is_launched or self._regroup is not None:
-            return  # the launch to come is for all of them
+            return  # the next launch is for all of them
         try:
             self._crew.launch(coming)
         except OSError:
-            # Those that were forked wait at a gate that stays shut, and end; the run goes on without any of them.
+            # The forked ones wait at a gate that stays shut, and end; the run goes on without them.
             for member in coming:
                 if member.pid:
                     member.state, member.leaves_by = "running", boottime()
@@ -358,10 +359,10 @@ class Keeper:
         return self._plan["contact"] if lease is None else lease
 
     def _latest(self) -> float | None:
-        """When, at the latest, members must be told to end, or killed if they were told, unless there was news by then.
+        """Return the latest time to stop the members, or to kill those already stopping, if the dispatcher stays silent.
 
-        A tenth of the time to the deadline, at most a second, is kept for the kernel to make an end of them; the grace
-        is at most half of it, so that a job with a long grace does not stop for a short silence.
+        A tenth of the time to the deadline, at most a second, is reserved for the kernel to end them; the grace is at most half of
+        it, so that a job with a long grace does not stop for a short silence.
         """
         limit = self._plan["disconnect"]
         if limit is None or self._is_killing:
@@ -387,7 +388,7 @@ class Keeper:
         self._conclude(MembersEnd(RunState.LOST, message), grace=min(grace, max(0.0, kill_at - now)))
 
     def _conclude(self, verdict: MembersEnd, grace: float) -> None:
-        """Decides how the run ends, and ends whatever of it still lives."""
+        """Decide how the run ends, and end its living members."""
         told = self._regroup is not None or (self._verdict is not None and self._term_at is None)
         self._verdict, self._dirty = verdict, True
         self._start_none_again()
@@ -398,7 +399,7 @@ class Keeper:
         self._hasten(boottime() + grace)
 
     def _save_state(self, verdict: MembersEnd, wait: float, grace: float, number: signal.Signals) -> None:
-        """Decides how the run ends, and lets its members save their state before they are told to end."""
+        """Decide how the run ends, and send its members the checkpoint signal before they are told to end."""
         self._verdict, self._dirty = verdict, True
         self._start_none_again()
         if self._crew.childless:
@@ -443,7 +444,7 @@ class Keeper:
                 os.read(fd, 4096)
 
     def _say(self) -> None:
-        """Writes the status for the agent, and for the one after it; what ends a run is durable first."""
+        """Write the status for this agent and later ones; the end of a run is durable first."""
         data = json.dumps(self._report(self._seq + 1)).encode()
         try:
             replace(self._run_dir / STATUS, data, durable=self._state.is_terminal)
@@ -454,7 +455,7 @@ class Keeper:
         poke(self._state_dir / POKE, os.fsencode(self._run_dir.name) + b"\n")
 
     def _report(self, seq: int) -> dict[str, object]:
-        """The wire form of a ``RunReport``."""
+        """Return the wire form of a ``RunReport``."""
         verdict = self._verdict
         end = None
         if verdict is not None and self._state.is_terminal:
@@ -478,9 +479,9 @@ class Keeper:
             "sizes": self._sizes() if self._plan["resized"] else None,
         }
 
-    def _placement(self) -> dict[str, dict[str, int]]:
-        """How many members of each role there are by node group, those that still have to leave included."""
-        groups: dict[str, dict[str, int]] = {}
+    def _placement(self) -> Placement:
+        """Return the number of members of each role by node group, those that still have to leave included."""
+        groups: Placement = {}
         for member in self._crew.members:
             roles = groups.setdefault(member.plan["group"], {})
             roles[member.plan["role"]] = roles.get(member.plan["role"], 0) + 1

@@ -1,1 +1,1 @@
-"""The simulated runtime: the runtime port over a pure model of a cluster. No process is started and no pod is made."""
+"""The simulated runtime: the runtime port over a pure model of a cluster. It starts no process and creates no pod."""

@@ -21,24 +21,26 @@ _MOST_STAGGER = 10.0
 
 
 class FleetClient(Dispatcher, Protocol):
-    """A dispatcher's client that is closed when its agent ends."""
+    """A client of the dispatcher that is closed when its agent ends."""
 
     async def aclose(self) -> None: ...
 
 
 class NoKeyError(Exception):
-    """A cluster of the fleet has no API key; the message says where one was looked for."""
+    """A cluster of the fleet has no API key; the message names the places that were tried."""
 
 
 def read_key(fleet: Fleet, cluster: FleetCluster, folder: Path, fallback: str = "") -> str:
-    """The API key of a cluster: its own, else by the fleet's pattern, else ``fallback``. Raises NoKeyError.
+    """Return a cluster's API key: its own, else by the fleet's pattern, else ``fallback``. Raises NoKeyError.
 
-    ``folder`` is where relative paths begin.
+    Relative paths start at ``folder``.
     """
     own = _read(cluster, cluster.name, folder, is_pattern=False)
     key = own or _read(fleet, cluster.name, folder, is_pattern=True) or fallback
     if not key:
-        raise NoKeyError(f"cluster {cluster.name} has no API key: give key, keyFile or keyEnv, for it or for the fleet")
+        raise NoKeyError(
+            f"cluster {cluster.name} has no API key: give key, keyFile or keyEnv for the cluster or for the fleet"
+        )
     return key
 
 
@@ -68,10 +70,10 @@ async def run_fleet(
     state_dir: Path | None = None,
     stagger: float | None = None,
 ) -> Sequence[str]:
-    """Run an agent for each cluster until ``stop``; returns the clusters whose session was superseded.
+    """Run an agent for each cluster until ``stop``; return the clusters whose session was superseded.
 
-    Agents start spread over ``stagger`` seconds. One that is superseded ends alone; the call ends early when all are.
-    Raises RuntimeRefusedError when another process acts on the records in ``state_dir``.
+    Agents start spread over ``stagger`` seconds. A superseded agent ends alone; the call ends early when all are superseded.
+    Raises RuntimeRefusedError when another process uses the records in ``state_dir``.
     """
     spread = min(_MOST_STAGGER, _SECONDS_EACH * len(fleet.clusters)) if stagger is None else stagger
     superseded: list[str] = []
@@ -86,7 +88,7 @@ async def run_fleet(
                 return
             await Agent(client, runtime).run(stop)
         except SupersededError as error:
-            log.warning("the agent of %s ends: %s", cluster.name, error)
+            log.warning("the agent of cluster %s ends: %s", cluster.name, error)
             superseded.append(cluster.name)
         finally:
             await client.aclose()

@@ -1,8 +1,8 @@
-"""The durable form of a simulated cluster: its state at one moment, and what it was told since.
+"""The durable form of a simulated cluster: its state at one time, and a journal of the calls since then.
 
-The model is a function of what it is told and of time, so telling it again gives the same cluster. When much has been told, the
-owner hands over the whole state and the entries begin anew; so the files stay as small as the cluster. A restart of the machine
-ends the world that they describe, and so does another declaration of the cluster or another release.
+The model is a function of its calls and of time, so replaying the calls gives the same cluster. When the journal has grown, the
+owner writes the whole state and the journal starts again; so the files stay as small as the cluster. A restart of the machine
+invalidates them, and so does another declaration of the cluster or another release.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ _STATE = "simulated.state"
 
 
 class Handover(NamedTuple):
-    """What an owner begins from. ``state`` is what it handed over last, or None if it never did."""
+    """The stored start of an owner. ``state`` is its last state, or None if it never wrote one."""
 
     state: Any
     entries: list[dict[str, Any]]
@@ -37,20 +37,20 @@ class Journal:
         self._path = state_dir / _ENTRIES
         self._state_path = state_dir / _STATE
         self._world = [boot, cluster, __version__]
-        """Of another world nothing is left."""
+        """Boot, declaration and release of the files; files of another one are dropped."""
         self._file: FileIO | None = None
         self._size = 0
         self._part = 0
-        """How often the entries began anew: entries of an earlier part than the state are in it already."""
+        """Number of the journal's part: entries of an earlier part than the state's are in the state already."""
         self.entries = 0
         self.holder = ""
         self.began_at = 0.0
-        """When the first entry was, in an owner without a state."""
+        """Time of the first entry, for an owner without a state."""
 
     def open(self, now: float) -> Handover:
-        """What was written so far, oldest first.
+        """Lock the journal and return its entries, oldest first.
 
-        Raises RuntimeRefusedError when another agent acts on these records.
+        Raises RuntimeRefusedError when another agent uses these records.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = self._file = FileIO(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+")
@@ -58,12 +58,14 @@ class Journal:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.close()
-            raise RuntimeRefusedError(f"another agent acts on the records in {self._path.parent}") from error
+            raise RuntimeRefusedError(
+                f"another agent uses the records in {self._path.parent}; stop it, or give this one another --state-dir"
+            ) from error
         whole, _, _ = (file.readall() or b"").rpartition(b"\n")
         head, *entries = [orjson.loads(line) for line in whole.split(b"\n")] if whole else [{}]
         part, holder, state = self._read_state()
         if part and head.get("part") != part:
-            # The process died after it wrote the state and before the entries that it holds were dropped.
+            # The process died after it wrote the state and before it dropped the entries that the state includes.
             self._part, self.holder = part, holder
             self._begin(now)
             return Handover(state, [])
@@ -72,25 +74,25 @@ class Journal:
             self._state_path.unlink(missing_ok=True)
             self._begin(now)
             return Handover(None, [])
-        # What a crash cut off must not swallow the next line.
+        # A line that a crash cut off must not swallow the next one.
         self._size = len(whole) + 1
         file.truncate(self._size)
         self._part, self.holder, self.began_at, self.entries = head["part"], head["holder"], head["at"], len(entries)
         return Handover(state, entries)
 
     def write(self, at: float, what: str, value: Any) -> None:
-        """Add an entry. It survives a crash of this process once this returns.
+        """Add an entry, durable against a crash of this process once this returns.
 
-        Raises OSError when the disk is full; the entry is then not there.
+        Raises OSError when the disk is full; the entry was not added then.
         """
         if self._file is not None:
             self._append(orjson.dumps({"at": at, what: value}) + b"\n")
             self.entries += 1
 
     def replace(self, state: Any, now: float) -> None:
-        """Keep ``state`` instead of all entries so far; it holds what they say.
+        """Replace all entries so far by ``state``, which includes them.
 
-        A crash at any moment leaves either the one or the other. Raises OSError when the disk is full; the entries then stay.
+        A crash at any time leaves either the state or the entries. Raises OSError when the disk is full; the entries stay then.
         """
         if self._file is None:
             return
@@ -114,7 +116,7 @@ class Journal:
         head = orjson.loads(line)
         if head["world"] != self._world:
             return 0, "", None
-        # The file is this agent's own, in a directory that only its owner may write, and written by this release.
+        # Unpickling is safe: the file is this agent's own, in a directory that only its owner may write, and of this release.
         return head["part"], head["holder"], pickle.loads(state)  # noqa: S301
 
     def _begin(self, now: float) -> None:

@@ -15,21 +15,21 @@ from trainmaster.fake_cluster.run import FakeRun
 from trainmaster.fake_cluster.seeded_random import draw
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
 from trainmaster_agent.containment import contain
-from trainmaster_agent.runtime.change_event import News
+from trainmaster_agent.runtime.change_event import ChangeEvent
 from trainmaster_agent.runtime.local.layout import boot_id, boottime
 from trainmaster_agent.runtime.port import LogSlice, RunStatus
 from trainmaster_agent.runtime.simulated.journal import Journal
 from trainmaster_agent.runtime.simulated.statuses import status_of
 
-# More entries than these are replaced by the cluster's state. Its size grows with the runs held, so that the work for one entry
-# stays the same however many there are.
+# More entries than this are replaced by the cluster's state. The bound grows with the runs held, so that the cost of one entry
+# stays the same.
 _LEAST_ENTRIES, _ENTRIES_EACH = 2_000, 10
 
 
 class SimulatedRuntime:
-    """``clock`` must be the one that ``renew`` is told the time of.
+    """``clock`` must be the one of the times given to ``renew``.
 
-    Without ``state_dir`` all runs are in memory and end with this process, and each process is another holder.
+    Without ``state_dir`` all runs are in memory and end with this process, and each process is a new holder.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class SimulatedRuntime:
         self._statuses: dict[str, RunStatus] = {}
         self._stale: dict[str, FakeRun] = {}
         """Runs that changed since their statuses were written."""
-        self._changed = News()
+        self._changed = ChangeEvent()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._holder = uuid.uuid4().hex
         self._journal: Journal | None = None
         self._asked_at: tuple[float, float] | None = None
-        """The last renewal, and when it came. It is worth an entry only once a run depends on it."""
+        """The last renewal, and its time. It is written to the journal only once a run depends on it."""
         if state_dir is not None:
             declared = f"{self._seed} {cluster.model_dump_json(exclude={'key', 'key_file', 'key_env'})}".encode()
             self._journal = Journal(state_dir, boot_id(), blake2b(declared, digest_size=16).hexdigest())
@@ -64,11 +64,11 @@ class SimulatedRuntime:
 
     @property
     def place(self) -> str:
-        """One for all: simulated members are alive nowhere but in the memory of the agent that has the lease."""
+        """One constant: simulated members live only in the memory of the agent that holds the lease."""
         return "simulated"
 
     async def open(self) -> None:
-        """Raises RuntimeRefusedError when another agent acts on these records."""
+        """Lock and replay the records. Raises RuntimeRefusedError when another agent uses them."""
         if self._journal is not None:
             found = self._journal.open(self._clock())
             self._holder = self._journal.holder
@@ -80,13 +80,13 @@ class SimulatedRuntime:
                 try:
                     self._repeat(entry)
                 except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
-                    # It raised when it was first told as well, and the others went on.
+                    # The call raised the first time as well, and the others went on.
                     contain("journal", error)
             self._stale.update(self.cluster.runs)
         self._look()
 
     def _write(self, at: float, what: str, value: Any) -> None:
-        """Note what the cluster is about to be told. All that it was told before is in its state."""
+        """Write a call to the journal before the cluster gets it. The state includes all earlier calls."""
         if self._journal is None:
             return
         if self._journal.entries >= _LEAST_ENTRIES + _ENTRIES_EACH * len(self.cluster.runs):
@@ -120,7 +120,7 @@ class SimulatedRuntime:
         return self.cluster.report()
 
     def held(self) -> dict[str, RunStatus]:
-        """The same mapping each time, brought up to date: only runs that changed are written anew."""
+        """Return the statuses, always in the same mapping: only those of runs that changed are rewritten."""
         self._look()
         if self._stale:
             stale, self._stale = self._stale, {}
@@ -187,7 +187,7 @@ class SimulatedRuntime:
         self._tell()
 
     def finish(self, run: str) -> None:
-        """Not of the port: let the members of a run succeed now, or as soon as they run."""
+        """Let the members of a run succeed now, or as soon as they run. Not part of the port."""
         now = self._clock()
         if run in self.cluster.runs:
             self._write(now, "finish", run)
@@ -205,15 +205,15 @@ class SimulatedRuntime:
     # Time
 
     def _look(self) -> None:
-        """Let the cluster come up to the clock."""
+        """Advance the cluster to the clock."""
         try:
             self.cluster.advance(self._clock())
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
-            contain("advance", error)  # the event that raised is past, and the next look takes the ones after it
+            contain("advance", error)  # the event that raised is past, and the next call handles the ones after it
         self._tell()
 
     def _tell(self) -> None:
-        """Wake whoever waits for a change, and see that the next event is not slept through."""
+        """Wake the waiters for changes, and set the timer for the next event."""
         if self.cluster.has_changed:
             self._stale.update(self.cluster.take_changed())
             self._changed.set()

@@ -1,4 +1,4 @@
-"""A simulated run as the runtime port shows it."""
+"""Status of a simulated run in the runtime port's form."""
 
 from trainmaster.fake_cluster.run import FakeRun
 from trainmaster.protocol.agent import MemberReport, RunEnd
@@ -7,7 +7,7 @@ from trainmaster_agent.runtime.port import RunStatus
 
 
 def status_of(run: FakeRun) -> RunStatus:
-    """The status of a run as it is now."""
+    """Return the current status of a run."""
     return RunStatus(
         run.id,
         run.generation,

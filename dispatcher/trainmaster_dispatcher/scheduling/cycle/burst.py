@@ -1,9 +1,10 @@
-"""BurstStart: sending a job to a public cluster because private ones cannot start it soon enough, under a policy.
+"""Burst decisions: whether a job may go to a public cluster under a policy, because private clusters cannot start it soon enough.
 
-A queue with a policy, its own or of a queue above, reaches public clusters by its policies alone. A class of jobs that cannot start
-on the clusters of its queue, also not by ending others, is asked for by one policy after the other, those of the nearest queue
-first: whether it may go now, whether so much more may be there, where it fits, and whether the budgets hold if it runs until
-its time limit. The first policy that grants it wins; else the job is told what the one lacks that opens first.
+A queue with a policy, its own or of a queue above, reaches public clusters by its policies alone. For a class of jobs that cannot
+start on the clusters of its queue, not even by preemption, the policies are tried one after the other, those of the nearest queue
+first. Each checks whether the job may go now, whether the policy's limits allow it, where it fits, and whether the budgets hold if
+the job runs until its time limit. The first policy that grants the job wins; if none does, the job's reason names the policy that
+opens first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,30 +20,26 @@ from trainmaster_dispatcher.domain.budgets import HOUR, BudgetAccount, Excess, W
 from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstPolicy, BurstRun
 from trainmaster_dispatcher.domain.prices import MICROS, SPOT_LABELS, is_spot
 from trainmaster_dispatcher.scheduling.cycle import explain
-from trainmaster_dispatcher.scheduling.cycle.cluster_selection import CycleContext, admitted, narrowing, option_grown
+from trainmaster_dispatcher.scheduling.cycle.cluster_selection import admitted, narrowing, option_grown
+from trainmaster_dispatcher.scheduling.cycle.context import CycleContext
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Size, products_on
 from trainmaster_dispatcher.scheduling.quotas.quota import Obstacle
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey
 from trainmaster_dispatcher.scheduling.selection.cost_estimate import groups_of, hourly
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster, Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Product
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, load_of
 from trainmaster_dispatcher.scheduling.state.plan import Fault, Granted
-from trainmaster_dispatcher.scheduling.state.state import (
-    ClassKey,
-    Cluster,
-    LiveRun,
-    Queue,
-    SchedulerState,
-    WaitingJob,
-    load_of,
-)
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 _EPSILON = 1e-9
 
 
 class BurstRefusal(NamedTuple):
-    """Why a job may not go by a policy now. ``token`` None: not because of the policy, or never under it.
+    """The reason why a job may not go by a policy now. ``token`` None: the policy is not the cause, or the job may never go by it.
 
-    ``at``: when it may go at the earliest, in seconds since the epoch; infinite where that is not a matter of time.
+    ``at``: the earliest time at which the job may go, in seconds since the epoch; infinite if waiting does not help.
     """
 
     policy: str
@@ -51,14 +48,14 @@ class BurstRefusal(NamedTuple):
     at: float = inf
     verdicts: tuple[Verdict, ...] = ()
     is_own: bool = False
-    """Whether others of its class may go."""
+    """Whether other jobs of the class may go."""
     is_for_ever: bool = False
-    """Whether it would exceed what the policy gives all alone, whenever it is."""
+    """Whether the job exceeds the policy's limits even when no other job uses them."""
 
 
 @dataclass(frozen=True, slots=True)
 class BurstStart:
-    """A job that goes by a policy."""
+    """The decision that a job goes by a policy."""
 
     option: Option
     others: tuple[Option, ...]
@@ -72,13 +69,13 @@ class First(NamedTuple):
     key: ClassKey
     queue: Queue
     sizes: Sequence[Size]
-    """The ones that it may start with, the largest first."""
+    """The sizes that the job may start with, the largest first."""
     full: Iterable[int]
-    """Clusters of its queue that only lack room for it."""
+    """Clusters of the job's queue that only lack capacity for the job."""
 
 
 class BurstQuestion(NamedTuple):
-    """What a policy said of the first job of a class, for a preview."""
+    """The outcome of a policy for the first job of a class, for a preview."""
 
     key: ClassKey
     job: WaitingJob
@@ -88,22 +85,22 @@ class BurstQuestion(NamedTuple):
 
 @dataclass(slots=True)
 class Bursts:
-    """The policies of one cycle. It notes what it was asked and what it has granted."""
+    """The policies of one cycle, with the questions and outcomes, and with the starts that they have granted."""
 
     cycle: CycleContext
     open: set[int] = field(init=False)
-    """Policies that are open by how full private clusters are; kept for the next cycle."""
-    asked: list[BurstQuestion] = field(default_factory=list)
+    """Policies that are open because of the utilisation of private clusters; carried over to the next cycle."""
+    questions: list[BurstQuestion] = field(default_factory=list)
     next_look: float = inf
-    """When a job that was refused may go, if nothing else happens."""
+    """The earliest time at which a refused job may go, if nothing else happens."""
     faults: list[Fault] = field(default_factory=list)
-    """Unexpected errors of single policies: by these, the job or nobody goes."""
+    """Unexpected errors of single policies: the policy is closed to the job that was tried, or to all jobs."""
     _broken: dict[int, BurstRefusal] = field(default_factory=dict)
     _accounts: dict[int, BudgetAccount] = field(default_factory=dict)
     _granted: list[tuple[int, float, Resources]] = field(default_factory=list)
-    """What starts in this cycle: policy, nodes and resources."""
+    """The starts of this cycle: policy, nodes and resources."""
     _held_before: dict[int, tuple[float, Resources]] = field(default_factory=dict)
-    """By policy: nodes and resources that its runs held when the cycle began."""
+    """By policy: the nodes and resources that its runs held when the cycle began."""
     _fullness: float | None = None
 
     def __post_init__(self) -> None:
@@ -114,7 +111,7 @@ class Bursts:
                 try:
                     above, until = policy.utilisation
                     is_open = self.fullness() >= (until if policy.id in self.open else above)
-                except Exception as error:  # noqa: BLE001 - whoever asked for the plan tells it
+                except Exception as error:  # noqa: BLE001 - the caller reports it
                     self._broken[policy.id] = self._note(policy, error)
                     is_open = False
                 if is_open:
@@ -127,15 +124,15 @@ class Bursts:
         return self.cycle.index.state
 
     def attempt(self, first: First) -> BurstStart | BurstRefusal | None:
-        """Whether it goes to a public cluster now. None where no policy is for its queue."""
+        """Return whether the job goes to a public cluster now, and how; None if its queue has no policy."""
         nearest: BurstRefusal | None = None
         is_own = False
         for policy in self._state.policies_of(first.queue.id):
             try:
                 outcome = self._broken.get(policy.id) or self._ask(policy, first)
-            except Exception as error:  # noqa: BLE001 - whoever asked for the plan tells it
+            except Exception as error:  # noqa: BLE001 - the caller reports it
                 outcome = self._note(policy, error)
-            self.asked.append(BurstQuestion(first.key, first.job, policy, outcome))
+            self.questions.append(BurstQuestion(first.key, first.job, policy, outcome))
             if isinstance(outcome, BurstStart):
                 return outcome
             if nearest is None or outcome.at < nearest.at:
@@ -152,7 +149,7 @@ class Bursts:
         return BurstRefusal(policy.name, None, told)
 
     def note_start(self, job: WaitingJob, burst: BurstStart) -> None:
-        """It starts in this cycle."""
+        """Count the job as started in this cycle by its policy."""
         granted, option = burst.granted, burst.option
         run = granted.run(self.cycle.now)
         self.account(self._state.policies[granted.policy_id]).start(job.id, run.commitment)
@@ -169,7 +166,7 @@ class Bursts:
     # When
 
     def _limit(self, policy: BurstPolicy, key: ClassKey, queue: Queue) -> float | BurstRefusal:
-        """The time limit that a run of it would have, or why it is none for this policy at all."""
+        """Return the time limit that a run of the job would have, or why the policy never takes the job."""
         state = self._state
         if policy.fault:
             return BurstRefusal(policy.name, None, policy.fault)
@@ -204,7 +201,7 @@ class Bursts:
         at = first.job.submitted_at + policy.after
         if policy.after and at > now:
             told = f"it may go once it has waited {explain.span(policy.after)}, at {explain.clock(at)}"
-            # By its priority it may be before others of its class that have waited for longer.
+            # Job priority may put it before others of its class that have waited for longer.
             return BurstRefusal(policy.name, Token.BURST_NOT_YET, told, at, is_own=first.job.priority > 0)
         if policy.utilisation is not None and policy.id not in self.open:
             above, used = policy.utilisation[0], self.fullness()
@@ -219,7 +216,7 @@ class Bursts:
         return None
 
     def _expected_start(self, first: First) -> float:
-        """When it could start at the earliest where only room is lacking, behind those that clusters are kept for."""
+        """Return the earliest start on the clusters ``first.full``, behind the jobs that these clusters are reserved for."""
         windows_of, shape_id, queue_id = self.cycle.advance, first.key.shape_id, first.queue.id
         entitled, limit = windows_of.entitled(queue_id), self._state.limit_of(shape_id, queue_id)
         earliest = inf
@@ -229,7 +226,7 @@ class Bursts:
         return earliest
 
     def fullness(self) -> float:
-        """How full private clusters are, as it was when first asked in this cycle."""
+        """Return the utilisation of private clusters, computed on the first request in this cycle."""
         if self._fullness is None:
             self._fullness = fullness(self.cycle.index)
         return self._fullness
@@ -237,7 +234,7 @@ class Bursts:
     # How much
 
     def account(self, policy: BurstPolicy) -> BudgetAccount:
-        """What was spent by it, and what its runs are committed to."""
+        """Return what was spent by the policy, and what its runs are committed to."""
         found = self._accounts.get(policy.id)
         if found is None:
             found = self._accounts[policy.id] = account_of(self._state, policy, self.cycle.now)
@@ -260,7 +257,7 @@ class Bursts:
         return None
 
     def _held(self, policy: BurstPolicy) -> tuple[float, Resources]:
-        """Nodes and resources that its runs hold, those of this cycle included."""
+        """Return the nodes and resources that the policy's runs hold, including starts of this cycle."""
         known = self._held_before.get(policy.id)
         if known is None:
             known = self._held_before[policy.id] = held_by_all(self._state, policy)
@@ -272,7 +269,7 @@ class Bursts:
         return nodes, resources
 
     def _over(self, policy: BurstPolicy, shape_id: int, option: Option) -> BurstRefusal | None:
-        """Whether with this one too much would be there."""
+        """Return the refusal if the option would exceed the policy's limit of nodes or of a resource; None if it would not."""
         if policy.nodes is None and not policy.resources:
             return None
         nodes, held = self._held(policy)
@@ -305,7 +302,7 @@ class Bursts:
         for cluster, ruled_out in index.looked_at(scheduling_key):
             if cluster.kind is not ClusterKind.PUBLIC or (policy.clusters and cluster.name not in policy.clusters):
                 continue
-            # Without room on its nodes, its pools may bring some.
+            # The pools of a cluster without enough free capacity may add nodes.
             if ruled_out is not None and ruled_out.check is not Check.NO_ROOM:
                 verdicts.append(ruled_out)
                 continue
@@ -332,11 +329,11 @@ class Bursts:
         if not verdicts:
             named = f" named {', '.join(policy.clusters)}" if policy.clusters else ""
             return BurstRefusal(policy.name, None, f"there is no public cluster{named}")
-        near = min(verdicts, key=lambda one: _NEAREST.get(one.check, 0))
+        near = min(verdicts, key=lambda one: one.check.precedence)
         return BurstRefusal(policy.name, None, f"{near.cluster}: {near.sentence}", verdicts=tuple(verdicts))
 
     def _choose(self, policy: BurstPolicy, found: Sequence[tuple[Option, Bounds]]) -> int:
-        """The place of the one that is taken."""
+        """Return the index in ``found`` of the chosen option."""
 
         def rank(place: int) -> tuple[float, str]:
             option = found[place][0]
@@ -349,7 +346,7 @@ class Bursts:
     def _best_on(
         self, policy: BurstPolicy, first: First, scheduling_key: SchedulingKey, cluster: Cluster
     ) -> tuple[Option, Bounds] | BurstRefusal | Verdict:
-        """The largest size that fits on a cluster within quota, the policy's limits and its budgets."""
+        """Return the largest size that fits on a cluster within quota, the policy's limits and its budgets."""
         queue, sizes = first.queue, first.sizes
         groups = groups_for(policy, cluster)
         _, device = narrowing(self.cycle, queue, scheduling_key.shape_id)
@@ -391,7 +388,7 @@ class Bursts:
         product: Product | None,
         groups: frozenset[str] | None,
     ) -> Option | Verdict:
-        """The largest of these sizes that fits."""
+        """Return the largest of these sizes that fits."""
         index = self.cycle.index
         if groups is None:
             outcome = index.option(scheduling_key.shape_id, list(sizes), cluster, product, scheduling_key.weights)
@@ -405,7 +402,7 @@ class Bursts:
         obstacle = self.cycle.quotas.obstacle(queue.id, outcome.charge)
         if obstacle is not None:
             return Verdict(cluster=cluster.name, check=Check.QUOTA, sentence=obstacle.sentence)
-        # It is counted on to stay until its members are gone at the latest.
+        # Reservations are checked against the latest time at which its members have ended.
         total = self._bounds(scheduling_key, outcome, groups).total
         return admitted(self.cycle, scheduling_key._replace(limit=total), outcome, groups)
 
@@ -431,19 +428,8 @@ class Bursts:
         return BurstRefusal(policy.name, Token.BURST_BUDGET, told, again, is_own=own, is_for_ever=for_ever)
 
 
-_NEAREST = {
-    Check.NO_ROOM: -5,
-    Check.RESERVED: -4,
-    Check.WINDOW: -4,
-    Check.COOLING_DOWN: -3,
-    Check.QUOTA: -2,
-    Check.BURST: -1,
-}
-"""Which verdict is told of several: that which is nearest to a start."""
-
-
 def _is_for_ever(excess: Excess, bounds: Bounds) -> bool:
-    """Whether no budget would be enough whenever it starts: at best it has half of its time in one window, or fills one."""
+    """Return whether the run exceeds the budget whenever it starts: at best, half of it falls into one window, or it fills one."""
     if excess.window is None:
         return True
     whole = (excess.window.end - excess.window.begin) / MICROS
@@ -451,7 +437,7 @@ def _is_for_ever(excess: Excess, bounds: Bounds) -> bool:
 
 
 def _again_at(excess: Excess, bounds: Bounds, now: float) -> float:
-    """When so little of it falls into that window that there is enough left, if nothing else happens; not before."""
+    """Return when the part of the run that falls into the window is small enough for the budget, if nothing else happens."""
     if excess.window is None:
         return inf
     left = max(0, excess.limit - excess.spent - excess.committed)
@@ -460,19 +446,19 @@ def _again_at(excess: Excess, bounds: Bounds, now: float) -> float:
 
 
 def fullness(index: ClusterIndex) -> float:
-    """The part in use of the resource of which most is in use, on all private clusters together; 1 where there is none."""
+    """Return the utilisation of the most used resource over all private clusters together; 1 if there are no private clusters."""
     used: Resources = {}
     there: Resources = {}
     for cluster in index.clusters:
         if cluster.kind is ClusterKind.PRIVATE and cluster.report is not None:
-            for name, (taken, has) in index.measure(cluster).items():
+            for name, (taken, has) in index.usage(cluster).items():
                 used[name] = used.get(name, 0) + taken
                 there[name] = there.get(name, 0) + has
     return max((used[name] / has for name, has in there.items() if has), default=1.0)
 
 
 def account_of(state: SchedulerState, policy: BurstPolicy, now: float) -> BudgetAccount:
-    """What was spent by a policy, and what its runs are committed to. A run that outlives its limit costs until now at least."""
+    """Return what a policy has spent, and what its runs are committed to. A run that outlives its limit costs until now at least."""
     spent, sums = spent_in_windows(state, policy), state.committed.get(policy.id, {})
     live = {}
     for job_id, run in state.burst_runs.get(policy.id, {}).items():
@@ -488,7 +474,7 @@ def account_of(state: SchedulerState, policy: BurstPolicy, now: float) -> Budget
 
 
 def spent_in_windows(state: SchedulerState, policy: BurstPolicy) -> dict[Window, int]:
-    """What runs that have ended have cost, by the windows of the policy's budgets."""
+    """Return the cost of ended runs by the windows of the policy's budgets."""
     out: dict[Window, int] = {}
     for hour, nanos in state.spending.hours.get(policy.id, {}).items():
         for span in policy.budget.limits:
@@ -498,18 +484,18 @@ def spent_in_windows(state: SchedulerState, policy: BurstPolicy) -> dict[Window,
 
 
 class BudgetState(NamedTuple):
-    """What a budget has left in its window of now; money in billionths."""
+    """The state of a budget in its current window; money in billionths."""
 
     window: Window
     limit: int
     spent: int
-    """Until now, that of runs at work included."""
+    """Until now, including live runs."""
     committed: int
-    """What runs at work may still cost in it."""
+    """The cost that live runs may still cause in the window."""
 
 
 def standings_of(state: SchedulerState, policy: BurstPolicy, now: float) -> list[BudgetState]:
-    """How the budgets of a policy stand."""
+    """Return the state of each budget of a policy."""
     moment = int(now * MICROS)
     account, out = account_of(state, policy, now), []
     for span, limit in policy.budget.limits.items():
@@ -520,9 +506,9 @@ def standings_of(state: SchedulerState, policy: BurstPolicy, now: float) -> list
 
 
 def groups_for(policy: BurstPolicy, cluster: Cluster) -> frozenset[str] | None:
-    """The node groups that it may use, by their being spot or not; None for all.
+    """Return the node groups of a cluster that the policy may use, spot or not; None for all.
 
-    Of spot nodes, those with the label that most of them have: members are bound by one.
+    Only the spot groups with the most common spot label are returned, as the members of a run are bound by one label.
     """
     if policy.spot is SpotUse.ALLOWED or cluster.report is None:
         return None
@@ -537,18 +523,18 @@ def groups_for(policy: BurstPolicy, cluster: Cluster) -> frozenset[str] | None:
 
 
 def binding(policy: BurstPolicy, option: Option) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """Node affinity that keeps members where the policy allows them: key, operator, values."""
+    """Return the node affinity that keeps members where the policy allows them: key, operator, values."""
     if policy.spot is SpotUse.ALLOWED:
         return ()
     if policy.spot is SpotUse.NEVER:
-        # By all labels that are known, as a pool may bring nodes that were not there yet.
+        # All known spot labels, because a pool may add nodes with a label that no present node has.
         return tuple((name, "NotIn", tuple(sorted(values))) for name, values in sorted(SPOT_LABELS.items()))
     label = _spot_label(option.cluster)
     return ((label, "In", tuple(sorted(SPOT_LABELS[label]))),) if label else ()
 
 
 def _spot_label(cluster: Cluster) -> str:
-    """The label by which most spot nodes of a cluster are known; empty where there is none."""
+    """Return the label that marks the most spot nodes of a cluster; empty if no node has a spot label."""
     counts: dict[str, int] = {}
     for group in groups_of(cluster).values():
         for name, values in SPOT_LABELS.items():
@@ -558,11 +544,11 @@ def _spot_label(cluster: Cluster) -> str:
 
 
 Needs = Sequence[tuple[str, Resources, int]]
-"""Node group, what a member needs, and how many members."""
+"""Node group, the needs of a member, and the number of members."""
 
 
 def needs_of(state: SchedulerState, shape_id: int, option: Option) -> Needs:
-    """What an option would put where."""
+    """Return the members that an option would place in each node group."""
     roles = {role.name: role.needs for role in state.shapes[shape_id].roles}
     return [
         (group, roles[role], many) for group, of in option.fitted.placement.items() for role, many in of.items() if many
@@ -570,7 +556,7 @@ def needs_of(state: SchedulerState, shape_id: int, option: Option) -> Needs:
 
 
 def nodes_of(state: SchedulerState, cluster: Cluster, needs: Needs) -> float:
-    """As many whole nodes as these members come to: each counts by the resource that it takes most of."""
+    """Return the number of whole nodes that these members take up; each counts by the resource of which it takes the largest part."""
     groups = {name: one.free for name, one in groups_of(cluster).items()}
     total = 0.0
     for name, each, many in needs:
@@ -583,7 +569,7 @@ def nodes_of(state: SchedulerState, cluster: Cluster, needs: Needs) -> float:
 
 
 def held_by_all(state: SchedulerState, policy: BurstPolicy) -> tuple[float, Resources]:
-    """The nodes and the resources that the runs of a policy hold."""
+    """Return the nodes and the resources that the runs of a policy hold."""
     nodes, resources = 0.0, Resources()
     for run in state.burst_runs.get(policy.id, {}).values():
         part, needs = held_by(state, run)
@@ -593,7 +579,7 @@ def held_by_all(state: SchedulerState, policy: BurstPolicy) -> tuple[float, Reso
 
 
 def held_by(state: SchedulerState, run: LiveRun) -> tuple[float, Resources]:
-    """The nodes and the resources that a run holds."""
+    """Return the nodes and the resources that a run holds."""
     roles = {role.name: role.needs for role in state.shapes[run.shape_id].roles}
     cluster, resources = state.clusters.get(run.cluster_id), Resources()
     needs = [(key.group, roles[key.role], many) for key, many in load_of(run)]

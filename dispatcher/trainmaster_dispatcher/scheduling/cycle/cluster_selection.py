@@ -1,99 +1,53 @@
-"""Looking for a place for a class of jobs: where its gang fits now, within quota and beside what is kept for others."""
+"""Selection of a cluster for a class of jobs: where its gang fits now, within quota and beside reservations.
+
+It counts nothing: a choice is only a proposal.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from trainmaster.protocol.reasons import Check, Reason, Verdict
 from trainmaster_dispatcher.domain.shapes import RoleShape
 from trainmaster_dispatcher.scheduling.cycle import explain
-from trainmaster_dispatcher.scheduling.cycle.engine import Carried, QuotaRefusal
+from trainmaster_dispatcher.scheduling.cycle.context import CycleContext
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Size, products_on
-from trainmaster_dispatcher.scheduling.preemption.victims import VictimSearch
-from trainmaster_dispatcher.scheduling.quotas.quota import Obstacle, QuotaTree
-from trainmaster_dispatcher.scheduling.reservations.advance import AdvanceReservations
-from trainmaster_dispatcher.scheduling.reservations.backfill import Reservations
-from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey
-from trainmaster_dispatcher.scheduling.selection.cluster_ranking import ClusterRankings
-from trainmaster_dispatcher.scheduling.selection.scores import is_quick
+from trainmaster_dispatcher.scheduling.quotas.quota import Obstacle
+from trainmaster_dispatcher.scheduling.selection.cluster_index import Option, SchedulingKey
+from trainmaster_dispatcher.scheduling.selection.scores import counts_queue, is_quick
 from trainmaster_dispatcher.scheduling.selection.unfeasible_keys import CachedRefusal
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster, Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Product
-from trainmaster_dispatcher.scheduling.state.state import Access, ClassKey, Cluster, Queue, SchedulerState, WaitingJob
+from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
-MOST_TOLD = 5
-"""Clusters in the table that is kept with a decision, the best ones."""
+MOST_LISTED = 5
+"""The number of clusters in the table that is stored with a decision, the best ones."""
 MOST_COMPARED = 2
-"""Clusters that a decision is explained by: the chosen one and the next best."""
+"""The number of clusters that explain a decision: the chosen one and the next best."""
 MOST_LACKING = 2
-"""Clusters without room that a decision for the only one with room is explained by."""
-
-
-class QueueTerms(NamedTuple):
-    """What a queue adds to where its jobs may go and whether they fit."""
-
-    access: Access
-    limit: float
-    """Seconds that jobs without a limit of their own are counted on."""
-    entitled: tuple[int, ...]
-    """Advance reservations that are for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class CycleContext:
-    """What an attempt reads and marks."""
-
-    index: ClusterIndex
-    rankings: ClusterRankings
-    quotas: QuotaTree
-    reservations: Reservations
-    victims: VictimSearch
-    advance: AdvanceReservations
-    before: Carried
-    """What is taken over from the decision before."""
-    blocked: dict[SchedulingKey, tuple[Reason, list[int]]]
-    """By what is alike: why it is blocked, and the clusters that lack room for it."""
-    now: float
-    quota_refusals: dict[ClassKey, QuotaRefusal] = field(default_factory=dict)
-    """The engine's."""
-    blocked_shapes: dict[QueueTerms, dict[int, Reason]] = field(default_factory=dict)
-    """The same by what a queue adds, then by shape, for jobs that avoid nothing."""
-    passed: dict[int, dict[int, Reason] | None] = field(default_factory=dict)
-    """By queue: its part of ``blocked_shapes``; None where a class takes a longer look."""
-    prepared: dict[tuple[int, int], "PreparedClass"] = field(default_factory=dict)
-    """By queue and shape."""
-    closed_queues: dict[int, tuple[str, Queue | None]] = field(default_factory=dict)
-    """By queue: the fault of the nearest queue that cannot be used, and the nearest one that starts no jobs."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedClass:
-    """What holds for a class during a whole cycle. ``stops``: why it cannot start whatever happens in it."""
-
-    sizes: list[Size]
-    limit: float
-    stops: Reason | None
+"""The number of clusters without enough free capacity that explain a decision for the only one with enough."""
 
 
 @dataclass(slots=True)
-class Look:
-    """Where a gang fits, the first check that fails elsewhere, where only room is lacking, and quota that is in the way."""
+class SearchResult:
+    """The options of a gang, the first check that each other cluster fails, clusters that only lack capacity, the quota obstacle."""
 
     options: list[Option] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     full: list[int] = field(default_factory=list)
     over: list[Obstacle] = field(default_factory=list)
     over_on: list[int] = field(default_factory=list)
-    """Clusters with room, on which quota alone is in the way."""
-    told: CachedRefusal | None = None
-    """Where verdicts are kept from one cycle to the next, what they are kept in."""
+    """Clusters with enough free capacity, on which only quota is the obstacle."""
+    cached: CachedRefusal | None = None
+    """The refusal that is cached from one cycle to the next, if it can be."""
 
     def reason(self) -> Reason:
-        """Why the jobs are blocked by what clusters lack."""
-        if self.told is None:
+        """Return why the jobs are blocked by what clusters lack."""
+        if self.cached is None:
             return explain.blocked(self.verdicts)
-        if self.told.reason is None:
-            self.told.reason = explain.blocked(self.told.verdicts)
-        return self.told.reason
+        if self.cached.reason is None:
+            self.cached.reason = explain.blocked(self.cached.verdicts)
+        return self.cached.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +59,10 @@ class Choice:
     verdicts: Collection[Verdict]
 
 
-def look_at_best(cycle: CycleContext, scheduling_key: SchedulingKey, sizes: list[Size]) -> Choice | Look | None:
-    """The choice of ``look_at_each``, found with less work: the clusters of the highest scores are tried until two fit.
+def search_best(cycle: CycleContext, scheduling_key: SchedulingKey, sizes: list[Size]) -> Choice | SearchResult | None:
+    """Return the choice of ``search_each``, found with less work: the clusters with the highest scores are tried until two fit.
 
-    None where it does not apply: where quota or a score depends on the place, or the gang has several sizes.
+    None if it does not apply: if quota or a score depends on the place, or the gang has several sizes.
     """
     index, rankings = cycle.index, cycle.rankings
     prefers_level = index.state.shapes[scheduling_key.shape_id].preferred_level is not None
@@ -118,9 +72,9 @@ def look_at_best(cycle: CycleContext, scheduling_key: SchedulingKey, sizes: list
         or not is_quick(scheduling_key.weights, prefers_level=prefers_level)
     ):
         return None
-    told = rankings.shortages.blocks(scheduling_key, sizes[0])
-    if told is not None:
-        return Look(verdicts=told.verdicts, full=told.full, told=told)
+    cached = rankings.shortages.blocks(scheduling_key, sizes[0])
+    if cached is not None:
+        return SearchResult(verdicts=cached.verdicts, full=cached.full, cached=cached)
     top: list[Option] = []
     closed: dict[int, Verdict] = {}
     lacking: list[int] = []
@@ -142,14 +96,14 @@ def look_at_best(cycle: CycleContext, scheduling_key: SchedulingKey, sizes: list
     rankings.update(scheduling_key, sizes[0], lacking)
     if top:
         return Choice(top[0], top, rankings.first_lacking(scheduling_key, sizes[0], MOST_LACKING))
-    told = rankings.blocked(scheduling_key, sizes[0], closed)
-    return Look(verdicts=told.verdicts, full=told.full, told=told)
+    cached = rankings.blocked(scheduling_key, sizes[0], closed)
+    return SearchResult(verdicts=cached.verdicts, full=cached.full, cached=cached)
 
 
-def look_at_growth(
+def search_growth(
     cycle: CycleContext, scheduling_key: SchedulingKey, queue: Queue, sizes: Sequence[Size]
 ) -> Option | Obstacle | None:
-    """The best of the clusters on which a gang fits once their pools have grown; if there is none, quota that is in the way, if it is.
+    """Return the best cluster on which a gang fits once pools have grown; else the quota obstacle, if there is one.
 
     Where quota depends on the product of a device, the gang is bound to one.
     """
@@ -177,7 +131,7 @@ def option_grown(
     product: Product | None,
     groups: frozenset[str] | None = None,
 ) -> Option | Verdict | Obstacle:
-    """How a gang fits on a cluster once pools have grown, within quota. What is kept there for others is left alone."""
+    """Return how a gang fits on a cluster once pools have grown, within quota and beside what is reserved for others."""
     alone = cluster.id in cycle.reservations.kept or cycle.advance.is_on(cluster.id)
     outcome = cycle.index.option_grown(
         scheduling_key.shape_id, sizes, cluster, product, scheduling_key.weights, alone=alone, groups=groups
@@ -190,7 +144,7 @@ def option_grown(
 def admitted(
     cycle: CycleContext, scheduling_key: SchedulingKey, option: Option, among: frozenset[str] | None = None
 ) -> Option | Verdict:
-    """The option, or one in other node groups of its cluster, beside all that is kept there for others. ``among``: only these."""
+    """Return the option, or one in other node groups of its cluster, beside all reservations. ``among``: only these groups."""
     verdict, advance, cluster = _kept_from(cycle, scheduling_key, option), cycle.advance, option.cluster
     if verdict is not None:
         return verdict
@@ -217,7 +171,7 @@ def admitted(
 
 
 def _kept_from(cycle: CycleContext, scheduling_key: SchedulingKey, option: Option) -> Verdict | None:
-    """Whether the job would delay the one that its cluster is kept for."""
+    """Return the verdict if the job would delay the one that its cluster is reserved for; None if it would not."""
     kept = cycle.reservations.kept.get(option.cluster.id)
     if kept is None:
         return None
@@ -227,41 +181,41 @@ def _kept_from(cycle: CycleContext, scheduling_key: SchedulingKey, option: Optio
     return explain.kept(cycle.index.state, option.cluster, kept.reservation, scheduling_key.limit)
 
 
-def look_at_each(
+def search_each(
     cycle: CycleContext, scheduling_key: SchedulingKey, job: WaitingJob, queue: Queue, sizes: list[Size]
-) -> Look:
-    """Look at each cluster with these sizes. Quota is looked at again where it depends on the place."""
-    look = Look()
+) -> SearchResult:
+    """Try each cluster with these sizes. Quota is checked again where it depends on the place."""
+    result = SearchResult()
     narrowed, device = narrowing(cycle, queue, scheduling_key.shape_id)
     for cluster, ruled_out in cycle.index.looked_at(scheduling_key):
         if ruled_out is not None:
-            look.verdicts.append(ruled_out)
+            result.verdicts.append(ruled_out)
             continue
         verdict, found = None, False
         for product in products_on(cluster.report, device):
             outcome = _option_within(cycle, scheduling_key, job, queue, sizes, cluster, product, narrowed=narrowed)
             if isinstance(outcome, Option):
-                look.options.append(_spread(cycle, queue, outcome))
+                result.options.append(_spread(cycle, queue, outcome))
                 found = True
             elif isinstance(outcome, Obstacle):
-                look.over.append(outcome)
+                result.over.append(outcome)
                 verdict = Verdict(cluster=cluster.name, check=Check.QUOTA, sentence=outcome.sentence)
             else:
                 verdict = verdict or outcome
         if not found and verdict is not None:
-            look.verdicts.append(verdict)
+            result.verdicts.append(verdict)
             if verdict.check is Check.NO_ROOM:
-                look.full.append(cluster.id)
+                result.full.append(cluster.id)
             elif verdict.check is Check.QUOTA:
-                look.over_on.append(cluster.id)
-    return look
+                result.over_on.append(cluster.id)
+    return result
 
 
 def _spread(cycle: CycleContext, queue: Queue, option: Option) -> Option:
-    """The option, scored by where the runs of its queue are, too."""
+    """Return the option, also scored by the clusters of the runs of its queue."""
     state = cycle.index.state
     total = state.running.get(queue.id, 0)
-    if not option.weights.spread or not total:
+    if not total or not counts_queue(option.weights):
         return option
     return option.rescored(elsewhere=1.0 - state.running_on.get((queue.id, option.cluster.id), 0) / total)
 
@@ -277,7 +231,7 @@ def _option_within(
     *,
     narrowed: bool,
 ) -> Option | Verdict | Obstacle:
-    """The largest size that fits on a cluster within quota and beside what is kept there for another job."""
+    """Return the largest size that fits on a cluster within quota and beside the reservations of other jobs."""
     stops: Verdict | Obstacle | None = None
     for larger in range(len(sizes)):
         outcome = cycle.index.option(scheduling_key.shape_id, sizes[larger:], cluster, product, scheduling_key.weights)
@@ -301,7 +255,7 @@ def roles_by_name(state: SchedulerState, shape_id: int) -> dict[str, RoleShape]:
 
 
 def narrowing(cycle: CycleContext, queue: Queue, shape_id: int) -> tuple[bool, str]:
-    """Whether quota depends on the place, and the device of the gang whose product decides on it, if any."""
+    """Return whether quota depends on the place, and the device of the gang whose product decides that, if any."""
     state = cycle.index.state
     lines = [line for above in state.ancestry(queue.id) for line in above.quotas if line.product or line.kind]
     lines += cycle.quotas.tree.narrowed_kept

@@ -1,26 +1,28 @@
-"""Elastic runs grow into capacity that nobody waits for, a step at a time.
+"""Growth of elastic runs, a step at a time, into capacity that no job waits for.
 
-A run grows on a cluster if no job waits that only lacks room there, nothing is kept for anybody there, no job of the queues that
-share a limit with its own waits for quota, its cool-down is over, and the members fit now, within quota. Growing ends nothing and
-makes nobody wait who is there; what it took is the first that is given back.
+A run grows on a cluster if no waiting job lacks only capacity there, the cluster is not reserved for a job or a queue, no job of
+the queues that share a limit with the run's queue waits for quota, the run's cool-down is over, and the members fit now, within
+quota. Growth ends no run and delays no job that waits already; the added members are the first that are given back.
 """
 
+from trainmaster.cluster_model.capabilities import Capability
+from trainmaster.protocol.placement import Placement
 from trainmaster.protocol.reasons import Tier, Token
 from trainmaster_dispatcher.domain.shapes import Shape
-from trainmaster_dispatcher.scheduling.cycle.cluster_selection import CycleContext
+from trainmaster_dispatcher.scheduling.cycle.context import CycleContext
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, fit
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, load_of
 from trainmaster_dispatcher.scheduling.state.plan import Fault, Growth, Plan
-from trainmaster_dispatcher.scheduling.state.state import LiveRun, load_of
 
 MOST_GROWTHS = 500
-"""Runs that grow in one cycle at most; the next one follows at once."""
+"""The largest number of runs that grow in one cycle; the next cycle follows at once."""
 
 
 def grow(cycle: CycleContext, plan: Plan) -> list[Growth]:
-    """The runs that grow in this cycle, the one that was resized longest ago first."""
+    """Return the growths of this cycle, of the run that was resized longest ago first."""
     state = cycle.index.state
     if not state.elastic_on:
         return []
@@ -44,7 +46,7 @@ def grow(cycle: CycleContext, plan: Plan) -> list[Growth]:
         if not any(queue.id in crowded for queue in state.ancestry(run.queue_id)) and run.job_id not in state.spared:
             try:
                 growth = _growth(cycle, run)
-            except Exception as error:  # noqa: BLE001 - whoever asked for the plan tells it
+            except Exception as error:  # noqa: BLE001 - the caller reports it
                 plan.faults.append(Fault("run", run.job_id, f"of job {run.job_id}", error))
                 continue
             if growth is not None:
@@ -53,10 +55,10 @@ def grow(cycle: CycleContext, plan: Plan) -> list[Growth]:
 
 
 def _wanted(cycle: CycleContext, plan: Plan) -> set[int]:
-    """Clusters that somebody waits for or that are kept for somebody, and those on which this cycle has made room."""
+    """Return the clusters that jobs wait for, that are reserved, or on which runs are ended or shrunk for others."""
     wanted = {cluster_id for _, full in cycle.blocked.values() for cluster_id in full}
-    wanted |= cycle.reservations.kept.keys() | cycle.victims.gone.keys() - {
-        cluster_id for cluster_id, gone in cycle.victims.gone.items() if not gone
+    wanted |= cycle.reservations.kept.keys() | cycle.victims.ending.keys() - {
+        cluster_id for cluster_id, ending in cycle.victims.ending.items() if not ending
     }
     wanted |= {one.cluster_id for one in plan.stops}
     wanted |= {one.cluster_id for start in plan.starts for one in start.evicts}
@@ -64,19 +66,19 @@ def _wanted(cycle: CycleContext, plan: Plan) -> set[int]:
 
 
 def _is_open(index: ClusterIndex, cluster_id: int) -> bool:
-    """Whether more may be sent to a cluster now, and its runtime can resize runs."""
+    """Return whether a cluster takes more members now, and its runtime can resize runs."""
     cluster = index.state.clusters.get(cluster_id)
-    if cluster is None or cluster.report is None or "resize" not in cluster.report.capabilities:
+    if cluster is None or cluster.report is None or Capability.RESIZE not in cluster.report.capabilities:
         return False
     return index.is_open(cluster_id)
 
 
 def _growth(cycle: CycleContext, run: LiveRun) -> Growth | None:
-    """The next step of a run, taken from the room of its cluster; None if it cannot take one now."""
+    """Return the next step of a run and take it from the free capacity of its cluster; None if the run cannot grow now."""
     state, quotas = cycle.index.state, cycle.quotas
     shape = state.shapes[run.shape_id]
     elastic = shape.elastic
-    # By a policy a run keeps the size whose cost was found to be within the budgets.
+    # A run by a burst policy keeps its size, whose cost was found to be within the budgets.
     if elastic is None or run.is_stopping or run.leaving or run.burst or run.job_id in cycle.victims.shrunk:
         return None
     queue = state.queues.get(run.queue_id)
@@ -98,7 +100,7 @@ def _growth(cycle: CycleContext, run: LiveRun) -> Growth | None:
     quotas.add(run.queue_id, charge, running=0)
     sizes = dict(run.sizes)
     sizes[role] = sizes.get(role, 0) + count
-    placement: dict[str, dict[str, int]] = {}
+    placement: Placement = {}
     for group, name, many in [*((key.group, key.role, many) for key, many in load_of(run) if key.group), *members]:
         of_group = placement.setdefault(group, {})
         of_group[name] = of_group.get(name, 0) + many
@@ -106,7 +108,7 @@ def _growth(cycle: CycleContext, run: LiveRun) -> Growth | None:
 
 
 def _room_for(index: ClusterIndex, run: LiveRun) -> FreeCapacity:
-    """Where its members may come: where quota depends on the product of a device, only on nodes of the products that it has."""
+    """Return the capacity for new members: where quota depends on the product, only nodes of the products that the run has."""
     room = index.free(run.cluster_id)
     if not index.state.lines.any_narrowed:
         return room
@@ -115,7 +117,7 @@ def _room_for(index: ClusterIndex, run: LiveRun) -> FreeCapacity:
 
 
 def _next_step(run: LiveRun, shape: Shape, step: int) -> tuple[str, int] | None:
-    """The role that is furthest from its full size, in parts of what it can grow by, and by how many members it grows."""
+    """Return the role that is furthest from its full size, relative to its range, and the number of members that it grows by."""
     sizes = dict(run.sizes)
     behind = [
         ((sizes.get(role.name, 0) - role.least) / (role.replicas - role.least), place, role)

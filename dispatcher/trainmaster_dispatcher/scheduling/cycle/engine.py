@@ -1,4 +1,4 @@
-"""The scheduler's state with everything that is derived from it and kept from one decision to the next.
+"""The scheduler's state with the caches that are derived from it and carried from one decision to the next.
 
 It does not decide: ``decide`` does, on an engine.
 """
@@ -14,19 +14,20 @@ from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayou
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaLimits, QuotaTree, past_shares
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, capacity
 from trainmaster_dispatcher.scheduling.selection.cluster_ranking import ClusterRankings
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, HeldBack, WaitingJob
 from trainmaster_dispatcher.scheduling.state.plan import Plan
 from trainmaster_dispatcher.scheduling.state.reservation import Reservation
-from trainmaster_dispatcher.scheduling.state.state import ClassKey, HeldBack, SchedulerState, WaitingJob
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 _MOST_REFUSALS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a decision takes over from the one before it."""
+    """The values that a decision takes over from the one before it."""
 
     reservations: Mapping[int, Reservation] = field(default_factory=dict)
-    """By job."""
+    """By job: the reservations of the previous plan."""
     bursting: frozenset[int] = frozenset()
     """Burst policies that were open because private clusters were full."""
     held_back: Mapping[ClassKey, HeldBack] = field(default_factory=dict)
@@ -34,7 +35,7 @@ class Carried:
 
 
 class QuotaRefusal(NamedTuple):
-    """Why a limit of its queue, or of one above, refuses a class of jobs: valid while the queues and their usage are the same."""
+    """A refusal by a limit of the class's queue, or of one above: valid while the queues and their usage are the same."""
 
     queue_revision: int
     usage: tuple[int, ...]
@@ -55,9 +56,9 @@ class Engine:
         self.index = ClusterIndex(self.layouts)
         self.rankings = ClusterRankings(self.index)
         self.quota_refusals: dict[ClassKey, QuotaRefusal] = {}
-        """The latest refusal of each class that waits for quota: while nothing of it changes, no cycle looks at it again."""
+        """The latest refusal of each class that waits for quota: no cycle checks the class again until something relevant changes."""
         self._limits: tuple[int, QuotaLimits] | None = None
-        """With the revision of the queues that they are derived from."""
+        """The revision of the queues, and the limits derived from them."""
 
     def begin(self, now: float) -> None:
         """Bring the caches up to date. ``now`` is in seconds since the epoch, as all times of the state."""
@@ -82,18 +83,18 @@ class Engine:
 
     @property
     def limits(self) -> QuotaLimits:
-        """What follows from the quotas of all queues alone."""
+        """The values that follow from the quotas of all queues alone."""
         revision = self.state.queue_revision
         if self._limits is None or self._limits[0] != revision:
             self._limits = revision, QuotaLimits(self.state)
         return self._limits[1]
 
     def quotas(self, now: float) -> QuotaTree:
-        """Return the accounts of all queues at this moment. ``begin`` has been called."""
+        """Return the accounts of all queues at ``now``; ``begin`` must have been called."""
         return QuotaTree(self.state, self.limits, capacity(self.index, now), past_shares(self.state, now))
 
     def carry_over(self, plan: Plan) -> None:
-        """Keep of a plan what the next decision takes over."""
+        """Store the values of a plan that the next decision takes over."""
         self.carried = Carried(plan.reservations, plan.bursting, plan.held_back)
 
     def fork(

@@ -1,1 +1,1 @@
-"""Whether and how a gang fits on the nodes of a cluster."""
+"""Packing of gangs on the nodes of a cluster."""

@@ -1,39 +1,43 @@
-"""Best fit: members laid out on nodes, and the nodes of a cluster kept in that order, so that a node is found by bisection.
+"""Best fit: members packed on nodes, and the nodes of a cluster sorted in best-fit order, so that a node is found by bisection.
 
-Best fit takes the node that a member leaves fullest: with the fewest devices that it leaves idle, of the commonest product, then by
-devices, CPU and memory. What is left there is what is free now, less the same amounts for every node; so nodes stand in one order
-for all members that need the same devices, however much they need of anything.
+Best fit takes the node that has the least left after it takes the member: the fewest devices that the member does not
+need, then the commonest product, then the fewest devices, CPU and memory. What is left on a node is its free amounts
+minus the same needs for every node; so one order of the nodes serves all members that need the same devices, whatever
+amounts they need.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from trainmaster.cluster_model.best_fit import Leftover, leftover
 from trainmaster.protocol.quantities import Resources
-from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, Leftover, NodeBucket, split
+from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, split
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
-from trainmaster_dispatcher.scheduling.state.state import COMING
+from trainmaster_dispatcher.scheduling.state.live_runs import COMING
 
 Key = tuple[int, int, int, int, int, int, int]
-"""Of a node: free devices that are not needed, minus how common its product is, free devices that are needed, CPU, memory.
+"""Sort key of a node: free devices that are not needed, minus the commonness of its product, free devices that are
+needed, CPU, memory.
 
-Then its group and its entry in it, for ties.
+Its group and its entry in the group break ties.
 """
 
 _WORTH_IT = 2
-"""Members that find no node before it is found out what any node has at most."""
+"""After this many members without a node, the largest free amounts of any node are computed."""
 
 
 _CHOICE = 2
-"""So many products at least make a choice."""
+"""The number of products from which on there is a choice between products."""
 
 
 def commonness(
-    groups: Mapping[str, Sequence[NodeBucket]], needs: Iterable[str], suiting: Iterable[str]
+    groups: Mapping[str, Sequence[NodeBucket]], needs: Iterable[str], eligible: Iterable[str]
 ) -> dict[str, int]:
-    """By group: of the devices among ``needs``, how many all these groups of its product have; empty where it makes no difference.
+    """Return, by group, the total amount of the devices in ``needs`` that groups with the same product have.
 
-    Who may have any product takes the one of which there is most, and spares the scarce ones for those who can use no other. What
-    counts is what there is, not what is free, so that the order stays the same while runs come and go. Nodes to come are taken last.
+    The result is empty where it makes no difference. A member that may use any product takes the most common one and
+    leaves the scarce ones to members that need them. Total amounts count, not free ones, so the order stays the same
+    while runs start and end. Nodes that do not exist yet are taken last.
     """
     devices = [name for name in needs if "/" in name]
     if not devices:
@@ -41,7 +45,7 @@ def commonness(
     products: dict[str, str] = {}
     of_product: dict[str, int] = {}
     is_growing = False
-    for name in suiting:
+    for name in eligible:
         entries = groups[name]
         if not entries:
             continue
@@ -59,7 +63,7 @@ def commonness(
 
 
 class Ranking:
-    """Nodes of some groups in the order in which members that need these devices take them."""
+    """The nodes of some groups in best-fit order for members that need ``devices``."""
 
     __slots__ = ("_common", "_entries", "_failed", "_keys", "_most", "_nodes", "_of_group", "_places", "devices")
 
@@ -72,12 +76,12 @@ class Ranking:
         self._keys: list[Key] = []
         self._nodes: dict[tuple[int, int], NodeBucket] = {}
         self._most: Resources | None = None
-        """What is free on one node at most, once it was worth finding out since anything changed."""
+        """The largest free amounts on one node; computed when needed and dropped on each change."""
         self._failed = 0
-        """How many members have found no node since then."""
+        """The number of members that found no node since the last change."""
 
     def follow(self, groups: Mapping[str, Sequence[NodeBucket]]) -> None:
-        """Take in all groups; those that have not changed cost nothing."""
+        """Update the order to these groups; unchanged groups cost nothing."""
         if not self._entries:
             self._common = commonness(groups, self.devices, self._places)
             for name, place in self._places.items():
@@ -90,7 +94,7 @@ class Ranking:
                 self._put(place, name, groups[name])
 
     def put(self, name: str, entries: Sequence[NodeBucket]) -> None:
-        """One group has changed; one that may not be used is passed over."""
+        """Update one group; a group that is not in this order is ignored."""
         known = self._entries.get(name)
         if known is not None and known is not entries:
             self._put(self._places[name], name, entries)
@@ -122,7 +126,7 @@ class Ranking:
         return own
 
     def has(self, needs: Resources) -> bool:
-        """Whether any node has room for a member."""
+        """Return whether any node has enough free for a member."""
         keys = self._keys
         if not keys:
             return False
@@ -144,11 +148,11 @@ class Ranking:
         return found
 
     def tightest(self, needs: Resources) -> NodeBucket | None:
-        """The first of ``best``."""
+        """Return the first node of ``best``."""
         return next(self.best(needs), None)
 
     def best(self, needs: Resources) -> Iterator[NodeBucket]:
-        """The entries that have room for a member, the one that it leaves fullest first."""
+        """Yield the entries that have enough free for a member, the one with the least left first."""
         keys, nodes = self._keys, self._nodes
         cpu, memory = needs.get("cpu", 0), needs.get("memory", 0)
         devices = sum(needs[name] for name in self.devices)
@@ -171,21 +175,23 @@ def fill(
     groups: Groups,
     needs: Resources,
     count: int,
-    suiting: Iterable[str] | None = None,
+    eligible: Iterable[str] | None = None,
     ranking: Ranking | None = None,
     max_per_node: int | None = None,
     numa: str = "",
     order: list[tuple[str, int]] | None = None,
 ) -> tuple[int, dict[str, int]]:
-    """Lay out members best-fit; how many found no place, and how many each group took. ``groups`` is changed.
+    """Pack members best-fit; return the number of members without a node, and the number placed in each group.
+    ``groups`` is changed.
 
-    ``suiting`` are the groups that may be used; None means all. A node that takes a member becomes a still better fit than the
-    others, so one order serves all members. ``ranking``: that order, where the groups are as it knows them. ``max_per_node``: how
-    many of these members one node takes at most. ``numa``: the policy that binds them to zones of their node, where it does.
-    ``order``: to be told which group took how many, one after the other.
+    ``eligible``: the groups that may be used; None means all. A node that takes a member becomes an even better fit
+    than the others, so one order serves all members. ``ranking``: that order, if it is up to date with ``groups``.
+    ``max_per_node``: the largest number of these members on one node. ``numa``: the policy that binds the members to
+    NUMA zones, or empty. ``order``: a list to which each group and the number of members it took are appended, in
+    sequence.
     """
     placed: dict[str, int] = {}
-    usable = groups if suiting is None else suiting
+    usable = groups if eligible is None else eligible
     if count == 1 and not numa:
         best = tightest(groups, needs, usable) if ranking is None else ranking.tightest(needs)
         if best is None:
@@ -215,13 +221,13 @@ def fill(
     return count, placed
 
 
-def _best(groups: Groups, needs: Resources, suiting: Iterable[str]) -> list[NodeBucket]:
-    """The entries that have room for a member, the one that it leaves fullest first."""
-    suiting = list(suiting)
-    common = commonness(groups, needs, suiting)
+def _best(groups: Groups, needs: Resources, eligible: Iterable[str]) -> list[NodeBucket]:
+    """Return the entries that have enough free for a member, the one with the least left first."""
+    eligible = list(eligible)
+    common = commonness(groups, needs, eligible)
     fitting = [
-        (one.leftover(needs, common.get(name, 0)), order, one)
-        for order, name in enumerate(suiting)
+        (leftover(one.free, needs, common.get(name, 0)), order, one)
+        for order, name in enumerate(eligible)
         for one in groups[name]
         if one.takes(needs)
     ]
@@ -230,20 +236,20 @@ def _best(groups: Groups, needs: Resources, suiting: Iterable[str]) -> list[Node
     return [one for _, _, one in fitting]
 
 
-def tightest(groups: Groups, needs: Resources, suiting: Iterable[str]) -> NodeBucket | None:
-    """The node that one member leaves fullest: what ``fill`` finds for many, found with less work."""
+def tightest(groups: Groups, needs: Resources, eligible: Iterable[str]) -> NodeBucket | None:
+    """Return the node with the least left after one member; the same as ``fill`` finds, with less work."""
     best: NodeBucket | None = None
     least: Leftover | None = None
-    suiting = list(suiting)
-    common = commonness(groups, needs, suiting)
-    for name in suiting:
+    eligible = list(eligible)
+    common = commonness(groups, needs, eligible)
+    for name in eligible:
         for one in groups[name]:
             free = one.free
             for resource, amount in needs.items():
                 if free.get(resource, 0) < amount:
                     break
             else:
-                left = one.leftover(needs, common.get(name, 0))
+                left = leftover(free, needs, common.get(name, 0))
                 if least is None or left < least:
                     best, least = one, left
     return best

@@ -1,4 +1,4 @@
-"""What members leave of the nodes of one group, worked out on tuples of amounts."""
+"""Best-fit packing of the members of one node group, computed on tuples of amounts."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -12,23 +12,24 @@ Tuple = tuple[int, ...]
 
 
 class MemberKind(NamedTuple):
-    """Equivalent members on a cluster. ``rank`` puts those with the largest dominant share first."""
+    """Equivalent members on a cluster. Kinds sort by ``rank``, the largest dominant share first."""
 
     rank: float
     need: Tuple | None
-    """None where they need what the cluster does not have at all, or may not all be on one node: tuples do not tell nodes apart."""
+    """None where the members need a resource that the cluster does not have, or have a maximum per node, which tuples
+    cannot express."""
     devices: tuple[int, ...]
-    """The places of devices that they name."""
+    """The indexes of the devices that the members name."""
 
 
 def lay_out(
     entries: Sequence[NodeBucket], members: Iterable[tuple[Tuple | None, tuple[int, ...], int]], names: Sequence[str]
 ) -> list[NodeBucket] | None:
-    """What nodes of one group are left with under members, which are placed best-fit in this order; None if not all find place.
+    """Return the nodes of one group after its members are packed best-fit in this order; None if some member finds no node.
 
-    None, too, for nodes of which NUMA zones are reported. The same as ``fill`` for one kind after the other, on tuples of amounts: a
-    group with a hundred kinds of members is worked out anew each time that one of them comes or goes. Members: what one needs, the
-    devices it names, how many there are.
+    Return None, too, for nodes that report NUMA zones. The result equals that of ``fill`` for one kind after the other;
+    tuples make it fast, because a group with a hundred kinds of members is packed again each time a member comes or
+    goes. ``members``: the needs of one member, the indexes of the devices it names, and the number of members.
     """
     group = entries[0].group
     if entries[0].zones:
@@ -40,11 +41,11 @@ def lay_out(
     left = sorted(nodes)
     counts = [nodes[free] for free in left]
     devices = [place for place, name in enumerate(names) if "/" in name and group.free.get(name)]
-    for need, wanted, count in members:
+    for need, named, count in members:
         if need is None:
             return None
         while count:
-            place = _least_left(left, need, devices, wanted) if devices else _first_fit(left, need)
+            place = _least_left(left, need, devices, named) if devices else _first_fit(left, need)
             if place is None:
                 return None
             found = left[place]
@@ -69,7 +70,7 @@ def lay_out(
 
 
 def _move(left: list[Tuple], counts: list[int], place: int, whole: int, after: Tuple) -> None:
-    """So many of the nodes at a place have less left; the order is kept."""
+    """Give ``whole`` of the nodes at ``place`` the free amounts ``after``; the order is kept."""
     is_all = counts[place] == whole
     new = bisect_left(left, after, 0, place)
     if new < place and left[new] == after:
@@ -89,20 +90,20 @@ def _move(left: list[Tuple], counts: list[int], place: int, whole: int, after: T
 
 
 def _first_fit(left: list[Tuple], need: Tuple) -> int | None:
-    """The place of the node that a member leaves fullest: without devices, nodes sorted by CPU and memory stand in best-fit order."""
+    """Return the index of the best-fit node of a member: without devices, nodes sorted by CPU and memory are in best-fit order."""
     for place in range(bisect_left(left, need), len(left)):
         if all(map(ge, left[place], need)):
             return place
     return None
 
 
-def _least_left(left: list[Tuple], need: Tuple, devices: list[int], wanted: tuple[int, ...]) -> int | None:
-    """The same with devices: fewest of those that it does not need, then of those that it does, then CPU, memory."""
+def _least_left(left: list[Tuple], need: Tuple, devices: list[int], named: tuple[int, ...]) -> int | None:
+    """Return the index of the best-fit node with devices: fewest devices not needed, then fewest needed, then CPU, memory."""
     best: int | None = None
     least: tuple[int, int, Tuple] | None = None
     for place, free in enumerate(left):
         if all(map(ge, free, need)):
-            needed = sum([free[one] for one in wanted])
+            needed = sum([free[one] for one in named])
             rank = (sum([free[one] for one in devices]) - needed, needed, free)
             if least is None or rank < least:
                 best, least = place, rank

@@ -1,21 +1,13 @@
-"""Whether members may be on nodes, whatever room these have."""
+"""Eligibility of nodes for members: selectors, affinity, taints and NUMA policy. It does not look at free capacity."""
 
+from trainmaster.cluster_model.eligibility import obstruction
+from trainmaster.cluster_model.numa_policies import is_kept_by
 from trainmaster.protocol.agent import NodeGroup
 from trainmaster_dispatcher.domain.shapes import RoleShape
 
-_KEEPS = {"restricted": ("restricted", "singleNode"), "singleNode": ("singleNode",)}
-
 
 def allows(role: RoleShape, group: NodeGroup) -> bool:
-    """Whether members of a role may be on nodes of a group, by what they select, tolerate and want to be held to."""
-    if role.numa and group.numa is not None and group.numa.policy not in _KEEPS[role.numa]:
+    """Return whether members of a role may be on nodes of a group, by what they select, tolerate and want to be held to."""
+    if role.numa and group.numa is not None and not is_kept_by(role.numa, group.numa.policy):
         return False
-    if any(group.labels.get(key) != value for key, value in role.node_selector):
-        return False
-    if not all(term.holds(group.labels) for term in role.affinity):
-        return False
-    return all(
-        any(toleration.tolerates(taint.key, taint.value, taint.effect) for toleration in role.tolerations)
-        for taint in group.taints
-        if taint.effect != "PreferNoSchedule"
-    )
+    return obstruction(group.labels, group.taints, role.node_selector, role.affinity, role.tolerations) is None

@@ -1,10 +1,10 @@
-"""The room on a cluster: free amounts of its nodes, after our own live runs were subtracted.
+"""The free capacity of a cluster: free amounts of its nodes after the dispatcher's own live runs are subtracted.
 
-A report says what nodes have beside our members; the dispatcher subtracts its own live runs itself, so free capacity is never
-promised twice, however old the report. Where a run's members are is known by node group; inside a group they are laid out
-best-fit, as the fit itself does it. Nodes of a group that have the same left are one entry with a count, so a cluster of five
-hundred nodes costs hardly more than one of five. What a group is left with depends on what runs in it alone, and is worked out
-again only when that has changed.
+A report contains what nodes have free besides our members; the dispatcher subtracts its own live runs itself, so free
+capacity is never promised twice, however old the report is. The node group of each member of a run is known; inside a
+group, members are packed best-fit, as for the fit itself. Nodes of a group with the same free amounts are one entry
+with a count, so a cluster of five hundred nodes costs hardly more than one of five. What is left of a group depends
+only on the runs in it, and is computed again only when they change.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from weakref import WeakValueDictionary
 
+from trainmaster.cluster_model.best_fit import dominant
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.domain.shapes import RoleKey, RoleShape, Terms
@@ -20,75 +21,79 @@ from trainmaster_dispatcher.scheduling.packing.bin_layout import MemberKind, lay
 from trainmaster_dispatcher.scheduling.packing.eligibility import allows
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, split
 from trainmaster_dispatcher.scheduling.packing.numa import zones_of
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.scheduling.state.flavors import Product, product_of
-from trainmaster_dispatcher.scheduling.state.state import COMING, Cluster, LoadKey, SchedulerState
+from trainmaster_dispatcher.scheduling.state.live_runs import COMING, LoadKey
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 _MOST_KINDS = 10_000
 
 
 @lru_cache(maxsize=4096)
 def devices_among(names: tuple[str, ...]) -> frozenset[str]:
-    """The resources among these that are devices."""
+    """Return the resources among ``names`` that are devices."""
     return frozenset(name for name in names if "/" in name)
 
 
-Suiting = dict[tuple[Terms, Product | None], tuple[str, ...]]
-"""Node groups that suit members, by what these ask of nodes and the product that they are bound to."""
+EligibleGroups = dict[tuple[Terms, Product | None], tuple[str, ...]]
+"""Eligible node groups, by what members ask of nodes and the product that they are bound to."""
 
 
 class Kinds(dict[tuple[int, str], MemberKind]):
-    """Members by shape and role, for all empty rooms that have as much of everything."""
+    """Member kinds by shape and role, shared by all empty clusters with the same total capacity."""
 
     __slots__ = ("__weakref__",)
 
 
 class FreeCapacity:
-    """All nodes of one cluster, by group. ``suiting`` is shared by all rooms of a cluster: which groups suit members."""
+    """The free amounts of all nodes of one cluster, by group. ``eligible`` is shared by all objects of a cluster: the
+    groups by members' terms."""
 
-    def __init__(self, groups: Groups, suiting: Suiting | None = None) -> None:
+    def __init__(self, groups: Groups, eligible: EligibleGroups | None = None) -> None:
         self.groups = groups
-        self.suiting: Suiting = {} if suiting is None else suiting
+        self.eligible: EligibleGroups = {} if eligible is None else eligible
         self._total: Resources | None = None
         self._rankings: dict[tuple[int, frozenset[str]], Ranking] | None = None
-        """By the identity of the tuple of groups, and devices."""
+        """Keys: the identity of the tuple of groups, and the devices."""
         self.by_role: dict[RoleKey, Ranking] | None = None
-        """The same by what roles ask for, as far as they have asked."""
+        """The same rankings by role key, filled when a role is looked up."""
         self._most: dict[int, Resources] = {}
         self.names: tuple[str, ...] = ()
-        """Of an empty room: the resources that any of its nodes has, in the order of tuples of amounts."""
+        """Of an empty cluster: the resources that any of its nodes has, in the order of the tuples of amounts."""
         self.pending: dict[LoadKey, int] = {}
-        """Members of runs that wait for nodes that are to come, and that no node has room for until then."""
+        """Members of runs that wait for nodes of a pool, and that no existing node has enough free for."""
         self.kinds = Kinds()
-        """Of an empty room: members that were on it or on one with as much of everything."""
+        """Of an empty cluster: the kinds of members seen on it or on one with the same total capacity."""
 
     def rank(self, before: "FreeCapacity | None" = None) -> None:
-        """Keep the nodes in order from now on, as a room that many are to be fitted into. ``before``: the same cluster, earlier."""
+        """Keep the nodes sorted from now on, for many fits. ``before``: an earlier object of the same cluster, whose
+        rankings are reused."""
         self._rankings, self.by_role = {}, {}
-        if before is not None and before._rankings and before.suiting is self.suiting:
+        if before is not None and before._rankings and before.eligible is self.eligible:
             self._rankings, self.by_role = before._rankings, before.by_role
             for ranking in self._rankings.values():
                 ranking.follow(self.groups)
 
-    def ranking(self, suiting: tuple[str, ...], needs: Resources) -> Ranking | None:
-        """The nodes of these groups for members with these needs; None for a room whose nodes are not kept in order.
+    def ranking(self, eligible: tuple[str, ...], needs: Resources) -> Ranking | None:
+        """Return the sorted nodes of these groups for members with these needs; None if the nodes are not kept sorted.
 
-        ``suiting`` is one of the tuples in ``self.suiting``, which live as long as the room.
+        ``eligible`` must be one of the tuples in ``self.eligible``, which live as long as this object.
         """
         if self._rankings is None:
             return None
         devices = devices_among(tuple(needs))
-        ranking = self._rankings.get((id(suiting), devices))
+        ranking = self._rankings.get((id(eligible), devices))
         if ranking is None:
-            ranking = self._rankings[id(suiting), devices] = Ranking(suiting, devices)
+            ranking = self._rankings[id(eligible), devices] = Ranking(eligible, devices)
             ranking.follow(self.groups)
         return ranking
 
-    def most(self, suiting: tuple[str, ...]) -> Resources:
-        """What is free on a single node of these groups at most, of each resource."""
-        most = self._most.get(id(suiting))
+    def most(self, eligible: tuple[str, ...]) -> Resources:
+        """Return the largest free amount of each resource on a single node of these groups."""
+        most = self._most.get(id(eligible))
         if most is None:
-            most = self._most[id(suiting)] = {}
-            for name in suiting:
+            most = self._most[id(eligible)] = {}
+            for name in eligible:
                 for one in self.groups[name]:
                     for resource, amount in one.free.items():
                         if amount > most.get(resource, 0):
@@ -97,8 +102,8 @@ class FreeCapacity:
 
     @classmethod
     def empty(cls, report: CapacityReport) -> "FreeCapacity":
-        """The cluster without any run of ours."""
-        room = cls(
+        """Return the free capacity of the cluster without any run of ours."""
+        free_capacity = cls(
             {
                 group.name: (NodeBucket(group, group.free, group.count, zones_of(group)),)
                 for group in report.groups
@@ -106,8 +111,10 @@ class FreeCapacity:
             }
         )
         names = {name for group in report.groups for name in group.free}
-        room.names = tuple(sorted(names, key=lambda name: ("/" in name, name != "cpu", name != "memory", name)))
-        return room
+        free_capacity.names = tuple(
+            sorted(names, key=lambda name: ("/" in name, name != "cpu", name != "memory", name))
+        )
+        return free_capacity
 
     @property
     def nodes(self) -> list[NodeBucket]:
@@ -115,38 +122,40 @@ class FreeCapacity:
         return [one for entries in self.groups.values() for one in entries]
 
     def copy(self) -> "FreeCapacity":
-        """A room that may be changed without this one."""
-        return FreeCapacity(dict(self.groups), self.suiting)
+        """Return a copy that can be changed independently."""
+        return FreeCapacity(dict(self.groups), self.eligible)
 
     def subtract(
         self, group: str, needs: Resources, count: int, max_per_node: int | None = None, numa: str = ""
     ) -> None:
-        """Take away members of live runs, wherever in their group they are laid out; with no such group, anywhere.
+        """Subtract members of live runs, wherever in their group they are packed; if the group does not exist, anywhere.
 
-        ``max_per_node`` and ``numa``: how many of them one node has at most, and what binds them to its zones, as far as that can be.
+        ``max_per_node`` and ``numa`` (the largest number on one node, and the policy that binds to zones) are followed
+        as far as possible.
 
-        A free amount below zero means that the cluster has shrunk under its runs; nothing new fits there until it is made up.
+        A free amount below zero means that the cluster has shrunk below what its runs use; nothing new fits there until
+        that is made up.
         """
-        suiting = (group,) if group in self.groups else tuple(self.groups)
-        missing, _ = fill(self.groups, needs, count, suiting, max_per_node=max_per_node, numa=numa)
+        eligible = (group,) if group in self.groups else tuple(self.groups)
+        missing, _ = fill(self.groups, needs, count, eligible, max_per_node=max_per_node, numa=numa)
         if missing and (max_per_node is not None or numa):
-            missing, _ = fill(self.groups, needs, missing, suiting)
-        if missing and suiting:
-            self._take_in_pieces(needs, missing, suiting)
+            missing, _ = fill(self.groups, needs, missing, eligible)
+        if missing and eligible:
+            self._take_in_pieces(needs, missing, eligible)
         self.forget()
 
     def forget(self) -> None:
-        """What was worked out from the groups is to be worked out anew."""
+        """Drop all cached values that were computed from the groups."""
         self._total = None
         self._most.clear()
         for ranking in (self._rankings or {}).values():
             ranking.follow(self.groups)
 
-    def _take_in_pieces(self, needs: Resources, count: int, suiting: tuple[str, ...]) -> None:
-        """For members that this layout has no node for: their cluster knows where they are, and what they use is not free."""
+    def _take_in_pieces(self, needs: Resources, count: int, eligible: tuple[str, ...]) -> None:
+        """Subtract members that this packing has no node for: they do run on their cluster, and what they use is not free."""
         for name, amount in needs.items():
             missing = amount * count
-            for one in [one for group in suiting for one in self.groups[group]]:
+            for one in [one for group in eligible for one in self.groups[group]]:
                 free = max(one.free.get(name, 0), 0)
                 if free and missing:
                     whole = min(one.count, missing // free)
@@ -155,11 +164,11 @@ class FreeCapacity:
                     split(self.groups, one, {name: 1}, [*parts, (1, rest)] if rest else parts)
                     missing -= whole * free + rest
             if missing:
-                first = self.groups[suiting[0]][0]
+                first = self.groups[eligible[0]][0]
                 split(self.groups, first, {name: 1}, [(1, missing)])
 
     def put(self, changed: Groups, taken: Resources) -> None:
-        """Let groups be as a packing leaves them that took so much."""
+        """Replace groups by what a packing leaves of them; ``taken``: what the packing uses in all."""
         self.groups.update(changed)
         self._most.clear()
         if self._total is not None:
@@ -170,7 +179,7 @@ class FreeCapacity:
                     ranking.put(name, entries)
 
     def total(self) -> Resources:
-        """What is free on all nodes together."""
+        """Return the sum of the free amounts of all nodes."""
         if self._total is None:
             self._total = {}
             for entries in self.groups.values():
@@ -181,41 +190,46 @@ class FreeCapacity:
 
 
 Load = Mapping[str, Mapping[LoadKey, int]]
-"""Members by their node group, empty where it is not known, and by what they need."""
+"""Members by their node group (empty if it is unknown) and by what they need."""
 
 
-def _fill_suiting(state: SchedulerState, cluster_id: int, key: LoadKey, count: int, room: FreeCapacity) -> int:
-    """Lay members out on nodes that they may be on; how many found no place.
+def _fill_eligible(
+    state: SchedulerState, cluster_id: int, key: LoadKey, count: int, free_capacity: FreeCapacity
+) -> int:
+    """Pack members on nodes that they may be on; return the number of members without a node.
 
-    Where quota depends on the product of a device, they are bound to the one of the pool that they were sent to.
+    Where quota depends on the product of a device, the members are bound to the product of the pool that they were sent
+    to.
     """
     role = next((role for role in state.shapes[key.shape_id].roles if role.name == key.role), None)
     if role is None:
         return 0
-    names = [name for name, entries in room.groups.items() if entries and allows(role, entries[0].group)]
+    names = [name for name, entries in free_capacity.groups.items() if entries and allows(role, entries[0].group)]
     if any("/" in name and state.lines.products_matter(name) for name in role.needs):
         product = state.product_at(cluster_id, key.group)
-        names = [name for name in names if product_of(room.groups[name][0].group) == product]
-    missing, _ = fill(room.groups, role.needs, count, names, max_per_node=role.max_per_node, numa=role.numa)
+        names = [name for name in names if product_of(free_capacity.groups[name][0].group) == product]
+    missing, _ = fill(free_capacity.groups, role.needs, count, names, max_per_node=role.max_per_node, numa=role.numa)
     return missing
 
 
 def grown(
-    room: FreeCapacity, state: SchedulerState, cluster_id: int, *, alone: bool = False, ever: bool = False
+    free_capacity: FreeCapacity, state: SchedulerState, cluster_id: int, *, alone: bool = False, ever: bool = False
 ) -> FreeCapacity:
-    """The nodes of a cluster as they are in ``room``, and those that could come; ``alone``: only these.
+    """Return the nodes of ``free_capacity`` together with those that the pools of the cluster could add; ``alone``:
+    only the latter.
 
-    Nodes that others wait for are taken off. Names of what could come begin with ``COMING``. ``ever``: if all nodes of pools came.
+    Nodes that other runs wait for are subtracted. Names of groups that could be added begin with ``COMING``. ``ever``:
+    as if all nodes of the pools were added.
     """
     report = state.clusters[cluster_id].report
     pools = report.pools if report is not None else ()
-    groups: Groups = {} if alone else dict(room.groups)
+    groups: Groups = {} if alone else dict(free_capacity.groups)
     for pool in pools:
         many = pool.most if ever else pool.count
         if many:
             coming = pool.model_copy(update={"name": COMING + pool.name})
             groups[coming.name] = (NodeBucket(coming, pool.free, many, zones_of(coming)),)
-    for key, count in room.pending.items():
+    for key, count in free_capacity.pending.items():
         if key.group in groups:
             most = _most_on_a_node(state, key, count)
             fill(groups, needs_of_load(state, key), count, (key.group,), max_per_node=most)
@@ -224,7 +238,7 @@ def grown(
 
 @dataclass(slots=True)
 class _LaidOut:
-    """The nodes of a group under the state's own load: valid for this mapping at this revision."""
+    """The packed nodes of a group under the state's own load: valid for this mapping at this revision."""
 
     members: Mapping[LoadKey, int]
     revision: int
@@ -232,9 +246,10 @@ class _LaidOut:
 
 
 class ClusterLayouts:
-    """What clusters have free, empty and under load, each node group laid out once until the load in it changes.
+    """The free capacity of clusters, empty and under load; each node group is packed once until its load changes.
 
-    The values follow from the state alone. A fork of the state has layouts of its own that share what is laid out already.
+    The values follow from the state alone. A fork of the state has a ``ClusterLayouts`` of its own that shares the
+    cached values.
     """
 
     def __init__(self, state: SchedulerState) -> None:
@@ -244,7 +259,7 @@ class ClusterLayouts:
         self._laid: dict[int, dict[str, _LaidOut]] = {}
         """By cluster and node group."""
         self._kinds: WeakValueDictionary[tuple[tuple[str, int], ...], Kinds] = WeakValueDictionary()
-        """By the total capacity of an empty cluster: what is known of members on it."""
+        """By the total capacity of an empty cluster: the member kinds known for it."""
 
     def fork(self, state: SchedulerState) -> "ClusterLayouts":
         """Return layouts of a fork of the state; both use the same caches."""
@@ -253,47 +268,48 @@ class ClusterLayouts:
         return layouts
 
     def forget(self, cluster_id: int) -> None:
-        """Drop what is laid out of a cluster that has changed itself."""
+        """Drop the cached values of a cluster whose report has changed."""
         self._empty.pop(cluster_id, None)
         self._laid.pop(cluster_id, None)
 
     def empty(self, cluster_id: int) -> FreeCapacity:
-        """Return the cluster without any of our runs; not to be changed."""
+        """Return the free capacity of the cluster without any of our runs; it must not be changed."""
         cluster = self.state.clusters[cluster_id]
         known = self._empty.get(cluster_id)
         if known is not None and known[0] is cluster:
             return known[1]
-        room = FreeCapacity.empty(cluster.report) if cluster.report is not None else FreeCapacity({})
-        room.rank()
-        room.kinds = self._kinds.setdefault(_of_everything(room), room.kinds)
+        free_capacity = FreeCapacity.empty(cluster.report) if cluster.report is not None else FreeCapacity({})
+        free_capacity.rank()
+        free_capacity.kinds = self._kinds.setdefault(_of_everything(free_capacity), free_capacity.kinds)
         self._laid.pop(cluster_id, None)
-        self._empty[cluster_id] = cluster, room
-        return room
+        self._empty[cluster_id] = cluster, free_capacity
+        return free_capacity
 
     def now(self, cluster_id: int) -> FreeCapacity:
-        """Return the cluster under the load of the live runs there."""
+        """Return the free capacity of the cluster under the load of its live runs."""
         return self.under(cluster_id, self.state.load.get(cluster_id, {}))
 
     def under(self, cluster_id: int, load: Load) -> FreeCapacity:
-        """Return the cluster under this load. Groups whose load is the state's own are not laid out again."""
+        """Return the free capacity of the cluster under ``load``. Groups whose load is the state's own are not packed again."""
         state = self.state
         report = state.clusters[cluster_id].report
         if report is None:
             return FreeCapacity({})
         empty = self.empty(cluster_id)
         groups: Groups = {name: self.group(cluster_id, name, load.get(name)) for name in empty.groups}
-        room = FreeCapacity(groups, empty.suiting)
+        free_capacity = FreeCapacity(groups, empty.eligible)
         strays = {key: count for name, members in load.items() if name not in groups for key, count in members.items()}
         for _, key, _ in _ordered(state, strays, empty):
             if key.group.startswith(COMING):
-                # They take whatever node is free that may hold them, though others were thought of; the rest waits for new ones.
-                missing = _fill_suiting(state, cluster_id, key, strays[key], room)
+                # They take any free node that may hold them, even if other nodes were intended; the rest waits for new
+                # nodes.
+                missing = _fill_eligible(state, cluster_id, key, strays[key], free_capacity)
                 if missing:
-                    room.pending[key] = missing
+                    free_capacity.pending[key] = missing
                 continue
             most, numa = _most_on_a_node(state, key, strays[key]), _numa_of_load(state, key)
-            room.subtract(key.group, needs_of_load(state, key), strays[key], most, numa)
-        return room
+            free_capacity.subtract(key.group, needs_of_load(state, key), strays[key], most, numa)
+        return free_capacity
 
     def group(self, cluster_id: int, name: str, members: Mapping[LoadKey, int] | None) -> Sequence[NodeBucket]:
         """Return the nodes of one group under these members."""
@@ -312,30 +328,30 @@ class ClusterLayouts:
         return known.entries
 
 
-def _of_everything(room: FreeCapacity) -> tuple[tuple[str, int], ...]:
-    total = room.total()
-    return tuple([(name, total.get(name, 0)) for name in room.names])
+def _of_everything(free_capacity: FreeCapacity) -> tuple[tuple[str, int], ...]:
+    total = free_capacity.total()
+    return tuple([(name, total.get(name, 0)) for name in free_capacity.names])
 
 
 def _under(
     state: SchedulerState, name: str, entries: Sequence[NodeBucket], members: Mapping[LoadKey, int], empty: FreeCapacity
 ) -> Sequence[NodeBucket]:
-    """The entries of a group under the members that are in it."""
+    """Return the entries of a group after its members are packed."""
     ordered = _ordered(state, members, empty)
     laid = lay_out(entries, [(kind.need, kind.devices, members[key]) for _, key, kind in ordered], empty.names)
     if laid is not None:
         return laid
-    room = FreeCapacity({name: entries})
+    free_capacity = FreeCapacity({name: entries})
     for _, key, _ in ordered:
         most, numa = _most_on_a_node(state, key, members[key]), _numa_of_load(state, key)
-        room.subtract(name, needs_of_load(state, key), members[key], most, numa)
-    return room.groups[name]
+        free_capacity.subtract(name, needs_of_load(state, key), members[key], most, numa)
+    return free_capacity.groups[name]
 
 
 def _ordered(
     state: SchedulerState, members: Mapping[LoadKey, int], empty: FreeCapacity
 ) -> list[tuple[float, LoadKey, MemberKind]]:
-    """In an order of its own, so that a layout does not depend on the order in which runs came: large members first."""
+    """Return the members sorted large ones first, so that a packing does not depend on the order in which runs came."""
     kinds = empty.kinds
     out = []
     for key in members:
@@ -361,7 +377,7 @@ def _kind(needs: Resources, empty: FreeCapacity) -> MemberKind:
 
 
 def _most_on_a_node(state: SchedulerState, key: LoadKey, count: int) -> int | None:
-    """How many of so many equivalent members one node has at most, all jobs that they are of together."""
+    """Return the largest number of these ``count`` equivalent members on one node, over all the jobs they belong to."""
     for role in state.shapes[key.shape_id].roles:
         if role.name == key.role and role.max_per_node is not None:
             return role.max_per_node * -(-count // role.replicas)
@@ -369,30 +385,25 @@ def _most_on_a_node(state: SchedulerState, key: LoadKey, count: int) -> int | No
 
 
 def _numa_of_load(state: SchedulerState, key: LoadKey) -> str:
-    """What binds these members to zones of their nodes."""
+    """Return the NUMA policy of these members, or an empty string."""
     return next((role.numa for role in state.shapes[key.shape_id].roles if role.name == key.role), "")
 
 
 def needs_of_load(state: SchedulerState, key: LoadKey) -> Resources:
-    """What each of these members needs."""
+    """Return what each of these members needs."""
     for role in state.shapes[key.shape_id].roles:
         if role.name == key.role:
             return role.needs
     return {}
 
 
-def dominant(needs: Resources, total: Resources) -> float:
-    """The largest share that ``needs`` has of ``total``, over the resources that exist (Ghodsi et al., NSDI 2011)."""
-    return max((amount / total[name] for name, amount in needs.items() if total.get(name, 0) > 0), default=0.0)
-
-
 def by_size(roles: Iterable[RoleShape], total: Resources) -> list[RoleShape]:
-    """Roles with the largest member first, which is the order in which a packing is tried."""
+    """Return the roles with the largest member first, the order in which a packing is tried."""
     return sorted(roles, key=lambda role: (-dominant(role.needs, total), role.name))
 
 
 def add_members(load: dict[str, dict[LoadKey, int]], members: Iterable[tuple[LoadKey, int]], sign: int = 1) -> None:
-    """Add members to a load, or with ``sign`` -1 take them off; groups that change get a mapping of their own."""
+    """Add members to a load, or with ``sign`` -1 remove them; groups that change get a new mapping."""
     for key, count in members:
         group = dict(load.get(key.group, {}))
         group[key] = group.get(key, 0) + sign * count

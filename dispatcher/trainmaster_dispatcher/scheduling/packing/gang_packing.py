@@ -1,9 +1,10 @@
-"""Whole-gang fit: do all members of all roles find nodes at once, and if not, what is missing.
+"""Whole-gang packing: places all members of all roles on nodes at once, or reports what is missing.
 
-Best-fit decreasing: roles by their largest share of the cluster, each member on the feasible node that it leaves fullest; where that
-finds no place though there is enough of everything, a few other orders of roles. With a required topology level the whole gang is
-tried inside one domain of that level after another; with a preferred one, first there and then anywhere. It never says that a gang
-fits when no packing exists, for it builds the packing; it may miss one that exists (``bench.packing`` measures how often).
+Best-fit decreasing: roles by their largest share of the cluster, each member on the feasible node with the least left;
+if that fails although the totals are sufficient, a few other orders of roles. With a required topology level the whole
+gang is tried inside one domain of that level after another; with a preferred level, first in one domain and then
+anywhere. It never reports that a gang fits when no packing exists, because it builds the packing; it may miss one that
+exists (``bench.packing`` measures how often).
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice, permutations
 
+from trainmaster.cluster_model.best_fit import MOST_ORDERS
+from trainmaster.cluster_model.device_products import product_label
+from trainmaster.cluster_model.gang_minimum import split_minimum
+from trainmaster.cluster_model.numa_policies import NumaPolicy
 from trainmaster.protocol.agent import HOST_LEVEL, CapacityReport
+from trainmaster.protocol.placement import Placement
 from trainmaster.protocol.quantities import Resources, format_apart
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.packing.best_fit import Ranking, fill, tightest
@@ -19,50 +25,48 @@ from trainmaster_dispatcher.scheduling.packing.eligibility import allows
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity, by_size
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket
 from trainmaster_dispatcher.scheduling.packing.numa import names_of
-from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Product, plain, product_label, product_of
-
-_MOST_ORDERS = 24
-"""Orders of roles in which a packing is tried: all there are of four."""
+from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Product, plain, product_of
 
 
 def products_on(report: CapacityReport | None, device: str, *, grown: bool = False) -> list[Product | None]:
-    """The products of a device that a gang may be given on a cluster, one at a time; one None where it does not matter.
+    """Return the products of a device that a gang can get on a cluster, each to be tried alone; one None where it does not matter.
 
-    ``grown``: also those that its pools bring.
+    ``grown``: also those that its pools would add.
     """
     if not device or report is None:
         return [None]
     groups = (*report.groups, *report.pools) if grown else report.groups
-    labels = {product_of(group): product_label(group) for group in groups if group.free.get(device)}
+    labels = {product_of(group): product_label(group.labels) for group in groups if group.free.get(device)}
     return [Product(device, name, labels[name]) for name in sorted(labels)] or [None]
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A packing: how many members of each role each group takes, what these groups are left with, and what it takes in all."""
+    """A packing: the number of members of each role in each group, what is left of these groups, and what the packing
+    uses in all."""
 
-    placement: dict[str, dict[str, int]]
+    placement: Placement
     after: Groups
     needs: Resources
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Why there is no room, in words."""
+    """The reason why a gang does not fit, as a sentence."""
 
     sentence: str
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size in which a gang may start: members by role, and what they need in all."""
+    """A size with which a gang may start: the number of members by role, and what they need in all."""
 
     members: dict[str, int]
     needs: Resources
     charge: Amounts = field(init=False, compare=False)
-    """What it needs of each plain line."""
+    """What it needs on each flavor without product or cluster kind."""
     total: int = field(init=False, compare=False)
-    """Members in all."""
+    """The total number of members."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "charge", {plain(name): amount for name, amount in self.needs.items() if amount})
@@ -70,21 +74,22 @@ class Size:
 
 
 def fit(
-    shape: Shape, members: dict[str, int], room: FreeCapacity, product: Product | None = None
+    shape: Shape, members: dict[str, int], free_capacity: FreeCapacity, product: Product | None = None
 ) -> Fitted | Shortfall:
-    """Try to place so many members of each role; the room is the same afterwards. ``product``: the only one to be given."""
-    roles = by_size(shape.roles, room.total()) if len(shape.roles) > 1 else list(shape.roles)
+    """Try to place ``members`` of each role; ``free_capacity`` is not changed. ``product``: the only product that may be used."""
+    roles = by_size(shape.roles, free_capacity.total()) if len(shape.roles) > 1 else list(shape.roles)
     if shape.required_level is not None:
-        return _inside(shape.required_level, roles, members, room, product)
+        return _inside(shape.required_level, roles, members, free_capacity, product)
     if shape.preferred_level is not None:
-        close = _inside(shape.preferred_level, roles, members, room, product)
+        close = _inside(shape.preferred_level, roles, members, free_capacity, product)
         if isinstance(close, Fitted):
             return close
-    return _pack_in_any_order(roles, members, room, room.groups, product)
+    return _pack_in_any_order(roles, members, free_capacity, free_capacity.groups, product)
 
 
 def may_repeat(shape: Shape, size: Size) -> RoleShape | None:
-    """The only role of a gang of which many are placed like one after the other by placing all their members together."""
+    """Return the only role of a gang for which many gangs can be placed by placing all their members together; None for
+    other gangs."""
     if shape.preferred_level is not None or shape.required_level is not None:
         return None
     roles = [role for role in shape.roles if size.members.get(role.name)]
@@ -93,27 +98,29 @@ def may_repeat(shape: Shape, size: Size) -> RoleShape | None:
     return roles[0]
 
 
-def fit_many(role: RoleShape, members: int, count: int, room: FreeCapacity) -> tuple[list[dict[str, int]], Fitted]:
-    """Place so many gangs of so many members, as one after the other would be, or as many of them as fit.
+def fit_many(
+    role: RoleShape, members: int, count: int, free_capacity: FreeCapacity
+) -> tuple[list[dict[str, int]], Fitted]:
+    """Place ``count`` gangs of ``members`` each, with the same result as one after the other, or as many of them as fit.
 
-    By gang its members by group, and all of them together.
+    Return the members by group for each gang, and one packing of all of them.
     """
-    suiting = _suiting(role, room, None)
+    eligible = eligible_groups(role, free_capacity)
     while count:
-        work, order = dict(room.groups), list[tuple[str, int]]()
-        ranking = room.ranking(suiting, role.needs)
-        missing, placed = fill(work, role.needs, count * members, suiting, ranking, numa=role.numa, order=order)
+        work, order = dict(free_capacity.groups), list[tuple[str, int]]()
+        ranking = free_capacity.ranking(eligible, role.needs)
+        missing, placed = fill(work, role.needs, count * members, eligible, ranking, numa=role.numa, order=order)
         count, rest = divmod(count * members - missing, members)
         if not rest:
             placement = {group: {role.name: many} for group, many in placed.items()}
             needs = {name: amount * count * members for name, amount in role.needs.items()}
             return list(_dealt(order, members)), Fitted(placement, {name: work[name] for name in placed}, needs)
-        # The last one does not fit as a whole: once more without it.
+        # The last gang does not fit completely: try again without it.
     return [], Fitted({}, {}, {})
 
 
 def _dealt(order: list[tuple[str, int]], members: int) -> Iterator[dict[str, int]]:
-    """Members in the order in which groups took them, by gang."""
+    """Yield the members by group for each gang, in the order in which the groups took them."""
     gang: dict[str, int] = {}
     missing = members
     for group, many in order:
@@ -128,14 +135,9 @@ def _dealt(order: list[tuple[str, int]], members: int) -> Iterator[dict[str, int
                 gang, missing = {}, members
 
 
-def suits(role: RoleShape, room: FreeCapacity) -> tuple[str, ...]:
-    """The groups whose nodes a role's members may be on."""
-    return _suiting(role, room, None)
-
-
-def has_node(role: RoleShape, room: FreeCapacity) -> bool:
-    """Whether any node has room for one member."""
-    ranking = _ranking(role, room)
+def has_node(role: RoleShape, free_capacity: FreeCapacity) -> bool:
+    """Return whether any node has enough free for one member."""
+    ranking = _ranking(role, free_capacity)
     if ranking is None:
         return True
     if role.numa:
@@ -143,34 +145,35 @@ def has_node(role: RoleShape, room: FreeCapacity) -> bool:
     return ranking.has(role.needs)
 
 
-def first_node(role: RoleShape, room: FreeCapacity) -> NodeBucket | None:
-    """The node that the first member of a role would take."""
-    ranking = _ranking(role, room)
+def first_node(role: RoleShape, free_capacity: FreeCapacity) -> NodeBucket | None:
+    """Return the node that the first member of a role would take."""
+    ranking = _ranking(role, free_capacity)
     if ranking is None:
-        return tightest(room.groups, role.needs, _suiting(role, room, None))
+        return tightest(free_capacity.groups, role.needs, eligible_groups(role, free_capacity))
     return ranking.tightest(role.needs)
 
 
-def _ranking(role: RoleShape, room: FreeCapacity) -> Ranking | None:
-    """The nodes that a role's members may be on, in order; None for a room whose nodes are not kept in order."""
-    known = room.by_role
+def _ranking(role: RoleShape, free_capacity: FreeCapacity) -> Ranking | None:
+    """Return the nodes that are eligible for a role's members, sorted; None if the nodes are not kept sorted."""
+    known = free_capacity.by_role
     if known is None:
         return None
     found = known.get(role.key)
     if found is None:
-        found = room.ranking(_suiting(role, room, None), role.needs)
+        found = free_capacity.ranking(eligible_groups(role, free_capacity), role.needs)
         if found is not None:
             known[role.key] = found
     return found
 
 
 def only_role(shape: Shape, size: Size) -> RoleShape | None:
-    """The role of a gang of one that may be on any node; then it fits if any node has room. None for others."""
+    """Return the role of a gang of one member that may be on any node: it fits if any node has enough free. None for
+    other gangs."""
     return spread_role(shape, size) if size.total == 1 else None
 
 
 def spread_role(shape: Shape, size: Size) -> RoleShape | None:
-    """The role of a gang of one role that may be on all nodes; None for others."""
+    """Return the role of a gang with one role and no required level; None for other gangs."""
     if shape.required_level is not None:
         return None
     roles = [role for role in shape.roles if size.members.get(role.name)]
@@ -187,14 +190,14 @@ def _no_node(role: RoleShape) -> Shortfall:
 
 
 def _inside(
-    level: str, roles: list[RoleShape], members: dict[str, int], room: FreeCapacity, product: Product | None
+    level: str, roles: list[RoleShape], members: dict[str, int], free_capacity: FreeCapacity, product: Product | None
 ) -> Fitted | Shortfall:
-    """All members in one domain of a topology level."""
+    """Place all members in one domain of a topology level."""
     if level == HOST_LEVEL:
-        return _on_one_node(roles, members, room, product)
+        return _on_one_node(roles, members, free_capacity, product)
     tried, shortfall = 0, Shortfall("")
-    for domain in _domains(room, level):
-        outcome = _pack_in_any_order(roles, members, room, domain, product)
+    for domain in _domains(free_capacity, level):
+        outcome = _pack_in_any_order(roles, members, free_capacity, domain, product)
         if isinstance(outcome, Fitted):
             return outcome
         tried, shortfall = tried + 1, outcome
@@ -210,25 +213,26 @@ def _in_no_domain(level: str, tried: int, places: int, last: Shortfall) -> Short
 
 
 def _on_one_node(
-    roles: list[RoleShape], members: dict[str, int], room: FreeCapacity, product: Product | None
+    roles: list[RoleShape], members: dict[str, int], free_capacity: FreeCapacity, product: Product | None
 ) -> Fitted | Shortfall:
-    """Each node is a domain; of equivalent nodes, one stands for all."""
+    """Place all members on one node; one of several equivalent nodes stands for all of them."""
     tried, shortfall = 0, Shortfall("")
-    for name, entries in room.groups.items():
+    for name, entries in free_capacity.groups.items():
         for one in entries:
-            outcome = _pack_in_any_order(roles, members, room, {name: (one.some(1),)}, product)
+            outcome = _pack_in_any_order(roles, members, free_capacity, {name: (one.some(1),)}, product)
             if isinstance(outcome, Fitted):
                 rest = [o.some(o.count - (o is one)) for o in entries if o.count > (o is one)]
                 after: Groups = {name: [*outcome.after.get(name, (one.some(1),)), *rest]}
                 return Fitted(outcome.placement, after, outcome.needs)
             tried, shortfall = tried + 1, outcome
-    return _in_no_domain(HOST_LEVEL, tried, sum(one.count for one in room.nodes), shortfall)
+    return _in_no_domain(HOST_LEVEL, tried, sum(one.count for one in free_capacity.nodes), shortfall)
 
 
-def _domains(room: FreeCapacity, level: str) -> Iterator[Groups]:
-    """The domains of ``level``, small ones first. A place is named with all wider levels, as two zones may have a rack ``r1``."""
+def _domains(free_capacity: FreeCapacity, level: str) -> Iterator[Groups]:
+    """Yield the domains of ``level``, small ones first. A domain's key includes all wider levels, as two zones may both
+    have a rack ``r1``."""
     places: dict[tuple[str, ...], Groups] = {}
-    for name, entries in room.groups.items():
+    for name, entries in free_capacity.groups.items():
         topology = entries[0].group.topology
         keys = [key for key, _ in topology]
         if level in keys:
@@ -238,27 +242,31 @@ def _domains(room: FreeCapacity, level: str) -> Iterator[Groups]:
     yield from (places[path] for path in sorted(places, key=lambda path: (sizes[path], path)))
 
 
-def take(room: FreeCapacity, fitted: Fitted) -> None:
-    """Take a packing from the room it was found in, whose groups must be as they were then."""
-    room.put(fitted.after, fitted.needs)
+def take(free_capacity: FreeCapacity, fitted: Fitted) -> None:
+    """Subtract a packing from the capacity it was found in, whose groups must not have changed since."""
+    free_capacity.put(fitted.after, fitted.needs)
 
 
 def _pack_in_any_order(
-    roles: list[RoleShape], members: dict[str, int], room: FreeCapacity, groups: Groups, product: Product | None
+    roles: list[RoleShape],
+    members: dict[str, int],
+    free_capacity: FreeCapacity,
+    groups: Groups,
+    product: Product | None,
 ) -> Fitted | Shortfall:
-    """The packing in the first order of roles that has one, of a few; if none has, what the first order lacks."""
-    outcome = _pack(roles, members, room, groups, product)
-    if isinstance(outcome, Shortfall) and len(roles) > 1 and _has_enough(roles, members, room, groups):
-        for order in islice(permutations(roles), 1, _MOST_ORDERS):
-            other = _pack(list(order), members, room, groups, product)
+    """Return the packing of the first order of roles that has one, out of a few; if none has, the shortfall of the first order."""
+    outcome = _pack(roles, members, free_capacity, groups, product)
+    if isinstance(outcome, Shortfall) and len(roles) > 1 and _has_enough(roles, members, free_capacity, groups):
+        for order in islice(permutations(roles), 1, MOST_ORDERS):
+            other = _pack(list(order), members, free_capacity, groups, product)
             if isinstance(other, Fitted):
                 return other
     return outcome
 
 
-def _has_enough(roles: list[RoleShape], members: dict[str, int], room: FreeCapacity, groups: Groups) -> bool:
-    """Whether there is enough of everything on all nodes together."""
-    total = room.total() if groups is room.groups else FreeCapacity(groups).total()
+def _has_enough(roles: list[RoleShape], members: dict[str, int], free_capacity: FreeCapacity, groups: Groups) -> bool:
+    """Return whether the sums over all nodes are sufficient."""
+    total = free_capacity.total() if groups is free_capacity.groups else FreeCapacity(groups).total()
     needs: Resources = {}
     for role in roles:
         for name, amount in role.needs.items():
@@ -267,50 +275,56 @@ def _has_enough(roles: list[RoleShape], members: dict[str, int], room: FreeCapac
 
 
 def _pack(
-    roles: list[RoleShape], members: dict[str, int], room: FreeCapacity, groups: Groups, product: Product | None
+    roles: list[RoleShape],
+    members: dict[str, int],
+    free_capacity: FreeCapacity,
+    groups: Groups,
+    product: Product | None,
 ) -> Fitted | Shortfall:
     work = dict(groups)
-    placement: dict[str, dict[str, int]] = {}
+    placement: Placement = {}
     needs: Resources = {}
     for role in roles:
-        wanted = members.get(role.name, 0)
-        if not wanted:
+        size = members.get(role.name, 0)
+        if not size:
             continue
-        suiting = _suiting(role, room, product)
+        eligible = eligible_groups(role, free_capacity, product)
         ranking = None
-        if groups is not room.groups:
-            suiting = tuple(name for name in suiting if name in groups)
+        if groups is not free_capacity.groups:
+            eligible = tuple(name for name in eligible if name in groups)
         elif not placement:
-            # The order is that of the room as it is: it serves the first role.
-            ranking = room.ranking(suiting, role.needs)
-        if not suiting:
+            # The sorted nodes are those before any member is placed, so they serve the first role only.
+            ranking = free_capacity.ranking(eligible, role.needs)
+        if not eligible:
             return _no_node(role)
-        missing, placed = fill(work, role.needs, wanted, suiting, ranking, role.max_per_node, role.numa)
+        missing, placed = fill(work, role.needs, size, eligible, ranking, role.max_per_node, role.numa)
         if missing:
-            if wanted == missing and groups is room.groups and not placement:
-                return _too_small(role, room.most(suiting), _in(suiting, work), beside_others=False)
-            feasible = list(_in(suiting, work))
-            return _shortfall(role, wanted, wanted - missing, feasible, beside_others=placement != {})
+            if size == missing and groups is free_capacity.groups and not placement:
+                return _too_small(role, free_capacity.most(eligible), _in(eligible, work), beside_others=False)
+            feasible = list(_in(eligible, work))
+            return _shortfall(role, size, size - missing, feasible, beside_others=placement != {})
         for group, count in placed.items():
             placement.setdefault(group, {})[role.name] = count
         for name, amount in role.needs.items():
-            needs[name] = needs.get(name, 0) + amount * wanted
+            needs[name] = needs.get(name, 0) + amount * size
     return Fitted(placement, {name: work[name] for name in placement}, needs)
 
 
-def _suiting(role: RoleShape, room: FreeCapacity, product: Product | None) -> tuple[str, ...]:
-    """The groups whose nodes a role's members may be on, worked out once for all rooms of a cluster."""
+def eligible_groups(role: RoleShape, free_capacity: FreeCapacity, product: Product | None = None) -> tuple[str, ...]:
+    """Return the groups whose nodes are eligible for a role's members, computed once for all objects of a cluster."""
     narrowed = product if product is not None and product.resource in role.needs else None
     key = (role.terms, narrowed)
-    found = room.suiting.get(key)
+    found = free_capacity.eligible.get(key)
     if found is None:
         names = tuple(
             name
-            for name, entries in room.groups.items()
+            for name, entries in free_capacity.groups.items()
             if allows(role, entries[0].group) and (narrowed is None or product_of(entries[0].group) == narrowed.name)
         )
-        # One object for the same groups, by which what is known of them is found.
-        found = room.suiting[key] = next((known for known in room.suiting.values() if known == names), names)
+        # Equal groups share one tuple, because rankings are cached by the identity of the tuple.
+        found = free_capacity.eligible[key] = next(
+            (known for known in free_capacity.eligible.values() if known == names), names
+        )
     return found
 
 
@@ -323,7 +337,7 @@ def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[NodeBucket],
 
 
 def _too_small(role: RoleShape, most: Resources, nodes: Iterable[NodeBucket], *, beside_others: bool) -> Shortfall:
-    """No node has room for a single member; ``most`` is what is free on one node at most, of each resource."""
+    """Return why no node has enough free for a single member; ``most``: the largest free amount of each resource on one node."""
     beside = " beside the other roles" if beside_others else ""
     short = short_of(role, most)
     if short is not None:
@@ -335,7 +349,8 @@ def _too_small(role: RoleShape, most: Resources, nodes: Iterable[NodeBucket], *,
 
 
 def short_of(role: RoleShape, most: Resources) -> str | None:
-    """The first resource of which no node has enough for a single member, in words, where nodes have so much at most."""
+    """Return a sentence on the first resource of which no node has enough for a single member; ``most``: the largest
+    amounts on one node."""
     for name, amount in role.needs.items():
         best = most.get(name, 0)
         if best < amount:
@@ -345,14 +360,14 @@ def short_of(role: RoleShape, most: Resources) -> str | None:
 
 @lru_cache(maxsize=1 << 15)
 def lacks(name: str, amount: int, best: int) -> str:
-    """That no node has enough of a resource for a single member, in words; ``best`` is what one has at most."""
+    """Return the sentence that no node has enough of a resource for a single member; ``best``: the largest amount on one node."""
     need, has = format_apart(name, amount, best)
     return f"needs {need} {name} on one node, the best node has {has}"
 
 
 def _zones_too_small(role: RoleShape, nodes: list[NodeBucket]) -> str:
-    """Nodes have room, and their NUMA zones have not."""
-    if role.numa == "singleNode":
+    """Return why no node fits although nodes have enough free: their NUMA zones do not."""
+    if role.numa == NumaPolicy.SINGLE_NODE:
         best: Resources = {}
         for one in nodes:
             for zone in one.zones:
@@ -366,27 +381,19 @@ def _zones_too_small(role: RoleShape, nodes: list[NodeBucket]) -> str:
 
 
 def size_choices(shape: Shape) -> list[Size]:
-    """The sizes to try: the full one, then the least one that the job allows where that is smaller.
+    """Return the sizes to try: the full one, then the smallest that the job allows where that differs.
 
-    The least one is what each role needs at least, filled up to ``least_members`` in proportion to what each role can take
-    beyond that (largest remainder), so that a gang of 2 and 8 that may start with 5 starts with 1 and 4.
+    The smallest is the minimum of each role, increased to ``least_members`` as ``split_minimum`` does.
     """
     full = {role.name: role.replicas for role in shape.roles}
-    least = {role.name: role.least for role in shape.roles}
-    elastic = sum(full.values()) - sum(least.values())
-    missing = max(0, shape.least_members - sum(least.values()))
-    if missing and elastic:
-        shares = {role.name: divmod(missing * (role.replicas - role.least), elastic) for role in shape.roles}
-        over = missing - sum(whole for whole, _ in shares.values())
-        for rank, (name, (whole, _)) in enumerate(sorted(shares.items(), key=lambda item: -item[1][1])):
-            least[name] += whole + (rank < over)
-    # An elastic one grows once it runs, where nobody waits for the room.
+    least = split_minimum(((role.name, role.replicas, role.least) for role in shape.roles), shape.least_members)
+    # An elastic job grows after it has started, when no job waits for the capacity.
     choices = [least] if shape.elastic is not None or least == full else [full, least]
     return [Size(members, needs_of(shape, members)) for members in choices]
 
 
 def needs_of(shape: Shape, members: dict[str, int]) -> Resources:
-    """What so many members of each role need in all."""
+    """Return what ``members`` of each role need in all."""
     out: Resources = {}
     for role in shape.roles:
         for name, amount in role.needs.items():

@@ -1,29 +1,31 @@
-"""NUMA zones of nodes: whether members find the zones that their policy asks for, and what is left of them.
+"""NUMA zones of nodes: whether members find zones that satisfy their policy, and what is left of the zones.
 
-A member of a job with the policy ``singleNode`` has to be in one zone, one with ``restricted`` in as few as would hold it on a node
-with nothing of ours; others take of any. That is how the kubelet's topology manager admits pods. Which zone a running member is in
-only its node knows: members are laid out where they leave least, as on the nodes of a group. Where more than one zone is needed only
-the fullest ones are tried, so that a place may be missed, and none is made up.
+A member of a job with the policy ``singleNode`` has to be in one zone, one with ``restricted`` in as few as would hold
+it on a node with nothing of ours; other members use any zones. That is how the kubelet's topology manager admits pods.
+Only the node knows the zone of a running member: the members are placed where they leave the least, as on the nodes of
+a group. Where more than one zone is needed only the fullest ones are tried, so a possible placement may be missed, but
+an impossible one is never reported.
 """
 
 from typing import NamedTuple
 
+from trainmaster.cluster_model.numa_policies import NumaPolicy
 from trainmaster.protocol.agent import NodeGroup
 from trainmaster.protocol.quantities import Resources
 
 Zones = tuple[tuple[int, ...], ...]
-"""What is free in each zone of a node, in the order of ``names_of``; sorted, as it does not matter which one is which."""
+"""The free amounts in each zone of a node, in the order of ``names_of``; sorted, as the identity of a zone does not matter."""
 
 
-class Asks(NamedTuple):
-    """What a member asks of the zones of a node: how much, in the order of ``names_of``, and of how many zones at most."""
+class ZoneRequest(NamedTuple):
+    """The request of a member to the zones of a node: amounts in the order of ``names_of``, and the largest number of zones."""
 
     need: tuple[int, ...]
     most: int
 
 
 def names_of(group: NodeGroup) -> tuple[str, ...]:
-    """The resources that belong to zones: devices first, for they tell which zone a member is in."""
+    """Return the resources that belong to zones: devices first, because they decide the zone of a member."""
     if group.numa is None:
         return ()
     names = {name for zone in group.numa.zones for name in zone}
@@ -31,28 +33,29 @@ def names_of(group: NodeGroup) -> tuple[str, ...]:
 
 
 def zones_of(group: NodeGroup) -> Zones:
-    """What is free in the zones of a node beside our own members."""
+    """Return the free amounts in the zones of a node besides our own members."""
     if group.numa is None:
         return ()
     names = names_of(group)
     return tuple(sorted(tuple(zone.get(name, 0) for name in names) for zone in group.numa.zones))
 
 
-def asks(group: NodeGroup, needs: Resources, policy: str) -> Asks | None:
-    """What a member under a policy asks of the zones of these nodes; None if no number of them is enough."""
+def zone_request(group: NodeGroup, needs: Resources, policy: str) -> ZoneRequest | None:
+    """Return the request of a member under a policy to the zones of these nodes; None if no number of zones is enough."""
     need, zones = _need(group, needs, 1), zones_of(group)
-    most = len(zones) if policy == "restricted" else 1
+    most = len(zones) if policy == NumaPolicy.RESTRICTED else 1
     for many in range(1, most + 1):
         if _take(zones, need, many) is not None:
-            return Asks(need, many)
+            return ZoneRequest(need, many)
     return None
 
 
-def after(zones: Zones, asked: Asks, members: int) -> Zones | None:
-    """What so many members leave; None if they do not find the zones that they ask for."""
+def after(zones: Zones, request: ZoneRequest, members: int) -> Zones | None:
+    """Return the zones after ``members`` members; None if they do not find the zones that they request."""
     for _ in range(members):
         left = next(
-            (left for many in range(1, asked.most + 1) if (left := _take(zones, asked.need, many)) is not None), None
+            (left for many in range(1, request.most + 1) if (left := _take(zones, request.need, many)) is not None),
+            None,
         )
         if left is None:
             return None
@@ -60,10 +63,10 @@ def after(zones: Zones, asked: Asks, members: int) -> Zones | None:
     return zones
 
 
-def holds(zones: Zones, asked: Asks, most: int) -> int:
-    """How many members, at most so many, find the zones that they ask for."""
+def holds(zones: Zones, request: ZoneRequest, most: int) -> int:
+    """Return the number of members, up to ``most``, that find the zones that they request."""
     for members in range(most):
-        left = after(zones, asked, 1)
+        left = after(zones, request, 1)
         if left is None:
             return members
         zones = left
@@ -71,7 +74,7 @@ def holds(zones: Zones, asked: Asks, most: int) -> int:
 
 
 def spread(group: NodeGroup, zones: Zones, needs: Resources, members: int) -> Zones:
-    """What so many members leave that ask for nothing, or that are there though they do not find what they ask for."""
+    """Return the zones after ``members`` members that request no zones, or that run although no zones satisfy their request."""
     return _drain(zones, _need(group, needs, members))
 
 
@@ -80,7 +83,8 @@ def _need(group: NodeGroup, needs: Resources, members: int) -> tuple[int, ...]:
 
 
 def _take(zones: Zones, need: tuple[int, ...], many: int) -> Zones | None:
-    """A member takes what it needs of one zone, of all that hold it the fullest, or else of so many with the most left."""
+    """Take the needs of a member from one zone (of all that hold it, the fullest), or from the ``many`` zones with the
+    most left."""
     if many == 1:
         for place, zone in enumerate(zones):
             if all(there >= amount for there, amount in zip(zone, need, strict=True)):
@@ -95,7 +99,7 @@ def _take(zones: Zones, need: tuple[int, ...], many: int) -> Zones | None:
 
 
 def _drain(zones: Zones, need: tuple[int, ...]) -> Zones:
-    """Take amounts of zones one after the other, as far as they are there: more than there is cannot be in use."""
+    """Take amounts from the zones one after the other, as far as available: more than a zone has cannot be in use."""
     missing = list(need)
     left = []
     for zone in zones:

@@ -1,4 +1,4 @@
-"""When running jobs release what they hold: a cluster at later times, its groups of nodes laid out only when somebody asks."""
+"""The times at which running jobs release their resources: a cluster at later times. Node groups are packed only on request."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -13,20 +13,27 @@ from trainmaster_dispatcher.scheduling.packing.free_capacity import (
     add_members,
     needs_of_load,
 )
-from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, fit, may_repeat, only_role, suits
+from trainmaster_dispatcher.scheduling.packing.gang_packing import (
+    Fitted,
+    Size,
+    eligible_groups,
+    fit,
+    may_repeat,
+    only_role,
+)
 from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
-from trainmaster_dispatcher.scheduling.state.state import LiveRun, LoadKey, load_of
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, LoadKey, load_of
 
 _MOST_LAID = 20
 _OVERDUE_SECONDS = 1.0
-"""Until when a run is expected to end that should have ended already."""
+"""The time after which a run is expected to end that has exceeded its time limit."""
 
 
 _What = TypeVar("_What")
 
 
 class _Timeline(Generic[_What]):
-    """What ends when, in the order of time. Two lists instead of one of pairs: those would keep the garbage collector busy."""
+    """Ends in the order of time. Two lists, not one of pairs, which would keep the garbage collector busy."""
 
     __slots__ = ("at", "what")
 
@@ -35,7 +42,7 @@ class _Timeline(Generic[_What]):
         self.what: list[_What] = []
 
     def put(self, at: float, what: _What, many: int) -> None:
-        """So many more of it, or with -1 one less."""
+        """Add ``many`` ends of ``what``, or with -1 remove one."""
         if many < 0:
             place = self.what.index(what, bisect_left(self.at, at))
             del self.at[place], self.what[place]
@@ -45,31 +52,31 @@ class _Timeline(Generic[_What]):
             self.what[place:place] = [what] * many
 
     def after(self, at: float) -> list[_What]:
-        """What ends later."""
+        """Return what ends after ``at``."""
         return self.what[bisect_right(self.at, at) :]
 
 
 class _Group:
-    """When members in one group of nodes end, and how its nodes are laid out then."""
+    """The ends of the members in one group of nodes, and its packed nodes at these times."""
 
-    __slots__ = ("endless", "ends", "extra", "free", "laid")
+    __slots__ = ("assumed", "endless", "ends", "free", "laid")
 
     def __init__(self) -> None:
         self.ends: _Timeline[tuple[LoadKey, int]] = _Timeline()
         self.endless: dict[LoadKey, int] = {}
-        self.extra = 0
-        """How many of them are there in thought only."""
+        self.assumed = 0
+        """The number of members that are assumed only."""
         self.laid: dict[int, Sequence[NodeBucket]] = {}
-        """By how many have ended."""
+        """By the number of members that have ended."""
         self.free: Resources | None = None
-        """What is free on all nodes now, as far as somebody has asked; what is there in thought only is not taken off."""
+        """The free amounts of all nodes now, computed on request; members that are assumed only are not subtracted."""
 
 
 class ReleaseTimeline:
-    """A cluster at later times, when the runs that are there have ended at their limits.
+    """A cluster at later times, when its runs have ended at their time limits.
 
-    It is told what comes and goes, and holds whatever the time is. A group of nodes is laid out only for the times at which a
-    run in it ends, and when somebody asks.
+    It is updated on each start and end, and is valid for any time. A group of nodes is packed only on request, and only
+    for the times at which a run in it ends.
     """
 
     def __init__(self, layouts: ClusterLayouts, cluster_id: int) -> None:
@@ -79,34 +86,34 @@ class ReleaseTimeline:
         self._cluster_id = cluster_id
         self._empty = layouts.empty(cluster_id)
         self._ends: _Timeline[tuple[tuple[LoadKey, int], ...]] = _Timeline()
-        """When runs end, and what is on the cluster of them."""
+        """The end of each run, and its members on the cluster."""
         self._groups: dict[str, _Group] = {}
         self._strays = 0
-        """How many members it is not known of in which group they are."""
+        """The number of members whose group is unknown."""
         self._earliest: dict[tuple[int, int], float] = {}
         self._times: list[float] | None = None
-        self._in_thought: list[tuple[tuple[tuple[LoadKey, int], ...], float]] = []
+        self._assumed: list[tuple[tuple[tuple[LoadKey, int], ...], float]] = []
         self._collect(state.runs_on.get(cluster_id, {}).values())
 
     def note(self, run: LiveRun, many: int, ends_at: float) -> None:
-        """Count ``many`` equivalent runs that came and end at ``ends_at``, or with -1 take one off."""
+        """Add ``many`` equivalent runs that end at ``ends_at``, or with -1 remove one."""
         self._move(load_of(run), ends_at, many)
 
     def add(self, load: Iterable[tuple[LoadKey, int]], ends_at: float) -> None:
-        """Something more runs there, in thought."""
+        """Assume one more run with this load."""
         members = tuple(load)
-        self._in_thought.append((members, ends_at))
+        self._assumed.append((members, ends_at))
         for key, _ in members:
-            self._group(key.group).extra += 1
+            self._group(key.group).assumed += 1
         self._move(members, ends_at, 1)
 
-    def forget_thoughts(self) -> None:
-        """Only what the state says is there."""
-        for members, ends_at in self._in_thought:
+    def remove_assumed(self) -> None:
+        """Remove all assumed runs, so that only the runs of the state are left."""
+        for members, ends_at in self._assumed:
             for key, _ in members:
-                self._group(key.group).extra -= 1
+                self._group(key.group).assumed -= 1
             self._move(members, ends_at, -1)
-        self._in_thought.clear()
+        self._assumed.clear()
 
     def _group(self, name: str) -> _Group:
         group = self._groups.get(name)
@@ -133,7 +140,8 @@ class ReleaseTimeline:
             self._ends.put(ends_at, load, many)
 
     def _collect(self, runs: Iterable[LiveRun]) -> None:
-        """Take in the runs that are there from the beginning: ``_move`` with less work, as they come in the order of their ends."""
+        """Add the runs that exist at the beginning: the same as ``_move`` with less work, as they come in the order of
+        their ends."""
         state = self._state
         own: dict[int, float | None] = {}
         of_queue: dict[int, float] = {}
@@ -174,9 +182,10 @@ class ReleaseTimeline:
             self._strays += sum(groups[name].endless.values()) + sum(count for _, count in groups[name].ends.what)
 
     def earliest(self, shape_id: int, size: Size, now: float) -> float:
-        """When the gang fits; infinite if it does not even when every run with a limit has ended.
+        """Return when the gang fits; infinite if it does not even when every run with a limit has ended.
 
-        What fits at one time is taken to fit later too. A run that should have ended already is expected to end in a moment.
+        A gang that fits at one time is assumed to fit later too. A run that has exceeded its time limit is expected to
+        end in a moment.
         """
         key = (shape_id, size.total)
         at = self._earliest.get(key)
@@ -190,15 +199,15 @@ class ReleaseTimeline:
         return max(at, now + _OVERDUE_SECONDS)
 
     def _earliest_of_one(self, role: RoleShape) -> float:
-        """A member alone: only where a run ends there is news, and only once so much has been freed that it may be enough."""
+        """Return when a single member fits: only groups in which a run ends are checked, once enough may have been freed."""
         state, needs = self._state, role.needs
-        suiting = frozenset(suits(role, self._empty))
+        eligible = frozenset(eligible_groups(role, self._empty))
         seen: set[tuple[str, float]] = set()
         lacking: dict[str, Resources] = {}
         for at, load in zip(self._ends.at, self._ends.what, strict=True):
             for key, count in load:
                 name = key.group
-                if name not in suiting:
+                if name not in eligible:
                     continue
                 lacks = lacking.get(name)
                 if lacks is None:
@@ -215,7 +224,7 @@ class ReleaseTimeline:
         return inf
 
     def _free_of(self, name: str) -> Resources:
-        """What is free on the nodes of a group together now, or somewhat more."""
+        """Return the sum of the free amounts on the nodes of a group now, or somewhat more."""
         group = self._group(name)
         if group.free is None:
             group.free = {}
@@ -226,18 +235,18 @@ class ReleaseTimeline:
         return group.free
 
     def _earliest_of_many(self, shape: Shape, size: Size) -> float:
-        """In steps that double, then by bisection."""
+        """Return when a gang fits, by steps that double and then by bisection."""
         if self._times is None:
             self._times = sorted(set(self._ends.at))
         times = self._times
 
         role = None if self._strays else may_repeat(shape, size)
-        suiting = () if role is None else suits(role, self._empty)
+        eligible = () if role is None else eligible_groups(role, self._empty)
 
         def fits(index: int) -> bool:
             if role is not None:
-                return self._has_room(role, size.total, suiting, times[index])
-            return isinstance(fit(shape, size.members, self._room(times[index])), Fitted)
+                return self._fits_count(role, size.total, eligible, times[index])
+            return isinstance(fit(shape, size.members, self.free_capacity_at(times[index])), Fitted)
 
         low, high = -1, 0
         # Invariant: it fits at ``high``, once that is known, and does not at ``low``.
@@ -255,9 +264,9 @@ class ReleaseTimeline:
                 low = middle
         return times[high]
 
-    def _has_room(self, role: RoleShape, members: int, suiting: Iterable[str], at: float) -> bool:
-        """Whether so many equivalent members fit into these groups: it is enough to count."""
-        for name in suiting:
+    def _fits_count(self, role: RoleShape, members: int, eligible: Iterable[str], at: float) -> bool:
+        """Return whether ``members`` equivalent members fit into these groups: counting is enough."""
+        for name in eligible:
             for one in self._group_at(name, at):
                 if one.takes(role.needs):
                     members -= one.count * one.holds(role.needs)
@@ -265,27 +274,24 @@ class ReleaseTimeline:
                         return True
         return False
 
-    def room(self, at: float) -> FreeCapacity:
-        """The cluster when every run that ends by ``at`` has ended; a room of the caller's own."""
-        return self._room(at)
-
-    def _room(self, at: float) -> FreeCapacity:
+    def free_capacity_at(self, at: float) -> FreeCapacity:
+        """Return the free capacity when every run that ends by ``at`` has ended; the caller may change it."""
         if self._strays:
             load = {name: dict(group.endless) for name, group in self._groups.items()}
             for entry in self._ends.after(at):
                 add_members(load, entry)
             return self._layouts.under(self._cluster_id, load)
-        return FreeCapacity({name: self._group_at(name, at) for name in self._empty.groups}, self._empty.suiting)
+        return FreeCapacity({name: self._group_at(name, at) for name in self._empty.groups}, self._empty.eligible)
 
     def _group_at(self, name: str, at: float) -> Sequence[NodeBucket]:
-        """The nodes of a group when every run that ends by ``at`` has ended; for a cluster without strays."""
+        """Return the nodes of a group when every run that ends by ``at`` has ended; for a cluster without strays."""
         group = self._groups.get(name)
         if group is None:
             return self._empty.groups[name]
         passed = bisect_right(group.ends.at, at)
         laid = group.laid.get(passed)
         if laid is None:
-            if passed or group.extra:
+            if passed or group.assumed:
                 members = dict(group.endless)
                 for key, count in group.ends.what[passed:]:
                     members[key] = members.get(key, 0) + count

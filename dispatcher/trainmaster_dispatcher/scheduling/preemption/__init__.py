@@ -1,1 +1,1 @@
-"""Which runs end so that another job can start."""
+"""Preemption: the choice of runs that end so that another job can start."""

@@ -1,16 +1,16 @@
-"""Who has to give way: whole runs that are ended so that a blocked job can start, all on one cluster.
+"""The search for victims: whole runs that are ended so that a blocked job can start, all on one cluster.
 
 A run may be ended
 
 * for a job of its own queue with a strictly higher class, or
-* for a job of another queue, if after the exchange the taker's queue and its ancestors below the common one use at most what is
-  guaranteed to them, and the victim's still use at least what is guaranteed to theirs.
+* for a job of another queue, if after the preemption the taker's queue and its ancestors below the common one use at most what is
+  guaranteed to them, and the victim's queues still use at least what is guaranteed to them.
 
-What an elastic run has beyond its least size goes first, for whoever waits: it was given because nobody did. It is not taken for
-another queue where the own one would fall below its guarantee by it.
+The members of an elastic run beyond its least size are taken first, for any waiting job: the run got them only because
+no job waited. They are not taken for another queue where the run's own queue would fall below its guarantee.
 
-Age, job priority and shares order jobs; they never justify an eviction. Since a class is strictly higher and a guarantee is only ever
-filled up, no eviction comes back around.
+Age, job priority and shares order jobs; they never justify an eviction. Since a class is strictly higher and a
+guarantee is only ever filled up, evictions never form a cycle.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,26 +21,21 @@ from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import Preemption
 from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts, FreeCapacity, add_members
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, products_on
-from trainmaster_dispatcher.scheduling.preemption.what_if import Cleared, Victim, WhatIf
+from trainmaster_dispatcher.scheduling.preemption.what_if import ClearedCluster, Victim, WhatIf
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
+from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, Product, product_of
-from trainmaster_dispatcher.scheduling.state.state import (
-    ClassKey,
-    LiveRun,
-    LoadKey,
-    Queue,
-    SchedulerState,
-    load_of,
-    members_of,
-    surplus_of,
-)
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, LoadKey, load_of, members_of, surplus_of
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 PAUSE_SECONDS = 60.0
-"""For how long after a cluster has lost nodes no other queue's run is ended there: nodes that come back would undo it."""
+"""The time after a cluster has lost nodes in which no run of another queue is ended there: nodes that come back would
+make it pointless."""
 
 
 class PreemptionPlan(NamedTuple):
-    """Runs to be ended on a cluster, and how the gang fits there once they are gone."""
+    """Runs to be ended on a cluster, and the packing of the gang after they have ended."""
 
     cluster_id: int
     victims: tuple[Victim, ...]
@@ -48,10 +43,10 @@ class PreemptionPlan(NamedTuple):
     fitted: Fitted
     charge: Amounts
     at_once: bool
-    """Whether the taker is sent there already. Where it is quota that is freed, it waits until the victims have gone: no limit is
-    exceeded even for a moment."""
+    """Whether the taker is sent there immediately. If quota is what is freed, the taker waits until the victims have
+    ended: no limit is exceeded even for a moment."""
     product: Product | None
-    """The product of a device that the gang is narrowed to, where quota depends on it."""
+    """The product of a device that the gang is bound to, where quota depends on the product."""
 
 
 _LEAST = -(10**9)
@@ -59,7 +54,8 @@ _LEAST = -(10**9)
 
 
 class Guess(NamedTuple):
-    """What an exchange might cost: the highest class that gives way, how many runs, their work; on which cluster, narrowed to what."""
+    """The estimated cost of a preemption: the highest class of a victim, the number of victims, their work; the cluster
+    and the product."""
 
     value: int
     runs: int
@@ -74,7 +70,7 @@ def _by_cost(guess: Guess) -> tuple[int, int, float, int, str]:
 
 @dataclass(slots=True)
 class VictimSearch:
-    """The exchanges of one cycle."""
+    """The search for preemptions in one cycle."""
 
     layouts: ClusterLayouts
     quotas: QuotaTree
@@ -84,16 +80,16 @@ class VictimSearch:
     shrunk: set[int] = field(default_factory=set)
     """Jobs whose elastic runs give members back by decisions of this cycle."""
     extra: dict[int, dict[LoadKey, int]] = field(default_factory=dict)
-    """By cluster: what this cycle has started there."""
-    gone: dict[int, set[int]] = field(default_factory=dict)
-    """By cluster: the jobs whose runs end, by decisions of this cycle and of earlier ones."""
-    _cleared: dict[int, Cleared] = field(default_factory=dict)
+    """By cluster: the load that this cycle has started there."""
+    ending: dict[int, set[int]] = field(default_factory=dict)
+    """By cluster: the jobs whose runs end by decisions of this cycle or of earlier ones."""
+    _cleared: dict[int, ClearedCluster] = field(default_factory=dict)
     _guesses: dict[int, dict[tuple[ClassKey, bool, Product | None], Guess | None]] = field(default_factory=dict)
     _candidates: dict[int, list[LiveRun]] = field(default_factory=dict)
     _by_queue: dict[int, dict[int, list[LiveRun]]] = field(default_factory=dict)
-    """By cluster and queue: the runs that were there when the cycle began."""
+    """By cluster and queue: the runs that were on the cluster when the cycle began."""
     _own: dict[int, dict[int, list[LiveRun]]] = field(default_factory=dict)
-    """The same, those that may be ended in their order, as far as somebody has asked."""
+    """By cluster and queue: those of them that may be ended, in their order; filled on request."""
     _leaving: dict[int, Amounts] | None = None
     _leaving_runs: dict[int, int] = field(default_factory=dict)
     _above: dict[int, Amounts] | None = None
@@ -112,17 +108,17 @@ class VictimSearch:
             self._guesses.pop(cluster_id, None)
 
     def may_help(self, key: ClassKey, queue: Queue, size: Size, *, for_quota: bool) -> bool:
-        """Whether any run at all might be ended for this class: a quick look before the long one."""
+        """Return whether any run at all might be ended for this class: a quick check before the full search."""
         if self._has_lower(key.class_id, queue) or self._any_surplus():
             return True
         return self._may_reclaim(queue, size, for_quota=for_quota)
 
     def _may_reclaim(self, queue: Queue, size: Size, *, for_quota: bool = False) -> bool:
-        """Whether the queue may have a right to what others use."""
+        """Return whether the queue may have a right to what others use."""
         if not self._may_be_owed(queue, size):
             return False
         if self.state.lines.any_narrowed or (for_quota and self._leaving_of()):
-            return True  # it depends on the place, or on what is leaving
+            return True  # it depends on the cluster, or on what is stopping
         above, used, nothing = self._leaving_above(), self.quotas.used, Amounts()
         return all(
             used(queue.id, line) - above.get(queue.id, nothing).get(line, 0) + amount
@@ -132,10 +128,12 @@ class VictimSearch:
         )
 
     def helpless(self, queue: Queue) -> Callable[[int, Size | None], bool | None] | None:
-        """What tells whether no run can be ended for jobs of a queue that lack room, by their priority class and size.
+        """Return a function that reports, by priority class and size, whether no run can be ended for jobs of a queue
+        that lack capacity.
 
-        Without a size: True where none can whatever their size, None where that depends on it. It says what ``may_help`` says, until
-        something starts or is ended. None where elastic runs have members that could leave.
+        Without a size the function returns True if none can whatever the size, None if that depends on the size. Its
+        answer equals that of ``may_help`` until something starts or is ended. None instead of a function if elastic
+        runs have members that could leave.
         """
         if self._any_surplus():
             return None
@@ -144,7 +142,7 @@ class VictimSearch:
             spent = self._spent[queue.id] = self._spent_lines(queue)
         is_spent = len(spent) == len(self.quotas.tree.guaranteed)
 
-        def tells(class_id: int, size: Size | None) -> bool | None:
+        def is_helpless(class_id: int, size: Size | None) -> bool | None:
             lower = self._lower.get((queue.id, class_id))
             if lower is None:
                 lower = self._lower[queue.id, class_id] = self._has_lower(class_id, queue)
@@ -156,17 +154,17 @@ class VictimSearch:
                 return None
             return any(line in size.charge for line in spent) or not self._may_reclaim(queue, size)
 
-        return tells
+        return is_helpless
 
     def helpless_for_quota(self, queue: Queue) -> Callable[[int, Size | None], bool | None] | None:
-        """Return what ``helpless`` does, for jobs of a queue that lack quota; None also where anything is leaving.
+        """Return what ``helpless`` returns, for jobs of a queue that lack quota; None also if anything is stopping.
 
-        What leaves may give back the quota that they lack.
+        What stops may give back the quota that the jobs lack.
         """
         return None if self._leaving_of() else self.helpless(queue)
 
     def _any_surplus(self) -> bool:
-        """Whether any elastic run has members that could leave."""
+        """Return whether any elastic run has members that could leave."""
         if self._surplus_left is None:
             self._surplus_left = any(self._has_surplus_on(cluster_id) for cluster_id in self.state.elastic_on)
         return self._surplus_left
@@ -175,7 +173,7 @@ class VictimSearch:
         return next(self._with_surplus(cluster_id), None) is not None
 
     def _with_surplus(self, cluster_id: int) -> Iterator[tuple[LiveRun, dict[str, int]]]:
-        """The elastic runs of a cluster with members that could leave, and how many by role."""
+        """Yield the elastic runs of a cluster with members that could leave, and their number by role."""
         for job_id in sorted(self.state.elastic_on.get(cluster_id, ())):
             run = self.state.runs[job_id]
             spare = surplus_of(run, self.state.shapes[run.shape_id])
@@ -184,7 +182,7 @@ class VictimSearch:
                 yield run, spare
 
     def _spent_lines(self, queue: Queue) -> list[Flavor]:
-        """Lines on which the queue has used up what is guaranteed to it, if anything is; what starts only makes them more."""
+        """Return the flavors on which the queue has used up its guarantee, if any; starts can only add to them."""
         above: Amounts = self._leaving_above().get(queue.id, {})
         return [
             line
@@ -193,7 +191,7 @@ class VictimSearch:
         ]
 
     def _leaving_above(self) -> dict[int, Amounts]:
-        """By queue: what it and those below it are charged for runs that are stopping."""
+        """Return, by queue, the charge of stopping runs in the queue and below it."""
         leaving = self._leaving_of()
         if self._above is None:
             self._above = {}
@@ -205,25 +203,26 @@ class VictimSearch:
         return self._above
 
     def _may_be_owed(self, queue: Queue, size: Size) -> bool:
-        """Whether the queue has a guarantee on any line that is needed; on a narrowed one it depends on the place."""
+        """Return whether the queue has a guarantee on any resource that is needed; with quota by product it depends on
+        the cluster."""
         guaranteed = (line for line in self.quotas.tree.guaranteed if size.needs.get(line.resource))
         return any(self.quotas.guarantee(queue, line) for line in guaranteed)
 
     def _is_owed_somewhere(self, queue: Queue, size: Size) -> bool:
-        """Whether the queue has a right to what others use; on narrowed lines that depends on the place."""
+        """Return whether the queue has a right to what others use; with quota by product that depends on the cluster."""
         return self._may_be_owed(queue, size) and (self.state.lines.any_narrowed or self._is_owed(queue, size.charge))
 
     def _may_help_on(self, cluster_id: int, key: ClassKey, queue: Queue) -> bool:
-        """Whether anything leaves a cluster or could, but for what others have to give back."""
-        # What is leaving already may be all that it takes.
+        """Return whether anything is stopping or could be ended on a cluster, except what other queues have to give back."""
+        # What is stopping already may be enough.
         return (
-            bool(self._gone(cluster_id))
+            bool(self._ending(cluster_id))
             or cluster_id in self.state.elastic_on
             or self._has_lower_on(cluster_id, key, queue)
         )
 
     def _has_lower_on(self, cluster_id: int, key: ClassKey, queue: Queue) -> bool:
-        """Whether its own queue has runs of a lower class on a cluster that may be ended."""
+        """Return whether the queue itself has runs of a lower class on a cluster that may be ended."""
         value, classes = self.state.classes[key.class_id].value, self.state.classes
         return any(
             run.class_id in classes and classes[run.class_id].value < value
@@ -231,25 +230,25 @@ class VictimSearch:
         )
 
     def _has_lower(self, class_id: int, queue: Queue) -> bool:
-        """Whether its own queue has runs of a lower class."""
+        """Return whether the queue itself has runs of a lower class."""
         value = self.state.classes[class_id].value
         of_queue = (self.state.classes.get(class_id) for class_id in self.state.running_classes.get(queue.id, ()))
         return any(of is not None and of.preemptible and of.value < value for of in of_queue)
 
     def _is_owed(self, queue: Queue, need: Amounts) -> bool:
-        """Whether the queue itself would still be within its guarantee, and has one on what is needed."""
+        """Return whether the queue itself would still be within its guarantee, and has one on what is needed."""
         return any(self.quotas.guarantee(queue, line) for line in need) and self.quotas.within_guarantee(queue, need)
 
     def find(
         self, key: ClassKey, queue: Queue, sizes: list[Size], clusters: list[int], *, for_quota: bool
     ) -> PreemptionPlan | None:
-        """The exchange on one of these clusters that ends the fewest and least valuable runs; None if none helps.
+        """Return the preemption on one of these clusters that ends the fewest and least valuable runs; None if none helps.
 
-        Where a gang would fit as soon as runs have ended that are stopping already, nothing is ended for it: with ``for_quota``
-        that is an exchange without victims.
+        If a gang would fit as soon as runs have ended that are stopping already, nothing is ended for it: with
+        ``for_quota`` that is a preemption without victims.
         """
         best: PreemptionPlan | None = None
-        # Guarantees are judged as if all that is leaving had gone; limits hold even while it is still there.
+        # Guarantees are checked as if everything that is stopping had ended; limits hold even while it still runs.
         self._count_leaving(-1)
         try:
             is_owed = self._is_owed_somewhere(queue, sizes[-1]) or (for_quota and bool(self._leaving_of()))
@@ -263,21 +262,22 @@ class VictimSearch:
             for guess in sorted((guess for guess in guesses if guess is not None), key=_by_cost):
                 if best is not None and self._cost(best)[:2] <= guess[:2]:
                     break
-                exchange = self._on(guess, key, queue, sizes[-1], for_quota=for_quota)
-                if exchange is None:
+                plan = self._on(guess, key, queue, sizes[-1], for_quota=for_quota)
+                if plan is None:
                     continue
-                if not exchange.victims:
-                    return exchange if for_quota else None
-                if not for_quota and self._exceeds(queue, exchange.charge):
+                if not plan.victims:
+                    return plan if for_quota else None
+                if not for_quota and self._exceeds(queue, plan.charge):
                     continue
-                if best is None or self._cost(exchange) < self._cost(best):
-                    best = exchange
+                if best is None or self._cost(plan) < self._cost(best):
+                    best = plan
         finally:
             self._count_leaving(1)
         return best
 
     def _exceeds(self, queue: Queue, charge: Amounts) -> bool:
-        """Whether a limit would be broken while all that is leaving is still there. What others keep is no limit of the queue."""
+        """Return whether a limit would be exceeded while everything that is stopping still runs. What others keep is no
+        limit of the queue."""
         self._count_leaving(1)
         try:
             obstacle = self.quotas.obstacle(queue.id, charge)
@@ -290,7 +290,7 @@ class VictimSearch:
             self.quotas.add(queue_id, charge, running=self._leaving_runs[queue_id], sign=sign)
 
     def _leaving_of(self) -> dict[int, Amounts]:
-        """By queue: what runs are charged that are stopping, by decisions of this cycle and of earlier ones."""
+        """Return, by queue, the charge of runs that are stopping by decisions of this cycle or of earlier ones."""
         if self._leaving is None:
             self._leaving = {}
             for runs in self.state.runs_on.values():
@@ -302,7 +302,7 @@ class VictimSearch:
         return self._leaving
 
     def _shrinking(self) -> Iterator[LiveRun]:
-        """Elastic runs whose members leave by decisions of earlier cycles."""
+        """Yield the elastic runs whose members leave by decisions of earlier cycles."""
         for job_ids in self.state.elastic_on.values():
             for job_id in job_ids:
                 run = self.state.runs[job_id]
@@ -310,7 +310,7 @@ class VictimSearch:
                     yield run
 
     def _charge_of(self, run: LiveRun, members: Iterable[tuple[LoadKey, int]]) -> Amounts:
-        """What members of a run are charged."""
+        """Return the charge of members of a run."""
         places = ((key.group, key.role, count) for key, count in members)
         return self.state.lines.charge(self.state.places_at(run.cluster_id, run.shape_id, places))
 
@@ -323,34 +323,35 @@ class VictimSearch:
             self._above = None
             self._spent.clear()
 
-    def take(self, exchange: PreemptionPlan) -> None:
-        """The exchange is decided: its victims are leaving."""
+    def take(self, plan: PreemptionPlan) -> None:
+        """Record that the preemption is decided: its victims are stopping."""
         self._leaving_of()
         self._surplus_left = None
-        gone = self._gone(exchange.cluster_id)
-        self._guesses.pop(exchange.cluster_id, None)
-        leaving = {victim.run.job_id for victim in exchange.victims if victim.keeps is None}
-        ranked = self._candidates.get(exchange.cluster_id)
+        ending = self._ending(plan.cluster_id)
+        self._guesses.pop(plan.cluster_id, None)
+        leaving = {victim.run.job_id for victim in plan.victims if victim.keeps is None}
+        ranked = self._candidates.get(plan.cluster_id)
         if ranked is not None:
-            self._candidates[exchange.cluster_id] = [run for run in ranked if run.job_id not in leaving]
-        self._own.pop(exchange.cluster_id, None)
-        for victim in exchange.victims:
+            self._candidates[plan.cluster_id] = [run for run in ranked if run.job_id not in leaving]
+        self._own.pop(plan.cluster_id, None)
+        for victim in plan.victims:
             if victim.keeps is None:
-                gone.add(victim.run.job_id)
+                ending.add(victim.run.job_id)
             else:
                 self.shrunk.add(victim.run.job_id)
-            if exchange.cluster_id in self._cleared:
-                self._cleared[exchange.cluster_id].move(victim.members, -1)
+            if plan.cluster_id in self._cleared:
+                self._cleared[plan.cluster_id].move(victim.members, -1)
             self._leave(victim.run.queue_id, victim.charge, runs=int(victim.keeps is None))
 
     def leave(self, run: LiveRun) -> None:
-        """A run ends for nobody's sake; what it holds counts as leaving."""
+        """Record that a run ends without a preemption; its resources count as stopping."""
         self._leaving_of()
-        self._gone(run.cluster_id).add(run.job_id)
+        self._ending(run.cluster_id).add(run.job_id)
         self._leave(run.queue_id, self._rest_of(run, None, by_class=False).charge)
 
-    def room(self, cluster_id: int) -> FreeCapacity:
-        """What is free for others on a cluster after exchanges: until the victims have gone, they and the takers are both there."""
+    def free_capacity(self, cluster_id: int) -> FreeCapacity:
+        """Return what is free for others on a cluster after preemptions: until the victims have ended, both they and
+        the takers are counted."""
         load = dict(self.state.load.get(cluster_id, {}))
         add_members(load, self.extra.get(cluster_id, {}).items())
         return self.layouts.under(cluster_id, load)
@@ -358,17 +359,18 @@ class VictimSearch:
     # One cluster
 
     def _device(self, queue: Queue, size: Size) -> str:
-        """The device of the gang on whose product it depends what the gang is charged and who has a right to it; empty without one."""
+        """Return the device of the gang whose product decides the charge of the gang and the right to it; empty if
+        there is none."""
         if not self.state.lines.any_narrowed:
             return ""
         lines = [line for above in self.state.ancestry(queue.id) for line in above.quotas]
         lines += sorted(self.quotas.tree.guaranteed)
         return next((line.resource for line in lines if line.product and size.needs.get(line.resource)), "")
 
-    def _trial(self, cluster_id: int, key: ClassKey, size: Size, product: Product | None) -> WhatIf:
+    def _what_if(self, cluster_id: int, key: ClassKey, size: Size, product: Product | None) -> WhatIf:
         cleared = self._cleared.get(cluster_id)
         if cleared is None:
-            cleared = self._cleared[cluster_id] = Cleared(self.layouts, cluster_id, self._load(cluster_id))
+            cleared = self._cleared[cluster_id] = ClearedCluster(self.layouts, cluster_id, self._load(cluster_id))
         return WhatIf(cleared, self.quotas, key, size, self._need(cluster_id, size, product), product)
 
     def _need(self, cluster_id: int, size: Size, product: Product | None) -> Amounts:
@@ -388,7 +390,7 @@ class VictimSearch:
     def _guess(
         self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, product: Product | None, *, for_quota: bool
     ) -> "Guess | None":
-        """What an exchange on a cluster would cost if nodes did not matter, to look at the cheapest first; None if none helps."""
+        """Return the cost of a preemption on a cluster if nodes did not matter, to try the cheapest first; None if none helps."""
         known = self._guesses.setdefault(cluster_id, {})
         if (key, for_quota, product) not in known:
             known[key, for_quota, product] = self._guess_anew(cluster_id, key, queue, size, product)
@@ -397,107 +399,111 @@ class VictimSearch:
     def _guess_anew(
         self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, product: Product | None
     ) -> "Guess | None":
-        trial = self._trial(cluster_id, key, size, product)
-        taken: list[Victim] = []
+        what_if = self._what_if(cluster_id, key, size, product)
+        chosen: list[Victim] = []
         try:
-            victims = self._victims(cluster_id, key, queue, trial.need)
-            while not trial.is_near() or self.quotas.obstacle(queue.id, trial.need) is not None:
+            victims = self._victims(cluster_id, key, queue, what_if.need)
+            while not what_if.is_near() or self.quotas.obstacle(queue.id, what_if.need) is not None:
                 victim = next(victims, None)
                 if victim is None:
-                    if not trial.has_total():
+                    if not what_if.has_total():
                         return None
-                    break  # nodes that are laid out anew may have room where those as they stood seem not to
-                taken.append(victim)
-                trial.let_go(victim)
-            return Guess(*self._price(taken), cluster_id, product)
+                    break  # nodes that are packed again may have enough free where the present packing has not
+                chosen.append(victim)
+                what_if.let_go(victim)
+            return Guess(*self._price(chosen), cluster_id, product)
         finally:
-            for victim in taken:
-                trial.put_back(victim)
+            for victim in chosen:
+                what_if.put_back(victim)
 
     def _on(self, guess: Guess, key: ClassKey, queue: Queue, size: Size, *, for_quota: bool) -> PreemptionPlan | None:
-        """The exchange on the cluster of a guess; without victims if the gang fits once what is stopping has gone."""
+        """Return the preemption on the cluster of a guess; without victims if the gang fits once everything that is
+        stopping has ended."""
         cluster_id, product = guess.cluster_id, guess.product
-        trial = self._trial(cluster_id, key, size, product)
-        victims = self._victims(cluster_id, key, queue, trial.need)
-        taken: list[Victim] = []
+        what_if = self._what_if(cluster_id, key, size, product)
+        victims = self._victims(cluster_id, key, queue, what_if.need)
+        chosen: list[Victim] = []
         try:
-            fitted = trial.fits(queue)
+            fitted = what_if.fits(queue)
             look_at = 1
             while fitted is None:
                 victim = next(victims, None)
                 if victim is None:
-                    fitted = trial.fits(queue) if taken else None  # what was passed over may have helped
+                    fitted = (
+                        what_if.fits(queue) if chosen else None
+                    )  # a victim that was not tried separately may have helped
                     if fitted is None:
                         return None
                     break
-                taken.append(victim)
-                trial.let_go(victim)
-                if len(taken) >= look_at and trial.may_have_helped(victim) and trial.has_total():
-                    fitted = trial.fits(queue)
-                    look_at = 1 + len(taken) if size.total == 1 else 1 + len(taken) * 5 // 4
-            fitted = self._spare(trial, taken, queue, fitted)
-            charge = trial.charge_of(fitted)
+                chosen.append(victim)
+                what_if.let_go(victim)
+                if len(chosen) >= look_at and what_if.may_have_helped(victim) and what_if.has_total():
+                    fitted = what_if.fits(queue)
+                    look_at = 1 + len(chosen) if size.total == 1 else 1 + len(chosen) * 5 // 4
+            fitted = self._spare(what_if, chosen, queue, fitted)
+            charge = what_if.charge_of(fitted)
             if self.quotas.obstacle(queue.id, charge) is not None:
                 return None
-            return PreemptionPlan(cluster_id, tuple(taken), size, fitted, charge, not for_quota, product)
+            return PreemptionPlan(cluster_id, tuple(chosen), size, fitted, charge, not for_quota, product)
         finally:
-            for victim in taken:
-                trial.put_back(victim)
+            for victim in chosen:
+                what_if.put_back(victim)
 
-    def _spare(self, trial: WhatIf, taken: list[Victim], queue: Queue, fitted: Fitted) -> Fitted:
-        """Take from the list those that were not needed. Fewer victims never make an exchange unjust."""
-        elsewhere = [one for one in taken if not any(key.group in fitted.placement for key, _ in one.members)]
-        there = [one for one in taken if any(key.group in fitted.placement for key, _ in one.members)]
+    def _spare(self, what_if: WhatIf, chosen: list[Victim], queue: Queue, fitted: Fitted) -> Fitted:
+        """Remove victims that were not needed from the list. Fewer victims never make a preemption unjust."""
+        elsewhere = [one for one in chosen if not any(key.group in fitted.placement for key, _ in one.members)]
+        there = [one for one in chosen if any(key.group in fitted.placement for key, _ in one.members)]
         spared: set[tuple[int, bool]] = set()
         for some in ([elsewhere] if elsewhere else []) + [[one] for one in reversed(there)]:
             for victim in some:
-                trial.put_back(victim)
-            again = trial.fits(queue) if trial.may_have_helped(some[0]) or some is elsewhere else None
+                what_if.put_back(victim)
+            again = what_if.fits(queue) if what_if.may_have_helped(some[0]) or some is elsewhere else None
             if again is None:
                 for victim in some:
-                    trial.let_go(victim)
+                    what_if.let_go(victim)
             else:
                 fitted = again
                 spared.update(victim.key for victim in some)
-        taken[:] = [victim for victim in taken if victim.key not in spared]
+        chosen[:] = [victim for victim in chosen if victim.key not in spared]
         return fitted
 
     def _victims(self, cluster_id: int, key: ClassKey, queue: Queue, need: Amounts) -> Iterator[Victim]:
-        """Runs that may be ended for this class, the least valuable first; each is judged with those before it gone."""
+        """Yield the runs that may be ended for this class, the least valuable first; each is checked as if those before
+        it had ended."""
         state, quotas = self.state, self.quotas
         value = state.classes[key.class_id].value
         may_reclaim = state.shrunk_at.get(cluster_id, 0.0) + PAUSE_SECONDS <= self.now and self._is_owed(queue, need)
         taker = state.ancestry(queue.id)
         too_much = {one.id for one in taker if not quotas.within_guarantee(one, need)} if may_reclaim else set()
-        gone = self._gone(cluster_id)
-        given: dict[int, Victim] = {}
+        ending = self._ending(cluster_id)
+        shrunk_victims: dict[int, Victim] = {}
         for victim in self._surplus(cluster_id, queue):
-            given[victim.run.job_id] = victim
+            shrunk_victims[victim.run.job_id] = victim
             yield victim
         for run in self._ranked(cluster_id) if may_reclaim else self._ranked_of(cluster_id, queue.id):
             owner, of = state.queues.get(run.queue_id), state.classes.get(run.class_id)
-            if run.job_id in gone or run.job_id in self.shrunk or owner is None or of is None or not of.preemptible:
+            if run.job_id in ending or run.job_id in self.shrunk or owner is None or of is None or not of.preemptible:
                 continue
             if owner.id == queue.id:
                 if of.value < value and owner.preemption is not Preemption.NEVER:
-                    yield self._rest_of(run, given.get(run.job_id), by_class=True)
+                    yield self._rest_of(run, shrunk_victims.get(run.job_id), by_class=True)
             elif owner.preemption is Preemption.ANY_BORROWER:
                 giver = state.ancestry(owner.id)
                 common = {one.id for one in taker} & {one.id for one in giver}
-                victim = self._rest_of(run, given.get(run.job_id), by_class=False)
+                victim = self._rest_of(run, shrunk_victims.get(run.job_id), by_class=False)
                 if too_much <= common and all(
                     quotas.keeps_guarantee(one, victim.charge) for one in giver if one.id not in common
                 ):
                     yield victim
 
     def _surplus(self, cluster_id: int, queue: Queue) -> Iterator[Victim]:
-        """What elastic runs have beyond their least sizes, of the run with the most of it first."""
+        """Yield the members of elastic runs beyond their least sizes, of the run with the most of them first."""
         state, quotas = self.state, self.quotas
         taker = state.ancestry(queue.id)
-        gone = self._gone(cluster_id)
+        ending = self._ending(cluster_id)
         runs = sorted(self._with_surplus(cluster_id), key=lambda found: (-sum(found[1].values()), found[0].job_id))
         for run, spare in runs:
-            if run.job_id in gone:
+            if run.job_id in ending:
                 continue
             members = members_of(run, spare)
             charge = self._charge_of(run, members)
@@ -509,19 +515,22 @@ class VictimSearch:
                 keeps = {role: size - leaving.get(role, 0) - spare.get(role, 0) for role, size in run.sizes}
                 yield Victim(run, False, charge, members, keeps)
 
-    def _rest_of(self, run: LiveRun, given: Victim | None, *, by_class: bool) -> Victim:
-        """A run that ends as a whole; without the members that are leaving already or that it has given back in thought."""
+    def _rest_of(self, run: LiveRun, given_back: Victim | None, *, by_class: bool) -> Victim:
+        """Return a run that ends completely, without the members that are leaving already or that are in ``given_back``."""
         state = self.state
-        if given is None and not run.leaving:
+        if given_back is None and not run.leaving:
             return Victim(run, by_class, state.lines.charge(state.places_of(run)), tuple(load_of(run)))
         left = dict(load_of(run))
-        for key, count in (*members_of(run, dict(run.leaving)), *(given.members if given is not None else ())):
+        for key, count in (
+            *members_of(run, dict(run.leaving)),
+            *(given_back.members if given_back is not None else ()),
+        ):
             left[key] -= count
         members = tuple((key, count) for key, count in left.items() if count > 0)
         return Victim(run, by_class, self._charge_of(run, members), members)
 
     def _ranked_of(self, cluster_id: int, queue_id: int) -> list[LiveRun]:
-        """The runs of one queue among those of a cluster that may be ended, in the order of ``_ranked``."""
+        """Return the runs of one queue on a cluster that may be ended, in the order of ``_ranked``."""
         by_queue = self._by_queue.get(cluster_id)
         if by_queue is None:
             by_queue = self._by_queue[cluster_id] = {}
@@ -530,14 +539,14 @@ class VictimSearch:
         own = self._own.setdefault(cluster_id, {})
         ranked = own.get(queue_id)
         if ranked is None:
-            gone = self._gone(cluster_id)
-            may_end = (run for run in by_queue.get(queue_id, ()) if run.job_id not in gone and self._may_end(run))
+            ending = self._ending(cluster_id)
+            may_end = (run for run in by_queue.get(queue_id, ()) if run.job_id not in ending and self._may_end(run))
             ranked = own[queue_id] = sorted(may_end, key=self._rank_in_queue)
         return ranked
 
     def _ranked(self, cluster_id: int) -> list[LiveRun]:
-        """The runs of a cluster that may be ended at all: of the queue that is most over its guarantee, of the lowest class, with
-        the least work done, the youngest."""
+        """Return the runs of a cluster that may be ended: of the queue that is most over its guarantee first, of the
+        lowest class, with the least work done, the youngest."""
         ranked = self._candidates.get(cluster_id)
         if ranked is None:
             state = self.state
@@ -551,7 +560,7 @@ class VictimSearch:
         return ranked
 
     def _may_end(self, run: LiveRun) -> bool:
-        """Whether the run has had the time that it is left in peace."""
+        """Return whether the run has had the minimum run time of its queue."""
         queue = self.state.queues.get(run.queue_id)
         if queue is None or run.is_stopping or run.job_id in self.state.spared:
             return False
@@ -562,33 +571,34 @@ class VictimSearch:
         return 0 if of is None else of.value, self._work(run), -run.began_at, run.job_id
 
     def _work(self, run: LiveRun) -> float:
-        """Member-seconds that are lost with a run."""
+        """Return the member-seconds that are lost with a run."""
         return sum(count for _, count in run.sizes) * max(0.0, self.now - run.began_at)
 
-    def _cost(self, exchange: PreemptionPlan) -> tuple[float, ...]:
-        return *self._price(exchange.victims), exchange.cluster_id
+    def _cost(self, plan: PreemptionPlan) -> tuple[float, ...]:
+        return *self._price(plan.victims), plan.cluster_id
 
     def _price(self, victims: Iterable[Victim]) -> tuple[int, int, float]:
-        """The highest class that gives way, how many runs end, and their work. Members that an elastic run gives back cost nothing."""
+        """Return the highest class among the ended runs, their number, and their work. Members that an elastic run
+        gives back cost nothing."""
         ended = [victim.run for victim in victims if victim.keeps is None]
         values = (self.state.classes[run.class_id].value for run in ended)
         return max(values, default=_LEAST), len(ended), sum(map(self._work, ended))
 
-    def _gone(self, cluster_id: int) -> set[int]:
-        if cluster_id not in self.gone:
+    def _ending(self, cluster_id: int) -> set[int]:
+        if cluster_id not in self.ending:
             runs = self.state.runs_on.get(cluster_id, {}).values()
-            self.gone[cluster_id] = {run.job_id for run in runs if run.is_stopping}
-        return self.gone[cluster_id]
+            self.ending[cluster_id] = {run.job_id for run in runs if run.is_stopping}
+        return self.ending[cluster_id]
 
     def _load(self, cluster_id: int) -> dict[str, dict[LoadKey, int]]:
-        """What is on a cluster once everything that is stopping has gone."""
+        """Return the load of a cluster after everything that is stopping has ended."""
         load = dict(self.state.load.get(cluster_id, {}))
         add_members(load, self.extra.get(cluster_id, {}).items())
         runs = self.state.runs_on.get(cluster_id, {})
-        for job_id in self._gone(cluster_id):
+        for job_id in self._ending(cluster_id):
             add_members(load, load_of(runs[job_id]), -1)
         for job_id in self.state.elastic_on.get(cluster_id, ()):
             run = runs[job_id]
-            if run.leaving and job_id not in self._gone(cluster_id):
+            if run.leaving and job_id not in self._ending(cluster_id):
                 add_members(load, members_of(run, dict(run.leaving)), -1)
         return load

@@ -1,4 +1,4 @@
-"""A cluster from which runs are taken in thought, to see whether a gang fits there once they are gone."""
+"""A cluster from which runs are removed hypothetically, to see whether a gang fits there once they have ended."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +14,11 @@ from trainmaster_dispatcher.scheduling.packing.free_capacity import (
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, fit
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
+from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Product
-from trainmaster_dispatcher.scheduling.state.state import ClassKey, LiveRun, LoadKey, Queue, SchedulerState
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, LoadKey
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 
 class Victim(NamedTuple):
@@ -26,27 +29,29 @@ class Victim(NamedTuple):
     charge: Amounts
     members: tuple[tuple[LoadKey, int], ...]
     keeps: dict[str, int] | None = None
-    """Of an elastic run that only gives members back: how many of each role stay."""
+    """Of an elastic run that only gives members back: the number of members of each role that stay."""
 
     @property
     def key(self) -> tuple[int, bool]:
-        """Tells it from others: a run may give members back, and end as well."""
+        """The identity of the victim: one run may both give members back and end."""
         return self.run.job_id, self.keeps is None
 
 
 _UNKNOWN: Collection[str] = ()
-"""Of a cluster on which it is not known of all members in which group they are."""
+"""The groups of a cluster that has members whose group is unknown."""
 
 
-class Cleared:
-    """A cluster once all that is leaving has gone: what is on it, and what its groups are left with."""
+class ClearedCluster:
+    """A cluster after everything that is stopping has ended: its load, and what is left of its groups."""
 
     def __init__(self, layouts: ClusterLayouts, cluster_id: int, load: dict[str, dict[LoadKey, int]]) -> None:
         self.layouts = layouts
         self.cluster_id = cluster_id
         self.load = load
-        self._laid: dict[str, tuple[Mapping[LoadKey, int] | None, Sequence[NodeBucket], Resources, Resources]] = {}
-        """By group: the load under which it was laid out, its nodes then, what is free on all of them, and on one at most."""
+        self._packed_groups: dict[
+            str, tuple[Mapping[LoadKey, int] | None, Sequence[NodeBucket], Resources, Resources]
+        ] = {}
+        """By group: the load under which it was packed, its nodes, their free amounts in all, and the largest on one node."""
         self._totals: tuple[Resources, Resources] | None = None
 
     def move(self, members: Iterable[tuple[LoadKey, int]], sign: int) -> None:
@@ -55,17 +60,17 @@ class Cleared:
 
     @property
     def has_strays(self) -> bool:
-        """Whether it is not known of all members in which group they are."""
+        """Return whether the cluster has members whose group is unknown."""
         known = self.layouts.empty(self.cluster_id).groups
         return any(members and name not in known for name, members in self.load.items())
 
     def group(self, name: str) -> tuple[Sequence[NodeBucket], Resources, Resources]:
-        """What the nodes of a group are left with, what is free on them together, and on one of them at most.
+        """Return the nodes of a group, the sum of their free amounts, and the largest free amounts on one of them.
 
         For a cluster without strays.
         """
         members = self.load.get(name)
-        known = self._laid.get(name)
+        known = self._packed_groups.get(name)
         if known is None or known[0] is not members:
             entries = self.layouts.group(self.cluster_id, name, members)
             free: Resources = {}
@@ -74,17 +79,17 @@ class Cleared:
                 for resource, amount in one.free.items():
                     free[resource] = free.get(resource, 0) + amount * one.count
                     most[resource] = max(most.get(resource, 0), amount)
-            known = self._laid[name] = members, entries, free, most
+            known = self._packed_groups[name] = members, entries, free, most
         return known[1:]
 
     def total(self) -> Resources:
-        """What is free on all nodes together."""
+        """Return the sum of the free amounts of all nodes."""
         if self._totals is None:
             self._totals = self._add_up()
         return self._totals[0]
 
     def most(self) -> Resources:
-        """What is free on one node at most; for a cluster without strays."""
+        """Return the largest free amounts on one node; for a cluster without strays."""
         if self._totals is None:
             self._totals = self._add_up()
         return self._totals[1]
@@ -104,26 +109,27 @@ class Cleared:
 
 @dataclass(slots=True)
 class WhatIf:
-    """A cluster from which runs are taken one by one, in thought, until a gang fits there within quota."""
+    """A cluster from which runs are removed hypothetically one by one, until a gang fits there within quota."""
 
-    cleared: Cleared
+    cleared: ClearedCluster
     quotas: QuotaTree
     key: ClassKey
     size: Size
     need: Amounts
-    """On every line, as far as it is known before the gang is placed: by product where it is narrowed, or the cluster has only one."""
+    """On every flavor, as far as known before the gang is placed: by product where the quota is by product, or the
+    cluster has only one."""
     product: Product | None = None
-    """The only product of a device that the gang is to be given."""
+    """The only product of a device that the gang may use."""
     load: dict[str, dict[LoadKey, int]] = field(init=False)
     _free: Resources = field(init=False)
     _freed: dict[str, Resources] = field(default_factory=dict)
-    """By group: what has been freed in it."""
-    _laid: dict[str, tuple[Mapping[LoadKey, int] | None, Sequence[NodeBucket]]] = field(default_factory=dict)
+    """By group: the amounts freed in it."""
+    _packed_groups: dict[str, tuple[Mapping[LoadKey, int] | None, Sequence[NodeBucket]]] = field(default_factory=dict)
     _groups: Collection[str] = field(init=False)
     _alone: Resources | None = None
-    """What the only member needs."""
+    """The needs of the gang's only member."""
     _was_over: bool = False
-    """Whether quota was in the way when the trial began: then any run that goes may be the one that helps."""
+    """Whether quota was an obstacle at the beginning: then any run that ends may be the one that helps."""
 
     def __post_init__(self) -> None:
         self.load = dict(self.cleared.load)
@@ -140,7 +146,7 @@ class WhatIf:
         return self.cleared.layouts.state
 
     def is_near(self) -> bool:
-        """Whether enough is free if nodes did not matter, except that the only member of a gang is on one node."""
+        """Return whether enough is free in all, ignoring nodes, except that the only member of a gang must fit on one node."""
         if self._alone is None:
             return self.has_total()
         total, most = self.cleared.total(), self.cleared.most()
@@ -150,28 +156,28 @@ class WhatIf:
         )
 
     def has_total(self) -> bool:
-        """Whether enough is free on all nodes together."""
+        """Return whether the sum of the free amounts of all nodes is enough."""
         return all(self._free.get(name, 0) >= amount for name, amount in self.size.needs.items())
 
     def fits(self, queue: Queue) -> Fitted | None:
-        """How the gang fits, within quota."""
+        """Return how the gang fits, within quota; None if it does not."""
         if not self.has_total() or self.quotas.obstacle(queue.id, self.need) is not None:
             return None
-        outcome = fit(self.state.shapes[self.key.shape_id], self.size.members, self._room(), self.product)
+        outcome = fit(self.state.shapes[self.key.shape_id], self.size.members, self._free_capacity(), self.product)
         return outcome if isinstance(outcome, Fitted) else None
 
     def may_have_helped(self, victim: Victim) -> bool:
-        """Whether it is worth looking again after this one. For a gang of one, only the groups that it was in have changed."""
+        """Return whether to try again after this victim. For a gang of one, only the groups of the victim have changed."""
         return self._alone is None or self._was_over or any(self._has(key.group) for key, _ in victim.members)
 
     def _has(self, name: str) -> bool:
-        """Whether one node of a group may have enough for the member: the fullest of what it had and all that was freed."""
+        """Return whether one node of a group may have enough for the member: its largest free amounts plus all that was freed."""
         most, freed = self.cleared.group(name)[2], self._freed.get(name, {})
         return all(
             most.get(resource, 0) + freed.get(resource, 0) >= amount for resource, amount in (self._alone or {}).items()
         )
 
-    def _room(self) -> FreeCapacity:
+    def _free_capacity(self) -> FreeCapacity:
         if self._groups is _UNKNOWN:
             return self.cleared.layouts.under(self.cleared.cluster_id, self.load)
         groups: Groups = {}
@@ -180,12 +186,12 @@ class WhatIf:
             if members is self.cleared.load.get(name):
                 groups[name] = self.cleared.group(name)[0]
                 continue
-            known = self._laid.get(name)
+            known = self._packed_groups.get(name)
             if known is None or known[0] is not members:
                 entries = self.cleared.layouts.group(self.cleared.cluster_id, name, members)
-                known = self._laid[name] = members, entries
+                known = self._packed_groups[name] = members, entries
             groups[name] = known[1]
-        return FreeCapacity(groups, self.cleared.layouts.empty(self.cleared.cluster_id).suiting)
+        return FreeCapacity(groups, self.cleared.layouts.empty(self.cleared.cluster_id).eligible)
 
     def let_go(self, victim: Victim) -> None:
         self._move(victim, -1)

@@ -1,1 +1,1 @@
-"""Questions over the engine: where a job stands, what a burst policy would do. They change nothing."""
+"""Questions answered over a fork of the engine: the position of a job, a dry run, a burst preview. They change nothing."""

@@ -1,4 +1,4 @@
-"""What burst policies do now, and what others would do: answers over a fork of the engine."""
+"""The burst preview: what burst policies do now, and what others would do, over a fork of the engine."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -19,42 +19,42 @@ from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterInd
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 MOST_PREVIEWED = 20_000
-"""Starts in a preview at most."""
+"""The largest number of starts in a preview."""
 MOST_SHOWN = 1000
 
 
 def preview(engine: Engine, now: float, policies: Iterable[BurstPolicy] | None = None) -> list[Preview]:
-    """Return what policies say of each class of jobs that they are asked about now; ``policies``: as if these were all there are.
+    """Return the answers of policies for each class of jobs that they are asked about now; ``policies``: as if only these existed.
 
-    The engine is left as it is.
+    The engine is not changed.
     """
     fork = engine.fork(policies=policies)
-    asked: list[BurstQuestion] = []
-    decide(fork, now, MOST_PREVIEWED, asked)
-    return _told(fork.state, now, asked)[:MOST_SHOWN]
+    questions: list[BurstQuestion] = []
+    decide(fork, now, MOST_PREVIEWED, questions)
+    return _previews(fork.state, now, questions)[:MOST_SHOWN]
 
 
-def _told(state: SchedulerState, now: float, asked: Sequence[BurstQuestion]) -> list[Preview]:
+def _previews(state: SchedulerState, now: float, questions: Sequence[BurstQuestion]) -> list[Preview]:
     by_row: dict[tuple[object, ...], list[BurstQuestion]] = {}
-    gone: dict[object, int] = {}
-    for one in asked:
+    started: dict[object, int] = {}
+    for one in questions:
         if isinstance(one.outcome, BurstStart):
             by_row.setdefault((one.key, one.policy.id, one.outcome.option.cluster.id), []).append(one)
-            gone[one.key] = gone.get(one.key, 0) + 1
+            started[one.key] = started.get(one.key, 0) + 1
         else:
             by_row.setdefault((one.key, one.policy.id, None), []).append(one)
     out = []
     for row in by_row.values():
         first = row[0]
         waiting = len(state.waiting.get(first.key.queue_id, {}).get(first.key, ()))
-        many = len(row) if isinstance(first.outcome, BurstStart) else max(1, waiting - gone.get(first.key, 0))
+        many = len(row) if isinstance(first.outcome, BurstStart) else max(1, waiting - started.get(first.key, 0))
         out.append(_preview(state, now, first, many))
     return out
 
 
 def _preview(state: SchedulerState, now: float, one: BurstQuestion, many: int) -> Preview:
     outcome, job = one.outcome, one.job
-    told = {
+    common = {
         "job": job_id(job.name, job.id),
         "jobs": many,
         "queue": state.queues[job.queue_id].path,
@@ -65,7 +65,7 @@ def _preview(state: SchedulerState, now: float, one: BurstQuestion, many: int) -
         bounds, option = outcome.granted.bounds, outcome.option
         most = Commitment(bounds.rate, 0, ceil(bounds.total * MICROS)).total
         return Preview(
-            **told,
+            **common,
             goes=True,
             cluster=option.cluster.name,
             price_per_hour=_money(bounds.rate),
@@ -73,11 +73,11 @@ def _preview(state: SchedulerState, now: float, one: BurstQuestion, many: int) -
             sentence="it goes now: its own clusters cannot start it, and the policy lets it",
         )
     at = None if outcome.at == inf else datetime.fromtimestamp(outcome.at, UTC)
-    return Preview(**told, goes=False, sentence=outcome.sentence, at=at)
+    return Preview(**common, goes=False, sentence=outcome.sentence, at=at)
 
 
 def statuses(engine: Engine, now: float) -> list[PolicyStatus]:
-    """Return how each policy stands."""
+    """Return the status of each policy."""
     fork = engine.fork()
     fork.begin(now)
     state, index = fork.state, fork.index

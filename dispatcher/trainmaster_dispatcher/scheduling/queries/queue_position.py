@@ -1,9 +1,9 @@
-"""A waiting job's place and what makes it, and what would become of a job that is not there yet: answers over a state.
+"""A waiting job's position and its factors, and the outcome for a job that does not exist yet (a dry run): answers over a state.
 
-A place is counted by bisection in the sorted keys of each class, so that a million jobs in a queue cost as little as a thousand.
-For a trial, a cycle decides on a fork of the engine in which few jobs wait: the job on trial and those that it could not pass by,
-which are jobs that clusters are kept for and the first one of a queue that keeps its order. All others were looked at in the cycle
-before and left waiting, or have come since.
+A position is counted by bisection in the sorted keys of each class, so that a million jobs in a queue cost as little as
+a thousand. For a dry run, a cycle decides on a fork of the engine in which few jobs wait: the trial job and those that
+it could not overtake, which are jobs with a reservation and the first one of a queue that keeps its order. All others
+were considered in the cycle before and did not start, or have come since.
 """
 
 from bisect import bisect_left
@@ -24,34 +24,30 @@ from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.quotas.fair_share import Head, head_of
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster, Queue
 from trainmaster_dispatcher.scheduling.state.flavors import plain
+from trainmaster_dispatcher.scheduling.state.jobs import PRIORITY_SECONDS, ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.plan import Plan
-from trainmaster_dispatcher.scheduling.state.state import (
-    PRIORITY_SECONDS,
-    ClassKey,
-    Cluster,
-    Queue,
-    SchedulerState,
-    WaitingJob,
-)
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 TRIAL_JOB = (1 << 45) - 1
-"""The key of a job on trial: the last that an id can be made of, and so behind all of its age; the store never gets there."""
+"""The id of the trial job: the largest possible id, so the job sorts behind all jobs of the same age; the store never
+reaches it."""
 _TRIAL_SHAPES = count(1 << 62)
-"""Keys of shapes on trial: above those of the store, and never the same twice, as caches know shapes by their keys."""
+"""Ids of trial shapes: above those of the store and never reused, as caches look shapes up by id."""
 
 
 def quotas_of(engine: Engine, now: float) -> QuotaTree:
-    """Return what queues use now, for the questions of a moment: it costs more than all else of a place."""
+    """Return what queues use now, for questions within a short time: it costs more than the rest of a position."""
     fork = engine.fork()
     fork.begin(now)
     return fork.quotas(now)
 
 
 def place_of(state: SchedulerState, quotas: QuotaTree, job_id: int, now: float) -> Place | None:
-    """The place of a waiting job. ``now`` is in seconds since the epoch, as all times of the state.
+    """Return the position of a waiting job. ``now`` is in seconds since the epoch, as all times of the state.
 
-    None if the job does not wait, or if its queue or its class is not known.
+    None if the job does not wait, or if its queue or its class is unknown.
     """
     job = state.jobs.get(job_id)
     if job is None or job.queue_id not in state.queues or job.class_id not in state.classes:
@@ -60,7 +56,7 @@ def place_of(state: SchedulerState, quotas: QuotaTree, job_id: int, now: float) 
 
 
 def _place(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, now: float) -> Place:
-    """The place of a job, whether it waits already or not."""
+    """Return the position of a job, whether or not it waits already."""
     own = _head(state, job, now)
     classes = state.waiting.get(job.queue_id, {})
     ahead = sum(_before(state, key, keys, own, now) for key, keys in classes.items())
@@ -74,7 +70,7 @@ def _place(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, now: float
 
 
 def usage_of(state: SchedulerState, quotas: QuotaTree) -> Usages:
-    """What each queue and all below it use now, by path."""
+    """Return what each queue and all queues below it use now, by path."""
     found = []
     for queue in sorted(state.queues.values(), key=lambda one: one.path):
         account = quotas.account(queue.id)
@@ -98,7 +94,8 @@ def _head(state: SchedulerState, job: WaitingJob, now: float) -> Head:
 
 
 def _before(state: SchedulerState, key: ClassKey, keys: SortedList, own: Head, now: float) -> int:
-    """How many jobs of a class go before this place. Keys in their order have places in theirs, for the old become urgent first."""
+    """Return the number of jobs of a class ahead of ``own``. Keys in order have positions in order, because the oldest
+    become urgent first."""
     priority_class = state.classes.get(key.class_id)
     if priority_class is None:
         return 0
@@ -125,7 +122,7 @@ def _moment(at: float) -> datetime:
 
 
 def _turns(state: SchedulerState, quotas: QuotaTree, queue_id: int) -> tuple[QueueTurn, ...]:
-    """The turns of a queue and of those above it, from the root on."""
+    """Return the turns of a queue and of those above it, from the root down."""
     way = state.ancestry(queue_id)
     siblings: dict[int | None, set[int]] = {queue.parent_id: {queue.id} for queue in way}
     for waiting in state.waiting:
@@ -150,9 +147,9 @@ def _turn(state: SchedulerState, quotas: QuotaTree, queue: Queue, siblings: set[
 
 
 def try_out(engine: Engine, quotas: QuotaTree, job: WaitingJob, shape: Shape, now: float) -> Trial | None:
-    """Return what would become of this job; its own key and that of its shape do not count. The engine is left as it is.
+    """Return the outcome for this job; its own id and that of its shape are ignored. The engine is not changed.
 
-    None if its queue or its class is not known to the state.
+    None if its queue or its class is unknown to the state.
     """
     state = engine.state
     queue = state.queues.get(job.queue_id)
@@ -160,7 +157,7 @@ def try_out(engine: Engine, quotas: QuotaTree, job: WaitingJob, shape: Shape, no
         return None
     trial = replace(job, id=TRIAL_JOB, shape_id=next(_TRIAL_SHAPES))
     place = _place(state, quotas, trial, now)
-    fork = engine.fork(waiting=[*_not_passed_by(engine, queue, now), trial], shapes={trial.shape_id: shape})
+    fork = engine.fork(waiting=[*_not_overtaken(engine, queue, now), trial], shapes={trial.shape_id: shape})
     fork.begin(now)
     index = fork.index
     access = state.access_of(queue)
@@ -171,16 +168,16 @@ def try_out(engine: Engine, quotas: QuotaTree, job: WaitingJob, shape: Shape, no
         cluster.id: index.not_allowed(scheduling_key, cluster) or index.never(trial.shape_id, cluster)
         for cluster in index.clusters
     }
-    # Those whose pools could bring nodes for it are among the others.
+    # Clusters whose pools could add nodes for it count as not ruled out.
     ruled_out = {key: None if one is None or one.check is Check.NO_ROOM else one for key, one in ruled_out.items()}
     cannot = _cannot_run(quotas, index, queue, trial.shape_id, ruled_out)
     fitting = [cluster for cluster in index.clusters if ruled_out[cluster.id] is None]
-    with_room = [cluster for cluster in fitting if _has_room(index, scheduling_key, cluster)]
+    fitting_now = [cluster for cluster in fitting if _fits_now(index, scheduling_key, cluster)]
     plan = decide(fork, now)
-    return _told(fork.state, plan, trial, place, cannot).model_copy(
+    return _trial_of(fork.state, plan, trial, place, cannot).model_copy(
         update={
             "fits_empty": tuple(cluster.name for cluster in fitting),
-            "fits_now": tuple(cluster.name for cluster in with_room),
+            "fits_now": tuple(cluster.name for cluster in fitting_now),
         }
     )
 
@@ -188,7 +185,7 @@ def try_out(engine: Engine, quotas: QuotaTree, job: WaitingJob, shape: Shape, no
 def _cannot_run(
     quotas: QuotaTree, index: ClusterIndex, queue: Queue, shape_id: int, ruled_out: dict[int, Verdict | None]
 ) -> Reason | None:
-    """Why the job can never run as it is written."""
+    """Return why the job can never run as specified; None if it can."""
     least = index.sizes_of(shape_id)[-1]
     obstacle = quotas.never(queue.id, {plain(name): amount for name, amount in least.needs.items() if amount})
     if obstacle is not None:
@@ -200,8 +197,8 @@ def _cannot_run(
     return reason if reason.tier is Tier.CANNOT_RUN else None
 
 
-def _has_room(index: ClusterIndex, scheduling_key: SchedulingKey, cluster: Cluster) -> bool:
-    """Whether the gang fits on a cluster beside what runs there; quota and what is kept for others are not looked at."""
+def _fits_now(index: ClusterIndex, scheduling_key: SchedulingKey, cluster: Cluster) -> bool:
+    """Return whether the gang fits on a cluster besides what runs there; quota and reservations are ignored."""
     if index.passing(scheduling_key, cluster) is not None:
         return False
     return isinstance(
@@ -209,19 +206,19 @@ def _has_room(index: ClusterIndex, scheduling_key: SchedulingKey, cluster: Clust
     )
 
 
-def _not_passed_by(engine: Engine, queue: Queue, now: float) -> list[WaitingJob]:
-    """Return the waiting jobs that a job of this queue cannot pass by."""
+def _not_overtaken(engine: Engine, queue: Queue, now: float) -> list[WaitingJob]:
+    """Return the waiting jobs that a job of this queue cannot overtake."""
     state = engine.state
-    wanted = engine.carried.reservations.keys() & state.jobs.keys()
+    job_ids = engine.carried.reservations.keys() & state.jobs.keys()
     if queue.order is Order.STRICT:
         classes = state.waiting.get(queue.id, {})
         firsts = [keys[0].job_id for key, keys in classes.items() if key.class_id in state.classes]
-        wanted |= {min(firsts, key=lambda job_id: _head(state, state.jobs[job_id], now))} if firsts else set()
-    return [state.jobs[job_id] for job_id in wanted]
+        job_ids |= {min(firsts, key=lambda job_id: _head(state, state.jobs[job_id], now))} if firsts else set()
+    return [state.jobs[job_id] for job_id in job_ids]
 
 
-def _told(state: SchedulerState, plan: Plan, trial: WaitingJob, place: Place, cannot: Reason | None) -> Trial:
-    """What a plan says about the job on trial."""
+def _trial_of(state: SchedulerState, plan: Plan, trial: WaitingJob, place: Place, cannot: Reason | None) -> Trial:
+    """Return what a plan says about the trial job."""
     if cannot is not None:
         return Trial(could_run=False, starts_now=False, why=cannot.sentence, place=place, reason=cannot)
     start = next((start for start in plan.starts if start.job.id == TRIAL_JOB), None)
@@ -238,7 +235,7 @@ def _told(state: SchedulerState, plan: Plan, trial: WaitingJob, place: Place, ca
             place=place,
         )
     reason = {key.shape_id: reason for key, reason in plan.reasons.items()}[trial.shape_id]
-    reason = reason.model_copy(update={"details": {}})  # they name the job, too
+    reason = reason.model_copy(update={"details": {}})  # the details name the job, too
     kept = plan.reservations.get(TRIAL_JOB)
     has_time = kept is not None and kept.at < inf
     return Trial(

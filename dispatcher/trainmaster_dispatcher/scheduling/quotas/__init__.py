@@ -1,1 +1,1 @@
-"""What queues may use, and whose turn it is."""
+"""Quotas of queues, and fair share between queues."""

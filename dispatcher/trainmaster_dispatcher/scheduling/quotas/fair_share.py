@@ -1,9 +1,9 @@
-"""Whose turn it is: weighted dominant-resource fairness between sibling queues; urgency, class, age and priority inside a queue.
+"""The order of turns: weighted dominant-resource fairness between sibling queues; urgency, class, age and priority inside a queue.
 
-Between queues (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011): of the children with something to start, the one whose
-dominant share beyond its guarantees, divided by its weight, is lowest goes next; applied again at each level of the tree.
-What queues have used before counts too where the installation says so (``past.py``).
-Inside a queue keys are static: a job's place changes only when it becomes urgent.
+Between queues (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011): of the children with something to start, the
+one whose dominant share beyond its guarantees, divided by its weight, is lowest goes next; applied again at each level
+of the tree. Past usage of queues counts too if the installation is configured so (``usage_decay.py``). Inside a queue
+keys are static: a job's position changes only when it becomes urgent.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,21 +12,23 @@ from itertools import chain
 from typing import NamedTuple
 
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
+from trainmaster_dispatcher.scheduling.state.declared_objects import PriorityClass, Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor
-from trainmaster_dispatcher.scheduling.state.state import ClassKey, PriorityClass, Queue, SchedulerState, StaticKey
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, StaticKey
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 _URGENT = -(10**9)
-"""The rank of urgent jobs: before every class, whose values are a million at most."""
+"""The rank of urgent jobs: before every class, whose values are at most a million."""
 
 STEP = 1 / 1024
-"""By how much of everything a queue may get ahead of its siblings in one turn. Equivalent jobs that come one behind the other start
-together within it; where a single job is more than that, turns are taken job by job."""
+"""The share by which a queue may get ahead of its siblings in one turn. Equivalent jobs that follow one another start
+together within it; where a single job exceeds it, turns are taken job by job."""
 LONGEST_ROW = 64
-"""Jobs that start in one turn at most."""
+"""The largest number of jobs that start in one turn."""
 
 
 class Head(NamedTuple):
-    """A job's place in its queue: minus the value of its class, or that of urgent jobs; then its static key."""
+    """A job's position in its queue: minus the value of its class, or the rank of urgent jobs; then its static key."""
 
     rank: int
     at: float
@@ -38,32 +40,32 @@ class Head(NamedTuple):
 
 
 def head_of(priority_class: PriorityClass, key: StaticKey, now: float) -> Head:
-    """The place of a job with this key now. Urgent ones are told apart by age alone, whatever their class."""
+    """Return the position of a job with this key now. Urgent jobs are ordered by age alone, whatever their class."""
     longest = priority_class.longest_wait
     is_urgent = longest is not None and now - key.at >= longest
     return Head(_URGENT if is_urgent else -priority_class.value, key.at, key.job_id)
 
 
 class _Line:
-    """The classes of a queue in the order of their turns. Those that have not had one yet stay in the state's own order."""
+    """The classes of a queue in the order of their turns. Classes that have not had a turn yet stay in the state's own order."""
 
     def __init__(self, state: SchedulerState, queue_id: int, now: float) -> None:
         self._state = state
         self._now = now
         self._heap: list[tuple[Head, ClassKey, Iterator[StaticKey]]] = []
-        """Classes that were pushed here: their places, and the jobs behind the first."""
+        """Classes that were pushed here: their positions, and the jobs behind the first."""
         self._rest: Iterator[tuple[float, float, int, ClassKey]] = iter(())
         self._waiting = state.waiting.get(queue_id, {})
         of = {key.class_id for key in self._waiting} if state.any_longest_wait else set()
         if any(state.classes[one].longest_wait is not None for one in of if one in state.classes):
-            # Which jobs are urgent depends on the time.
+            # It depends on the time which jobs are urgent.
             for key, keys in self._waiting.items():
                 self._push(key, iter(keys))
         else:
             self._rest = iter(state.heads.get(queue_id, ()))
         self._next = next(self._rest, None)
         self._row: tuple[ClassKey, list[StaticKey], Iterator[StaticKey]] | None = None
-        """A class that starts a row of jobs, those that may be in it, and those behind them."""
+        """A class that starts a row of jobs, the jobs that may be in the row, and the jobs behind them."""
 
     def _push(self, key: ClassKey, jobs: Iterator[StaticKey]) -> None:
         of, first = self._state.classes.get(key.class_id), next(jobs, None)
@@ -74,7 +76,7 @@ class _Line:
         return bool(self._heap) or self._next is not None
 
     def first(self) -> tuple[ClassKey, int]:
-        """The class whose turn it is and its first job that was not dealt with."""
+        """Return the class whose turn it is and its first job that was not handled yet."""
         if self._takes_next():
             _, _, job_id, key = self._next  # type: ignore[misc]
             return key, job_id
@@ -85,7 +87,7 @@ class _Line:
         return self._next is not None and (not self._heap or self._next[:3] < self._heap[0][0])
 
     def pop(self, *, goes_on: bool) -> None:
-        """The class has had its turn; with ``goes_on`` its next job may have another one."""
+        """Remove the class that had its turn; with ``goes_on`` its next job may have another turn."""
         if self._takes_next():
             key = self._next[3]  # type: ignore[index]
             self._next = next(self._rest, None)
@@ -99,13 +101,14 @@ class _Line:
             self._push(key, jobs)
 
     def has_more(self, key: ClassKey) -> bool:
-        """Whether other jobs of a class wait than its first one."""
+        """Return whether other jobs of a class wait besides its first one."""
         return len(self._waiting[key]) > 1
 
     def row(self, most: Callable[[], int]) -> list[int]:
-        """The equivalent jobs that come right behind the first one of the class that has its turn; ``most`` is asked if there is any.
+        """Return the equivalent jobs directly behind the first one of the class that has its turn; ``most`` is called
+        only if there are any.
 
-        The class is out of the line until ``end_row`` says how many of them had their turn with the first.
+        The class is out of the line until ``end_row`` reports how many of them were scheduled with the first.
         """
         if self._takes_next():
             key = self._next[3]  # type: ignore[index]
@@ -119,10 +122,10 @@ class _Line:
             rank, at, job_id, _ = self._next
             others.append(Head(int(rank), at, job_id))
         until = min(others, default=None)
-        of, found = self._state.classes[key.class_id], list[StaticKey]()
+        of, candidates = self._state.classes[key.class_id], list[StaticKey]()
         limit, many = 1, 0
         for job in jobs:
-            found.append(job)
+            candidates.append(job)
             if until is not None and head_of(of, job, self._now) > until:
                 break
             if not many:
@@ -130,19 +133,19 @@ class _Line:
             many += 1
             if many >= limit:
                 break
-        self._row = key, found, jobs
-        return [one.job_id for one in found[: min(many, limit)]]
+        self._row = key, candidates, jobs
+        return [one.job_id for one in candidates[: min(many, limit)]]
 
     def end_row(self, count: int) -> None:
-        """So many jobs of the row have had their turn with the first of their class; the next one may have another."""
+        """Mark ``count`` jobs of the row as scheduled; the next job of the class may have another turn."""
         if self._row is None:
             raise AssertionError("there is no row")
-        key, found, jobs = self._row
+        key, candidates, jobs = self._row
         self._row = None
-        self._push(key, chain(found[count:], jobs))
+        self._push(key, chain(candidates[count:], jobs))
 
     def pass_by(self, is_blocked: Callable[[ClassKey], bool]) -> bool:
-        """Drop classes from the front as long as they are known to be blocked; whether any were."""
+        """Drop classes from the front as long as they are blocked; return whether any were."""
         heap, rest, passed = self._heap, self._rest, False
         while True:
             first = self._next
@@ -157,7 +160,7 @@ class _Line:
             passed = True
 
     def clear(self) -> list[ClassKey]:
-        """End the line; who was in it."""
+        """Empty the line and return the classes that were in it."""
         left = [key for _, key, _ in self._heap]
         if self._next is not None:
             left += [self._next[3], *(key for _, _, _, key in self._rest)]
@@ -166,10 +169,10 @@ class _Line:
 
 
 class FairShareQueue:
-    """Gives out classes of jobs one turn at a time; a class that is blocked is not given again in this cycle.
+    """Gives out classes of jobs one turn at a time; a blocked class does not get another turn in this cycle.
 
-    Heaps at each level of the tree: a turn changes the shares on the way from the root to one queue only, and these queues are
-    the tops of their heaps. A queue's own line is looked at only once the queue has a turn.
+    There is a heap at each level of the tree: a turn changes the shares only on the way from the root to one queue, and
+    these queues are the tops of their heaps. A queue's own line is built only when the queue has a turn.
     """
 
     def __init__(self, state: SchedulerState, quotas: QuotaTree, now: float) -> None:
@@ -178,9 +181,9 @@ class FairShareQueue:
         self._now = now
         self._lines: dict[int, _Line] = {}
         self._waiting = {queue_id for queue_id in state.waiting if queue_id in state.queues}
-        """Queues whose lines were not looked at yet."""
+        """Queues whose lines are not built yet."""
         self._children: dict[int | None, list[tuple[float, float, int]]] = {}
-        """By queue, or None above the roots: the queues below that have something to start, by share."""
+        """By queue, or None above the roots: the queues below it that have something to start, by share."""
         active = {queue.id: queue for queue_id in self._waiting for queue in state.ancestry(queue_id)}
         for queue_id in sorted(active):
             queue = active[queue_id]
@@ -197,7 +200,7 @@ class FairShareQueue:
         return self._lines[queue_id]
 
     def next(self) -> tuple[ClassKey, int] | None:
-        """The class whose turn it is and the key of its first job; None when nothing is left."""
+        """Return the class whose turn it is and the id of its first job; None when nothing is left."""
         while True:
             level: int | None = None
             while children := self._children.get(level):
@@ -207,17 +210,18 @@ class FairShareQueue:
             line = self._line(level)
             if line:
                 return line.first()
-            self._settle(level)  # none of its jobs has a priority class that is known
+            self._settle(level)  # none of its jobs has a known priority class
 
     def done(self, key: ClassKey) -> None:
-        """The first job of the class, which had the turn, was dealt with; its next one may have a turn."""
+        """Mark the first job of the class, which had the turn, as handled; its next job may have a turn."""
         self._lines[key.queue_id].pop(goes_on=True)
         self._settle(key.queue_id)
 
     def lead(self, queue_id: int, charge: Mapping[Flavor, int], most: int) -> int:
-        """How many jobs with this charge may start right behind the one that has the turn before a sibling is due, so many at most.
+        """Return how many jobs with this charge, up to ``most``, may start directly behind the one that has the turn
+        before a sibling is due.
 
-        Found by halving: it may be less than could be, never more.
+        Found by halving: it may be less than possible, never more.
         """
         for queue in self._state.ancestry(queue_id):
             siblings = self._children[queue.parent_id]
@@ -232,10 +236,10 @@ class FairShareQueue:
     def _keeps_step(
         self, queue: Queue, charge: Mapping[Flavor, int], started: int, runner_up: tuple[float, float, int]
     ) -> bool:
-        """Whether a queue has got ahead of the next one by a step at most, after so many starts."""
+        """Return whether a queue is ahead of the next one by at most a step after ``started`` starts."""
         beyond, whole = self._quotas.standing(queue, charge, started)
         if beyond > 0.0 >= runner_up[0] and self._quotas.tree.guaranteed:
-            return False  # the next one lacks what is guaranteed to it
+            return False  # the next queue lacks what is guaranteed to it
         if beyond == runner_up[0]:
             if whole == runner_up[1]:
                 return queue.id < runner_up[2]
@@ -243,30 +247,30 @@ class FairShareQueue:
         return beyond <= runner_up[0] + STEP
 
     def has_more(self, key: ClassKey) -> bool:
-        """Whether other jobs are alike to the one that has the turn."""
+        """Return whether other jobs are equivalent to the one that has the turn."""
         return self._lines[key.queue_id].has_more(key)
 
     def row(self, key: ClassKey, most: Callable[[], int]) -> list[int]:
-        """Equivalent jobs that come right behind the one that has the turn, which was dealt with; ``end_row`` must follow.
+        """Return the equivalent jobs directly behind the one that has the turn, which was handled; ``end_row`` must follow.
 
-        ``most``: how many of them are allowed; asked only if there are any.
+        ``most`` returns how many of them are allowed; it is called only if there are any.
         """
         return self._lines[key.queue_id].row(most)
 
     def end_row(self, key: ClassKey, count: int) -> None:
-        """So many jobs of the row were dealt with too; the next one of the class may have a turn."""
+        """Mark ``count`` jobs of the row as handled too; the next job of the class may have a turn."""
         self._lines[key.queue_id].end_row(count)
         self._settle(key.queue_id)
 
     def block(self, key: ClassKey) -> None:
-        """No job of this class, which had the turn, can start in this cycle."""
+        """Exclude this class, which had the turn: none of its jobs can start in this cycle."""
         line = self._lines[key.queue_id]
         line.pop(goes_on=False)
         if not line:
             self._settle(key.queue_id)
 
     def pass_by(self, queue_id: int, is_blocked: Callable[[ClassKey], bool]) -> bool:
-        """Drop classes that are known to be blocked from the front of the line that has the turn; whether there were any."""
+        """Drop blocked classes from the front of the line that has the turn; return whether there were any."""
         line = self._lines[queue_id]
         passed = line.pass_by(is_blocked)
         if passed and not line:
@@ -274,13 +278,13 @@ class FairShareQueue:
         return passed
 
     def close(self, key: ClassKey) -> list[ClassKey]:
-        """No further job of this queue starts in this cycle after the class that had the turn; the other classes in it."""
+        """Close this queue for the rest of the cycle after the class that had the turn; return its other classes."""
         left = [other for other in self._lines[key.queue_id].clear() if other != key]
         self._settle(key.queue_id)
         return left
 
     def _settle(self, queue_id: int) -> None:
-        """Put the queue that had the turn, and those above it, where they belong now."""
+        """Move the queue that had the turn, and those above it, to their new positions in the heaps."""
         for queue in self._state.ancestry(queue_id):
             siblings = self._children[queue.parent_id]
             if queue.id in self._waiting or self._lines.get(queue.id) or self._children.get(queue.id):

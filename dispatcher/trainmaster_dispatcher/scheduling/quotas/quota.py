@@ -1,12 +1,14 @@
-"""Quota: what each queue uses on each line, and whether a start would break a limit, a borrowing limit or what others keep.
+"""Quota: what each queue uses of each flavor, and whether a start would exceed a limit or a borrowing limit, or use
+what others keep.
 
-A queue's usage counts for all queues above it. On a line a queue may have at most
+A queue's usage counts for all queues above it. Of a flavor a queue may have at most
 
     min(limit, guaranteed + borrowing limit)
 
-and, of what its parent may have, what the parent's other queues do not keep: ``max(0, guaranteed - lending limit - used)``
-each. At the top stands what the clusters have. The recursion is that of the hierarchical cohorts of Kueue (KEP-79), with real
-capacity in place of the sum of nominal quotas: guarantees above it are then worth less, and nothing else breaks.
+and, of what its parent may have, what the parent's other queues do not keep: ``max(0, guaranteed - lending limit -
+used)`` each. At the top is the capacity of the clusters. The recursion is that of the hierarchical cohorts of Kueue
+(KEP-79), with real capacity in place of the sum of nominal quotas: guarantees above it are then worth less, and nothing
+else breaks.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,18 +19,19 @@ from typing import NamedTuple
 from trainmaster.protocol.quantities import format_apart
 from trainmaster.protocol.reasons import Token
 from trainmaster_dispatcher.domain.redaction import protected
+from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, Quota
-from trainmaster_dispatcher.scheduling.state.state import Queue, SchedulerState
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 _NONE = Quota()
 _NOTHING: Mapping[Flavor, int] = {}
 _NO_PAST: Mapping[int, float] = {}
 _NO_RIGHT = 1e-9
-"""The share of a queue that uses nothing beyond what is guaranteed to it, and lacks nothing of that: behind those that do."""
+"""The share of a queue that uses nothing beyond its guarantee and lacks nothing of it: it comes after queues that lack some."""
 
 
 class Obstacle(NamedTuple):
-    """What a start would break: its token, in which queue, and a sentence without its full stop."""
+    """What a start would exceed: the token, the queue, and a sentence without its full stop."""
 
     token: Token
     queue: Queue
@@ -37,24 +40,24 @@ class Obstacle(NamedTuple):
 
 @dataclass(slots=True)
 class Account:
-    """What a queue and all below it use."""
+    """The usage of a queue and all queues below it."""
 
     used: Amounts
     running: int = 0
 
 
 class QuotaLimits:
-    """What follows from the quotas of all queues alone; made anew when any of them changes."""
+    """The values that follow from the quotas of all queues alone; built again when any of them changes."""
 
     def __init__(self, state: SchedulerState) -> None:
         self.state = state
         self.roots = [queue for queue in state.queues.values() if queue.parent_id is None]
         self.keepers: dict[int | None, dict[Flavor, list[Queue]]] = {}
-        """By parent and line: the queues that keep something of what is guaranteed to them."""
+        """By parent and flavor: the queues that keep a part of their guarantee for themselves."""
         self.guaranteed = {
             line for queue in state.queues.values() for line, quota in queue.quotas.items() if quota.guaranteed
         }
-        """Lines on which anybody has a guarantee."""
+        """Flavors on which any queue has a guarantee."""
         self.guarantees = _guarantees(state, self.guaranteed)
         for queue in state.queues.values():
             for line, quota in queue.quotas.items():
@@ -63,14 +66,15 @@ class QuotaLimits:
         self.narrowed_kept = sorted(
             {line for lines in self.keepers.values() for line in lines if line.product or line.kind}
         )
-        """Narrowed lines on which any queue keeps something for itself."""
+        """Flavors with a product or cluster kind of which any queue keeps something for itself."""
         self.owed = {queue_id for queue_id, _ in self.guarantees}
-        """Queues to which anything is guaranteed."""
+        """Queues that have any guarantee."""
         self._limits: dict[int, tuple[tuple[Queue, tuple[tuple[Flavor, Quota, int], ...]], ...]] = {}
         self._measures: dict[int, dict[Flavor, tuple[float, int | None]]] = {}
 
     def limits(self, queue_id: int) -> tuple[tuple[Queue, tuple[tuple[Flavor, Quota, int], ...]], ...]:
-        """The queue and those above it that have any limit, the nearest first: on lines, each with the most that may be used."""
+        """Return the queue and those above it that have any limit, the nearest first, with their flavors and the most
+        that may be used."""
         found = self._limits.get(queue_id)
         if found is None:
             every = (
@@ -86,7 +90,8 @@ class QuotaLimits:
         return found
 
     def measure(self, queue: Queue, line: Flavor) -> tuple[float, int | None]:
-        """By what a queue's share of a line is counted: its weight, and its guarantee if anybody has one on the line."""
+        """Return the weight by which a queue's share of a flavor is counted, and its guarantee if any queue has one on
+        the flavor."""
         measures = self._measures.setdefault(queue.id, {})
         found = measures.get(line)
         if found is None:
@@ -115,12 +120,13 @@ def _over(path: str, line: Flavor, quota: Quota, used: int, need: int) -> tuple[
 
 
 def past_shares(state: SchedulerState, now: float) -> Mapping[int, float]:
-    """By queue: what counts now of the shares that it had before."""
+    """Return, by queue, the past usage that counts now."""
     return _NO_PAST if state.past is None else state.past.shares(now)
 
 
 def overpromised(tree: QuotaLimits, capacity: Mapping[Flavor, int]) -> dict[int, list[str]]:
-    """By queue: in what its guarantee, or those of all top queues together, go beyond what there is. Allowed, but worth less then."""
+    """Return, by queue, where its guarantee, or the sum of those of all top queues, exceeds the capacity. This is
+    allowed, but such a guarantee is worth less."""
     out: dict[int, list[str]] = {}
     for line in sorted(tree.guaranteed):
         there = capacity.get(line, 0)
@@ -133,13 +139,13 @@ def overpromised(tree: QuotaLimits, capacity: Mapping[Flavor, int]) -> dict[int,
         together = sum(tree.guarantees[queue.id, line] for queue in tops)
         if together > there and len(tops) > 1:
             for queue in tops:
-                told = f"{line.format(together)} {line} are guaranteed to it and other queues together, {has}"
-                out.setdefault(queue.id, []).append(told)
+                text = f"{line.format(together)} {line} are guaranteed to it and other queues together, {has}"
+                out.setdefault(queue.id, []).append(text)
     return out
 
 
 class QuotaTree:
-    """The accounts of all queues. ``capacity``: what the clusters have on each line. ``past``: shares that queues had before."""
+    """The accounts of all queues. ``capacity``: what the clusters have of each flavor. ``past``: past usage of queues."""
 
     def __init__(
         self,
@@ -167,7 +173,7 @@ class QuotaTree:
         return 0 if account is None else account.used.get(line, 0)
 
     def add(self, queue_id: int, charge: Mapping[Flavor, int], running: int = 1, sign: int = 1) -> None:
-        """Charge runs to the queue and all above it; ``sign`` -1 takes them off."""
+        """Charge runs to the queue and all queues above it; ``sign`` -1 removes them."""
         for queue in self.state.ancestry(queue_id):
             account = self.account(queue.id)
             used = account.used
@@ -176,15 +182,15 @@ class QuotaTree:
             account.running += sign * running
 
     def guarantee(self, queue: Queue, line: Flavor) -> int:
-        """What is guaranteed to a queue; where it says nothing itself, what is guaranteed to those below it together."""
+        """Return the guarantee of a queue; where it declares none itself, the sum of those of the queues below it."""
         return self.tree.guarantees.get((queue.id, line), 0)
 
     # Limits
 
     def obstacle(self, queue_id: int, charge: Mapping[Flavor, int], runs: int = 1) -> Obstacle | None:
-        """What a start with this charge would break now, the nearest queue first; None when nothing.
+        """Return what a start with this charge would exceed now, the nearest queue first; None if nothing.
 
-        ``runs``: 0 where a run grows that is counted already.
+        ``runs``: 0 if a run grows that is counted already.
         """
         for queue, limits in self.tree.limits(queue_id):
             account = self.account(queue.id)
@@ -195,12 +201,12 @@ class QuotaTree:
                     return Obstacle(token, queue, sentence)
             if runs and queue.max_running is not None and account.running >= queue.max_running:
                 runs_now = f"{account.running} of at most {queue.max_running} jobs"
-                told = protected(runs_now, queue.path, "as many jobs as it may")
-                return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} runs {told}")
+                text = protected(runs_now, queue.path, "as many jobs as it may")
+                return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} runs {text}")
         return self._kept_from(self.state.ancestry(queue_id), charge) if self.tree.keepers else None
 
     def usage_under_limits(self, queue_id: int) -> tuple[int, ...]:
-        """Return everything that ``obstacle`` goes by for a queue but its charge, as long as no queue changes.
+        """Return everything that ``obstacle`` depends on for a queue except the charge, as long as no queue changes.
 
         For a tree in which no queue keeps anything for itself.
         """
@@ -211,10 +217,10 @@ class QuotaTree:
             usage.append(account.running)
         return tuple(usage)
 
-    def most_alike(self, queue_id: int, charge: Mapping[Flavor, int], most: int) -> int:
-        """How many starts with this charge break nothing one after the other, of so many at most.
+    def max_starts(self, queue_id: int, charge: Mapping[Flavor, int], most: int) -> int:
+        """Return how many starts with this charge, up to ``most``, exceed nothing one after the other.
 
-        None where queues keep something for themselves, which has to be looked at one by one.
+        0 if queues keep something for themselves, which has to be checked one by one.
         """
         if self.tree.keepers:
             return 0
@@ -229,7 +235,7 @@ class QuotaTree:
         return max(most, 0)
 
     def _kept_from(self, ancestry: tuple[Queue, ...], charge: Mapping[Flavor, int]) -> Obstacle | None:
-        """Whether the start would use what other queues keep for themselves."""
+        """Return the obstacle if the start would use what other queues keep for themselves."""
         for line, need in charge.items():
             left = self.capacity.get(line, 0) - sum(self.used(queue.id, line) for queue in self.tree.roots)
             for queue in reversed(ancestry):
@@ -255,7 +261,7 @@ class QuotaTree:
         return None
 
     def never(self, queue_id: int, charge: Mapping[Flavor, int]) -> Obstacle | None:
-        """What the job breaks even when it is alone in the tree."""
+        """Return what the job exceeds even when it is alone in the tree."""
         for queue, limits in self.tree.limits(queue_id):
             for line, _, most in limits:
                 need = charge.get(line, 0)
@@ -270,13 +276,13 @@ class QuotaTree:
     # Fairness
 
     def standing(self, queue: Queue, charge: Mapping[Flavor, int] = _NOTHING, times: int = 0) -> tuple[float, float]:
-        """What a queue's turn goes by: its share, and where past usage counts, what it has had before.
+        """Return the key of a queue's turn: its share, and its past usage where that counts.
 
-        Who has less than is guaranteed to it comes before all others, whatever it has used before.
+        Queues that have less than their guarantee come before all others, whatever they have used before.
         """
         share, whole = self.share(queue, charge, times)
         if share <= 0.0 and self.tree.guaranteed and not self._lacks(queue, charge, times):
-            # Else what was taken back for a queue could go to one that has a right to nothing, and be taken back again.
+            # Otherwise what was reclaimed for a queue could go to one that has no right to it, and be reclaimed again.
             share = _NO_RIGHT
         past = self.past.get(queue.id)
         if not past:
@@ -285,20 +291,21 @@ class QuotaTree:
         return (share if is_within else share + past), whole + past
 
     def _lacks(self, queue: Queue, charge: Mapping[Flavor, int], times: int) -> bool:
-        """Whether the queue has less than is guaranteed to it, on any line, after so many starts with this charge."""
+        """Return whether the queue has less than its guarantee on any flavor after ``times`` starts with this charge."""
         return queue.id in self.tree.owed and any(
             self.used(queue.id, line) + times * charge.get(line, 0) < self.guarantee(queue, line)
             for line in self.tree.guaranteed
         )
 
     def share(self, queue: Queue, charge: Mapping[Flavor, int] = _NOTHING, times: int = 0) -> tuple[float, float]:
-        """The dominant share of what the queue uses beyond its guarantees, and of all it uses, each by its weight.
+        """Return the dominant share of what the queue uses beyond its guarantees, and of all it uses, each divided by its weight.
 
-        Ghodsi et al., "Dominant Resource Fairness", NSDI 2011: the largest part of any line that it has. Queues within their
-        guarantees all have 0 first and are told apart by the second number. Lines without any guarantee count for a queue only
-        once it is beyond its guarantee on another line, or has none: who has a right to GPUs comes with the cores they need.
+        Ghodsi et al., "Dominant Resource Fairness", NSDI 2011: the largest part of any flavor that it has. Queues
+        within their guarantees all have 0 first and are ordered by the second number. Flavors without any guarantee
+        count for a queue only once it is beyond its guarantee on another flavor, or has none: a right to GPUs includes
+        the cores they need.
 
-        With ``charge``, what they would be after so many starts with it.
+        With ``charge``, the shares after ``times`` starts with it.
         """
         account = self._accounts.get(queue.id)
         usage = _NOTHING if account is None else account.used
@@ -324,7 +331,8 @@ class QuotaTree:
         return (0.0 if is_owed and beyond <= 0.0 else max(beyond, aside)), whole
 
     def within_guarantee(self, queue: Queue, charge: Mapping[Flavor, int]) -> bool:
-        """Whether the queue would be at most at its guarantee with this charge, on every line that anybody has a guarantee on."""
+        """Return whether the queue would be within its guarantee with this charge, on every flavor that any queue has a
+        guarantee on."""
         return all(
             self.used(queue.id, line) + amount <= self.guarantee(queue, line)
             for line, amount in charge.items()
@@ -332,7 +340,7 @@ class QuotaTree:
         )
 
     def keeps_guarantee(self, queue: Queue, charge: Mapping[Flavor, int]) -> bool:
-        """Whether the queue would still be at least at its guarantee without this charge, on every line of it."""
+        """Return whether the queue would still be at least at its guarantee without this charge, on every flavor of the charge."""
         return all(
             self.used(queue.id, line) - amount >= self.guarantee(queue, line)
             for line, amount in charge.items()
@@ -341,7 +349,7 @@ class QuotaTree:
 
 
 def _guarantees(state: SchedulerState, lines: Iterable[Flavor]) -> dict[tuple[int, Flavor], int]:
-    """By queue and line: its own guarantee, else the sum of those of its children."""
+    """Return the guarantee by queue and flavor: the queue's own, else the sum of those of its children."""
     out: dict[tuple[int, Flavor], int] = {}
     deepest_first = sorted(state.queues.values(), key=lambda queue: -queue.path.count("/"))
     for line in lines:

@@ -1,1 +1,1 @@
-"""What is kept for later: for large jobs by backfill, and in advance for queues."""
+"""Reservations: for large jobs by backfill, and in advance for queues."""

@@ -1,16 +1,18 @@
 """Reservations for blocked jobs, and whether another job may start before them: EASY backfill over many clusters.
 
-The first job that only lacks room reserves the earliest time at which its gang fits somewhere, if runs end at their time limits;
-the next one reserves on another cluster, one reservation for each. A job may start on a reserved cluster if it ends before that
-time, or if the reserved gang fits then beside it. Lifka, "The ANL/IBM SP scheduling system", 1995; Mu'alem and Feitelson,
-"Utilization, predictability, workloads, and user runtime estimates in scheduling the IBM SP2 with backfilling", 2001. There the
-machine is a number of processors; here it is the node groups of a cluster with their topology.
+The first job that only lacks capacity reserves the earliest time at which its gang fits somewhere, if runs end at their
+time limits; the next one reserves on another cluster, one reservation for each. A job may start on a reserved cluster
+if it ends before that time, or if the reserved gang fits then beside it. Lifka, "The ANL/IBM SP scheduling system",
+1995; Mu'alem and Feitelson, "Utilization, predictability, workloads, and user runtime estimates in scheduling the IBM
+SP2 with backfilling", 2001. There the machine is a number of processors; here it is the node groups of a cluster with
+their topology.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from trainmaster.protocol.placement import Placement
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.packing.best_fit import fill
 from trainmaster_dispatcher.scheduling.packing.eligibility import allows
@@ -19,46 +21,45 @@ from trainmaster_dispatcher.scheduling.packing.free_capacity import (
 )
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, fit, take
 from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, LoadKey
 from trainmaster_dispatcher.scheduling.state.reservation import Reservation
-from trainmaster_dispatcher.scheduling.state.state import LiveRun, LoadKey, SchedulerState
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 STAYS = 0.9
 """A reservation moves to another cluster only if the wait there is less than this part of the wait where it is."""
 
 
 @dataclass(slots=True)
-class Kept:
-    """A reservation with the room that is left beside it at its time."""
+class ReservedCapacity:
+    """A reservation with the capacity that is left beside it at its time."""
 
     reservation: Reservation
     beside: FreeCapacity
     groups: frozenset[str] = frozenset()
-    """Where no time is known: the groups in which everything that is freed is kept."""
+    """If no time is known: the groups in which everything that is freed is kept."""
     gang: tuple[Shape, Size] | None = None
-    """What it is reserved for, where a time is known."""
+    """The gang that it is reserved for, if a time is known."""
 
-    def lets(self, roles: Mapping[str, RoleShape], placement: Mapping[str, Mapping[str, int]], ends_at: float) -> bool:
-        """Whether members may start now in these groups, if they end then, without delaying the reserved gang."""
+    def lets(self, roles: Mapping[str, RoleShape], placement: Placement, ends_at: float) -> bool:
+        """Return whether members may start now in these groups, if they end at ``ends_at``, without delaying the reserved gang."""
         if self.reservation.at == inf:
             return self.groups.isdisjoint(placement)
         return ends_at <= self.reservation.at or self._holds(roles, placement) is not None
 
-    def take(self, roles: Mapping[str, RoleShape], placement: Mapping[str, Mapping[str, int]], ends_at: float) -> None:
-        """Members have started there that ``lets`` has let."""
+    def take(self, roles: Mapping[str, RoleShape], placement: Placement, ends_at: float) -> None:
+        """Subtract members that ``lets`` allowed and that have started."""
         if ends_at > self.reservation.at:
             left = self._holds(roles, placement)
             if left is not None:
                 self.beside = left
 
-    def _holds(
-        self, shapes: Mapping[str, RoleShape], placement: Mapping[str, Mapping[str, int]]
-    ) -> FreeCapacity | None:
-        """What is left beside the reserved gang and these members; None if they do not all fit."""
+    def _holds(self, shapes: Mapping[str, RoleShape], placement: Placement) -> FreeCapacity | None:
+        """Return the capacity that is left beside the reserved gang and these members; None if they do not all fit."""
         work = dict(self.beside.groups)
         for group, roles in placement.items():
             for role, count in roles.items():
-                suiting, shape = (group,) if group in work else (), shapes[role]
-                missing, _ = fill(work, shape.needs, count, suiting, max_per_node=shape.max_per_node, numa=shape.numa)
+                eligible, shape = (group,) if group in work else (), shapes[role]
+                missing, _ = fill(work, shape.needs, count, eligible, max_per_node=shape.max_per_node, numa=shape.numa)
                 if missing:
                     return None
         return FreeCapacity(work)
@@ -76,24 +77,24 @@ class Reservations:
     now: float
     before: Mapping[int, Reservation]
     later: Callable[[int], ReleaseTimeline]
-    """The clusters at later times, as they were when the cycle began."""
-    kept: dict[int, Kept] = field(default_factory=dict)
+    """The release timelines of the clusters, as they were when the cycle began."""
+    kept: dict[int, ReservedCapacity] = field(default_factory=dict)
     """By cluster."""
     _started: dict[int, list[tuple[tuple[tuple[LoadKey, int], ...], float]]] = field(default_factory=dict)
-    """By cluster: what this cycle has started there, and when it ends."""
-    _told: dict[int, int] = field(default_factory=dict)
-    """By cluster: of how much of that its later times know."""
+    """By cluster: the load that this cycle has started there, and when it ends."""
+    _counts_in_timeline: dict[int, int] = field(default_factory=dict)
+    """By cluster: the number of these starts that its release timeline contains."""
 
     def _later(self, cluster_id: int) -> ReleaseTimeline:
-        """The cluster at later times, worked out when it is first asked for: where nobody is blocked, nobody asks."""
+        """Return the release timeline of a cluster with the starts of this cycle, computed on request."""
         later, started = self.later(cluster_id), self._started.get(cluster_id, ())
-        for load, ends_at in started[self._told.get(cluster_id, 0) :]:
+        for load, ends_at in started[self._counts_in_timeline.get(cluster_id, 0) :]:
             later.add(load, ends_at)
-        self._told[cluster_id] = len(started)
+        self._counts_in_timeline[cluster_id] = len(started)
         return later
 
     def earliest(self, cluster_id: int, shape_id: int, size: Size) -> float:
-        """When a gang fits on a cluster, and not before the job that it is kept for; seconds since the epoch."""
+        """Return when a gang fits on a cluster, not before the job that the cluster is kept for; seconds since the epoch."""
         at, kept = self._later(cluster_id).earliest(shape_id, size, self.now), self.kept.get(cluster_id)
         return at if kept is None else max(at, kept.reservation.at)
 
@@ -101,11 +102,12 @@ class Reservations:
         self,
         cluster_id: int,
         roles: Mapping[str, RoleShape],
-        placement: Mapping[str, Mapping[str, int]],
+        placement: Placement,
         ends_at: float,
         gone: Sequence[LiveRun],
     ) -> bool:
-        """Return whether members may start on a cluster as ``Kept.lets`` says, once these runs of the cluster have gone."""
+        """Return whether members may start on a cluster by the rule of ``lets``, once the runs ``gone`` of the cluster
+        have ended."""
         kept = self.kept.get(cluster_id)
         if kept is None or kept.lets(roles, placement, ends_at):
             return True
@@ -115,7 +117,7 @@ class Reservations:
         for run in gone:
             later.note(run, -1, self.state.ends_at(run))
         try:
-            beside = later.room(kept.reservation.at)
+            beside = later.free_capacity_at(kept.reservation.at)
         finally:
             for run in gone:
                 later.note(run, 1, self.state.ends_at(run))
@@ -123,10 +125,10 @@ class Reservations:
         if not isinstance(fitted, Fitted):
             return False
         take(beside, fitted)
-        return Kept(kept.reservation, beside).lets(roles, placement, ends_at)
+        return ReservedCapacity(kept.reservation, beside).lets(roles, placement, ends_at)
 
     def note_start(self, cluster_id: int, load: Iterable[tuple[LoadKey, int]], ends_at: float) -> None:
-        """A job starts in this cycle."""
+        """Record a start of this cycle."""
         self._started.setdefault(cluster_id, []).append((tuple(load), ends_at))
 
     def reserve(
@@ -140,11 +142,12 @@ class Reservations:
         accumulates: bool,
         not_before: Callable[[int, float], float] = _at_once,
     ) -> Reservation | None:
-        """Reserve for a job on one of these clusters, on which it only lacks room; None if there is nothing to be had.
+        """Reserve for a job on one of these clusters, on which it only lacks capacity; return None if that is not possible.
 
-        ``not_before``: when it starts on a cluster at the earliest that has room for it from a time on.
+        ``not_before``: the earliest start on a cluster that has enough free capacity for the job from a given time on.
 
-        ``accumulates``: it has waited so long that, where no end is known, whatever is freed on one cluster is kept for it.
+        ``accumulates``: the job has waited so long that, if no end is known, everything that is freed on one cluster is
+        kept for it.
         """
         open_ones = [cluster_id for cluster_id in clusters if cluster_id not in self.kept]
         if not open_ones:
@@ -158,22 +161,24 @@ class Reservations:
             best = old.cluster_id if there >= STAYS * here else best
         at = times[best]
         if at < inf:
-            beside = self._later(best).room(at)
+            beside = self._later(best).free_capacity_at(at)
             fitted = fit(shape, size.members, beside)
             if not isinstance(fitted, Fitted):
                 return None
             take(beside, fitted)
-            kept = Kept(Reservation(job_id, name, best, at), beside, gang=(shape, size))
+            kept = ReservedCapacity(Reservation(job_id, name, best, at), beside, gang=(shape, size))
         elif accumulates:
             chosen = old.cluster_id if old is not None and old.cluster_id in times else best
-            kept = Kept(Reservation(job_id, name, chosen, inf), FreeCapacity({}), self._groups_for(shape, chosen))
+            kept = ReservedCapacity(
+                Reservation(job_id, name, chosen, inf), FreeCapacity({}), self._groups_for(shape, chosen)
+            )
         else:
             return None
         self.kept[kept.reservation.cluster_id] = kept
         return kept.reservation
 
     def _groups_for(self, shape: Shape, cluster_id: int) -> frozenset[str]:
-        """The groups that any member of the gang may use."""
+        """Return the groups that any member of the gang may use."""
         report = self.state.clusters[cluster_id].report
         return frozenset(
             group.name

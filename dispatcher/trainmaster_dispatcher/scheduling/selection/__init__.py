@@ -1,1 +1,1 @@
-"""Which clusters a job may go to, and which of them is best."""
+"""Selection of clusters: which clusters a job may go to, and which of them is best."""

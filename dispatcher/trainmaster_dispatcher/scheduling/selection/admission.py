@@ -1,7 +1,7 @@
-"""Which clusters refuse what a job's members run, as far as their agents have told by which policy they check.
+"""Refusals by clusters of what a job's members run, as far as their agents have reported their policies.
 
-A cluster's agent has the last word: it checks again before it starts anything. What is found here spares a job the way there and
-back, and its owner the wait.
+A cluster's agent decides in the end: it checks again before it starts anything. A refusal that is found here avoids
+sending the job there and back, and the wait.
 """
 
 from collections.abc import Sequence
@@ -20,31 +20,31 @@ from trainmaster_dispatcher.scheduling.selection.filters import (
     by_region,
     by_selector,
 )
-from trainmaster_dispatcher.scheduling.state.state import Access, Cluster
+from trainmaster_dispatcher.scheduling.state.declared_objects import Access, Cluster
 
 _MOST_FIELDS = 3
-"""Of a template that are told by name."""
+"""The largest number of refused fields that are named."""
 _ANY_KIND = Access(frozenset(ClusterKind))
 _PLACEMENT = (by_name, by_kind, by_region, by_selector)
 
 
 def refusals(spec: JobSpec, clusters: Sequence[Cluster]) -> tuple[list[ClusterRefusal], list[Mistake]]:
-    """By which clusters a job is refused, and, where that is each one that it could be sent to, what the first of them refuses.
+    """Return the clusters that refuse a job, and, if every eligible cluster does, what the first of them refuses.
 
-    No mistake is told where no cluster comes into question: one may be connected later.
+    The second list is empty if no cluster is eligible: one may be connected later.
     """
     refused: list[ClusterRefusal] = []
-    told: list[Mistake] = []
+    mistakes_of_first: list[Mistake] = []
     is_open = False
     wishes = wishes_of(spec)
     for cluster in clusters:
-        if not _comes_into_question(cluster, wishes):
+        if not _is_eligible(cluster, wishes):
             continue
         mistakes = _mistakes_in(spec, cluster)
         if not mistakes:
             is_open = True
             continue
-        told = told or mistakes
+        mistakes_of_first = mistakes_of_first or mistakes
         fields = tuple(dict.fromkeys(one.path for one in mistakes))[:_MOST_FIELDS]
         admission = cluster.report.admission if cluster.report is not None else None
         refused.append(ClusterRefusal(cluster.name, fingerprint_of(admission), fields))
@@ -53,18 +53,18 @@ def refusals(spec: JobSpec, clusters: Sequence[Cluster]) -> tuple[list[ClusterRe
     where = f"cluster {refused[0].cluster}"
     if len(refused) > 1:
         where = f"each of the {len(refused)} clusters in question, such as {refused[0].cluster}"
-    return refused, [Mistake(path=one.path, message=f"{where}: {one.message}") for one in told]
+    return refused, [Mistake(path=one.path, message=f"{where}: {one.message}") for one in mistakes_of_first]
 
 
-def _comes_into_question(cluster: Cluster, wishes: Wishes) -> bool:
-    """Whether the job lets itself be sent there; of a cluster that has not reported yet nobody knows what it offers."""
+def _is_eligible(cluster: Cluster, wishes: Wishes) -> bool:
+    """Return whether the job may be sent there; before a cluster has reported, its capabilities are unknown and not checked."""
     candidate = Candidate(_ANY_KIND, wishes, cluster, 0.0, ())
     tests = _PLACEMENT if cluster.report is None else (*_PLACEMENT, by_capability)
     return all(test(candidate) is None for test in tests)
 
 
 def _mistakes_in(spec: JobSpec, cluster: Cluster) -> list[Mistake]:
-    """What the cluster's agent would refuse in a job's roles, with paths from the job on."""
+    """Return what the cluster's agent would refuse in a job's roles; paths start at the job."""
     admission = cluster.report.admission if cluster.report is not None else None
     if admission is None:
         return []

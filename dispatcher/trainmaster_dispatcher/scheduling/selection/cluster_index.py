@@ -1,4 +1,4 @@
-"""What is known of the clusters: their rooms, and which of them come into question for equivalent jobs."""
+"""The index of the clusters: their free capacity, and which of them are candidates for equivalent jobs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,36 +15,32 @@ from trainmaster_dispatcher.scheduling.packing.gang_packing import (
     Fitted,
     Shortfall,
     Size,
+    eligible_groups,
     fit,
     fit_many,
     has_node,
     only_role,
     size_choices,
-    suits,
     take,
 )
 from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
 from trainmaster_dispatcher.scheduling.selection.cost_estimate import Prices, cost_of, prices_of
 from trainmaster_dispatcher.scheduling.selection.filters import PASSING, STATIC, Candidate, first_failing
-from trainmaster_dispatcher.scheduling.selection.scarcity import Scarcity
-from trainmaster_dispatcher.scheduling.selection.scores import (
-    Fit,
-    Measure,
-    fixed_score,
-    measure,
-    score,
-)
+from trainmaster_dispatcher.scheduling.selection.scores import Fit, Usage, fixed_score, score, usage_of, varies
+from trainmaster_dispatcher.scheduling.selection.scores.sparing import Scarcity
+from trainmaster_dispatcher.scheduling.state.changes import Changes
+from trainmaster_dispatcher.scheduling.state.declared_objects import Access, Cluster
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, Product, product_of
-from trainmaster_dispatcher.scheduling.state.state import COMING, Access, Changes, Cluster, LoadKey
+from trainmaster_dispatcher.scheduling.state.live_runs import COMING, LoadKey
 
 SILENT_SECONDS = 900.0
-"""How long a cluster that is out of contact still counts as capacity."""
+"""The time for which a silent cluster still counts as capacity."""
 
 _NO_ACCESS = Access(frozenset())
 MOST_SHAPES = 2048
-_MOST_ASKED = 5000
+_MOST_CACHED = 5000
 MOST_OPTIONS = 4096
-"""Answers that are kept at most, those on options by cluster; whoever asks again pays for it again."""
+"""The largest number of cached answers, for options per cluster; when it is reached, the cache is emptied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +54,20 @@ class Option:
     parts: dict[str, float]
     weights: Weights
     cost: float
-    """What the run is expected to cost, in the installation's currency."""
+    """The expected cost of the run, in the installation's currency."""
     charge: Amounts
     product: Product | None
+    scored: Fit
+    """The values that its scores are computed from."""
     pools: tuple[str, ...] = ()
-    """Pools that have to grow for it."""
+    """Pools that have to grow for the run."""
     wait: float = 0.0
-    """Seconds that it is expected to wait there for its nodes."""
+    """The expected wait for nodes, in seconds."""
     timeout: float = 0.0
-    """Seconds that it may wait there for them, beyond what the cluster gives everybody."""
-    scored: Fit | None = None
-    """What its scores go by."""
+    """The additional time the run may wait for nodes, in seconds, beyond the placement timeout of the cluster."""
 
     def rescored(self, *, wait: float | None = None, elsewhere: float | None = None) -> "Option":
-        """The same with other values of what is scored."""
-        if self.scored is None:
-            raise AssertionError("an option is made with what its scores go by")
+        """Return the option with other values of what is scored."""
         scored = replace(
             self.scored,
             wait=self.scored.wait if wait is None else wait,
@@ -84,24 +78,25 @@ class Option:
 
 
 class SchedulingKey(NamedTuple):
-    """What of a class decides where it may go and whether it fits: all classes alike in it are blocked once one of them is."""
+    """The values that decide where a class may go and whether it fits: all classes with equal keys are blocked once one of them is."""
 
     shape_id: int
     sizes: int
     access: Access
     avoided: tuple[int, ...]
     limit: float
-    """Seconds that it is counted on."""
+    """The expected run time, in seconds."""
     entitled: tuple[int, ...] = ()
-    """Advance reservations that are for it."""
+    """The advance reservations that the class is entitled to."""
     weights: Weights = BALANCED
 
 
 class ClusterIndex:
-    """The index of the clusters and what follows from them, kept from one cycle to the next.
+    """The index of the clusters and values derived from them, cached from one cycle to the next.
 
-    A state tells the index that it has which clusters have changed; at the start of a cycle these are made anew from the state, as
-    are those that the cycle before has put jobs into in thought. So a cycle never depends on what was decided before it.
+    The state reports to the index which clusters have changed; at the start of a cycle these are rebuilt from the
+    state, as are those to which the previous cycle has assigned jobs. So a cycle never depends on decisions of earlier
+    cycles.
     """
 
     def __init__(self, layouts: ClusterLayouts) -> None:
@@ -110,55 +105,55 @@ class ClusterIndex:
         self.touched: set[int] = set()
         """Clusters whose load has changed since the last cycle began."""
         self.reported = set(state.clusters)
-        """Clusters that have changed themselves, have come or gone."""
+        """Clusters that have changed themselves (not only their load), were added or removed."""
         self.clusters: list[Cluster] = []
-        """By name."""
+        """Sorted by name."""
         self.places: dict[int, int] = {}
-        """By cluster: its place among them."""
+        """By cluster: its index in ``clusters``."""
         self.orders = 0
-        """How often these places have changed."""
+        """The number of changes of these indexes."""
         self.reported_at: dict[int, int] = {}
-        """By cluster: the number of the last change of the cluster itself, beside that of its room."""
+        """By cluster: the number of the last change of the cluster itself, not of its free capacity."""
         self._now_free: dict[int, FreeCapacity] = {}
-        self._taken: set[int] = set()
+        self._changed_in_cycle: set[int] = set()
         self._later: dict[int, ReleaseTimeline] = {}
         self._capacity: dict[int, Amounts] = {}
         self._sizes: dict[int, list[Size]] = {}
         self._allowed: dict[tuple[Wishes, Access], dict[int, Verdict | None]] = {}
-        """By what a job and its queue ask of a cluster: what rules it out until it changes itself."""
+        """By wishes and access: what rules a cluster out, until the cluster changes itself."""
         self._never: dict[int, dict[int, Verdict | None]] = {}
-        """By shape: whether the gang fits on the empty cluster, as far as it was asked."""
+        """By shape: whether the gang fits on the empty cluster; filled on request."""
         self._passing: dict[int, Verdict | None] = {}
         self._options: dict[int, dict[tuple[int, int, Product | None, Weights], Option | Shortfall]] = {}
-        """By cluster, then by shape, number of sizes, product and weights: holds until the cluster's room changes."""
+        """By cluster, then by shape, number of sizes, product and weights; valid until the cluster's free capacity changes."""
         self.changes = 0
-        """How often any room has changed."""
+        """The number of changes of the free capacity of any cluster."""
         self._changed_at: dict[int, int] = {}
         """By cluster, the latest one last: the number of its last change."""
         self._looked_at: dict[SchedulingKey, list[tuple[Cluster, Verdict | None]]] = {}
         self._open: dict[tuple[Wishes, Access, tuple[int, ...]], dict[int, Cluster]] = {}
-        """By what rules clusters out whatever their room is: those that are not ruled out."""
+        """The clusters that are not ruled out, whatever their free capacity; by what rules clusters out."""
         self._prices: dict[tuple[int, Product | None], Prices] = {}
-        """By cluster and product, until the cluster changes itself."""
+        """By cluster and product; valid until the cluster changes itself."""
         self._moving: dict[tuple[Wishes, int], Moving] = {}
-        """By what a job asks and cluster: what its data takes, until any cluster changes itself."""
+        """By wishes and cluster: the cost and time to move the job's data; valid until any cluster changes itself."""
         self._holders: list[Holder] = []
         self._anywhere: frozenset[str] = frozenset()
-        """Data that is on any cluster."""
+        """The data sets that are on any cluster."""
         self._troubled: dict[int, float] = {}
-        """The trouble of clusters that scores go by."""
-        self._measures: dict[int, Measure] = {}
-        """By cluster, until its room changes."""
+        """The trouble of clusters that scores are computed from."""
+        self._usages: dict[int, Usage] = {}
+        """By cluster; valid until its free capacity changes."""
         self.any_pools = False
         """Whether any cluster has pools that may grow."""
         self.least: Resources = {}
-        """The least amount of each resource that any cluster has."""
+        """The least amount of each resource on any cluster that has the resource."""
         self._alone: dict[int, RoleShape | None] = {}
-        """By shape: the role of a gang of one that may be on any node."""
-        self._sparing = Scarcity()
+        """By shape: the role of a gang of one member that may be on any node."""
+        self._scarcity = Scarcity()
 
     def take_in(self, changes: Changes) -> None:
-        """Take in what has changed in the state since the last cycle began."""
+        """Record changes of the state since the last cycle began."""
         self.reported |= changes.clusters
         for run, many, ends_at in changes.runs:
             self.touched.add(run.cluster_id)
@@ -167,28 +162,28 @@ class ClusterIndex:
                 later.note(run, many, ends_at)
 
     def begin(self, now: float) -> None:
-        """A cycle begins: take in what has changed."""
+        """Begin a cycle: rebuild what has changed."""
         if self.reported:
             self._take_in_reports()
-        changed = self.touched | self._taken
-        for cluster_id in self._taken & self._later.keys():
-            self._later[cluster_id].forget_thoughts()
+        changed = self.touched | self._changed_in_cycle
+        for cluster_id in self._changed_in_cycle & self._later.keys():
+            self._later[cluster_id].remove_assumed()
         for cluster_id in changed & self._now_free.keys():
             fresh = self.layouts.now(cluster_id)
             fresh.rank(self._now_free[cluster_id])
             self._now_free[cluster_id] = fresh
             self._note_change(cluster_id)
         self.touched.clear()
-        self._taken.clear()
+        self._changed_in_cycle.clear()
         self._take_in_passing(now)
         self._take_in_trouble()
         if len(self._sizes) > 2 * len(self.state.shapes) + MOST_SHAPES:
             self._sizes.clear()
             self._alone.clear()
         for known in (self._never, self._allowed):
-            if len(known) > _MOST_ASKED:
+            if len(known) > _MOST_CACHED:
                 known.clear()
-        if len(self._open) > _MOST_ASKED:
+        if len(self._open) > _MOST_CACHED:
             self._open.clear()
 
     def _take_in_reports(self) -> None:
@@ -205,7 +200,7 @@ class ClusterIndex:
                 known.pop(cluster_id, None)
             self._note_change(cluster_id)
             self.reported_at[cluster_id] = self.changes
-        if self._sparing.take_in(self.clusters, self.reported):
+        if self._scarcity.take_in(self.clusters, self.reported):
             for cluster in self.clusters:
                 self._note_change(cluster.id)
         self.reported.clear()
@@ -217,7 +212,7 @@ class ClusterIndex:
                 {name for one in holders for name in one.reported}
                 | {name for name, one in self.state.datasets.items() if any(has(one, name, two) for two in holders)}
             )
-            # Where data is decides on other clusters, too.
+            # The location of data affects other clusters, too.
             self._moving.clear()
             self._allowed.clear()
             if self.state.datasets:
@@ -234,7 +229,7 @@ class ClusterIndex:
         self._open.clear()
 
     def _take_in_trouble(self) -> None:
-        """Clusters that have more or less trouble than before score otherwise."""
+        """Mark clusters whose trouble has changed, because their scores change."""
         trouble = self.state.trouble
         for cluster in self.clusters:
             if self._troubled.get(cluster.id, 0.0) != trouble.get(cluster.id, 0.0):
@@ -257,12 +252,12 @@ class ClusterIndex:
 
     def _note_change(self, cluster_id: int) -> None:
         self._options.pop(cluster_id, None)
-        self._measures.pop(cluster_id, None)
+        self._usages.pop(cluster_id, None)
         self._changed_at.pop(cluster_id, None)
         self.changes += 1
         self._changed_at[cluster_id] = self.changes
 
-    # Rooms
+    # Free capacity
 
     def sizes_of(self, shape_id: int) -> list[Size]:
         sizes = self._sizes.get(shape_id)
@@ -271,14 +266,14 @@ class ClusterIndex:
         return sizes
 
     def free(self, cluster_id: int) -> FreeCapacity:
-        room = self._now_free.get(cluster_id)
-        if room is None:
-            room = self._now_free[cluster_id] = self.layouts.now(cluster_id)
-            room.rank()
-        return room
+        free_capacity = self._now_free.get(cluster_id)
+        if free_capacity is None:
+            free_capacity = self._now_free[cluster_id] = self.layouts.now(cluster_id)
+            free_capacity.rank()
+        return free_capacity
 
     def later(self, cluster_id: int) -> ReleaseTimeline:
-        """The cluster when runs have ended there; what this cycle starts there may be added to it."""
+        """Return the release timeline of a cluster; the starts of this cycle may be added to it."""
         later = self._later.get(cluster_id)
         if later is None:
             later = self._later[cluster_id] = ReleaseTimeline(self.layouts, cluster_id)
@@ -288,7 +283,7 @@ class ClusterIndex:
         return self.layouts.empty(cluster.id)
 
     def capacity(self, cluster: Cluster) -> Amounts:
-        """What the empty cluster has on each line."""
+        """Return the capacity of the empty cluster by flavor."""
         found = self._capacity.get(cluster.id)
         if found is None:
             found = self._capacity[cluster.id] = self._capacity_of(cluster)
@@ -307,33 +302,35 @@ class ClusterIndex:
         self._take(option.cluster.id)
 
     def take_grown(self, shape_id: int, option: Option) -> None:
-        """Take an option that waits for nodes to come: what it was thought to take of these is pending."""
-        room = self.free(option.cluster.id)
+        """Take an option that waits for nodes of a pool: its members on such nodes become pending."""
+        free_capacity = self.free(option.cluster.id)
         there = {name: entries for name, entries in option.fitted.after.items() if not name.startswith(COMING)}
-        room.put(there, {})
-        room.forget()
+        free_capacity.put(there, {})
+        free_capacity.forget()
         for group, roles in option.fitted.placement.items():
             if group.startswith(COMING):
                 for role, count in roles.items():
                     key = LoadKey(group, shape_id, role)
-                    room.pending[key] = room.pending.get(key, 0) + count
+                    free_capacity.pending[key] = free_capacity.pending.get(key, 0) + count
         self._take(option.cluster.id)
 
     def take_fitted(self, cluster_id: int, fitted: Fitted) -> None:
-        """Take a packing from the room of a cluster that it was found in."""
+        """Subtract a packing from the cluster on whose free capacity it was computed."""
         take(self.free(cluster_id), fitted)
         self._take(cluster_id)
 
     def is_open(self, cluster_id: int) -> bool:
-        """Whether nothing that passes by itself rules the cluster out."""
+        """Return whether no temporary reason rules the cluster out."""
         return self._passing.get(cluster_id) is None
 
     def take_many(
         self, cluster_id: int, role: RoleShape, members: int, count: int, lets: Callable[[Fitted], bool]
     ) -> tuple[list[dict[str, int]], Fitted | None]:
-        """Place so many more gangs of one role on a cluster, or as many as fit; by gang its members by group, and all together.
+        """Place up to ``count`` more gangs of one role on a cluster; return the members by group for each gang, and one
+        packing of all.
 
-        ``lets``: whether nothing else forbids so many of them. They are halved until it does not, so there may be fewer than could be.
+        ``lets`` returns whether nothing else forbids a packing. The number is halved until it does not, so it may be
+        less than possible.
         """
         while count:
             gangs, fitted = fit_many(role, members, count, self.free(cluster_id))
@@ -346,22 +343,22 @@ class ClusterIndex:
             count = len(gangs) // 2
         return [], None
 
-    def replace(self, cluster_id: int, room: FreeCapacity) -> None:
-        """The room of a cluster after runs were ended there for a job."""
-        room.rank(self._now_free.get(cluster_id))
-        self._now_free[cluster_id] = room
+    def replace(self, cluster_id: int, free_capacity: FreeCapacity) -> None:
+        """Replace the free capacity of a cluster after runs were ended there for a job."""
+        free_capacity.rank(self._now_free.get(cluster_id))
+        self._now_free[cluster_id] = free_capacity
         self._take(cluster_id)
 
     def _take(self, cluster_id: int) -> None:
-        self._taken.add(cluster_id)
+        self._changed_in_cycle.add(cluster_id)
         self._note_change(cluster_id)
 
     # What rules a cluster out
 
     def never_fits(self, shape_id: int, cluster: Cluster) -> tuple[Check, str] | None:
-        """Why the smallest size of the gang fits nowhere on the empty cluster; None when it does.
+        """Return why the smallest size of the gang does not fit on the empty cluster; None if it does.
 
-        ``NO_ROOM`` where it fits on nodes of its pools, as long as these are not there.
+        The check is ``NO_ROOM`` if the gang fits on nodes of the cluster's pools that do not exist now.
         """
         shape, size = self.state.shapes[shape_id], self.sizes_of(shape_id)[-1]
         outcome = fit(shape, size.members, self.empty(cluster))
@@ -374,7 +371,7 @@ class ClusterIndex:
         return Check.NEVER_FITS, outcome.sentence
 
     def _alone_of(self, shape_id: int) -> RoleShape | None:
-        """The role of a gang whose smallest size is one member that may be on any node."""
+        """Return the role of a gang whose smallest size is one member that may be on any node; None for other gangs."""
         try:
             return self._alone[shape_id]
         except KeyError:
@@ -382,7 +379,7 @@ class ClusterIndex:
             return alone
 
     def never(self, shape_id: int, cluster: Cluster) -> Verdict | None:
-        """The verdict on a cluster on which the gang could never fit."""
+        """Return the verdict on a cluster on which the gang can never fit; None if it can."""
         known = self._never.get(shape_id)
         if known is None:
             known = self._never[shape_id] = {}
@@ -395,7 +392,7 @@ class ClusterIndex:
         return verdict
 
     def not_allowed(self, scheduling_key: SchedulingKey, cluster: Cluster) -> Verdict | None:
-        """What the job itself, or its queue, rules out."""
+        """Return the verdict on a cluster that the job itself or its queue rules out; None if neither does."""
         wishes = self.state.shapes[scheduling_key.shape_id].wishes
         known = self._allowed.get((wishes, scheduling_key.access))
         if known is None:
@@ -406,7 +403,7 @@ class ClusterIndex:
         return known[cluster.id]
 
     def passing(self, scheduling_key: SchedulingKey, cluster: Cluster) -> Verdict | None:
-        """What rules a cluster out and passes by itself."""
+        """Return the verdict on a cluster that is ruled out by a temporary reason; None if it is not."""
         verdict = self._passing.get(cluster.id)
         if verdict is None and cluster.id in scheduling_key.avoided:
             verdict = _verdict(
@@ -415,7 +412,7 @@ class ClusterIndex:
         return verdict
 
     def looked_at(self, scheduling_key: SchedulingKey) -> list[tuple[Cluster, Verdict | None]]:
-        """The clusters by name for equivalent jobs, with what rules each out whatever its room is."""
+        """Return the clusters by name for equivalent jobs, with the verdict that rules each out whatever its free capacity."""
         found = self._looked_at.get(scheduling_key)
         if found is None:
             if len(self._looked_at) > MOST_SHAPES:
@@ -428,48 +425,53 @@ class ClusterIndex:
     def ruled_out(self, scheduling_key: SchedulingKey, cluster: Cluster) -> Verdict | None:
         first, never = self.not_allowed(scheduling_key, cluster), self.never(scheduling_key.shape_id, cluster)
         if first is None and never is not None and never.check is Check.NO_ROOM:
-            # Its pools could bring nodes: what passes by itself is the nearer reason.
+            # Its pools could add nodes, so a temporary reason comes first.
             return self.passing(scheduling_key, cluster) or never
         return first or never or self.passing(scheduling_key, cluster)
 
     # Where gangs fit
 
     def moving(self, shape_id: int, cluster: Cluster) -> Moving:
-        """What it takes to have the data of a job there."""
+        """Return the cost and time to move the data of a job there."""
         wishes = self.state.shapes[shape_id].wishes
         if not wishes.datasets:
             return ALL_THERE
         found = self._moving.get((wishes, cluster.id))
         if found is None:
-            if len(self._moving) > _MOST_ASKED:
+            if len(self._moving) > _MOST_CACHED:
                 self._moving.clear()
             found = moving(wishes.datasets, self.state.datasets, cluster.holder, self._holders)
             self._moving[wishes, cluster.id] = found
         return found
 
-    def scores_plainly(self, shape_id: int) -> bool:
-        """Whether the scores that do not depend on the room of a cluster are as good as can be on all of them."""
+    def varies(self, shape_id: int, weights: Weights) -> bool:
+        """Return whether ``fixed`` may be less on any cluster than it can be."""
         wishes = self.state.shapes[shape_id].wishes
-        return not (wishes.datasets or wishes.preferred or self._troubled)
+        return varies(
+            weights,
+            with_data=bool(wishes.datasets),
+            with_preferences=bool(wishes.preferred),
+            with_trouble=bool(self._troubled),
+        )
 
     def fixed(self, shape_id: int, cluster: Cluster, weights: Weights) -> float:
-        """What counts of the scores that do not depend on the room of a cluster."""
+        """Return the weighted sum of the scores that depend on the cluster alone."""
         return fixed_score(self._fit_of(shape_id, cluster), weights)
 
-    def common(self, shape_id: int, room: FreeCapacity, product: Product | None = None) -> float:
-        """How common the devices are in the fleet that a gang takes in a room; ``Sparing.part``."""
-        return self._sparing.part(self.state.shapes[shape_id], room, product)
+    def common(self, shape_id: int, free_capacity: FreeCapacity, product: Product | None = None) -> float:
+        """Return how common in the fleet the devices are that a gang takes from ``free_capacity``; see ``Scarcity.part``."""
+        return self._scarcity.part(self.state.shapes[shape_id], free_capacity, product)
 
     def is_choosy(self, shape_id: int) -> bool:
-        """Whether that is to be asked at all."""
-        return self._sparing.is_choosy(self.state.shapes[shape_id])
+        """Return whether ``common`` matters for the shape."""
+        return self._scarcity.is_choosy(self.state.shapes[shape_id])
 
     def takes_alike(self, shape_id: int, cluster_id: int, first: Iterable[str], others: Iterable[str]) -> bool:
-        """Whether members in these node groups take as common devices as those in the first ones do."""
-        return self._sparing.takes_alike(self.state.shapes[shape_id], self.free(cluster_id), first, others)
+        """Return whether members in the groups ``others`` take equally common devices as those in ``first``."""
+        return self._scarcity.takes_alike(self.state.shapes[shape_id], self.free(cluster_id), first, others)
 
     def _fit_of(self, shape_id: int, cluster: Cluster) -> Fit:
-        """All that is scored and does not depend on the room of a cluster."""
+        """Return all scored values that do not depend on the free capacity of a cluster."""
         wishes = self.state.shapes[shape_id].wishes
         if not wishes.datasets and not wishes.preferred:
             return Fit(cluster, {}, {}, {}, trouble=self._troubled.get(cluster.id, 0.0))
@@ -492,7 +494,7 @@ class ClusterIndex:
         )
 
     def cost(self, shape_id: int, size: Size, cluster: Cluster, product: Product | None = None) -> float:
-        """What a run of this size is expected to cost there, the data that has to be moved included."""
+        """Return the expected cost of a run of this size there, including the data that has to be moved."""
         egress = self.moving(shape_id, cluster).cost if self.state.shapes[shape_id].datasets else 0.0
         if cluster.tariff.is_free:
             return egress
@@ -510,7 +512,7 @@ class ClusterIndex:
         product: Product | None,
         weights: Weights = BALANCED,
     ) -> Option | Shortfall:
-        """The largest of these sizes that fits on a cluster now; sizes are named by how many there are."""
+        """Return the largest of these sizes that fits on a cluster now; ``sizes`` are identified by their number."""
         known = self._options.get(cluster.id)
         if known is None:
             known = self._options[cluster.id] = {}
@@ -533,14 +535,16 @@ class ClusterIndex:
         alone: bool,
         groups: frozenset[str] | None = None,
     ) -> Option | Shortfall:
-        """The largest of these sizes that fits once pools of the cluster have grown; ``alone``: wholly on nodes to come.
+        """Return the largest of these sizes that fits once pools of the cluster have grown; ``alone``: only on nodes of the pools.
 
-        ``groups``: the node groups that may be used, pools by the names of what is to come.
+        ``groups``: the node groups that may be used; pools have the names of the groups that they would add.
         """
-        room = grown(self.free(cluster.id), self.state, cluster.id, alone=alone)
+        free_capacity = grown(self.free(cluster.id), self.state, cluster.id, alone=alone)
         if groups is not None:
-            room = FreeCapacity({name: entries for name, entries in room.groups.items() if name in groups})
-        outcome = self._option(shape_id, list(sizes), cluster, product, weights, room)
+            free_capacity = FreeCapacity(
+                {name: entries for name, entries in free_capacity.groups.items() if name in groups}
+            )
+        outcome = self._option(shape_id, list(sizes), cluster, product, weights, free_capacity)
         if not isinstance(outcome, Option):
             return outcome
         pools = tuple(sorted(name.removeprefix(COMING) for name in outcome.fitted.placement if name.startswith(COMING)))
@@ -560,10 +564,10 @@ class ClusterIndex:
         groups: frozenset[str],
         weights: Weights = BALANCED,
     ) -> Option | Shortfall:
-        """The largest of these sizes that fits into some node groups of a cluster now."""
+        """Return the largest of these sizes that fits into the node groups ``groups`` of a cluster now."""
         free = self.free(cluster.id).groups
-        room = FreeCapacity({name: entries for name, entries in free.items() if name in groups})
-        return self._option(shape_id, list(sizes), cluster, product, weights, room)
+        free_capacity = FreeCapacity({name: entries for name, entries in free.items() if name in groups})
+        return self._option(shape_id, list(sizes), cluster, product, weights, free_capacity)
 
     def _option(
         self,
@@ -575,10 +579,10 @@ class ClusterIndex:
         among: FreeCapacity | None = None,
     ) -> Option | Shortfall:
         state, whole = self.state, self.free(cluster.id)
-        shape, room = state.shapes[shape_id], whole if among is None else among
+        shape, free_capacity = state.shapes[shape_id], whole if among is None else among
         shortfall = Shortfall("")
         for size in sizes:
-            outcome = fit(shape, size.members, room, product)
+            outcome = fit(shape, size.members, free_capacity, product)
             if isinstance(outcome, Fitted):
                 cost = self.cost(shape_id, size, cluster, product)
                 known = self._fit_of(shape_id, cluster)
@@ -592,8 +596,8 @@ class ClusterIndex:
                     known.local,
                     known.trouble,
                     known.preferred,
-                    _domains(shape, outcome, room),
-                    common=self.common(shape_id, room, product),
+                    _domains(shape, outcome, free_capacity),
+                    common=self.common(shape_id, free_capacity, product),
                 )
                 total, parts = score(scored, weights)
                 charge = size.charge
@@ -604,20 +608,20 @@ class ClusterIndex:
                         for role, count in roles.items()
                     )
                     charge = state.lines.charge(state.places_at(cluster.id, shape_id, members))
-                return Option(cluster, size, outcome, total, parts, weights, cost, charge, product, scored=scored)
+                return Option(cluster, size, outcome, total, parts, weights, cost, charge, product, scored)
             shortfall = outcome
         return shortfall
 
     def may_fit(self, shape_id: int, size: Size, cluster: Cluster) -> bool:
-        """Whether a member of each role finds a node now: a quick look before the long one."""
-        room = self._now_free.get(cluster.id) or self.free(cluster.id)
-        for role in self.state.shapes[shape_id].roles:  # noqa: SIM110 - a generator would take twice as long here
-            if size.members.get(role.name) and not has_node(role, room):
+        """Return whether a member of each role finds a node now: a quick check before the full fit."""
+        free_capacity = self._now_free.get(cluster.id) or self.free(cluster.id)
+        for role in self.state.shapes[shape_id].roles:  # a generator would take twice as long here
+            if size.members.get(role.name) and not has_node(role, free_capacity):
                 return False
         return True
 
     def changed_since(self, seen: int) -> Iterator[int]:
-        """The clusters with a later change than this."""
+        """Yield the clusters with a change after number ``seen``."""
         changed_at = self._changed_at
         for cluster_id in reversed(changed_at):
             if changed_at[cluster_id] <= seen:
@@ -625,20 +629,21 @@ class ClusterIndex:
             yield cluster_id
 
     def most_of(self, role: RoleShape, cluster_id: int) -> Resources:
-        """What is free on one node at most, of those that a role's members may be on."""
-        room = self.free(cluster_id)
-        return room.most(suits(role, room))
+        """Return the largest free amounts on one node that is eligible for a role's members."""
+        free_capacity = self.free(cluster_id)
+        return free_capacity.most(eligible_groups(role, free_capacity))
 
-    def measure(self, cluster: Cluster) -> Measure:
-        """What the cluster's score goes by."""
-        found = self._measures.get(cluster.id)
+    def usage(self, cluster: Cluster) -> Usage:
+        """Return what is in use on the cluster, which its scores are computed from."""
+        found = self._usages.get(cluster.id)
         if found is None:
-            found = measure(self.free(cluster.id).total(), self.empty(cluster).total())
-            self._measures[cluster.id] = found
+            found = usage_of(self.free(cluster.id).total(), self.empty(cluster).total())
+            self._usages[cluster.id] = found
         return found
 
     def open_to(self, scheduling_key: SchedulingKey) -> dict[int, Cluster]:
-        """Return the clusters that are not ruled out for equivalent jobs, whatever is free there; the gang may never fit on some."""
+        """Return the clusters that are not ruled out for equivalent jobs, whatever their free capacity; the gang may
+        never fit on some."""
         key = (self.state.shapes[scheduling_key.shape_id].wishes, scheduling_key.access, scheduling_key.avoided)
         found = self._open.get(key)
         if found is None:
@@ -650,15 +655,16 @@ class ClusterIndex:
         return found
 
 
-def _domains(shape: Shape, fitted: Fitted, room: FreeCapacity) -> int:
-    """Over how many domains of the level that it prefers a gang is spread; nodes outside of any count as one each."""
+def _domains(shape: Shape, fitted: Fitted, free_capacity: FreeCapacity) -> int:
+    """Return the number of domains of its preferred level that a gang is spread over; each group outside of any domain
+    counts as one."""
     level = shape.preferred_level
     if level is None:
         return 1
     found = set()
     for name in fitted.placement:
         path: list[tuple[str, str]] = []
-        for at, value in room.groups[name][0].group.topology if room.groups.get(name) else ():
+        for at, value in free_capacity.groups[name][0].group.topology if free_capacity.groups.get(name) else ():
             path.append((at, value))
             if at == level:
                 break
@@ -673,7 +679,7 @@ def _verdict(cluster: Cluster, failing: tuple[Check, str] | None) -> Verdict | N
 
 
 def capacity(index: ClusterIndex, now: float) -> Amounts:
-    """What all clusters have together on each line, the measure of shares. One out of contact counts for a while."""
+    """Return the capacity of all clusters by flavor, the measure of shares. A silent cluster counts for a while."""
     total: Amounts = {}
     state = index.state
     for cluster in state.clusters.values():

@@ -1,4 +1,5 @@
-"""Rankings of the clusters for equivalent jobs, kept from one cycle to the next: where they may start, what lacks elsewhere."""
+"""Rankings of the clusters for equivalent jobs, cached from one cycle to the next: where they may start, and what other
+clusters lack."""
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping
@@ -17,44 +18,44 @@ from trainmaster_dispatcher.scheduling.selection.cluster_index import (
     ClusterIndex,
     SchedulingKey,
 )
-from trainmaster_dispatcher.scheduling.selection.scores import headroom, scorer
+from trainmaster_dispatcher.scheduling.selection.scores import counts_devices, headroom, scorer
 from trainmaster_dispatcher.scheduling.selection.unfeasible_keys import CachedRefusal, RefusalCache
-from trainmaster_dispatcher.scheduling.state.state import Cluster
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 
-_MOST_ASKED = 5000
+_MOST_RANKED_ONCE = 5000
 
 
 @dataclass(slots=True)
 class ClusterRanking:
-    """The clusters by score for equivalent jobs, brought up to date where free capacity has changed.
+    """The clusters by score for equivalent jobs, updated where free capacity has changed.
 
-    What a cluster would score is known without a fit, so they are ranked by that, and only the best ones are tried.
+    The score of a cluster is known without a fit, so clusters are ranked by it, and only the best ones are tried.
     """
 
     ranked: list[tuple[float, str, int]] = field(default_factory=list)
-    """Minus the score, name and id of the clusters that are not known to lack room, the best first."""
+    """Minus the score, name and id of the clusters that are not known to lack capacity, the best first."""
     rank_of: dict[int, tuple[float, str, int]] = field(default_factory=dict)
     lacks: dict[int, Resources | None] = field(default_factory=dict)
-    """Clusters without room. Where the verdict goes by what one node has free at most, that: the verdict holds as long as it stays
-    so, whatever else changes there."""
-    seen: int = 0
-    """The number of the last change of any room that it has taken in."""
+    """Clusters without enough free capacity. If the verdict depends only on the largest free amounts on one node, those
+    amounts: the verdict is valid as long as they stay the same, whatever else changes there."""
+    changes_seen: int = 0
+    """The number of the last change that the ranking includes."""
     is_new: bool = True
     alone: RoleShape | None = None
     """The only role of a gang that may be spread over all nodes."""
     verdicts: list[Verdict | None] = field(default_factory=list)
-    """By the place of a cluster in the order of their names: what it lacked when that was last told."""
-    untold: list[int] = field(default_factory=list)
-    """Clusters without a verdict, as they had room when verdicts were last told."""
-    told_at: int = 0
-    """The number of the last change that the verdicts have taken in."""
-    told_of: int = 0
+    """By the index of a cluster in the order of names: what it lacked at the last update of the verdicts."""
+    without_verdict: list[int] = field(default_factory=list)
+    """Clusters without a verdict, because they had enough free capacity at the last update of the verdicts."""
+    verdicts_at: int = 0
+    """The number of the last change that the verdicts include."""
+    verdicts_order: int = 0
     """The number of the order of clusters that the verdicts are in."""
-    told: CachedRefusal | None = None
-    """What was last told of all clusters."""
+    refusal: CachedRefusal | None = None
+    """The last refusal by all clusters."""
 
     def put(self, cluster: Cluster, total: float) -> None:
-        """A cluster has this score now, if the gang fits there."""
+        """Enter a cluster with its score, which it has if the gang fits there."""
         entry = self.rank_of[cluster.id] = (-total, cluster.name, cluster.id)
         if self.is_new:
             self.ranked.append(entry)
@@ -62,12 +63,12 @@ class ClusterRanking:
             insort(self.ranked, entry)
 
     def note_lack(self, cluster_id: int) -> None:
-        """The gang does not fit there now."""
+        """Record that the gang does not fit there now."""
         self.take_out(cluster_id)
         self.lacks[cluster_id] = None
 
     def take_out(self, cluster_id: int) -> None:
-        """Nothing is known of a cluster any more."""
+        """Remove a cluster from the ranking."""
         self.lacks.pop(cluster_id, None)
         old = self.rank_of.pop(cluster_id, None)
         if old is not None:
@@ -75,31 +76,32 @@ class ClusterRanking:
 
 
 class ClusterRankings:
-    """How the clusters stand for all who have asked, kept as long as the index of the clusters are."""
+    """Cluster rankings by scheduling key, built lazily and cached as long as the cluster index."""
 
     def __init__(self, index: ClusterIndex) -> None:
         self.index = index
         self._rankings: dict[SchedulingKey, ClusterRanking] = {}
         self._bare: dict[Weights, ClusterRanking] = {}
-        """By weights: all clusters by what they score for a job that needs next to nothing, of everything, and costs nothing."""
-        self._asked: set[SchedulingKey] = set()
-        """For whom the clusters were ranked once; who asks again is given a standing."""
+        """By weights: all clusters by their score for a job that needs next to nothing of every resource and costs nothing."""
+        self._ranked_once: set[SchedulingKey] = set()
+        """Keys for which the clusters were ranked once; at the second request a ranking is built."""
         self._said: dict[int, dict[str, Verdict]] = {}
-        """By cluster and sentence: verdicts on room."""
+        """By cluster and sentence: verdicts on free capacity."""
         self.shortages = RefusalCache(index, self._lacking)
 
     # Where equivalent jobs may start
 
     def ranked(self, scheduling_key: SchedulingKey, size: Size, lacking: list[int]) -> Iterator[Cluster]:
-        """Return the clusters on which equivalent jobs of this size may fit, best first; append to ``lacking`` those without a node.
+        """Yield the clusters on which equivalent jobs of this size may fit, best first; append to ``lacking`` those without a node.
 
-        Nothing may change while they are asked for. Where nearly every job is of a kind of its own, who asks for the first time
-        never asks again: then only the first ones are found, among clusters in the order in which they are full.
+        Nothing may change during the iteration. Where nearly every job has a key of its own, a key that is requested
+        for the first time is never requested again: then only the first clusters are searched, in the order of their
+        bare scores.
         """
-        if scheduling_key not in self._rankings and scheduling_key not in self._asked:
-            if len(self._asked) >= _MOST_ASKED:
-                self._asked.clear()
-            self._asked.add(scheduling_key)
+        if scheduling_key not in self._rankings and scheduling_key not in self._ranked_once:
+            if len(self._ranked_once) >= _MOST_RANKED_ONCE:
+                self._ranked_once.clear()
+            self._ranked_once.add(scheduling_key)
             yield from self._first_ranked(scheduling_key, size, lacking)
             return
         clusters = self.index.state.clusters
@@ -111,9 +113,9 @@ class ClusterRankings:
                 lacking.append(cluster_id)
 
     def note_lacking(self, scheduling_key: SchedulingKey, cluster_ids: list[int]) -> None:
-        """The gang was tried on clusters, and does not fit there; kept where they are known to be asked for again."""
+        """Record that the gang was tried on these clusters and does not fit there, if a ranking is cached for the key."""
         ranking = self._rankings.get(scheduling_key)
-        if ranking is not None and ranking.seen == self.index.changes:
+        if ranking is not None and ranking.changes_seen == self.index.changes:
             for cluster_id in cluster_ids:
                 ranking.note_lack(cluster_id)
 
@@ -130,7 +132,7 @@ class ClusterRankings:
         found: list[tuple[float, str, int]] = []
 
         def best(most: float) -> Iterator[Cluster]:
-            """Of those found, the clusters that score more than this."""
+            """Yield the clusters in ``found`` that score more than ``most``."""
             while found and found[0][0] < most:
                 cluster = clusters[heappop(found)[2]]
                 if may_fit(scheduling_key.shape_id, size, cluster):
@@ -139,7 +141,7 @@ class ClusterRankings:
                     lacking.append(cluster.id)
 
         for entry in bare.ranked:
-            # No cluster that was not looked at scores more than this.
+            # No cluster that was not examined yet scores more than this.
             most = entry[0] - more
             if found and found[0][0] < most:
                 yield from best(most)
@@ -149,43 +151,42 @@ class ClusterRankings:
         yield from best(inf)
 
     def _bring_up(self, ranking: ClusterRanking, update: Callable[..., None]) -> None:
-        """Take in the clusters that have changed since a standing was last asked for; all of them at first.
+        """Update a ranking with the clusters that have changed since its last use; with all clusters the first time.
 
-        It is doubtful whether there is room where there was none before.
+        A cluster without enough free capacity before is checked again.
         """
         if ranking.is_new:
             for cluster in self.index.clusters:
                 update(cluster, is_doubtful=True)
             ranking.ranked.sort()
             ranking.is_new = False
-        elif ranking.seen != self.index.changes:
+        elif ranking.changes_seen != self.index.changes:
             lacks, alone = ranking.lacks, ranking.alone
-            for cluster_id in self.index.changed_since(ranking.seen):
+            for cluster_id in self.index.changed_since(ranking.changes_seen):
                 is_doubtful = cluster_id in lacks
                 changed = self.index.state.clusters.get(cluster_id)
                 if is_doubtful and alone is not None and changed is not None:
                     most = lacks[cluster_id]
-                    is_same = self.index.reported_at[cluster_id] <= ranking.seen
+                    is_same = self.index.reported_at[cluster_id] <= ranking.changes_seen
                     if most is not None and is_same and self.index.most_of(alone, cluster_id) == most:
                         continue
                 ranking.take_out(cluster_id)
                 if changed is not None:
                     update(changed, is_doubtful=is_doubtful)
-        ranking.seen = self.index.changes
+        ranking.changes_seen = self.index.changes
 
     def _totals(self, scheduling_key: SchedulingKey, size: Size) -> Callable[[Cluster], float]:
-        """What gives what a cluster scores if the gang fits there."""
+        """Return a function that gives the score of a cluster if the gang fits there."""
         index, shape_id, weights, needs = self.index, scheduling_key.shape_id, scheduling_key.weights, size.needs
-        measure, total, is_plain = index.measure, scorer(weights), index.scores_plainly(shape_id)
-        is_choosy = bool(weights.sparing) and index.is_choosy(shape_id)
+        usage, total = index.usage, scorer(weights)
+        reads_data, varies = bool(index.state.shapes[shape_id].datasets), index.varies(shape_id, weights)
+        is_choosy = counts_devices(weights) and index.is_choosy(shape_id)
 
         def totals(cluster: Cluster) -> float:
+            cost = 0.0 if cluster.tariff.is_free and not reads_data else index.cost(shape_id, size, cluster)
+            fixed = index.fixed(shape_id, cluster, weights) if varies else None
             common = index.common(shape_id, index.free(cluster.id)) if is_choosy else None
-            if is_plain:
-                cost = 0.0 if cluster.tariff.is_free else index.cost(shape_id, size, cluster)
-                return total(cluster.kind, measure(cluster), needs, cost, None, common)
-            cost, fixed = index.cost(shape_id, size, cluster), index.fixed(shape_id, cluster, weights)
-            return total(cluster.kind, measure(cluster), needs, cost, fixed, common)
+            return total(cluster.kind, usage(cluster), needs, cost, fixed, common)
 
         return totals
 
@@ -196,22 +197,23 @@ class ClusterRankings:
         ranking, total = bare, scorer(weights)
 
         def update(cluster: Cluster, *, is_doubtful: bool) -> None:
-            measured = self.index.measure(cluster)
-            score = total(cluster.kind, measured, dict.fromkeys(measured, 0), 0.0, None, None)
+            usage = self.index.usage(cluster)
+            score = total(cluster.kind, usage, dict.fromkeys(usage, 0), 0.0, None, None)
             ranking.put(cluster, score)
 
         self._bring_up(bare, update)
         return bare
 
     def update(self, scheduling_key: SchedulingKey, size: Size, lacking: list[int]) -> None:
-        """Bring up to date how the clusters stand for equivalent jobs of this size, which was tried on clusters that have no room."""
+        """Update the ranking for equivalent jobs of this size, which was tried on the clusters ``lacking`` and did not fit."""
         ranking = self._ranking(scheduling_key, size, lacking)
         for cluster_id in lacking:
             if cluster_id in ranking.rank_of:
                 ranking.note_lack(cluster_id)
 
     def _ranking(self, scheduling_key: SchedulingKey, size: Size, lacking: list[int] | None = None) -> ClusterRanking:
-        """How the clusters stand for equivalent jobs of this size, brought up to date. ``lacking``: clusters known to have no room."""
+        """Return the updated ranking for equivalent jobs of this size. ``lacking``: clusters known not to have enough
+        free capacity."""
         ranking = self._rankings.get(scheduling_key)
         if ranking is None:
             if len(self._rankings) >= MOST_SHAPES:
@@ -236,40 +238,40 @@ class ClusterRankings:
     # Why they may not
 
     def blocked(self, scheduling_key: SchedulingKey, size: Size, closed: Mapping[int, Verdict]) -> CachedRefusal:
-        """Why equivalent jobs of this size start on no cluster; the same object as before where nothing has changed.
+        """Return why equivalent jobs of this size start on no cluster; the same object as before if nothing has changed.
 
-        ``closed``: clusters that have room and are kept for others. The standing must be up to date.
+        ``closed``: clusters that have enough free capacity but are kept for others. The ranking must be up to date.
         """
         ranking = self._rankings[scheduling_key]
-        if ranking.told_of != self.index.orders:
-            ranking.verdicts, ranking.told_of = [None] * len(self.index.clusters), self.index.orders
-            ranking.told = None
+        if ranking.verdicts_order != self.index.orders:
+            ranking.verdicts, ranking.verdicts_order = [None] * len(self.index.clusters), self.index.orders
+            ranking.refusal = None
             ask = list(self.index.places)
         else:
-            changed = self.index.changed_since(ranking.told_at)
-            ask = [one for one in changed if one in self.index.places and not self._lacks_as_told(ranking, one)]
-            ask += ranking.untold
-        ranking.told_at = self.index.changes
-        self._tell(scheduling_key, size, ranking, ask, closed)
+            changed = self.index.changed_since(ranking.verdicts_at)
+            ask = [one for one in changed if one in self.index.places and not self._is_verdict_valid(ranking, one)]
+            ask += ranking.without_verdict
+        ranking.verdicts_at = self.index.changes
+        self._update_verdicts(scheduling_key, size, ranking, ask, closed)
         if not closed:
             self.shortages.note(scheduling_key, size)
         verdicts = [
             closed[cluster.id] if verdict is None else verdict
             for cluster, verdict in zip(self.index.clusters, ranking.verdicts, strict=True)
         ]
-        if ranking.told is None or ranking.told.verdicts != verdicts:
+        if ranking.refusal is None or ranking.refusal.verdicts != verdicts:
             full = [
                 cluster.id
                 for cluster, verdict in zip(self.index.clusters, verdicts, strict=True)
                 if verdict.check is Check.NO_ROOM
             ]
-            ranking.told = CachedRefusal(verdicts, full)
-        return ranking.told
+            ranking.refusal = CachedRefusal(verdicts, full)
+        return ranking.refusal
 
-    def _lacks_as_told(self, ranking: ClusterRanking, cluster_id: int) -> bool:
-        return ranking.lacks.get(cluster_id) is not None and self.index.reported_at[cluster_id] <= ranking.told_at
+    def _is_verdict_valid(self, ranking: ClusterRanking, cluster_id: int) -> bool:
+        return ranking.lacks.get(cluster_id) is not None and self.index.reported_at[cluster_id] <= ranking.verdicts_at
 
-    def _tell(
+    def _update_verdicts(
         self,
         scheduling_key: SchedulingKey,
         size: Size,
@@ -277,32 +279,37 @@ class ClusterRankings:
         cluster_ids: list[int],
         closed: Mapping[int, Verdict],
     ) -> None:
-        """Bring the verdicts on these clusters up to date."""
-        untold = []
+        """Update the verdicts on these clusters."""
+        without_verdict = []
         lack_on = self._lack_of(scheduling_key, size, ranking.alone, ranking.lacks)
         for cluster_id in cluster_ids:
             place = self.index.places[cluster_id]
             verdict = None
             if cluster_id in closed:
-                untold.append(cluster_id)
+                without_verdict.append(cluster_id)
             else:
                 cluster = self.index.clusters[place]
                 verdict = self.index.ruled_out(scheduling_key, cluster) or lack_on(cluster)
             ranking.verdicts[place] = verdict
-        ranking.untold = untold
+        ranking.without_verdict = without_verdict
 
     def _lack_of(
-        self, scheduling_key: SchedulingKey, size: Size, alone: RoleShape | None, noted: dict[int, Resources | None]
+        self,
+        scheduling_key: SchedulingKey,
+        size: Size,
+        alone: RoleShape | None,
+        largest_free: dict[int, Resources | None],
     ) -> Callable[[Cluster], Verdict]:
-        """Return what tells what a cluster lacks for equivalent jobs of this size; what that depends on is entered in ``noted``."""
+        """Return a function that gives what a cluster lacks for equivalent jobs of this size; what it depends on is
+        stored in ``largest_free``."""
 
         def lack_on(cluster: Cluster) -> Verdict:
             if alone is not None:
                 most = self.index.most_of(alone, cluster.id)
                 lack = short_of(alone, most)
                 if lack is not None and most:
-                    if cluster.id in noted:
-                        noted[cluster.id] = most
+                    if cluster.id in largest_free:
+                        largest_free[cluster.id] = most
                     return self._lacking(cluster, lack)
             outcome = self.index.option(scheduling_key.shape_id, [size], cluster, None)
             return self._lacking(cluster, outcome.sentence if isinstance(outcome, Shortfall) else "")
@@ -310,10 +317,10 @@ class ClusterRankings:
         return lack_on
 
     def first_lacking(self, scheduling_key: SchedulingKey, size: Size, most: int) -> list[Verdict]:
-        """What the first clusters without room lack, by their names; those on which the gang never fits are passed over."""
+        """Return what the first clusters in the order of names lack; clusters on which the gang never fits are skipped."""
         found: list[Verdict] = []
         ranking = self._rankings[scheduling_key]
-        # The verdicts that are kept do not know of these.
+        # The cached verdicts are not changed by these.
         lacks, lack_on = ranking.lacks, self._lack_of(scheduling_key, size, ranking.alone, {})
         for cluster in self.index.clusters:
             if cluster.id in lacks and self.index.never(scheduling_key.shape_id, cluster) is None:
@@ -323,7 +330,7 @@ class ClusterRankings:
         return found
 
     def _lacking(self, cluster: Cluster, sentence: str) -> Verdict:
-        """The verdict on a cluster without room: one object for the same words."""
+        """Return the verdict on a cluster without enough free capacity: one object per sentence."""
         said = self._said.get(cluster.id)
         if said is None:
             said = self._said[cluster.id] = {}

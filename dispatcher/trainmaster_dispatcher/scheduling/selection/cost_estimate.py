@@ -1,4 +1,4 @@
-"""What a run is expected to cost on a cluster: for its score, not for its bill."""
+"""The expected cost of a run on a cluster: for its score, not for its bill."""
 
 from collections.abc import Mapping
 
@@ -8,18 +8,19 @@ from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.domain.prices import PricedResource, is_spot
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.packing.eligibility import allows
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.scheduling.state.flavors import Product, product_of
-from trainmaster_dispatcher.scheduling.state.state import COMING, Cluster
+from trainmaster_dispatcher.scheduling.state.live_runs import COMING
 
 UNKNOWN_SECONDS = 3600.0
-"""How long a job without a time limit is taken to run."""
+"""The assumed run time of a job without a time limit."""
 
 Prices = Mapping[str, float]
-"""By resource: what one unit of it costs for a second, in the installation's currency."""
+"""By resource: the cost of one unit for a second, in the installation's currency."""
 
 
 def groups_of(cluster: Cluster) -> dict[str, NodeGroup]:
-    """The node groups of a cluster by name, those that could come by ``COMING`` and the name of their pool."""
+    """Return the node groups of a cluster by name; groups that pools could add have ``COMING`` and the pool's name."""
     report = cluster.report
     if report is None:
         return {}
@@ -27,9 +28,9 @@ def groups_of(cluster: Cluster) -> dict[str, NodeGroup]:
 
 
 def prices_of(cluster: Cluster, product: Product | None = None) -> Prices:
-    """The highest of each resource over the node groups, as it is not known yet which of them the members will be in.
+    """Return the highest price of each resource over the node groups, as the group of the members is not known yet.
 
-    ``product``: the one that the members are bound to, if they are.
+    ``product``: the one that the members are bound to, if any.
     """
     found: dict[str, float] = {}
     if cluster.tariff.is_free or cluster.report is None:
@@ -54,9 +55,9 @@ def hourly(
     product: Product | None,
     groups: frozenset[str] | None,
 ) -> int:
-    """What so many members of each role cost for an hour, in billionths, rounded up.
+    """Return the cost of ``members`` of each role for an hour, in billionths, rounded up.
 
-    At the highest prices of the node groups that they may be on, of ``groups`` or of all.
+    The highest prices of the node groups that they may be on count, of ``groups`` or of all.
     """
     return sum(
         _hourly(cluster, role, members.get(role.name, 0), product, groups)
@@ -87,6 +88,6 @@ def _hourly(
 
 
 def cost_of(shape: Shape, needs: Resources, prices: Prices) -> float:
-    """What members that need this together cost until their time limit."""
+    """Return the cost of members that need ``needs`` in all, until their time limit."""
     each = sum(amount * prices.get(name, 0.0) for name, amount in needs.items())
     return each * (shape.time_limit_seconds or UNKNOWN_SECONDS) if each else 0.0

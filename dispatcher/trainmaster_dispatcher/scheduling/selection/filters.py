@@ -1,7 +1,7 @@
-"""Filters: small pure functions that say why a cluster is out of the question for a class of jobs, before any fit.
+"""Filters: small pure functions that give the reason why a cluster is ruled out for a class of jobs, before any fit.
 
-The order of the registry is the order in which reasons are told: what the job itself rules out comes first, what passes by
-itself comes last.
+The order of the registry is the order in which reasons are reported: what the job itself rules out comes first,
+temporary reasons come last.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,14 +14,15 @@ from trainmaster_dispatcher.domain.cluster_admission import fingerprint_of
 from trainmaster_dispatcher.domain.datasets import Dataset, has
 from trainmaster_dispatcher.domain.redaction import OTHER_QUEUES, protected
 from trainmaster_dispatcher.domain.shapes import Wishes
-from trainmaster_dispatcher.scheduling.state.state import Access, Cluster
+from trainmaster_dispatcher.scheduling.state.declared_objects import Access, Cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Equivalent jobs looked at on one cluster. ``access`` is what their queue opens, ``lease_left`` is in seconds.
+    """Equivalent jobs checked on one cluster. ``access`` is what their queue allows, ``lease_left`` is in seconds.
 
-    ``datasets``: what was declared, and ``anywhere``: which of it is on any cluster. ``connects_at``: when runs are sent there next.
+    ``datasets``: what was declared; ``anywhere``: the data sets that are on any cluster; ``connects_at``: when the
+    cluster connects next.
     """
 
     access: Access
@@ -90,7 +91,7 @@ def by_report(candidate: Candidate) -> str | None:
     report = candidate.cluster.report
     if report is None:
         return "its agent has not reported its capacity yet"
-    # Of a cluster without nodes it could not be said whether the gang would ever fit there.
+    # Without nodes it is unknown whether the gang could ever fit there.
     return by_closed(candidate) if not report.groups and not report.pools else None
 
 
@@ -115,7 +116,7 @@ def by_capability(candidate: Candidate) -> str | None:
 
 
 def by_admission(candidate: Candidate) -> str | None:
-    """Only while its agent checks by the same policy as when the job was submitted: by another one it may allow it."""
+    """Refuse only while the cluster's agent checks by the same policy as at submission: another policy may allow the job."""
     refused = next((one for one in candidate.wishes.refused_by if one.cluster == candidate.cluster.name), None)
     report = candidate.cluster.report
     if refused is None or report is None or fingerprint_of(report.admission) != refused.fingerprint:
@@ -166,7 +167,7 @@ STATIC: tuple[tuple[Check, Filter], ...] = (
     (Check.CAPABILITY, by_capability),
     (Check.ADMISSION, by_admission),
 )
-"""What only a change of the job or the cluster can mend."""
+"""Reasons that only a change of the job or the cluster removes."""
 
 PASSING: tuple[tuple[Check, Filter], ...] = (
     (Check.CORDONED, by_cordon),
@@ -175,7 +176,7 @@ PASSING: tuple[tuple[Check, Filter], ...] = (
     (Check.UNREACHABLE, by_connection),
     (Check.COOLING_DOWN, by_cool_down),
 )
-"""What passes: looked at after the question whether the gang could ever fit."""
+"""Temporary reasons, checked after the question whether the gang could ever fit."""
 
 
 def first_failing(filters: tuple[tuple[Check, Filter], ...], candidate: Candidate) -> tuple[Check, str] | None:

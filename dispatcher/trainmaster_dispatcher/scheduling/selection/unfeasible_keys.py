@@ -1,4 +1,4 @@
-"""What no node of any cluster has enough of: whoever needs that much of it is blocked, without a look at each cluster."""
+"""Negative cache: the largest request that any node can satisfy. Larger requests are refused without scanning the clusters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,47 +7,48 @@ from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Reason, Verdict
 from trainmaster_dispatcher.domain.shapes import RoleShape, Terms, Wishes
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
-from trainmaster_dispatcher.scheduling.packing.gang_packing import Size, lacks, spread_role, suits
+from trainmaster_dispatcher.scheduling.packing.gang_packing import Size, eligible_groups, lacks, spread_role
 from trainmaster_dispatcher.scheduling.selection.cluster_index import MOST_SHAPES, ClusterIndex, SchedulingKey
-from trainmaster_dispatcher.scheduling.state.state import Access, Cluster
+from trainmaster_dispatcher.scheduling.state.declared_objects import Access, Cluster
 
 
 @dataclass(slots=True)
 class CachedRefusal:
-    """Why jobs start on no cluster: verdicts by the name of the cluster, and the clusters that lack only room. Not to be changed."""
+    """Why jobs start on no cluster: verdicts by cluster name, and the clusters that lack only capacity. It must not be changed."""
 
     verdicts: list[Verdict]
     full: list[int]
     reason: Reason | None = None
-    """What is made of it, once somebody has."""
+    """The reason built from the verdicts, once it was requested."""
 
 
 @dataclass(slots=True)
 class _Offer:
-    """What one node has at most, of those that members with the same terms may be on, on the clusters that they may go to."""
+    """The largest free amounts on one node, for members with the same terms, on the clusters that they may go to."""
 
     at: int = -1
-    """The number of the last change of any room that it has taken in."""
+    """The number of the last change that is included."""
     most: dict[int, Resources] = field(default_factory=dict)
-    """By cluster that may be gone to now."""
+    """By cluster that is open to the jobs now."""
     highest: Resources = field(default_factory=dict)
-    """Of each resource, the most on any of these clusters."""
+    """The largest amount of each resource over these clusters."""
     lowest: Resources = field(default_factory=dict)
-    """The least of what they have at most; what one of them does not have at all is left out."""
+    """The smallest of these largest amounts; resources that one of the clusters does not have are left out."""
     eligible: list[Cluster] = field(default_factory=list)
-    """Clusters that may be gone to once whatever passes by itself has passed."""
+    """Clusters that are open to the jobs once temporary reasons have ended."""
     peaks: dict[int, Resources | None] = field(default_factory=dict)
-    """By such a cluster: what its largest node has when it is empty; None where no node has the most of everything."""
+    """By such a cluster: the capacity of its largest node when empty; None where no node has the most of everything."""
     least_peak: Resources = field(default_factory=dict)
-    """What the largest node of each of them has at least."""
+    """The smallest amounts over these largest nodes."""
     fitting: set[int] = field(default_factory=set)
     """Shapes that are known to fit on all of them when they are empty."""
-    told: dict[tuple[str, int], CachedRefusal] = field(default_factory=dict)
-    """By resource and amount of which no node has enough."""
+    refusals: dict[tuple[str, int], CachedRefusal] = field(default_factory=dict)
+    """By resource and amount: the refusal because no node has enough."""
 
 
 class RefusalCache:
-    """What is short, by what members ask of nodes and clusters beside room. ``lacking`` makes a verdict on room."""
+    """Refusals for want of a resource, by what members require of nodes and clusters besides capacity. ``lacking``
+    creates a verdict."""
 
     def __init__(self, index: ClusterIndex, lacking: Callable[[Cluster, str], Verdict]) -> None:
         self._index = index
@@ -55,9 +56,10 @@ class RefusalCache:
         self._offers: dict[tuple[Terms, Wishes, Access, tuple[int, ...]], _Offer] = {}
 
     def blocks(self, scheduling_key: SchedulingKey, size: Size) -> CachedRefusal | None:
-        """Why equivalent jobs of this size start nowhere, if no node anywhere has enough for a member; None where it is not known.
+        """Return why equivalent jobs of this size start nowhere, if no node has enough for a member; None if that is unknown.
 
-        It is not known either where rooms have changed since ``note`` was called for jobs that ask the same beside room.
+        It is unknown, too, if free capacity has changed since ``note`` was called for jobs with the same requirements
+        besides capacity.
         """
         role = spread_role(self._index.state.shapes[scheduling_key.shape_id], size)
         if role is None or role.numa:
@@ -68,16 +70,16 @@ class RefusalCache:
         for name, amount in role.needs.items():
             if amount > offer.highest.get(name, 0):
                 return (
-                    self._told(offer, scheduling_key, name, amount)
+                    self._refusal_for(offer, scheduling_key, name, amount)
                     if self._fits_empty(offer, scheduling_key, role, size)
                     else None
                 )
             if amount > offer.lowest.get(name, 0):
-                return None  # some clusters lack this, others the next
+                return None  # some clusters lack this resource, others the next one
         return None
 
     def note(self, scheduling_key: SchedulingKey, size: Size) -> None:
-        """Equivalent jobs were found to be blocked, so others may be: find out what is short."""
+        """Compute the largest free amounts: equivalent jobs were found to be blocked, so others may be."""
         role = spread_role(self._index.state.shapes[scheduling_key.shape_id], size)
         if role is None or role.numa:
             return
@@ -123,11 +125,11 @@ class RefusalCache:
             names = {name for most in found for name in most}
             offer.highest = {name: max(most.get(name, 0) for most in found) for name in names}
             offer.lowest = _least(found)
-            offer.told.clear()
+            offer.refusals.clear()
         offer.at = index.changes
 
     def _fits_empty(self, offer: _Offer, scheduling_key: SchedulingKey, role: RoleShape, size: Size) -> bool:
-        """Whether the gang fits on each of the clusters when it is empty."""
+        """Return whether the gang fits on each of the clusters when it is empty."""
         if size.total == 1 and all(offer.least_peak.get(name, 0) >= amount for name, amount in role.needs.items()):
             return True
         if scheduling_key.shape_id in offer.fitting:
@@ -137,9 +139,9 @@ class RefusalCache:
         offer.fitting.add(scheduling_key.shape_id)
         return True
 
-    def _told(self, offer: _Offer, scheduling_key: SchedulingKey, name: str, amount: int) -> CachedRefusal:
-        told = offer.told.get((name, amount))
-        if told is None:
+    def _refusal_for(self, offer: _Offer, scheduling_key: SchedulingKey, name: str, amount: int) -> CachedRefusal:
+        refusal = offer.refusals.get((name, amount))
+        if refusal is None:
             verdicts = []
             for cluster in self._index.clusters:
                 most = offer.most.get(cluster.id)
@@ -152,18 +154,18 @@ class RefusalCache:
                 if verdict is not None:
                     verdicts.append(verdict)
             full = [cluster.id for cluster in self._index.clusters if cluster.id in offer.most]
-            told = offer.told[name, amount] = CachedRefusal(verdicts, full)
-        return told
+            refusal = offer.refusals[name, amount] = CachedRefusal(verdicts, full)
+        return refusal
 
 
 def _peak(role: RoleShape, empty: FreeCapacity) -> Resources | None:
-    """What the node has that has the most of everything; None without one."""
-    suiting = suits(role, empty)
-    most = empty.most(suiting)
-    return most if any(one.takes(most) for name in suiting for one in empty.groups[name]) else None
+    """Return the capacity of the node that has the most of everything; None if there is no such node."""
+    groups = eligible_groups(role, empty)
+    most = empty.most(groups)
+    return most if any(one.takes(most) for name in groups for one in empty.groups[name]) else None
 
 
 def _least(found: list[Resources]) -> Resources:
-    """Of each resource that all of them have, the lowest amount."""
+    """Return the smallest amount of each resource that all of ``found`` have."""
     first = found[0] if found else {}
     return {name: min(one[name] for one in found) for name in first if all(name in one for one in found)}

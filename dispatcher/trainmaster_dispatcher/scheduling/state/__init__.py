@@ -1,1 +1,1 @@
-"""What the scheduler knows, and what it has decided. Imports no other package of the scheduler."""
+"""The state of the scheduler and its decisions. It imports no other package of the scheduler."""

@@ -1,8 +1,8 @@
-"""Resource lines: what quota is counted by. A line is a resource, narrowed or not to a product of device and a kind of cluster.
+"""Flavors: the units in which quota is counted. A flavor is a resource, narrowed or not to a device product and a kind of cluster.
 
-What a member takes is known by *place*: resource, product of its node group, kind of its cluster. A place is charged on every
-line that it matches, so ``nvidia.com/gpu`` counts all GPUs, ``nvidia.com/gpu@product=H100`` those of one product, and
-``cpu@kind=public`` the cores that are rented; each line is a counter of its own, and the limits of all of them bind.
+The usage of a member is counted by *place*: resource, product of its node group, kind of its cluster. A place is charged to every
+flavor that it matches, so ``nvidia.com/gpu`` counts all GPUs, ``nvidia.com/gpu@product=H100`` those of one product, and
+``cpu@kind=public`` the rented cores; each flavor is a counter of its own, and the limits of all of them apply.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from trainmaster.cluster_model.device_products import product_label
 from trainmaster.protocol.agent import NodeGroup
 from trainmaster.protocol.quantities import format_quantity
 
-PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "product")
-"""Node labels that name the product of a device, the first one that is there."""
-
 
 class Flavor(NamedTuple):
-    """A counter of quota. Empty ``product`` or ``kind`` does not narrow. As a place, both say what is there."""
+    """A counter of quota. Empty ``product`` or ``kind`` does not narrow. As a place, both are the actual product and kind."""
 
     resource: str
     product: str = ""
@@ -44,15 +42,15 @@ class Product(NamedTuple):
 
 
 Amounts = dict[Flavor, int]
-"""Amounts by line or by place, in the unit of the resource."""
+"""Amounts by flavor or by place, in the unit of the resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a queue, with all below it, may have of one line. None does not restrict; amounts in the resource's unit.
+    """The quota of a queue and all queues below it on one flavor. None does not restrict; amounts in the resource's unit.
 
-    ``guaranteed``: what it gets back from others when it asks. ``limit``: the most it uses. ``borrowing``: the most beyond what is
-    guaranteed. ``lending``: how much of what is guaranteed others may use while it does not.
+    ``guaranteed``: what the queue gets back from others when it needs it. ``limit``: the most that it uses. ``borrowing``: the most
+    beyond the guarantee. ``lending``: how much of the guarantee others may use while the queue does not.
     """
 
     guaranteed: int = 0
@@ -71,22 +69,17 @@ class Quota:
 
     @property
     def kept(self) -> int:
-        """What is never lent, whether it is used or not."""
+        """The part of the guarantee that is never lent, whether it is used or not."""
         return 0 if self.lending is None else max(0, self.guaranteed - self.lending)
 
 
-def product_label(group: NodeGroup) -> str:
-    """The label that names the product of a node group's devices; empty where there is none."""
-    return next((label for label in PRODUCT_LABELS if label in group.labels), "")
-
-
 def product_of(group: NodeGroup) -> str:
-    """The product of a node group's devices; empty where no label names one."""
-    return group.labels.get(product_label(group), "")
+    """Return the product of a node group's devices; empty if no label names one."""
+    return group.labels.get(product_label(group.labels), "")
 
 
 class Flavors:
-    """All lines that any queue has a quota on, and by which a place is charged."""
+    """All flavors that any queue has a quota on, and the flavors that each place is charged to."""
 
     def __init__(self, narrowed: Iterable[Flavor]) -> None:
         self._narrowed: dict[str, list[Flavor]] = {}
@@ -97,11 +90,11 @@ class Flavors:
         self._matching: dict[Flavor, tuple[Flavor, ...]] = {}
 
     def products_matter(self, resource: str) -> bool:
-        """Whether any quota on this resource depends on the product."""
+        """Return whether any quota on this resource depends on the product."""
         return any(line.product for line in self._narrowed.get(resource, ()))
 
     def of(self, place: Flavor) -> tuple[Flavor, ...]:
-        """The lines that a place is charged on, the plain one of its resource first."""
+        """Return the flavors that a place is charged to, the one that is not narrowed first."""
         found = self._matching.get(place)
         if found is None:
             narrowed = tuple(line for line in self._narrowed.get(place.resource, ()) if line.matches(place))
@@ -109,7 +102,7 @@ class Flavors:
         return found
 
     def charge(self, places: Mapping[Flavor, int]) -> Amounts:
-        """What amounts by place come to on every line."""
+        """Return the sums on every flavor of amounts by place."""
         out: Amounts = {}
         for place, amount in places.items():
             for line in self.of(place):
@@ -119,5 +112,5 @@ class Flavors:
 
 @lru_cache(maxsize=1024)
 def plain(resource: str) -> Flavor:
-    """The line of a resource that is not narrowed."""
+    """Return the flavor of a resource that is not narrowed."""
     return Flavor(resource)

@@ -1,4 +1,4 @@
-"""From what admins declare to what the scheduler's state holds.
+"""Objects of the scheduler's state, built from what admins declare.
 
 ``unreadable_...``: what takes the place of an object that cannot be read. It lets nothing start, ends nothing, and costs nothing.
 """
@@ -18,8 +18,8 @@ from trainmaster_dispatcher.domain.datasets import Dataset
 from trainmaster_dispatcher.domain.prices import FREE, Tariff
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.domain.weights import weights_of
+from trainmaster_dispatcher.scheduling.state.declared_objects import AdvanceReservation, Cluster, PriorityClass, Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
-from trainmaster_dispatcher.scheduling.state.state import AdvanceReservation, Cluster, PriorityClass, Queue
 
 
 def queue_of(key: int, parent: int | None, spec: QueueSpec) -> Queue:
@@ -100,12 +100,12 @@ def cluster_of(
 
 
 def unreadable_queue(key: int, path: str, parent: int | None, fault: str) -> Queue:
-    """Return a queue that starts nothing. Its runs are left alone: what is guaranteed to it is not known."""
+    """Return a queue that starts nothing. Its runs are not ended, because its guarantees are unknown."""
     return Queue(key, path, parent, state=QueueState.HELD, preemption=Preemption.NEVER, fault=fault)
 
 
 def unreadable_class(key: int, name: str, value: int, fault: str) -> PriorityClass:
-    """Return a priority class whose jobs do not start and whose runs are left alone."""
+    """Return a priority class whose jobs do not start and whose runs are not ended."""
     return PriorityClass(key, name, value, preemptible=False, fault=fault)
 
 
@@ -115,12 +115,12 @@ def unreadable_cluster(key: int, name: str, kind: ClusterKind, fault: str) -> Cl
 
 
 def unreadable_policy(key: int, name: str, revision: int, queues: Sequence[str], fault: str) -> BurstPolicy:
-    """Return a policy by which no job goes. It still stands between its queues and public clusters: nobody else holds the money."""
+    """Return a policy by which no job goes. It still stands between its queues and public clusters, as it limits their spending."""
     return BurstPolicy(key, name, tuple(queues), Budget({}, None), revision=revision, paused=True, fault=fault)
 
 
 def unreadable_shape(data: Any, fault: str) -> Shape:
-    """Return a shape of which no job starts; with what its members need as far as that can be read, for those that run."""
+    """Return a shape of which no job starts; with the members' needs as far as they can be read, for its live runs."""
     roles = data.get("roles") if isinstance(data, Mapping) else None
     found = [_readable_role(role) for role in roles] if isinstance(roles, list) else []
     return Shape(roles=tuple(role for role in found if role is not None), least_members=1, fault=fault)

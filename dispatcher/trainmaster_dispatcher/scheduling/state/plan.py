@@ -1,22 +1,17 @@
-"""What a cycle decides."""
+"""Decisions of a cycle, as values. They apply nothing."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
 
+from trainmaster.protocol.placement import Placement
 from trainmaster.protocol.reasons import Reason
 from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstRun
 from trainmaster_dispatcher.scheduling.state.flavors import Product
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, HeldBack, WaitingJob
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, Sizes, freeze_placement
 from trainmaster_dispatcher.scheduling.state.reservation import Reservation
-from trainmaster_dispatcher.scheduling.state.state import (
-    ClassKey,
-    HeldBack,
-    LiveRun,
-    Sizes,
-    WaitingJob,
-    freeze_placement,
-)
 
 
 class Eviction(NamedTuple):
@@ -27,21 +22,21 @@ class Eviction(NamedTuple):
     cluster_id: int
     why: str
     sizes: dict[str, int] | None = None
-    """Of an elastic run that only gives members back: what it keeps, by role."""
+    """For an elastic run that only gives members back: the sizes that it keeps, by role."""
 
 
 class Growth(NamedTuple):
-    """An elastic run that gets more members: how many of each role it has then, and where all of them are thought to be."""
+    """An elastic run that gets more members: its sizes then, by role, and the assumed placement of all members."""
 
     job_id: int
     attempt: int
     cluster_id: int
     sizes: dict[str, int]
-    placement: dict[str, dict[str, int]]
+    placement: Placement
 
 
 class Granted(NamedTuple):
-    """That a job goes to a public cluster by a policy, and how long and at what price it may stay."""
+    """A grant for a job to go to a public cluster by a policy, with its longest stay and its price."""
 
     policy_id: int
     policy: str
@@ -51,40 +46,40 @@ class Granted(NamedTuple):
     """Node affinity that keeps its members where the policy allows them: key, operator, values."""
 
     def run(self, at: float) -> BurstRun:
-        """What the run has of it that is sent at ``at``, in seconds since the epoch."""
+        """Return the part of the grant that belongs to a run that is sent at ``at``, in seconds since the epoch."""
         return BurstRun(self.policy_id, at, self.bounds.until(at, None), self.bounds.rate)
 
 
 TableLine = dict[str, str | float]
-"""What one candidate scored, for people: its cluster, its whole score, and parts of it by name."""
+"""The scores of one candidate, for people: its cluster, its total score, and parts of the score by name."""
 
 
 @dataclass(slots=True)
 class Start:
-    """A job to be handed to a cluster. ``table``: what each candidate scored, for people.
+    """A job to be sent to a cluster. ``table``: the scores of each candidate, for people.
 
-    It is not to be changed, though not frozen: thousands are made in a second.
+    A start must not be changed, though the class is not frozen: thousands are created in a second.
     """
 
     job: WaitingJob
     cluster_id: int
     sizes: dict[str, int]
-    placement: dict[str, dict[str, int]]
+    placement: Placement
     why: str
     table: tuple[TableLine, ...]
     product: Product | None = None
     """The one product of device that the members may be given, where quota depends on it."""
     evicts: tuple[Eviction, ...] = ()
-    """Runs on the same cluster that end for it; the start is applied with all of them or not at all."""
+    """Runs on the same cluster that end for the job; the start is applied with all of them or not at all."""
     awaits: float = 0.0
-    """Seconds that it may wait for its nodes beyond what its cluster gives everybody, as they are still to come."""
+    """The additional seconds that the run may wait for nodes that do not exist yet, beyond the placement timeout of its cluster."""
     pools: tuple[str, ...] = ()
-    """The pools of its cluster that have to grow for it."""
+    """The pools of the cluster that have to grow for the job."""
     granted: Granted | None = None
-    """By which policy it goes to a public cluster, if by one."""
+    """The grant of the burst policy by which the job goes to a public cluster, if any."""
 
     def run(self, at: float, like: LiveRun | None = None) -> LiveRun:
-        """The run that it makes; ``at`` in seconds since the epoch. ``like``: a run with as many members in the same places."""
+        """Return the run of the start; ``at`` in seconds since the epoch. ``like``: a run with the same sizes and placement."""
         job = self.job
         return LiveRun(
             job_id=job.id,
@@ -101,11 +96,11 @@ class Start:
 
 
 def runs_of(starts: Iterable[Start], at: float) -> Iterator[LiveRun]:
-    """The runs that starts make, one after the other."""
+    """Yield the run of each start, in order."""
     before: Start | None = None
     run: LiveRun | None = None
     for start in starts:
-        # Those of a row share what they have alike.
+        # Equivalent starts in a row share their sizes and placement.
         is_like = before is not None and start.placement is before.placement and start.sizes is before.sizes
         run = start.run(at, run if is_like else None)
         before = start
@@ -113,12 +108,12 @@ def runs_of(starts: Iterable[Start], at: float) -> Iterator[LiveRun]:
 
 
 def shrinking(run: LiveRun, sizes: Mapping[str, int], at: float) -> LiveRun:
-    """An elastic run whose members beyond these sizes were told to leave at ``at``."""
+    """Return the elastic run with its members beyond ``sizes`` leaving since ``at``."""
     return replace(run, leaving=members_leaving(dict(run.sizes), sizes), resized_at=at)
 
 
 def members_leaving(holding: Mapping[str, int] | None, sizes: Mapping[str, int]) -> Sizes:
-    """By role: the members of a run that are to leave and have not."""
+    """Return, by role, the members of a run that are to leave and have not left yet."""
     if holding is None:
         return ()
     return tuple(
@@ -127,24 +122,24 @@ def members_leaving(holding: Mapping[str, int] | None, sizes: Mapping[str, int])
 
 
 def grown(run: LiveRun, growth: Growth, at: float) -> LiveRun:
-    """An elastic run that was given more members at ``at``."""
+    """Return the elastic run with the members that it was given at ``at``."""
     sizes, placement = tuple(sorted(growth.sizes.items())), freeze_placement(growth.placement)
     return replace(run, sizes=sizes, placement=placement, resized_at=at)
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A job that no eligible cluster could place: it waits for a person."""
+    """A job that no eligible cluster could place: it is held until a person releases it."""
 
     job: WaitingJob
     message: str
 
 
 class Fault(NamedTuple):
-    """An unexpected error of one object, to be told by whoever asked for the plan.
+    """An unexpected error of one object, to be reported by the caller that requested the plan.
 
     ``kind``: one of ``cluster``, ``reservation``, ``burst_policy``, ``job_class`` and ``run``.
-    ``key``: that of the object; 0 of a class.
+    ``key``: the key of the object; 0 for a class.
     """
 
     kind: str
@@ -155,24 +150,24 @@ class Fault(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """The outcome of a cycle, with a reason for every class that was looked at and has jobs left waiting."""
+    """The outcome of a cycle, with a reason for every class that was tried and has jobs left waiting."""
 
     starts: list[Start] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
     is_cut: bool = False
-    """Whether the plan was full before every class was looked at; those that were not have no reason in it."""
+    """Whether the plan was full before every class was tried; classes that were not tried have no reason in it."""
     stops: list[Eviction] = field(default_factory=list)
-    """Runs that end though nothing starts in their place yet: a job for which they free quota starts once they have gone."""
+    """Runs that end without a start in their place yet: a job for which they free quota starts once they have ended."""
     grows: list[Growth] = field(default_factory=list)
     reasons: dict[ClassKey, Reason] = field(default_factory=dict)
     bursting: frozenset[int] = frozenset()
-    """Policies that are open by how full private clusters are, to be given to the next cycle."""
+    """Policies that are open because of the utilisation of private clusters, to be given to the next cycle."""
     next_look: float = inf
-    """When a job may go by a policy that was refused it, if nothing else happens; seconds since the epoch."""
+    """The earliest time at which a job may go by a policy that refused it, if nothing else happens; seconds since the epoch."""
     reservations: dict[int, Reservation] = field(default_factory=dict)
-    """By job: the clusters that are kept for jobs that lack room, to be given to the next cycle."""
+    """By job: the reservations of jobs that lack capacity, to be given to the next cycle."""
     held_back: dict[ClassKey, HeldBack] = field(default_factory=dict)
-    """Classes that unexpected errors hold back, to be given to the next cycle."""
+    """Classes that are held back after unexpected errors, to be given to the next cycle."""
     faults: list[Fault] = field(default_factory=list)
     """The unexpected errors of this cycle."""
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Reservation(NamedTuple):
-    """A cluster that is kept for a job from a time on, in seconds since the epoch; infinite where it is kept from now on."""
+    """A cluster that is reserved for a job from a time on, in seconds since the epoch; infinite if it is reserved from now on."""
 
     job_id: int
     name: str

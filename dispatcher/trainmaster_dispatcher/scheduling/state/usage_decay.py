@@ -1,7 +1,7 @@
-"""Past usage: what queues have used before counts beside what they use now, and fades with a half-life.
+"""Past usage: what queues have used before counts beside their current usage, and decays with a half-life.
 
 The level of a queue is the mean of its share beyond guarantees over all the past, in which a moment ``t`` seconds ago weighs
-``2 ** (-t / half_life)``, as the decayed usage of Slurm's multifactor plugin does. All levels are kept for one moment and fade by
+``2 ** (-t / half_life)``, as the decayed usage of Slurm's multifactor plugin does. All levels are stored for one moment and decay by
 one factor: among queues that use nothing, time alone never changes the order.
 """
 
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 LONGEST_GAP = 120.0
-"""Seconds between two looks for which the usage of the later one counts; beyond them nobody has looked."""
+"""The longest time between two updates, in seconds, for which the usage at the later one counts; a longer gap was not observed."""
 _NOTHING = 1e-9
-"""Levels below are forgotten."""
+"""Levels below this one are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,12 @@ class DecayedUsage:
     levels: Mapping[int, float]
 
     def shares(self, now: float) -> dict[int, float]:
-        """By queue: what is left of its level at ``now``."""
+        """Return, by queue, what is left of its level at ``now``."""
         left = self._left_after(now - self.at)
         return {queue_id: level * left for queue_id, level in self.levels.items()}
 
     def advanced(self, now: float, shares: Mapping[int, float]) -> "DecayedUsage":
-        """The levels at ``now``, if since the last look queues had these shares."""
+        """Return the levels at ``now``, if queues had these shares since the last update."""
         left = self._left_after(now - self.at)
         weight = 1.0 - self._left_after(min(now - self.at, LONGEST_GAP))
         levels = {
@@ -39,6 +39,6 @@ class DecayedUsage:
         return DecayedUsage(self.half_life, max(now, self.at), kept)
 
     def _left_after(self, seconds: float) -> float:
-        """The part of a level that is left after so long. A clock that steps back makes nothing of it."""
+        """Return the part of a level that is left after ``seconds``; 1 if the clock was set back."""
         power: float = 2.0 ** (-max(seconds, 0.0) / self.half_life)
         return power

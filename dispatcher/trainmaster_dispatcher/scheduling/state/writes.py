@@ -1,6 +1,6 @@
-"""What applying a plan changes, as values: for the leader, who stores them, and for what-if studies, which keep them in memory.
+"""Changes made by applying a plan, as values: for the leader, who stores them, and for what-if studies, which apply them in memory.
 
-A plan is applied in three steps: guard (what of it still holds), ``writes_of`` (here, pure), and write.
+A plan is applied in three steps: guard (which parts of it are still valid), ``writes_of`` (here, pure), and write.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,15 @@ from typing import Any
 from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.states import HoldCause
 from trainmaster_dispatcher.domain import job_machine
+from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.job_machine import Job
+from trainmaster_dispatcher.domain.run_orders import (
+    NO_ORDERS,
+    BindingTerm,
+    BurstTerms,
+    NarrowedDevice,
+    RunOrders,
+)
 from trainmaster_dispatcher.scheduling.state.plan import Eviction, Growth, Plan, Start
 
 _GROWS = "it grows: nobody waits for the room"
@@ -18,11 +26,11 @@ _GROWS = "it grows: nobody waits for the room"
 
 @dataclass(frozen=True, slots=True)
 class JobWrite:
-    """A job's new value, and the event that tells of it."""
+    """A job's new value, and the event that reports it."""
 
     job_id: int
     job: Job
-    kind: str
+    kind: JobEventKind
     states: tuple[str, ...] = ()
     attempt: int | None = None
     cluster_id: int | None = None
@@ -33,16 +41,16 @@ class JobWrite:
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """A run to be leased to a cluster. ``awaits``: seconds that it may wait for its place beyond what its cluster gives everybody."""
+    """A run to be leased to a cluster, and its orders."""
 
     start: Start
     attempt: int
-    awaits: float
+    orders: RunOrders
 
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """Everything that applying a plan changes."""
+    """All changes made by applying a plan."""
 
     jobs: tuple[JobWrite, ...]
     starts: tuple[RunStart, ...]
@@ -54,7 +62,7 @@ class Writes:
 
     @property
     def clusters(self) -> set[int]:
-        """Clusters whose agents have something to do by it."""
+        """The clusters whose agents have something to do because of the plan."""
         return {
             *(one.start.cluster_id for one in self.starts),
             *(one.cluster_id for one in (*self.stops, *self.shrinks)),
@@ -76,10 +84,10 @@ def writes_of(
     waited: Mapping[int, Reason] | None = None,
     stop_seconds: Mapping[int, float] | None = None,
 ) -> Writes:
-    """Return what applying a plan changes that holds as a whole.
+    """Return the changes made by applying a plan that is valid as a whole.
 
-    ``jobs``: every job that it names, as it is now; ``sizes``: the members of their live runs by role. ``waited``: what jobs that
-    start have waited for. ``stop_seconds``: how long runs that give way may take to be gone. Both by job.
+    ``jobs``: every job that the plan names, in its current state; ``sizes``: the members of their live runs by role. ``waited``: what
+    starting jobs have waited for. ``stop_seconds``: how long runs that are ended may take to end. Both by job.
     """
     leaving = victims_of(plan)
     stops = tuple(one for one in leaving if one.sizes is None)
@@ -96,13 +104,28 @@ def writes_of(
     return Writes(
         tuple(changed),
         tuple(
-            RunStart(start, told.job.attempt, _awaits(start, stop_seconds or {}))
+            RunStart(start, told.job.attempt, orders_of(start, _awaits(start, stop_seconds or {})))
             for start, told in zip(plan.starts, starts, strict=True)
         ),
         stops,
         shrinks,
         tuple(plan.grows),
     )
+
+
+def orders_of(start: Start, awaits: float) -> RunOrders:
+    """Return the orders for the run of a start. ``awaits``: the additional seconds that it may wait for its nodes."""
+    product, granted = start.product, start.granted
+    narrowed = None
+    if product is not None and product.label:
+        narrowed = NarrowedDevice(resource=product.resource, selector={product.label: product.name})
+    if narrowed is None and granted is None and not awaits:
+        return NO_ORDERS
+    burst = None
+    if granted is not None:
+        terms = [BindingTerm(key=key, operator=operator, values=values) for key, operator, values in granted.binding]
+        burst = BurstTerms(limit_seconds=granted.bounds.limit, binding=tuple(terms))
+    return RunOrders(narrowed=narrowed, awaits_seconds=awaits, burst=burst)
 
 
 def _started(start: Start, job: Job, cycle: int, waited: Reason | None) -> JobWrite:
@@ -113,7 +136,7 @@ def _started(start: Start, job: Job, cycle: int, waited: Reason | None) -> JobWr
     return JobWrite(
         start.job.id,
         after,
-        kind="dispatched",
+        kind=JobEventKind.DISPATCHED,
         states=(after.state.value,),
         attempt=after.attempt,
         cluster_id=start.cluster_id,
@@ -124,14 +147,14 @@ def _started(start: Start, job: Job, cycle: int, waited: Reason | None) -> JobWr
 
 def _held(job_id: int, job: Job, message: str) -> JobWrite:
     after = job.held(HoldCause.UNPLACEABLE, message=message)
-    return JobWrite(job_id, after, kind="held", states=(after.state.value,), message=message)
+    return JobWrite(job_id, after, kind=JobEventKind.HELD, states=(after.state.value,), message=message)
 
 
 def _preempted(one: Eviction, job: Job) -> JobWrite:
     return JobWrite(
         one.job_id,
         job._replace(message=one.why),
-        kind="preempt",
+        kind=JobEventKind.PREEMPT,
         attempt=one.attempt,
         cluster_id=one.cluster_id,
         actor="scheduler",
@@ -146,7 +169,7 @@ def _resized(
     return JobWrite(
         one.job_id,
         job,
-        kind="resize",
+        kind=JobEventKind.RESIZE,
         attempt=one.attempt,
         cluster_id=one.cluster_id,
         actor="scheduler",
@@ -156,5 +179,5 @@ def _resized(
 
 
 def _awaits(start: Start, stop_seconds: Mapping[int, float]) -> float:
-    """Seconds that a run may wait longer than others: others give way for it, or its nodes are still to come."""
+    """Return the additional seconds that a run may wait, because runs have to end for it or its nodes do not exist yet."""
     return max((stop_seconds[one.job_id] for one in start.evicts if one.job_id in stop_seconds), default=start.awaits)

@@ -1,4 +1,4 @@
-"""Carrying out one simulation that was claimed: a process does it, and this keeps the claim and stores what comes of it."""
+"""The execution of one claimed simulation: a process runs it; this module renews the claim and stores the result."""
 
 import logging
 import signal
@@ -21,10 +21,13 @@ _RENEW_SECONDS = 1.0
 _MOST_ATTEMPTS = 3
 
 
-class Carrier:
-    """``claimed``: the row that ``store.claim`` gave. ``stopping``: whether the worker is to end; the next one begins anew then."""
+class SimulationRunner:
+    """``claimed``: the row that ``store.claim`` returned. ``stopping``: returns whether the worker is to end; the next
+    one starts again then."""
 
-    def __init__(self, database: Database, claimed: Any, currency: str, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, database: Database, claimed: store.ClaimedSimulation, currency: str, stopping: Callable[[], bool]
+    ) -> None:
         self._database = database
         self._claimed = claimed
         self._currency = currency
@@ -33,7 +36,7 @@ class Carrier:
         self._ends = time.monotonic() + _LONGEST_SECONDS
 
     async def run(self) -> None:
-        """To its end, or until the claim is gone or the worker stops. Raises ProblemError for a store that is away."""
+        """Run to the end, or until the claim is lost or the worker stops. Raises ProblemError if the store is unreachable."""
         if self._claimed.token > _MOST_ATTEMPTS:
             why = f"its worker ended {_MOST_ATTEMPTS} times while it ran; it may need more memory than there is"
             return await self._finish(SimulationState.FAILED, why)
@@ -44,7 +47,7 @@ class Carrier:
                 raise
             return await self._finish(SimulationState.FAILED, error.detail)
         if order is None:
-            return None  # cancelled, or another worker has it
+            return None  # cancelled, or claimed by another worker
         heard = await run_apart(order, self._goes_on, _RENEW_SECONDS)
         if self._stopping() and (heard is None or heard.result is None):
             async with self._database.transaction() as tx:
@@ -59,7 +62,7 @@ class Carrier:
         return not self._stopping() and time.monotonic() < self._ends and await self._renew(heard.progress)
 
     async def _renew(self, progress: dict[str, Any]) -> bool:
-        """Whether the claim holds. A store that is away for a moment ends nothing: the claim is for longer."""
+        """Return whether the claim holds. A store that is unreachable for a moment ends nothing: the claim lasts longer."""
         try:
             async with self._database.transaction() as tx:
                 if not await store.renew(tx, self._claimed.id, self._claimed.token, progress, CLAIM_SECONDS):
@@ -70,7 +73,7 @@ class Carrier:
         return True
 
     async def _keep(self, heard: Heard) -> None:
-        """What a process that has ended has said."""
+        """Store what a process that has ended has reported."""
         if heard.result is not None:
             return await self._finish(SimulationState.SUCCEEDED, heard=heard)
         if heard.problem:

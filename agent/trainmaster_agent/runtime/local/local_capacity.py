@@ -1,29 +1,21 @@
-"""What the pretend cluster has, and which run uses how much of it."""
+"""Capacity of the declared cluster, and its use by runs."""
 
 from collections.abc import Mapping
 
+from trainmaster.cluster_model.capabilities import WITHOUT_PODS
+from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingShortfall, place
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
-from trainmaster.protocol.jobs import JobSpec, MemberTemplate, Role
+from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.quantities import Resources, parse_resources
 from trainmaster_agent.runtime.local.config import LocalCluster
 
 PODS = "pods"
-"""As on Kubernetes, a node takes so many members and no more. No member requests it by itself."""
-CAPABILITIES = (
-    "checkpoint",
-    "gang",
-    "gangRestart",
-    "gangStrict",
-    "maxPerNode",
-    "memberRestart",
-    "resize",
-    "successRole",
-)
+"""As on Kubernetes, a node has a maximum number of members. No member requests it by itself."""
 
 
 class LocalCapacity:
-    """Accounts of the cluster: never more is given out than its nodes declare."""
+    """Accounting of the cluster: never more is assigned than its nodes declare."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -47,20 +39,22 @@ class LocalCapacity:
         self._free = {node.name: dict(node.allocatable) for node in self._nodes}
 
     def report(self) -> CapacityReport:
-        """What the agent tells the dispatcher; our own members are never subtracted."""
+        """Return the capacity report for the dispatcher; our own members are never subtracted."""
         return CapacityReport(
             groups=tuple(self._report),
             runtime="local",
             scheduler="local",
-            capabilities=CAPABILITIES,
+            capabilities=WITHOUT_PODS,
             dies_without_agent=True,
             datasets=self._cluster.datasets,
         )
 
     def find(self, spec: JobSpec, sizes: dict[str, int], *, empty: bool = False) -> Assignment | PackingShortfall:
-        """Where the gang fits now, or would fit if nothing else ran."""
+        """Find nodes for the gang now, or, with ``empty``, if nothing else ran."""
         free = {node.name: node.allocatable for node in self._nodes} if empty else self._free
-        needs = [_need(role, role.template, sizes.get(role.name, 0)) for role in spec.roles if role.template]
+        needs = [
+            Need.of(role, role.template, sizes.get(role.name, 0), {PODS: 1}) for role in spec.roles if role.template
+        ]
         if spec.topology.required is not None:
             return place(self._nodes, free, needs, spec.topology.required)
         if spec.topology.preferred is not None:
@@ -70,16 +64,16 @@ class LocalCapacity:
         return place(self._nodes, free, needs)
 
     def lacks(self, spec: JobSpec) -> str | None:
-        """What the job needs and this cluster will never have, other than room; None if there is no such thing."""
+        """Return what the job needs and this cluster will never have, other than capacity; None if there is nothing."""
         missing = sorted(set(spec.placement.datasets) - set(self._cluster.datasets))
         if missing:
             return f"the datasets {', '.join(missing)} are not here"
-        if spec.topology.numa in ("restricted", "singleNode"):
+        if spec.topology.numa in STRICT_NUMA:
             return f"the local runtime cannot promise NUMA policy {spec.topology.numa}"
         return None
 
     def use(self, spec: JobSpec, nodes: Assignment) -> dict[str, Resources]:
-        """What a gang with these places takes of each node."""
+        """Return the resources that a gang with these places takes of each node."""
         amounts = {role.name: role.template.amounts | {PODS: 1} for role in spec.roles if role.template}
         used: dict[str, Resources] = {}
         for node, roles in nodes.items():
@@ -95,7 +89,7 @@ class LocalCapacity:
         return self._group
 
     def take(self, run: str, used: dict[str, Resources]) -> None:
-        """Books what a run takes, in place of what it took before; nodes that the configuration no longer has count for nothing."""
+        """Set the resources that a run uses; nodes that the configuration no longer has count for nothing."""
         self.give_back(run)
         self._used[run] = used
         self._move(used, -1)
@@ -109,15 +103,3 @@ class LocalCapacity:
             if free is not None:
                 for name, amount in amounts.items():
                     free[name] = free.get(name, 0) + sign * amount
-
-
-def _need(role: Role, template: MemberTemplate, count: int) -> Need:
-    return Need(
-        role.name,
-        count,
-        template.amounts | {PODS: 1},
-        template.node_selector,
-        template.node_affinity,
-        template.tolerations,
-        role.max_per_node,
-    )

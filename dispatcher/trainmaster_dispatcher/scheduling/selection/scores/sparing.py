@@ -1,6 +1,6 @@
-"""Which products of a device are common in the fleet, so that who may have any of them leaves the scarce ones to others.
+"""Score of common devices before scarce ones, which other jobs may need: the products of a device that are common in the fleet.
 
-Inside a cluster that is the order of nodes (``ranking.commonness``); between clusters it is a score, worked out here.
+Inside a cluster, the order of nodes has this effect (``best_fit.commonness``); between clusters, this score.
 """
 
 from collections import Counter
@@ -12,16 +12,17 @@ from trainmaster_dispatcher.domain.shapes import RoleShape, Shape, Terms
 from trainmaster_dispatcher.scheduling.packing.eligibility import allows
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import first_node
+from trainmaster_dispatcher.scheduling.selection.scores.base import PART, DependsOn, Score, itself
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.scheduling.state.flavors import Product, product_of
-from trainmaster_dispatcher.scheduling.state.state import Cluster
 
 _MOST_ASKED = 5000
 _CHOICE = 2
-"""So many products at least make a choice."""
+"""The smallest number of products that make a choice."""
 
 
 class _Sorts(NamedTuple):
-    """What counts of a cluster: of what kinds its groups with devices are, these groups, and how many there are of each product."""
+    """The values of a cluster that count: the kinds of its groups with devices, these groups, and the number of devices by product."""
 
     kinds: frozenset[Hashable]
     groups: tuple[NodeGroup, ...]
@@ -29,7 +30,7 @@ class _Sorts(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """The role of a gang that may have one of several products of a device, and how many there are of the commonest of them."""
+    """The role of a gang that may have one of several products of a device, and the number of devices of the commonest of them."""
 
     role: RoleShape
     device: str
@@ -37,19 +38,19 @@ class _Asked(NamedTuple):
 
 
 class Scarcity:
-    """Products of devices by how many of them the fleet has.
+    """The number of devices in the fleet by product.
 
-    Numbers are rounded down to powers of two, so that a node that comes or goes does not change what every cluster scores.
+    Numbers are rounded down to powers of two, so that the change of a single node does not change the scores of all clusters.
     """
 
     def __init__(self) -> None:
         self._clusters: dict[int, _Sorts] = {}
         self._many: dict[tuple[str, str], int] = {}
         self._asked: dict[tuple[Terms, str], int | None] = {}
-        """By what a role asks of its nodes and a device: how many there are of the commonest product, where there are several."""
+        """By the terms of a role and a device: the number of devices of the commonest product, if there are several products."""
 
     def take_in(self, clusters: Iterable[Cluster], changed: Iterable[int]) -> bool:
-        """Clusters have changed themselves, come or gone; whether what is common is another than before."""
+        """Update the clusters that have changed themselves, were added or removed; return whether any result may be different now."""
         there = {cluster.id: cluster for cluster in clusters}
         before = {key: self._clusters.pop(key, None) for key in changed}
         for key in before.keys() & there.keys():
@@ -67,9 +68,9 @@ class Scarcity:
         return True
 
     def part(self, shape: Shape, cluster_room: FreeCapacity, product: Product | None = None) -> float:
-        """How common the product is that a gang would take first in a room, as a part of the commonest one that it may have.
+        """Return how common the product is that a gang would take first, as a part of the commonest one that it may have.
 
-        1 where it has no choice. ``product``: the only one to be given.
+        1 if the gang has no choice. ``product``: the only product that it may take.
         """
         asked = self._choice(shape)
         if asked is None:
@@ -81,15 +82,15 @@ class Scarcity:
             if node is None:
                 return 1.0
             name = product_of(node.group)
-        # Of one that pools alone can bring there is none yet.
+        # A product that only pools can add has no devices yet.
         return min(1.0, self._many.get((asked.device, name), 1) / asked.most)
 
     def is_choosy(self, shape: Shape) -> bool:
-        """Whether what a gang takes may be common or scarce."""
+        """Return whether a gang may take devices that are common or scarce."""
         return self._choice(shape) is not None
 
     def takes_alike(self, shape: Shape, room: FreeCapacity, first: Iterable[str], others: Iterable[str]) -> bool:
-        """Whether groups of nodes are of the product of the first ones, or it does not matter."""
+        """Return whether the groups ``others`` have the product of the groups ``first``, or the product does not matter."""
         if self._choice(shape) is None:
             return True
         taken = _products(room, first)
@@ -141,7 +142,17 @@ def _sorts_of(cluster: Cluster) -> _Sorts:
 
 
 def _kind_of(group: NodeGroup) -> Hashable:
-    """What decides whether a role may be on the group, and of which devices it has any."""
+    """Return the values of a group that decide whether a role may use it, and the devices that it has."""
     devices = frozenset(name for name, amount in group.free.items() if "/" in name and amount > 0)
     policy = group.numa.policy if group.numa is not None else None
     return tuple(sorted(group.labels.items())), group.taints, policy, devices
+
+
+SCORE = Score(
+    name="sparing",
+    unit="part",
+    measure=itself,
+    curve=PART,
+    words=lambda best, second: "the devices that it takes there are more common",
+    depends_on=DependsOn.DEVICES,
+)

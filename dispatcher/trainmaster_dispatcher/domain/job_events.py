@@ -1,0 +1,60 @@
+"""Kinds of a job's events, for its history, its watchers and its webhooks."""
+
+from enum import StrEnum
+
+from trainmaster.protocol.states import RunState
+
+
+class JobEventKind(StrEnum):
+    """The kind of an event of a job. Stored events may have other kinds, of newer and older releases."""
+
+    SUBMITTED = "submitted"
+    """Reported from the job's row; no row of ``events`` has this kind."""
+    NOW = "now"
+    """Reported from the job's row in place of its newest event, if retention has removed that event."""
+    CHANGED = "changed"
+    """The job's priority or class was changed."""
+    HELD = "held"
+    RELEASED = "released"
+    """The job's hold has ended by the clock."""
+    DISPATCHED = "dispatched"
+    PREEMPT = "preempt"
+    RESIZE = "resize"
+    CANCEL = "cancel"
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    RETRY = "retry"
+    RUN_LEASED = "run.leased"
+    RUN_ACCEPTED = "run.accepted"
+    RUN_PENDING = "run.pending"
+    RUN_RUNNING = "run.running"
+    RUN_STOPPING = "run.stopping"
+    RUN_SUCCEEDED = "run.succeeded"
+    RUN_FAILED = "run.failed"
+    RUN_CANCELLED = "run.cancelled"
+    RUN_SUSPENDED = "run.suspended"
+    RUN_PREEMPTED = "run.preempted"
+    RUN_RETURNED = "run.returned"
+    RUN_LOST = "run.lost"
+    RUN_MOVED = "run.moved"
+    """The members of the run are on other nodes."""
+    RUN_RESIZED = "run.resized"
+    """A resize of the run has ended."""
+    RUN_ADOPTED = "run.adopted"
+    """An agent reported the run, which was missing in a restored store."""
+    RUN_MISSING = "run.missing"
+    """The agent is asked to make sure that the run does not exist any more."""
+    RUN_UNVERIFIED = "run.unverified"
+    """It is unknown whether the run still exists."""
+    RUN_ORPHANED = "run.orphaned"
+    """The agent that started the run was replaced by one without its records."""
+    RUN_FOUND = "run.found"
+    """The agent that started the run is connected again."""
+
+    @staticmethod
+    def of_run(state: RunState) -> "JobEventKind":
+        """Return the event of a run that has come to a state."""
+        return _OF_RUN[state]
+
+
+_OF_RUN = {state: JobEventKind(f"run.{state.value}") for state in RunState}

@@ -1,0 +1,130 @@
+"""Accounting of starts within a cycle: capacity, quota and reservations that a start takes from the ones after it."""
+
+from collections.abc import Mapping
+
+from trainmaster.protocol.placement import Placement
+from trainmaster_dispatcher.scheduling.cycle.burst import Bursts, BurstStart
+from trainmaster_dispatcher.scheduling.cycle.cluster_selection import roles_by_name
+from trainmaster_dispatcher.scheduling.cycle.context import CycleContext
+from trainmaster_dispatcher.scheduling.cycle.starts import start_by_policy
+from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, may_repeat
+from trainmaster_dispatcher.scheduling.quotas.fair_share import LONGEST_ROW, FairShareQueue
+from trainmaster_dispatcher.scheduling.selection.cluster_index import Option
+from trainmaster_dispatcher.scheduling.selection.scores import varies_by_run
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
+from trainmaster_dispatcher.scheduling.state.live_runs import LoadKey
+from trainmaster_dispatcher.scheduling.state.plan import Plan, Start
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
+
+
+def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key: ClassKey, most: int) -> None:
+    """End the turn of a job that starts, and start equivalent jobs directly behind it, with the same result as one after the other.
+
+    A cluster that takes a job is a better choice for the next equivalent one, because packing is tighter. So all of them go to the
+    cluster of the first one, as long as they fit and do not delay a job with a reservation, unless quota depends on the place.
+    """
+    state, quotas, start = cycle.index.state, cycle.quotas, plan.starts[-1]
+    sizes = cycle.index.sizes_of(key.shape_id)
+    size, charge = sizes[0], sizes[0].charge
+    role = may_repeat(state.shapes[key.shape_id], size) if len(sizes) == 1 else None
+    most = min(most, LONGEST_ROW - 1)
+    if (
+        role is None
+        or not most
+        or state.lines.any_narrowed
+        or start.pools
+        or varies_by_run(state.weights_of(key))
+        or not turns.has_more(key)
+        or cycle.advance.is_on(start.cluster_id)
+    ):
+        turns.done(key)
+        return
+
+    def allowed() -> int:
+        within = quotas.max_starts(key.queue_id, charge, most)
+        return turns.lead(key.queue_id, charge, within) if within else 0
+
+    job_ids = turns.row(key, allowed)
+    if not job_ids:
+        turns.end_row(key, 0)
+        return
+    ends_at = cycle.now + state.limit_of(key.shape_id, key.queue_id)
+    kept, roles = cycle.reservations.kept.get(start.cluster_id), {role.name: role}
+    gangs, fitted = cycle.index.take_many(
+        start.cluster_id,
+        role,
+        size.total,
+        len(job_ids),
+        lambda fitted: (
+            cycle.index.takes_alike(key.shape_id, start.cluster_id, start.placement, fitted.placement)
+            and (kept is None or kept.lets(roles, fitted.placement, ends_at))
+        ),
+    )
+    if fitted is not None:
+        if kept is not None:
+            kept.take(roles, fitted.placement, ends_at)
+        quotas.add(key.queue_id, {line: amount * len(gangs) for line, amount in charge.items()}, len(gangs))
+        by_group: dict[str, Placement] = {}
+        for job_id, gang in zip(job_ids, gangs, strict=False):
+            if size.total == 1:
+                (group,) = gang
+                placement = by_group.get(group)
+                if placement is None:
+                    placement = by_group[group] = {group: {role.name: 1}}
+            else:
+                placement = {group: {role.name: many} for group, many in gang.items()}
+            plan.starts.append(
+                Start(state.jobs[job_id], start.cluster_id, start.sizes, placement, start.why, start.table)
+            )
+        load = {
+            LoadKey(group, key.shape_id, name): many
+            for group, members in fitted.placement.items()
+            for name, many in members.items()
+        }
+        _note_load(cycle, start.cluster_id, load, ends_at)
+    turns.end_row(key, len(gangs))
+
+
+def take(cycle: CycleContext, job: WaitingJob, option: Option, limit: float) -> None:
+    """Count a start; ``limit``: its expected run time in seconds."""
+    cycle.quotas.add(job.queue_id, option.charge)
+    if option.pools:
+        cycle.index.take_grown(job.shape_id, option)
+        limit += option.timeout
+    else:
+        cycle.index.take(option)
+    note_start(cycle, job, option.cluster.id, option.fitted, limit)
+
+
+def limit_of(state: SchedulerState, job: WaitingJob) -> float:
+    return state.limit_of(job.shape_id, job.queue_id)
+
+
+def note_start(cycle: CycleContext, job: WaitingJob, cluster_id: int, fitted: Fitted, limit: float) -> None:
+    """Count a start against reservations and preemption; ``limit``: its expected run time in seconds."""
+    state = cycle.index.state
+    ends_at = cycle.now + limit
+    kept, roles = cycle.reservations.kept.get(cluster_id), roles_by_name(state, job.shape_id)
+    if kept is not None:
+        kept.take(roles, fitted.placement, ends_at)
+    if cycle.advance:
+        entitled = cycle.advance.entitled(job.queue_id)
+        cycle.advance.note_start(cluster_id, entitled, roles, fitted.placement, ends_at)
+    load = {
+        LoadKey(group, job.shape_id, role): count
+        for group, roles in fitted.placement.items()
+        for role, count in roles.items()
+    }
+    _note_load(cycle, cluster_id, load, ends_at)
+
+
+def _note_load(cycle: CycleContext, cluster_id: int, load: Mapping[LoadKey, int], ends_at: float) -> None:
+    cycle.reservations.note_start(cluster_id, load.items(), ends_at)
+    cycle.victims.note_start(cluster_id, load)
+
+
+def start_burst(cycle: CycleContext, bursts: Bursts, plan: Plan, job: WaitingJob, burst: BurstStart) -> None:
+    """Start a job by a burst policy: count it, and enter it in the plan."""
+    take(cycle, job, burst.option, burst.granted.bounds.total)
+    plan.starts.append(start_by_policy(job, burst, cycle.now))
+    bursts.note_start(job, burst)

@@ -1,0 +1,112 @@
+"""Objects that admins declare, as the scheduler reads them: queues, priority classes, clusters, reservations. They hold no jobs."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.states import ClusterKind, Order, Preemption, QueueState
+from trainmaster_dispatcher.domain.burst_policies import Hours
+from trainmaster_dispatcher.domain.datasets import Holder
+from trainmaster_dispatcher.domain.prices import FREE, Tariff
+from trainmaster_dispatcher.domain.weights import Weights
+from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue as the plan reads it. ``quotas`` and ``max_running`` are for the queue and all queues below it."""
+
+    id: int
+    path: str
+    parent_id: int | None
+    weight: float = 1.0
+    quotas: dict[Flavor, Quota] = field(default_factory=dict)
+    max_running: int | None = None
+    allowed_kinds: frozenset[ClusterKind] = frozenset({ClusterKind.PRIVATE, ClusterKind.EDGE})
+    state: QueueState = QueueState.OPEN
+    order: Order = Order.BEST_EFFORT
+    time_limit: float | None = None
+    """The time limit in seconds that is assumed for jobs without one of their own."""
+    preemption: Preemption = Preemption.ANY_BORROWER
+    """The rule for which of its runs may be ended for others."""
+    min_run_time: float = 0.0
+    """The seconds after its start in which a run of the queue is not ended for others."""
+    weights: Weights | None = None
+    """The score weights for its jobs, if the queue sets any itself."""
+    regions: frozenset[str] = frozenset()
+    """The regions where its jobs, and those of the queues below it, may run; empty for all."""
+    fault: str = ""
+    """Why nothing of the queue but its path can be read: until that is corrected, nothing starts in the queue or in those below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    id: int
+    name: str
+    value: int
+    preemptible: bool = True
+    longest_wait: float | None = None
+    """Seconds after which a waiting job is urgent."""
+    weights: Weights | None = None
+    """The score weights for its jobs, which take precedence over those of their queue."""
+    fault: str = ""
+    """Why nothing of the class but its name and value can be read: until that is corrected, none of its jobs starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster and the last report of its agent."""
+
+    id: int
+    name: str
+    kind: ClusterKind
+    labels: dict[str, str] = field(default_factory=dict)
+    cordoned: bool = False
+    report: CapacityReport | None = None
+    tariff: Tariff = FREE
+    """The current prices of the cluster."""
+    placement_timeout: float = 300.0
+    """The seconds that a run may wait there for its members to be placed."""
+    uplink: float | None = None
+    """Bytes per second between the cluster and others, if known."""
+    connected: tuple[Hours, ...] = ()
+    """The hours in which runs are sent there; empty for always."""
+    only_queues: tuple[str, ...] = ()
+    """The queues whose jobs, with those of the queues below, may run there; empty for all queues."""
+    fault: str = ""
+    """Why the stored cluster cannot be used: it has no report then, and nothing is sent there until that is corrected."""
+
+    @property
+    def region(self) -> str:
+        return self.labels.get("region", "")
+
+    @property
+    def holder(self) -> Holder:
+        """The cluster as a holder of data."""
+        reported = frozenset(self.report.datasets) if self.report is not None else frozenset()
+        return Holder(self.name, reported, self.tariff.egress, self.uplink)
+
+
+class Access(NamedTuple):
+    """The clusters that a queue opens to its jobs. ``regions`` None: all. ``paths``: its own and those above, where that matters."""
+
+    kinds: frozenset[ClusterKind]
+    regions: frozenset[str] | None = None
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceReservation:
+    """Whole nodes that an admin reserves for a queue, and those below it, on each of these clusters in a window of time.
+
+    Without ``clusters``, on every cluster. Times are seconds since the epoch.
+    """
+
+    id: int
+    name: str
+    queue_id: int
+    clusters: tuple[str, ...]
+    nodes: int
+    selector: tuple[tuple[str, str], ...]
+    begins_at: float
+    ends_at: float

@@ -1,0 +1,208 @@
+"""The part of the scheduler's state that admins declare, with the values that follow from it alone. It knows neither jobs nor runs."""
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from typing import Any
+
+from sortedcontainers import SortedList
+
+from trainmaster.protocol.states import ClusterKind
+from trainmaster_dispatcher.domain.burst_policies import BurstPolicy
+from trainmaster_dispatcher.domain.datasets import Dataset
+from trainmaster_dispatcher.domain.provisioning import UNSEEN, Learnt
+from trainmaster_dispatcher.domain.shapes import Shape
+from trainmaster_dispatcher.domain.weights import BALANCED, Weights
+from trainmaster_dispatcher.scheduling.state.changes import Changes
+from trainmaster_dispatcher.scheduling.state.declared_objects import (
+    Access,
+    AdvanceReservation,
+    Cluster,
+    PriorityClass,
+    Queue,
+)
+from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Flavors
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
+
+_PUBLIC = frozenset({ClusterKind.PUBLIC})
+
+
+class DeclaredState:
+    """Queues, classes, clusters, shapes, policies, reservations and data, and rules that queues inherit from those above.
+
+    Indexes may be shared with the state that this one was forked from: each method that changes an index calls ``_own`` before.
+    """
+
+    def __init__(self) -> None:
+        self.queues: dict[int, Queue] = {}
+        self.classes: dict[int, PriorityClass] = {}
+        self.shapes: dict[int, Shape] = {}
+        self.clusters: dict[int, Cluster] = {}
+        self._ancestry: dict[int, tuple[Queue, ...]] = {}
+        self._lines: Flavors | None = None
+        self.queue_revision = 0
+        """The number of changes of any queue."""
+        self._changes = Changes()
+        self._is_shared = False
+        """Whether the indexes are shared with the state that this one was forked from."""
+        self.advance: dict[int, AdvanceReservation] = {}
+        """The advance reservations, ended windows included."""
+        self.datasets: dict[str, Dataset] = {}
+        """The declared datasets, by name."""
+        self._access: dict[tuple[int, bool], Access] = {}
+        self.provisioning: dict[tuple[int, str], Learnt] = {}
+        """By cluster and pool: what is known of the pool's growth."""
+        self.policies: dict[int, BurstPolicy] = {}
+        self._policies_of: dict[int, tuple[BurstPolicy, ...]] = {}
+
+    def _own(self) -> None:
+        """Copy the indexes that are still shared with the state that this one was forked from."""
+        if self._is_shared:
+            self._is_shared = False
+            for name, value in list(vars(self).items()):
+                if name not in ("_changes", "_lines"):
+                    setattr(self, name, _copied(value))
+
+    def put_queue(self, queue: Queue) -> None:
+        before = self.queues.get(queue.id)
+        if before == queue:
+            return
+        self._own()
+        self.queues[queue.id] = queue
+        self._forget_tree()
+        if _bearing(before) != _bearing(queue):
+            self._changes.is_everything = True
+
+    def drop_queue(self, queue_id: int) -> None:
+        self._own()
+        if _bearing(self.queues.pop(queue_id, None)) != _bearing(None):
+            self._changes.is_everything = True
+        self._forget_tree()
+
+    def _forget_tree(self) -> None:
+        self._ancestry.clear()
+        self._policies_of, self._access = {}, {}
+        self._lines = None
+        self.queue_revision += 1
+
+    @property
+    def lines(self) -> Flavors:
+        """The flavors that any queue has a quota on."""
+        if self._lines is None:
+            self._lines = Flavors(line for queue in self.queues.values() for line in queue.quotas)
+        return self._lines
+
+    @property
+    def any_longest_wait(self) -> bool:
+        """True if the jobs of any class become urgent."""
+        return any(of.longest_wait is not None for of in self.classes.values())
+
+    def set_advance(self, reservations: Iterable[AdvanceReservation]) -> None:
+        """Replace all advance reservations."""
+        self.advance = {one.id: one for one in reservations}
+
+    def set_policies(self, policies: Iterable[BurstPolicy]) -> None:
+        """Replace all burst policies."""
+        self.policies = {one.id: one for one in policies}
+        # New objects, because a fork for other policies shares the old ones.
+        self._policies_of, self._access = {}, {}
+
+    def policies_of(self, queue_id: int) -> tuple[BurstPolicy, ...]:
+        """Return the burst policies of a queue: those of the nearest queue first, then by name."""
+        found = self._policies_of.get(queue_id)
+        if found is None:
+            place = {queue.path: place for place, queue in enumerate(self.ancestry(queue_id))} if self.policies else {}
+            near = [
+                (min(places), one.name, one)
+                for one in self.policies.values()
+                if (places := [place[path] for path in one.queues if path in place])
+            ]
+            found = self._policies_of[queue_id] = tuple(one for _, _, one in sorted(near, key=lambda item: item[:2]))
+        return found
+
+    def set_provisioning(self, learnt: Mapping[tuple[int, str], Learnt]) -> None:
+        """Replace what is known of the growth of all pools."""
+        if learnt != self.provisioning:
+            self.provisioning = dict(learnt)
+
+    def learnt_of(self, cluster_id: int, pool: str) -> Learnt:
+        return self.provisioning.get((cluster_id, pool), UNSEEN)
+
+    def access_of(self, queue: Queue, *, by_policy: bool = False) -> Access:
+        """Return the access of a queue's jobs to clusters without a policy; a queue with policies reaches public ones by these alone.
+
+        ``by_policy``: return the access to the clusters that a policy may open.
+        """
+        found = self._access.get((queue.id, by_policy))
+        if found is None:
+            kinds = _PUBLIC if by_policy else queue.allowed_kinds
+            if not by_policy and self.policies and self.policies_of(queue.id):
+                kinds -= _PUBLIC
+            above = self.ancestry(queue.id)
+            regions: frozenset[str] | None = None
+            for one in above:
+                if one.regions:
+                    regions = one.regions if regions is None else regions & one.regions
+            paths = tuple(one.path for one in above) if any(one.only_queues for one in self.clusters.values()) else ()
+            found = self._access[queue.id, by_policy] = Access(kinds, regions, paths)
+        return found
+
+    def set_datasets(self, datasets: Iterable[Dataset]) -> None:
+        """Replace all declared datasets."""
+        found = {one.name: one for one in datasets}
+        if found != self.datasets:
+            self.datasets = found
+            self._changes.is_everything = True
+
+    def put_shape(self, shape_id: int, shape: Shape) -> None:
+        self._own()
+        if self.shapes.get(shape_id, shape) != shape:
+            self._changes.is_everything = True
+        self.shapes[shape_id] = shape
+
+    def limit_of(self, shape_id: int | None, queue_id: int) -> float:
+        """Return the expected run time of a job in seconds: its own limit, else the nearest one of its queues, else infinity.
+
+        Without a shape: the value for a job that has no limit of its own.
+        """
+        own = None if shape_id is None else self.shapes[shape_id].time_limit_seconds
+        if own is not None:
+            return own
+        of_queue = self.queue_limit_of(queue_id)
+        return inf if of_queue is None else of_queue
+
+    def queue_limit_of(self, queue_id: int) -> float | None:
+        """Return the time limit in seconds that a queue, or the nearest one above it, sets for jobs without a limit of their own."""
+        return next((queue.time_limit for queue in self.ancestry(queue_id) if queue.time_limit is not None), None)
+
+    def weights_of(self, key: ClassKey) -> Weights:
+        """Return the score weights of a class: of the job, else of the priority class, else of the nearest queue, else the default."""
+        its_class = self.classes.get(key.class_id)
+        found = self.shapes[key.shape_id].weights or (its_class.weights if its_class is not None else None)
+        if found is not None:
+            return found
+        return next((queue.weights for queue in self.ancestry(key.queue_id) if queue.weights is not None), BALANCED)
+
+    def ancestry(self, queue_id: int) -> tuple[Queue, ...]:
+        """Return the queue, its parent, and so on to the root."""
+        found = self._ancestry.get(queue_id)
+        if found is None:
+            queue = self.queues.get(queue_id)
+            above = () if queue is None or queue.parent_id is None else self.ancestry(queue.parent_id)
+            found = self._ancestry[queue_id] = () if queue is None else (queue, *above)
+        return found
+
+
+def _bearing(queue: Queue | None) -> tuple[frozenset[Flavor], float | None]:
+    """Return the parts of a queue that free capacity depends on: narrowed flavors, which starts are charged to, and the time limit."""
+    if queue is None:
+        return frozenset(), None
+    return frozenset(line for line in queue.quotas if line.product or line.kind), queue.time_limit
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of an index down to the values in it, which do not change."""
+    if type(value) is dict:
+        return {key: _copied(one) for key, one in value.items()}
+    if type(value) is set:
+        return set(value)
+    return value.copy() if isinstance(value, SortedList) else value

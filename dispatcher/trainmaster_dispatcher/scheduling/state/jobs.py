@@ -1,0 +1,53 @@
+"""Waiting jobs, and the classes of equivalent ones. They know nothing of where a job may run."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trainmaster.protocol.reasons import Reason
+
+
+class ClassKey(NamedTuple):
+    """Jobs that are equivalent in all that the plan reads: what is true for one of them on a cluster is true for all."""
+
+    queue_id: int
+    class_id: int
+    shape_id: int
+    avoided: tuple[int, ...] = ()
+
+
+class HeldBack(NamedTuple):
+    """A class that is held back because its attempt has ended in unexpected errors; it is tried again after ``until``."""
+
+    failures: int
+    until: float
+    reason: Reason
+
+
+PRIORITY_SECONDS = 60.0
+"""The seconds by which one point of job priority makes a job count as older than it is."""
+
+
+class StaticKey(NamedTuple):
+    """A job's position in its class: by its time of submission, shifted by its priority; then by key."""
+
+    at: float
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """A queued job. ``version``: the one for which a decision about the job is valid."""
+
+    id: int
+    version: int
+    name: str
+    queue_id: int
+    class_id: int
+    shape_id: int
+    priority: int
+    submitted_at: float
+    attempt: int
+
+    @property
+    def key(self) -> StaticKey:
+        return StaticKey(self.submitted_at - PRIORITY_SECONDS * self.priority, self.id)

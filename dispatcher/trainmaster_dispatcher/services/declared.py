@@ -1,0 +1,92 @@
+"""Operations on declared objects of any kind: read for the audit, put, delete. What is special to a kind is in its hooks."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from pydantic import BaseModel
+
+from trainmaster.protocol.base import Strict
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.resource_kinds import ResourceKind
+from trainmaster_dispatcher.services.auditing import Object
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.leader_queries import Leader
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.declared import Columns, DeclaredTable, Spec, Stored
+from trainmaster_dispatcher.store.keys import Caller
+
+Shown = Callable[[Stores, Leader, Caller], Awaitable[Sequence[dict[str, Any]]]]
+
+
+async def _no_columns(_tx: Transaction, _spec: Strict) -> Columns:
+    return {}
+
+
+async def _nothing_after_put(_tx: Transaction, _key: int) -> None:
+    """Do nothing."""
+
+
+async def _nothing_at_delete(_tx: Transaction, _name: str) -> None:
+    """Do nothing."""
+
+
+def _nothing_beside(_row: object) -> Object:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredKind(Generic[Spec, Stored]):
+    """One kind of declared objects, as the dispatcher handles it.
+
+    ``tag``: of its routes. ``view``: the model of one object as it is shown; ``list_view``: of the answer with all objects, None
+    where the list has a route of its own. ``shown`` returns the objects that a caller may see, as they are shown; without it
+    everybody sees each object as it was declared.
+
+    The hooks are called in the transaction of the change. ``before_put`` checks what a specification names and returns the columns
+    stored beside it; ``after_put`` gets the object's key. ``before_delete`` refuses to remove an object in use. ``beside``: what the
+    audit and the ETag have of an object beside its specification.
+    """
+
+    table: DeclaredTable[Spec, Stored]
+    tag: str
+    view: type[BaseModel]
+    list_view: type[BaseModel] | None = None
+    shown: Shown | None = None
+    before_put: Callable[[Transaction, Spec], Awaitable[Columns]] = _no_columns
+    after_put: Callable[[Transaction, int], Awaitable[None]] = _nothing_after_put
+    before_delete: Callable[[Transaction, str], Awaitable[None]] = _nothing_at_delete
+    after_delete: Callable[[Transaction, str], Awaitable[None]] = _nothing_at_delete
+    beside: Callable[[Stored], Object] = _nothing_beside
+
+    @property
+    def kind(self) -> ResourceKind[Spec]:
+        return self.table.kind
+
+    async def every(self, stores: Stores, leader: Leader, caller: Caller) -> Sequence[dict[str, Any]]:
+        """Return the objects that the caller may see, as they are shown."""
+        if self.shown is not None:
+            return await self.shown(stores, leader, caller)
+        async with stores.database.transaction() as tx:
+            return await self.declared(tx)
+
+    async def declared(self, tx: Transaction) -> list[dict[str, Any]]:
+        """Return all objects as they were declared."""
+        return [one.as_declared() for one in await self.table.every(tx)]
+
+    async def find(self, tx: Transaction, name: str) -> Object | None:
+        """Return an object as the audit and the ETag have it; None where it does not exist or cannot be read."""
+        found = (await self.table.by_name(tx, [name])).get(name)
+        return None if found is None else {**found.as_declared(), **self.beside(found.row)}
+
+    async def put(self, tx: Transaction, spec: Spec) -> None:
+        """Create or change an object. Raises ProblemError where a hook refuses it."""
+        columns = await self.before_put(tx, spec)
+        await self.after_put(tx, await self.table.put(tx, spec, columns))
+
+    async def delete(self, tx: Transaction, name: str) -> None:
+        """Remove an object. Raises ProblemError NOT_FOUND, and IN_USE where a hook refuses it."""
+        await self.before_delete(tx, name)
+        if not await self.table.delete(tx, name):
+            raise ProblemError(Code.NOT_FOUND, f"there is no {self.kind.name} {name!r}")
+        await self.after_delete(tx, name)

@@ -1,0 +1,152 @@
+"""Declared objects as they are stored: the statements common to all kinds, built from a kind's ``DeclaredTable``.
+
+Each change writes a row in ``changes``, which the scheduler follows. This module does not check the names that an object refers to.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from trainmaster.protocol.base import Strict
+from trainmaster.protocol.resource_kinds import ResourceKind
+from trainmaster_dispatcher.containment import Part, contained
+from trainmaster_dispatcher.store.database import Transaction, dumps
+from trainmaster_dispatcher.store.feed_kinds import FeedKind
+
+Columns = Mapping[str, str | int | bool | datetime | None]
+"""The stored values of an object beside its name and specification, by column."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """A row of a declared object. Its specification is not parsed yet, which may fail."""
+
+    id: int
+    name: str
+    spec: object
+
+
+Spec = TypeVar("Spec", bound=Strict)
+Stored = TypeVar("Stored", bound=StoredObject)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredObject(Generic[Spec, Stored]):
+    """A declared object: its row, and its specification as a model."""
+
+    row: Stored
+    spec: Spec
+
+    @property
+    def id(self) -> int:
+        return self.row.id
+
+    def as_declared(self) -> dict[str, Any]:
+        """Return the specification as it was declared, with defaults."""
+        return self.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTable(Generic[Spec, Stored]):
+    """The table of a kind's objects.
+
+    ``reads``: columns, or expressions, that ``row`` has after id, name and specification. ``order``: of lists; by name, if not
+    given. ``feed``: the kind of the table's rows in ``changes``; None for what the scheduler does not read. ``keeps_removed``: a
+    removed object keeps its row, with ``removed_at``. ``has_revision``: the column ``revision`` rises with each change.
+    """
+
+    kind: ResourceKind[Spec]
+    table: str
+    row: type[Stored]
+    part: Part = Part.DECLARED
+    feed: FeedKind | None = None
+    reads: tuple[str, ...] = ()
+    order: str = ""
+    keeps_removed: bool = False
+    has_revision: bool = False
+
+    async def stored(self, tx: Transaction) -> list[Stored]:
+        """Return all objects as they are stored."""
+        return await self._select(tx, "true")
+
+    async def every(self, tx: Transaction) -> list[DeclaredObject[Spec, Stored]]:
+        """Return all objects whose specification can be parsed; others are logged and left out."""
+        return self.readable(await self.stored(tx))
+
+    async def by_name(self, tx: Transaction, names: Iterable[str]) -> dict[str, DeclaredObject[Spec, Stored]]:
+        """Return those of these objects that exist and can be parsed."""
+        rows = await self._select(tx, f"{self.kind.key} = ANY(:names)", names=sorted(set(names)))
+        return {one.row.name: one for one in self.readable(rows)}
+
+    async def exists(self, tx: Transaction, name: str) -> bool:
+        row = await tx.first(f"SELECT 1 FROM {self.table} WHERE {self.kind.key} = :name AND {self._there}", name=name)
+        return row is not None
+
+    async def put(self, tx: Transaction, spec: Spec, columns: Columns) -> int:
+        """Create or change an object; return its key. A removed object whose row still exists becomes the same object again."""
+        changed = [f"{column} = excluded.{column}" for column in ("spec", *columns)]
+        changed += ["removed_at = NULL"] * self.keeps_removed + self._counting
+        row = await tx.one(
+            f"""
+            INSERT INTO {self.table} ({", ".join((self.kind.key, "spec", *columns))})
+            VALUES (:name, CAST(:spec AS jsonb){"".join(f", :{column}" for column in columns)})
+            ON CONFLICT ({self.kind.key}) DO UPDATE SET {", ".join(changed)} RETURNING id
+            """,
+            **{**columns, "name": self.kind.name_of(spec), "spec": dumps(spec.to_wire())},
+        )
+        await self._note(tx, row.id)
+        return int(row.id)
+
+    async def delete(self, tx: Transaction, name: str) -> bool:
+        """Remove an object; return whether it existed."""
+        removal = f"DELETE FROM {self.table}"
+        if self.keeps_removed:
+            removal = f"UPDATE {self.table} SET {', '.join(('removed_at = now()', *self._counting))}"
+        row = await tx.first(f"{removal} WHERE {self.kind.key} = :name AND {self._there} RETURNING id", name=name)
+        if row is not None:
+            await self._note(tx, row.id)
+        return row is not None
+
+    def readable(self, rows: Iterable[Stored]) -> list[DeclaredObject[Spec, Stored]]:
+        """Return the objects of these rows. Those whose specification cannot be parsed are logged and left out."""
+        model = self.kind.spec
+        found: list[DeclaredObject[Spec, Stored]] = []
+        for row in rows:
+            with contained(self.part, row.name):
+                found.append(DeclaredObject(row, model.model_validate(row.spec)))
+        return found
+
+    async def _select(self, tx: Transaction, condition: str, **parameters: object) -> list[Stored]:
+        rows: Sequence[Any] = await tx.all(
+            f"""
+            SELECT {", ".join(("id", f"{self.kind.key} AS name", "spec", *self.reads))} FROM {self.table}
+            WHERE {condition} AND {self._there} ORDER BY {self.order or self.kind.key}
+            """,
+            **parameters,
+        )
+        return [self.row(*row) for row in rows]
+
+    @property
+    def _there(self) -> str:
+        return "removed_at IS NULL" if self.keeps_removed else "true"
+
+    @property
+    def _counting(self) -> list[str]:
+        return [f"revision = {self.table}.revision + 1"] * self.has_revision
+
+    async def _note(self, tx: Transaction, key: int) -> None:
+        if self.feed is not None:
+            await note_change(tx, self.feed, key)
+
+
+async def note_change(tx: Transaction, kind: FeedKind, ref: int) -> None:
+    """Notify the scheduler by a row of ``changes``. ``ref``: the key of the changed object; 0 where any of the kind may have
+    changed.
+    """
+    await tx.run("INSERT INTO changes (kind, ref) VALUES (:kind, :ref)", kind=kind, ref=ref)
+
+
+async def lock(tx: Transaction, name: str) -> None:
+    """Lock the declared object of this kind and name against changes by other transactions until this transaction ends."""
+    await tx.run("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))", name=name)

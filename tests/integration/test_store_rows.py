@@ -1,0 +1,111 @@
+"""Each statement of the store whose rows have a type gives the columns that the type has, on a real Postgres."""
+
+import ast
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from trainmaster.protocol.ids import RunRef
+from trainmaster_dispatcher import store
+from trainmaster_dispatcher.store import jobs, keys, scheduling
+from trainmaster_dispatcher.store.database import ColumnsError, Database, Transaction
+
+_TYPED = {"all_of", "first_of", "one_of", "pages_of"}
+_MORNING = datetime(2026, 1, 1, tzinfo=UTC)
+
+_ARGUMENTS: dict[str, Any] = {
+    "after": 0,
+    "before": 7,
+    "begin": _MORNING,
+    "bucket": "day",
+    "class_id": 1,
+    "cluster_id": 1,
+    "columns": ["queue_id", "labels"],
+    "cursor": scheduling.Cursor(0),
+    "end": datetime(2026, 2, 1, tzinfo=UTC),
+    "first": 1,
+    "holder": 1,
+    "ids": [1],
+    "job_id": 1,
+    "job_ids": [1],
+    "last": 9,
+    "letter": 1,
+    "limit": 5,
+    "most": 5,
+    "name": "c1",
+    "overlap_seconds": 60.0,
+    "path": "root",
+    "policy_ids": [1],
+    "queue_id": 1,
+    "queue_ids": [1],
+    "ref": RunRef(1, 1),
+    "seconds": 60.0,
+    "seq": 0,
+    "shape_id": 1,
+    "simulation": 1,
+}
+_WANTED: dict[str, list[Any]] = {
+    "jobs": [
+        jobs.Filter(),
+        jobs.Filter((1,), ("queued",), "a*", 1, {"team": "a"}, "c1", ("root",)),
+    ],
+    "keys": [keys.AuditFilter(), keys.AuditFilter("a", "b", "c", _MORNING, _MORNING)],
+}
+"""Values of ``wanted`` by module."""
+
+
+def _typed_functions() -> Iterator[tuple[ModuleType, str]]:
+    """Public functions of the store that name the type of their rows, in their own body."""
+    for path in sorted(Path(store.__file__).parent.glob("*.py")):
+        module = importlib.import_module(f"{store.__name__}.{path.stem}")
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
+                isinstance(one, ast.Attribute) and one.attr in _TYPED for one in ast.walk(node)
+            ):
+                yield module, node.name
+
+
+def _calls(module: ModuleType, function: Callable[..., Any]) -> Iterator[dict[str, Any]]:
+    """Yield arguments for each form of a function's statement."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    required = [one for one in parameters if one.default is inspect.Parameter.empty]
+    given = {one.name: _ARGUMENTS[one.name] for one in required if one.name != "wanted"}
+    wholes = (
+        [{**given, "wanted": wanted} for wanted in _WANTED[module.__name__.rpartition(".")[2]]]
+        if "wanted" in {one.name for one in required}
+        else [given]
+    )
+    for whole in wholes:
+        yield whole
+        yield from ({**whole, name: None} for name in ("before", "queue_ids", "holder") if name in whole)
+        if "bucket" in whole:
+            yield {**whole, "bucket": "all", "columns": []}
+
+
+async def test_the_columns_of_each_statement_are_the_fields_of_its_type(database_url: str) -> None:
+    database = Database(database_url)
+    found, failed = list(_typed_functions()), dict[str, str]()
+    for module, name in found:
+        function = getattr(module, name)
+        for arguments in _calls(module, function):
+            try:
+                async with database.transaction() as tx:
+                    await _run(tx, function, arguments)
+            except ColumnsError as error:
+                failed[f"{module.__name__}.{name}"] = str(error)
+    await database.close()
+    assert not failed
+    assert len(found) > 35, "the store's functions are found"
+
+
+async def _run(tx: Transaction, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    found = function(tx, **arguments)
+    if inspect.isasyncgen(found):
+        async for _ in found:
+            pass
+    else:
+        await found

@@ -1,0 +1,336 @@
+"""Calls of the API, blocking. Written by scripts/clients from verbs.py; changes made here are lost."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, overload
+
+from trainmaster.client.calls import Action, Parameters, Spec
+from trainmaster.client.streams import Ended, LogPiece, Notice
+from trainmaster.client.transport import Transport
+from trainmaster.client.values import JobFilter
+from trainmaster.client.verbs import ALL, PAGE, Verbs
+from trainmaster.protocol.answers import (
+    AgentKey,
+    AuditEntry,
+    BulkAnswer,
+    ClusterView,
+    DeadLetter,
+    DrainAnswer,
+    JobAction,
+    JobPage,
+    JobReason,
+    KeyView,
+    LostRuns,
+    NewKey,
+    QuarantinedRun,
+    QueueView,
+    TriedJob,
+    WebhookSecrets,
+)
+from trainmaster.protocol.bursting import BurstPolicySpec, Previews
+from trainmaster.protocol.resource_kinds import Kind
+from trainmaster.protocol.simulations import SimulationSpec, SimulationView
+from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
+from trainmaster.protocol.usage import Per, UsageAnswer
+from trainmaster.protocol.workload import Workload
+
+
+class BlockingCalls:
+    """Runs the steps of each call over a transport."""
+
+    def __init__(self, transport: Transport, verbs: Verbs) -> None:
+        self._transport = transport
+        self._verbs = verbs
+
+    # Jobs
+
+    def submit(self, specs: Spec | Sequence[Spec], *, idempotency_key: str | None = None) -> list[str]:
+        """Submit one specification or many, all or nothing; return their ids in the given order.
+
+        Repeating a call with the same ``idempotency_key`` and specifications within seven days makes the jobs only once.
+        """
+        return self._transport.run(self._verbs.submit(specs, idempotency_key=idempotency_key))
+
+    def submit_parameters(
+        self, spec: Spec, parameters: Sequence[Parameters], *, idempotency_key: str | None = None
+    ) -> list[str]:
+        """Submit one job for each set of parameters, all or nothing; return their ids in that order.
+
+        ``${name}`` in the commands, arguments and environment values of ``spec`` is replaced by the set's value.
+        """
+        return self._transport.run(self._verbs.submit_parameters(spec, parameters, idempotency_key=idempotency_key))
+
+    def dry_run(self, specs: Spec | Sequence[Spec]) -> list[TriedJob]:
+        """Return what would happen to up to 100 jobs if they were submitted now; raises as ``submit`` does, and stores nothing."""
+        return self._transport.run(self._verbs.dry_run(specs))
+
+    def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> Iterator[JobPage]:
+        """Yield pages of the jobs that match, newest first."""
+        return self._transport.iterate(self._verbs.pages(wanted, page_size))
+
+    def jobs(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> Iterator[JobView]:
+        """Yield jobs that match, newest first; pages are fetched as needed."""
+        return self._transport.iterate(self._verbs.jobs(wanted, page_size))
+
+    def job(self, job: str) -> JobView:
+        """Return a job with its specification and runs."""
+        return self._transport.run(self._verbs.job(job))
+
+    def why(self, job: str) -> JobReason:
+        """Return why a job is in its state, and what each cluster lacked."""
+        return self._transport.run(self._verbs.why(job))
+
+    def events(self, job: str, after: int = 0, limit: int = 1000) -> list[EventView]:
+        """Return a job's transitions after number ``after``, oldest first."""
+        return self._transport.run(self._verbs.events(job, after, limit))
+
+    def watch(self, job: str, after: int = 0, *, timeout: float | None = None) -> Iterator[EventView | Notice | Ended]:
+        """Yield a job's transitions as they happen, reconnecting when needed; ends after Ended, or at the time-out."""
+        return self._transport.iterate(self._verbs.watch(job, after, timeout=timeout))
+
+    def logs(
+        self,
+        job: str,
+        *,
+        follow: bool = False,
+        role: str | None = None,
+        index: int | None = None,
+        attempt: int | None = None,
+        tail_bytes: int = 65536,
+    ) -> Iterator[LogPiece | Notice | Ended]:
+        """Yield output of a job's members; with ``follow`` as it comes, reconnecting when needed and over later runs."""
+        return self._transport.iterate(
+            self._verbs.logs(job, follow=follow, role=role, index=index, attempt=attempt, tail_bytes=tail_bytes)
+        )
+
+    @overload
+    def wait(self, job: str, timeout: float | None = None, *, check: bool = False) -> JobView: ...
+
+    @overload
+    def wait(
+        self, job: list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+    ) -> list[JobView]: ...
+
+    @overload
+    def wait(
+        self, job: str | list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+    ) -> JobView | list[JobView]: ...
+
+    def wait(
+        self, job: str | list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+    ) -> JobView | list[JobView]:
+        """Return the job, or jobs, when all have ended, or as last seen at the time-out.
+
+        With ``check``, raises JobFailedError unless all succeeded, and WaitTimeoutError when some have not ended.
+        """
+        return self._transport.run(self._verbs.wait(job, timeout, check=check))
+
+    def cancel(self, job: str, *, grace: str | None = None) -> JobAction:
+        """End a job for good; it shows ``cancelling`` until its members are gone.
+
+        ``grace``: the most time that members get, such as ``5s``; also shortens a stop in progress.
+        """
+        return self._transport.run(self._verbs.cancel(job, grace=grace))
+
+    def suspend(self, job: str) -> JobAction:
+        """Stop a job and hold it until ``resume``."""
+        return self._transport.run(self._verbs.suspend(job))
+
+    def resume(self, job: str) -> JobAction:
+        """Release a held job."""
+        return self._transport.run(self._verbs.resume(job))
+
+    def retry(self, job: str) -> JobAction:
+        """Run a failed or cancelled job once more."""
+        return self._transport.run(self._verbs.retry(job))
+
+    def act(self, job: str, action: Action, *, grace: str | None = None) -> JobAction:
+        """Apply one of these four actions."""
+        return self._transport.run(self._verbs.act(job, action, grace=grace))
+
+    def bulk(self, action: Action, wanted: JobFilter, *, dry_run: bool = False, grace: str | None = None) -> BulkAnswer:
+        """Apply an action to every job that matches; a dry run only counts them."""
+        return self._transport.run(self._verbs.bulk(action, wanted, dry_run=dry_run, grace=grace))
+
+    def change(self, job: str, *, priority: int | None = None, priority_class: str | None = None) -> JobView:
+        """Change the priority or the class of a waiting job."""
+        return self._transport.run(self._verbs.change(job, priority=priority, priority_class=priority_class))
+
+    def bulk_change(
+        self,
+        wanted: JobFilter,
+        *,
+        priority: int | None = None,
+        priority_class: str | None = None,
+        dry_run: bool = False,
+    ) -> BulkAnswer:
+        """Change every waiting job that matches."""
+        return self._transport.run(
+            self._verbs.bulk_change(wanted, priority=priority, priority_class=priority_class, dry_run=dry_run)
+        )
+
+    # Tenants, clusters and keys
+
+    def queues(self, *, usage: bool = False) -> list[QueueView]:
+        """Return the queues that the key may see, with jobs by state; with ``usage``, also current usage if a leader answers."""
+        return self._transport.run(self._verbs.queues(usage=usage))
+
+    def usage(
+        self, begin: datetime, end: datetime, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None
+    ) -> UsageAnswer:
+        """Return the usage of the key's queues and its cost, in whole hours of UTC.
+
+        ``by``: any of ``queue``, ``user``, ``cluster``, ``kind`` and ``label:KEY``. Running jobs count until now.
+        """
+        return self._transport.run(self._verbs.usage(begin, end, per=per, by=by, queue=queue))
+
+    def clusters(self) -> list[ClusterView]:
+        """Return the clusters with their contact and capacity."""
+        return self._transport.run(self._verbs.clusters())
+
+    def objects(self, kind: Kind) -> list[dict[str, Any]]:
+        """Return all objects of a kind, such as ``"PriceBook"``, as the API shows them."""
+        return self._transport.run(self._verbs.objects(kind))
+
+    def get_object(self, kind: Kind, name: str) -> dict[str, Any]:
+        """Return one object, by its path or name. Raises ProblemError NOT_FOUND."""
+        return self._transport.run(self._verbs.get_object(kind, name))
+
+    def put(self, kind: Kind, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create or change an object; a field missing in ``body`` gets its default."""
+        return self._transport.run(self._verbs.put(kind, name, body))
+
+    def delete(self, kind: Kind, name: str) -> None:
+        """Remove an object. Raises ProblemError IN_USE."""
+        return self._transport.run(self._verbs.delete(kind, name))
+
+    def cordon(self, cluster: str, *, on: bool = True) -> None:
+        """Close a cluster to new runs, or, with ``on`` false, open it again."""
+        return self._transport.run(self._verbs.cordon(cluster, on=on))
+
+    def cluster(self, cluster: str) -> ClusterView:
+        """Return a cluster with its state and capacity."""
+        return self._transport.run(self._verbs.cluster(cluster))
+
+    def join_cluster(self, spec: JoinSpec) -> AgentKey:
+        """Make a key for a cluster's agent, and the cluster unless it exists. Never retried, as ``make_key``."""
+        return self._transport.run(self._verbs.join_cluster(spec))
+
+    def rotate_cluster_key(self, cluster: str, *, revoke_old: bool = False) -> AgentKey:
+        """Make another key for a cluster's agent; ``revoke_old`` revokes the old ones at once. Never retried."""
+        return self._transport.run(self._verbs.rotate_cluster_key(cluster, revoke_old=revoke_old))
+
+    def drain(self, cluster: str, *, let_finish: bool = False) -> DrainAnswer:
+        """Close a cluster to new runs and stop its runs, or let them finish."""
+        return self._transport.run(self._verbs.drain(cluster, let_finish=let_finish))
+
+    def watch_drain(self, cluster: str, timeout: float | None = None) -> Iterator[ClusterView]:
+        """Yield the cluster each time its number of runs has changed, until none is left or ``timeout`` seconds have passed."""
+        return self._transport.iterate(self._verbs.watch_drain(cluster, timeout))
+
+    def quarantined_runs(self, cluster: str) -> list[QuarantinedRun]:
+        """Return runs that a cluster's agent holds and that the store lost when it was restored from a backup."""
+        return self._transport.run(self._verbs.quarantined_runs(cluster))
+
+    def stop_quarantined(self, cluster: str, runs: Sequence[str] = ()) -> list[str]:
+        """Stop these quarantined runs, or all; return their ids. Raises ProblemError NOT_FOUND."""
+        return self._transport.run(self._verbs.stop_quarantined(cluster, runs))
+
+    def declare_lost(self, cluster: str, *, force: bool = False, orphans: bool = False) -> LostRuns:
+        """Declare that nothing runs on a cluster any more. Raises ProblemError CLUSTER_IN_CONTACT."""
+        return self._transport.run(self._verbs.declare_lost(cluster, force=force, orphans=orphans))
+
+    def remove_cluster(self, cluster: str, *, force: bool = False) -> None:
+        """Remove a cluster with its keys; with ``force`` its runs are declared lost first. Raises ProblemError IN_USE."""
+        return self._transport.run(self._verbs.remove_cluster(cluster, force=force))
+
+    def workload(self, begin: datetime, end: datetime) -> Iterator[Workload]:
+        """Yield pages of the jobs that were submitted in this time and have run, the latest first: a workload for simulations."""
+        return self._transport.iterate(self._verbs.workload(begin, end))
+
+    def preview_bursts(self, policies: Sequence[BurstPolicySpec] = ()) -> Previews:
+        """Return what would go to public clusters now; ``policies`` replace stored ones of the same names. Changes nothing."""
+        return self._transport.run(self._verbs.preview_bursts(policies))
+
+    # Simulations
+
+    def simulate(self, spec: SimulationSpec) -> SimulationView:
+        """Request a simulation; it is only queued when this returns, and runs in the background."""
+        return self._transport.run(self._verbs.simulate(spec))
+
+    def simulations(self, page_size: int = PAGE) -> Iterator[SimulationView]:
+        """Yield simulations without their results, the latest first; pages are fetched as needed."""
+        return self._transport.iterate(self._verbs.simulations(page_size))
+
+    def simulation(self, simulation: int) -> SimulationView:
+        """Return one simulation, with its result if there is one."""
+        return self._transport.run(self._verbs.simulation(simulation))
+
+    def watch_simulation(self, simulation: int, timeout: float | None = None) -> Iterator[SimulationView]:
+        """Yield the simulation each time it has changed, until it has ended or ``timeout`` seconds have passed."""
+        return self._transport.iterate(self._verbs.watch_simulation(simulation, timeout))
+
+    def simulation_report(self, simulation: int) -> str:
+        """Return a succeeded simulation's report as a page. Raises ProblemError WRONG_STATE."""
+        return self._transport.run(self._verbs.simulation_report(simulation))
+
+    def cancel_simulation(self, simulation: int) -> SimulationView:
+        """Cancel a queued or running simulation. Raises ProblemError WRONG_STATE."""
+        return self._transport.run(self._verbs.cancel_simulation(simulation))
+
+    def remove_simulation(self, simulation: int) -> None:
+        """Remove an ended simulation. Raises ProblemError WRONG_STATE."""
+        return self._transport.run(self._verbs.remove_simulation(simulation))
+
+    # Keys
+
+    def keys(self) -> list[KeyView]:
+        """Return all API keys, without their secrets."""
+        return self._transport.run(self._verbs.keys())
+
+    def make_key(self, spec: KeySpec) -> NewKey:
+        """Make an API key. Never retried: if the answer is lost, revoke the key that ``keys`` shows."""
+        return self._transport.run(self._verbs.make_key(spec))
+
+    def revoke_key(self, key_id: int) -> None:
+        """Revoke an API key; it becomes invalid within two seconds."""
+        return self._transport.run(self._verbs.revoke_key(key_id))
+
+    # Audit
+
+    def audit(
+        self,
+        *,
+        target: str | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        page_size: int = PAGE,
+    ) -> Iterator[AuditEntry]:
+        """Yield changes and refused calls with who made them, newest first; for admins. Pages are fetched as needed."""
+        return self._transport.iterate(
+            self._verbs.audit(target=target, actor=actor, action=action, since=since, until=until, page_size=page_size)
+        )
+
+    # Webhooks
+
+    def webhook_secrets(self, queue: str) -> WebhookSecrets:
+        """Return the secrets that sign webhook messages about a queue's jobs."""
+        return self._transport.run(self._verbs.webhook_secrets(queue))
+
+    def rotate_webhook_secret(self, queue: str, *, overlap: str = "1d") -> WebhookSecrets:
+        """Replace a queue's secret; the previous one stays valid for ``overlap``. Never retried."""
+        return self._transport.run(self._verbs.rotate_webhook_secret(queue, overlap=overlap))
+
+    def dead_letters(self, page_size: int = PAGE) -> Iterator[DeadLetter]:
+        """Yield undelivered webhook messages, newest first; pages are fetched as needed."""
+        return self._transport.iterate(self._verbs.dead_letters(page_size))
+
+    def retry_dead_letter(self, letter: int) -> DeadLetter:
+        """Retry an undelivered message as often as a new one; return it as it was."""
+        return self._transport.run(self._verbs.retry_dead_letter(letter))
+
+    def drop_dead_letter(self, letter: int) -> None:
+        """Delete an undelivered message."""
+        return self._transport.run(self._verbs.drop_dead_letter(letter))

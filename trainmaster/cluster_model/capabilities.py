@@ -1,0 +1,37 @@
+"""Capabilities: what agents say that their clusters can do, and what jobs ask for. Never how either is found out."""
+
+from enum import StrEnum
+
+
+class Capability(StrEnum):
+    """The names by which agents report them and the dispatcher looks for them."""
+
+    GANG = "gang"
+    """Several members start together."""
+    GANG_STRICT = "gangStrict"
+    """All or nothing by the scheduler itself; else members may come one by one before all have places."""
+    TOPOLOGY = "topology"
+    """All members in one domain of a required level."""
+    NUMA = "numa"
+    """Members are kept to NUMA zones of their nodes by a strict policy."""
+    RESIZE = "resize"
+    CHECKPOINT = "checkpoint"
+    MAX_PER_NODE = "maxPerNode"
+    MEMBER_RESTART = "memberRestart"
+    GANG_RESTART = "gangRestart"
+    SUCCESS_ROLE = "successRole"
+    POD_TEMPLATE = "podTemplate"
+    """Members are pods, so a role may give the whole pod."""
+
+
+WITHOUT_PODS = (
+    Capability.CHECKPOINT,
+    Capability.GANG,
+    Capability.GANG_RESTART,
+    Capability.GANG_STRICT,
+    Capability.MAX_PER_NODE,
+    Capability.MEMBER_RESTART,
+    Capability.RESIZE,
+    Capability.SUCCESS_ROLE,
+)
+"""Of clusters that start members by themselves, as processes or simulated."""

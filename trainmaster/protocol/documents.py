@@ -1,0 +1,77 @@
+"""Documents of files and of calls that declare something, checked by the models of their kinds."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainmaster.protocol.base import Strict
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.resource_kinds import KINDS, Kind
+from trainmaster.protocol.validation_errors import mistakes_of
+
+_JOB = "Job"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One specification and where it stands."""
+
+    value: dict[str, Any]
+    place: str
+
+    @property
+    def kind(self) -> str | None:
+        kind = self.value.get("kind")
+        return kind if isinstance(kind, str) else None
+
+    @property
+    def name(self) -> str | None:
+        """The name of the object, unique among those of its kind."""
+        name = self.value.get("path", self.value.get("name"))
+        return name if isinstance(name, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A checked specification."""
+
+    kind: Kind
+    name: str
+    spec: Strict
+
+
+def read_declared(documents: Iterable[Document]) -> list[Item]:
+    """Return all but jobs, which are only checked, in an order in which they can be made. Raises ProblemError with each mistake."""
+    found: list[Item] = []
+    mistakes: list[Mistake] = []
+    for document in documents:
+        kind = next((one for one in KINDS.values() if one.kind == document.kind), None)
+        if kind is None and document.kind != _JOB:
+            message = f"{document.value.get('kind')!r} is not one of {', '.join((*KINDS, _JOB))}"
+            mistakes.append(Mistake(path=f"{document.place}: kind", message=message))
+            continue
+        try:
+            spec = (JobSpec if kind is None else kind.spec).model_validate(document.value)
+        except ValidationError as error:
+            mistakes += [placed(one, document.place) for one in mistakes_of(error)]
+            continue
+        if kind is not None:
+            found.append(Item(kind.kind, kind.name_of(spec), spec))
+    if mistakes:
+        raise ProblemError(Code.INVALID_SPEC, mistakes[0].message, mistakes=tuple(mistakes))
+    order = list(KINDS)
+    return sorted(found, key=lambda item: (order.index(item.kind), item.name.count("/")))
+
+
+def placed(mistake: Mistake, place: str) -> Mistake:
+    """Return the mistake with the place of its document."""
+    return Mistake(path=f"{place}: {mistake.path}" if place else mistake.path, message=mistake.message)
+
+
+def in_place_of(own: Sequence[Document], given: Sequence[Document]) -> list[Document]:
+    """Return the given documents, and those of the others that none of these replaces."""
+    named = {(one.kind, one.name) for one in given}
+    return [*given, *(one for one in own if (one.kind, one.name) not in named)]
