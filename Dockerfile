@@ -9,7 +9,9 @@ ARG PYTHON=3.11.16-slim-trixie
 FROM python:${PYTHON} AS wheels
 WORKDIR /build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
-RUN python -m venv /opt/trainmaster
+# uv installs into this environment.
+ENV VIRTUAL_ENV=/opt/trainmaster UV_NO_CACHE=1
+RUN python -m venv --without-pip /opt/trainmaster
 # Only locked versions, of files with the hashes that are written there. The checks below fail where a list lacks what is needed.
 COPY requirements/build.txt requirements/dispatcher.txt requirements/agent.txt requirements/
 RUN pip install --require-hashes --no-deps -r requirements/build.txt
@@ -21,13 +23,13 @@ COPY migrations migrations
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir dist . ./dispatcher ./agent ./migrations
 
 FROM wheels AS build-dispatcher
-RUN /opt/trainmaster/bin/pip install --only-binary :all: --require-hashes --no-deps -r requirements/dispatcher.txt
-RUN /opt/trainmaster/bin/pip install --no-deps dist/trainmaster-[0-9]*.whl dist/trainmaster_dispatcher-*.whl dist/trainmaster_migrations-*.whl && /opt/trainmaster/bin/pip check
+RUN uv pip install --only-binary :all: --require-hashes --no-deps -r requirements/dispatcher.txt
+RUN uv pip install --no-deps dist/trainmaster-[0-9]*.whl dist/trainmaster_dispatcher-*.whl dist/trainmaster_migrations-*.whl && uv pip check
 RUN /opt/trainmaster/bin/python -m compileall -q /opt/trainmaster/lib
 
 FROM wheels AS build-agent
-RUN /opt/trainmaster/bin/pip install --only-binary :all: --require-hashes --no-deps -r requirements/agent.txt
-RUN /opt/trainmaster/bin/pip install --no-deps dist/trainmaster-[0-9]*.whl dist/trainmaster_agent-*.whl && /opt/trainmaster/bin/pip check
+RUN uv pip install --only-binary :all: --require-hashes --no-deps -r requirements/agent.txt
+RUN uv pip install --no-deps dist/trainmaster-[0-9]*.whl dist/trainmaster_agent-*.whl && uv pip check
 RUN /opt/trainmaster/bin/python -m compileall -q /opt/trainmaster/lib
 
 FROM python:${PYTHON} AS base

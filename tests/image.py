@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from packaging.utils import canonicalize_name
 from tests import dockerfile
 from tests.compose_file import ROOT
 
+UV = Path(sys.prefix) / "bin" / "uv"
+"""The installer of the environment of the tests."""
 _PLACE = "/opt/trainmaster"
 """Where the image has its virtual environment."""
 
@@ -88,7 +91,8 @@ def install(part: str, folder: Path) -> Installed:
                 )
                 assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
             case "ENV":
-                env |= dict(word.split("=", 1) for word in shlex.split(instruction.rest))
+                rest = instruction.rest.replace(_PLACE, str(installed.folder))
+                env |= dict(word.split("=", 1) for word in shlex.split(rest))
             case "WORKDIR":
                 assert instruction.rest == "/build"
             case other:

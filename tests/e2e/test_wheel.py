@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import locked
+from tests import image, locked
 from tests.waiting import eventually_sync
 from trainmaster_dispatcher.cli.embedded import free_port
 
@@ -26,19 +26,19 @@ def run(*words: str | Path, **options: object) -> "subprocess.CompletedProcess[s
 def test_the_installed_wheels_come_up_and_run_a_job(tmp_path: Path) -> None:
     for project in (ROOT, ROOT / "dispatcher", ROOT / "agent", ROOT / "migrations"):
         run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", project)
-    venv.create(tmp_path / "venv", with_pip=True)
+    venv.create(tmp_path / "venv", with_pip=False)
     clean = tmp_path / "venv" / "bin"
-    # What is not imported here need not be compiled.
-    pip = (clean / "python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
+    install = (image.UV, "pip", "install", "--quiet", "--python", clean / "python", "--compile-bytecode")
     (tmp_path / "constraints.txt").write_text(locked.constraints("demo"))
-    run(*pip, "--constraint", tmp_path / "constraints.txt", "--find-links", tmp_path / "dist", "trainmaster[embedded]")
+    found = ("--constraint", tmp_path / "constraints.txt", "--find-links", tmp_path / "dist")
+    run(*install, *found, "trainmaster[embedded]")
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
     env |= {"TRAINMASTER_CONFIG": str(tmp_path / "config.yaml"), "PATH": f"{clean}:{env['PATH']}"}
     log = (tmp_path / "up.log").open("w+b")
     command = [clean / "trainmaster", "up", "--data", tmp_path / "data", "--port", str(free_port())]
     up = subprocess.Popen([str(word) for word in command], cwd=tmp_path, env=env, stdout=log, stderr=log)
     try:
-        eventually_sync(lambda: "Trainmaster is up" in (tmp_path / "up.log").read_text() or up.poll() is not None, 60)
+        eventually_sync(lambda: "Trainmaster is up" in (tmp_path / "up.log").read_text() or up.poll() is not None, 200)
         assert up.poll() is None, (tmp_path / "up.log").read_text()
         run(clean / "trainmaster", "submit", ROOT / "examples" / "hello.yaml", "--wait", cwd=tmp_path, env=env)
         listed = run(clean / "trainmaster", "jobs", cwd=tmp_path, env=env).stdout

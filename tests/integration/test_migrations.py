@@ -12,7 +12,9 @@ import orjson
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, text
 
 from tests.conftest import FakeAgent, Service, job, on_database
@@ -23,10 +25,12 @@ from trainmaster.protocol.ids import job_id, parse_job_id
 from trainmaster_dispatcher.domain.run_orders import BindingTerm, BurstTerms, NarrowedDevice, RunOrders
 from trainmaster_dispatcher.store import migrate as migration
 from trainmaster_dispatcher.store.database import Database, driver_url, dumps
-from trainmaster_dispatcher.store.migrate import (
+from trainmaster_dispatcher.store.migrate import migrate
+from trainmaster_dispatcher.store.schema import (
+    EARLIER_SCHEMAS,
     IncompatibleSchemaError,
     current_schema,
-    migrate,
+    known_revisions,
     newest_revision,
     partition_of,
 )
@@ -173,7 +177,16 @@ def test_a_schema_that_is_too_old_says_what_to_do(database_url: str) -> None:
 def test_the_schema_names_a_release_that_is_not_newer_than_this_one(database_url: str) -> None:
     schema = current_schema(database_url)
     assert schema.oldest_release in schema.known
-    assert schema.known - {schema.release} >= migration.EARLIER_SCHEMAS
+    assert schema.known - {schema.release} >= EARLIER_SCHEMAS
+
+
+def test_a_migrations_file_starts_with_its_revision() -> None:
+    config = Config()
+    with as_file(files("trainmaster_migrations")) as folder:
+        config.set_main_option("script_location", str(folder))
+        scripts = ScriptDirectory.from_config(config)
+        assert {script.revision for script in scripts.walk_revisions()} == known_revisions()
+        assert scripts.get_heads() == [newest_revision()]
 
 
 def test_a_store_that_is_away_is_told_as_such(tmp_path: Any) -> None:

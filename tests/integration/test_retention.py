@@ -18,7 +18,7 @@ from trainmaster_dispatcher.services.retention import Removed, Retention
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store import jobs as jobs_store
 from trainmaster_dispatcher.store import retention as store
-from trainmaster_dispatcher.store.migrate import partition_of
+from trainmaster_dispatcher.store.schema import partition_of
 
 OWN = ("runs", "run_tails", "events", "outbox", "cool_downs")
 

@@ -20,7 +20,7 @@ from tests.conftest import ADMIN_KEY, Service, job
 from tests.waiting import eventually
 from trainmaster.protocol.states import Exit
 from trainmaster_dispatcher.cli.embedded import EmbeddedError, EmbeddedPostgres, free_port, redis_command
-from trainmaster_dispatcher.store.migrate import newest_revision
+from trainmaster_dispatcher.store.schema import newest_revision
 
 PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
 

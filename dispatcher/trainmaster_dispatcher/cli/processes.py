@@ -80,7 +80,7 @@ def _root(error: BaseException) -> str:
 
 def _check_schema(settings: Any) -> None:
     """Wait for the store and check that this code runs on its schema."""
-    from trainmaster_dispatcher.store.migrate import current_schema
+    from trainmaster_dispatcher.store.schema import current_schema
 
     schema = _await_store(settings, lambda: current_schema(settings.database_url))
     if not schema.serves:
@@ -212,8 +212,8 @@ def migrate() -> None:
     A schema of a newer release stays as it is, if this release runs on it.
     """
     settings = _settings()
-    from trainmaster_dispatcher.store.migrate import IncompatibleSchemaError
     from trainmaster_dispatcher.store.migrate import migrate as run
+    from trainmaster_dispatcher.store.schema import IncompatibleSchemaError
 
     try:
         schema = _await_store(settings, lambda: run(settings.database_url))

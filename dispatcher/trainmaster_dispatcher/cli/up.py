@@ -33,6 +33,8 @@ from trainmaster_dispatcher.cli.embedded import (
 _PR_SET_PDEATHSIG = 1
 _HARMLESS_USER = "nobody"
 """A user that owns nothing; members of root's installation run as that user."""
+_START_SECONDS = 120.0
+"""Time in which Redis and the api must listen, on a slow machine and from files whose bytecode is not there yet."""
 _WEBHOOK_SECRET = "TRAINMASTER_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 CLUSTERS: dict[str, dict[str, Any]] = {
@@ -116,7 +118,7 @@ class LocalInstallation:
             redis = self._add("redis", redis_command(redis_port), env)
             redis.start()
             assert redis.process is not None  # noqa: S101 - just started
-            wait_for_port(redis_port, redis.process, 20, "Redis")
+            wait_for_port(redis_port, redis.process, _START_SECONDS, "Redis")
             env["REDIS_URL"] = f"redis://127.0.0.1:{redis_port}/0"
         self._prepare(env)
         program = [sys.executable, "-m", "trainmaster.cli.main"]
@@ -129,7 +131,7 @@ class LocalInstallation:
         for name in CLUSTERS:
             self._add_agent(program, name, env).start()
         assert api.process is not None  # noqa: S101 - just started
-        wait_for_port(self.port, api.process, 30, "the api")
+        wait_for_port(self.port, api.process, _START_SECONDS, "the api")
 
     def _prepare(self, env: dict[str, str]) -> None:
         """Create the schema, clusters, a first queue and the keys."""

@@ -31,9 +31,9 @@ from trainmaster_dispatcher.services.feed_follower import Follower
 from trainmaster_dispatcher.services.reason_book import ReasonBook
 from trainmaster_dispatcher.store import scheduling
 from trainmaster_dispatcher.store.database import process_name
-from trainmaster_dispatcher.store.migrate import PARTITIONS_SQL
 from trainmaster_dispatcher.store.redis_channels import SCHEDULER, wait_set
 from trainmaster_dispatcher.store.scheduling import Reads, StoreRestoredError
+from trainmaster_dispatcher.store.schema import PARTITIONS_SQL
 
 log = logging.getLogger(__name__)
 
