@@ -87,13 +87,13 @@ def simulate(trace: Trace, fleet: Fleet, after: str, price: str, private: int) -
         "cost": round(figures.cost, 2),
         "bursts": figures.bursts["overflow"],
         "private_used": use["private"].used["cpu"],
-        "fits_private": _told(rest),
-        "larger_than_private": _told(large),
+        "fits_private": _wait_figures(rest),
+        "larger_than_private": _wait_figures(large),
         "seconds": round(seconds, 1),
     }
 
 
-def _told(records: Sequence[StudiedJob]) -> dict[str, Any]:
+def _wait_figures(records: Sequence[StudiedJob]) -> dict[str, Any]:
     waits = asdict(waits_of(records))
     rented = [stay for record in records for stay in record.stays if stay.cluster == "public"]
     hours = sum((stay.ended_at - stay.placed_at) * sum(stay.sizes.values()) for stay in rented) / 3600

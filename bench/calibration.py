@@ -79,14 +79,18 @@ def calibrate(seed: int, many: int, seconds: float) -> dict[str, Any]:
     trace = read_history("history", pages)
     really = summary_of([(job.waited or 0.0, job.run) for job in trace.jobs])
     queues = [QueueSpec(path=path, allowed_kinds=tuple(ClusterKind)) for path in QUEUES]
-    told = figures_of(Simulation(Fleet.model_validate(fleet(seed)), Declared(queues)).run(trace)).waits
+    simulated = figures_of(Simulation(Fleet.model_validate(fleet(seed)), Declared(queues)).run(trace)).waits
     return {
         "seed": seed,
         "jobs": len(trace.jobs),
         "really": {"mean_seconds": really.mean, "p95_seconds": really.p95, "bounded_slowdown": really.slowdown},
-        "simulated": {"mean_seconds": told.mean, "p95_seconds": told.p95, "bounded_slowdown": told.slowdown},
-        "mean_ratio": round(told.mean / really.mean, 4),
-        "p95_ratio": round(told.p95 / really.p95, 4),
+        "simulated": {
+            "mean_seconds": simulated.mean,
+            "p95_seconds": simulated.p95,
+            "bounded_slowdown": simulated.slowdown,
+        },
+        "mean_ratio": round(simulated.mean / really.mean, 4),
+        "p95_ratio": round(simulated.p95 / really.p95, 4),
     }
 
 

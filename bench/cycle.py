@@ -202,7 +202,7 @@ class Leader:
         self._memory.look(view)
         taken_in = time.perf_counter()
         self._waiting.update(view.class_of(job.id) for job in changes.submitted)
-        asked = time.perf_counter()
+        decision_began = time.perf_counter()
         plan = decide(self._follower.engine, self._now)
         decided = time.perf_counter()
         self._book.note(plan, self._book.changed(plan, self._now), self._now)
@@ -213,7 +213,9 @@ class Leader:
         self._follower.note_applied(plan, Applied({job.id for job in plan.jobs}, self._ending, self._now))
         put = time.perf_counter()
         self._began = None
-        self.laps.append(Lap(taken_in - began, decided - asked, compared - decided, put - counted, len(plan.starts)))
+        self.laps.append(
+            Lap(taken_in - began, decided - decision_began, compared - decided, put - counted, len(plan.starts))
+        )
         return plan
 
     def _count(self, plan: Plan) -> set[int]:
@@ -534,7 +536,7 @@ STORED = (
 def beside(figures: dict[str, Any], floors: Sequence[Target], scale: float) -> dict[str, Any]:
     """Return the figures with their floors; whether a floor holds is stated at full size only. It does not if the
     figure is missing."""
-    told = {}
+    checked = {}
     for floor in floors:
         value = figures.get(floor.figure)
         bounds = {name: bound for name, bound in floor._asdict().items() if name != "figure" and bound is not None}
@@ -542,8 +544,8 @@ def beside(figures: dict[str, Any], floors: Sequence[Target], scale: float) -> d
         holds = None
         if scale >= 1 and "not_measured" not in figures:
             holds = value is not None and (least is None or value >= least) and (most is None or value <= most)
-        told[floor.figure] = {"measured": value, **bounds, "holds": holds}
-    return figures | {"floors": told}
+        checked[floor.figure] = {"measured": value, **bounds, "holds": holds}
+    return figures | {"floors": checked}
 
 
 def measure(name: str, scale: float, seconds: float, profile: bool) -> dict[str, Any]:

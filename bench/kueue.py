@@ -125,7 +125,7 @@ def figures(
     wall = max(row.ended for row in rows) - began_at - scenario.first_due_seconds
     least = scenario.least_wall_seconds()
     done = sum(workloads[row.number].kind.cpu_seconds for row in rows)
-    told = scenario.published
+    published = scenario.published
     return {
         "wall_seconds": round(wall, 2),
         "least_wall_seconds": round(least, 2),
@@ -140,14 +140,14 @@ def figures(
             for one in scenario.classes
         },
         "published": {
-            "wall_seconds": told.wall_seconds,
-            "ratio_to_least": round(told.wall_seconds / least, 3),
-            "jobs_per_second": round(len(workloads) / told.wall_seconds, 1),
-            "utilisation": round(scenario.share_of_capacity(scenario.cpu_seconds, told.wall_seconds), 4),
-            "held_share": told.used_share,
-            "stored_to_dispatched_mean_seconds": dict(told.mean_time_to_admit_seconds),
+            "wall_seconds": published.wall_seconds,
+            "ratio_to_least": round(published.wall_seconds / least, 3),
+            "jobs_per_second": round(len(workloads) / published.wall_seconds, 1),
+            "utilisation": round(scenario.share_of_capacity(scenario.cpu_seconds, published.wall_seconds), 4),
+            "held_share": published.used_share,
+            "stored_to_dispatched_mean_seconds": dict(published.mean_time_to_admit_seconds),
         },
-        "published_wall_to_this": round(told.wall_seconds / wall, 2),
+        "published_wall_to_this": round(published.wall_seconds / wall, 2),
     }
 
 

@@ -86,8 +86,8 @@ def drawn(chance: random.Random, roles: int) -> tuple[Shape, list[Resources]]:
 def found(shape: Shape, free: list[Resources]) -> bool:
     """Return whether the fit places all members."""
     groups = tuple(NodeGroup(name=f"n{number}", count=1, free=node) for number, node in enumerate(free))
-    room = FreeCapacity.empty(CapacityReport(groups=groups, runtime="simulated", scheduler="simulated"))
-    return isinstance(fit(shape, size_choices(shape)[0].members, room), Fitted)
+    capacity = FreeCapacity.empty(CapacityReport(groups=groups, runtime="simulated", scheduler="simulated"))
+    return isinstance(fit(shape, size_choices(shape)[0].members, capacity), Fitted)
 
 
 def members_of(shape: Shape) -> Iterator[Resources]:

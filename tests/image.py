@@ -121,14 +121,14 @@ def alone(whole: Installed, distribution: str, folder: Path) -> Installed:
 def _closure(site: Path, distribution: str) -> Iterator[Distribution]:
     """Yield a distribution and all that it asks for, directly or not."""
     every = {canonicalize_name(found.name): found for found in distributions(path=[str(site)])}
-    wanted, asked = [(canonicalize_name(distribution), "")], set[tuple[str, str]]()
+    wanted, visited = [(canonicalize_name(distribution), "")], set[tuple[str, str]]()
     while wanted:
         name, its_extra = one = wanted.pop()
-        if one in asked:
+        if one in visited:
             continue
-        if name not in {before for before, _ in asked}:
+        if name not in {before for before, _ in visited}:
             yield every[name]
-        asked.add(one)
+        visited.add(one)
         for line in every[name].requires or ():
             requirement = Requirement(line)
             if requirement.marker is None or requirement.marker.evaluate({"extra": its_extra}):

@@ -32,14 +32,14 @@ async def check_answer(answer: httpx.Response) -> None:
         return
     value = orjson.loads(await answer.aread())
     mistakes = list(_validator(orjson.dumps(content[media_type]["schema"])).iter_errors(value))
-    assert not mistakes, f"{where} {answer.status_code}: " + "; ".join(_told(one) for one in mistakes[:3])
+    assert not mistakes, f"{where} {answer.status_code}: " + "; ".join(_described(one) for one in mistakes[:3])
 
 
 CHECKED: dict[str, list[Any]] = {"response": [check_answer]}
 """Event hooks of a client whose answers are checked."""
 
 
-def _told(mistake: jsonschema.ValidationError) -> str:
+def _described(mistake: jsonschema.ValidationError) -> str:
     best = mistake if not mistake.context else min(mistake.context, key=lambda one: -len(one.path))
     return f"{best.json_path}: {best.message[:300]}"
 

@@ -1,4 +1,4 @@
-"""`Absences`: runs that the agent was asked to stop and of which it has no record.
+"""`Absences`: runs that the agent was ordered to stop and of which it has no record.
 
 Each run is reported until the dispatcher has settled it: first as unrecorded, then, once the runtime has searched for its members
 and has ended those it found, as verified.

@@ -14,7 +14,7 @@ _QUIET_SECONDS = 60.0
 """Seconds after a logged traceback in which the same error at the same place is counted and logged without one."""
 _MOST_KNOWN = 1000
 
-_told: dict[tuple[str, str], float] = {}
+_logged_at: dict[tuple[str, str], float] = {}
 _observers: list[Callable[[str], None]] = []
 
 
@@ -35,11 +35,11 @@ def contain(
         note(place)
     words = words_of(error)
     now, key = clock(), (place, words)
-    is_known = now - _told.get(key, -_QUIET_SECONDS) < _QUIET_SECONDS
+    is_known = now - _logged_at.get(key, -_QUIET_SECONDS) < _QUIET_SECONDS
     if not is_known:
-        if len(_told) >= _MOST_KNOWN:
-            _told.clear()
-        _told[key] = now
+        if len(_logged_at) >= _MOST_KNOWN:
+            _logged_at.clear()
+        _logged_at[key] = now
     extra = {"run_id": run} if run else {}
     log.error(
         "unexpected error at %s%s: %s",

@@ -51,13 +51,13 @@ class LogTails:
 
         The others continue; none takes longer than two leases (of ``lease`` seconds) in which syncs are answered.
         """
-        asked = set(runs)
-        for run in asked - self._tasks.keys():
+        requested = set(runs)
+        for run in requested - self._tasks.keys():
             self._tasks[run] = asyncio.create_task(self._hand_over(run, lease), name=f"tail-{run}")
-        open_tasks = [self._tasks[run] for run in asked if not self._tasks[run].done()]
+        open_tasks = [self._tasks[run] for run in requested if not self._tasks[run].done()]
         if open_tasks:
             await asyncio.wait(open_tasks, timeout=within)
-        return all(self._tasks[run].done() for run in asked)
+        return all(self._tasks[run].done() for run in requested)
 
     def is_over(self, run: str) -> bool:
         """Return whether the tail of this run has been sent or dropped."""

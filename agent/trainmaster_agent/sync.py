@@ -5,7 +5,7 @@ session lease. *Desired* is a long poll for the dispatcher's orders: start, stop
 acknowledged is sent again, and an order carried out already is carried out again without harm.
 
 Two clocks. The lease counts on CLOCK_BOOTTIME from the time a sync was sent; after it has expired, nothing new is started. The
-disconnect limit of each run is enforced by the runtime, which is told of each answered sync.
+disconnect limit of each run is enforced by the runtime, which is notified of each answered sync.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ def boot_time() -> float:
 
 
 class Agent:
-    """One agent session. ``run`` returns only when asked to stop, and raises SupersededError."""
+    """One agent session. ``run`` returns only when ``stop`` is set, and raises SupersededError."""
 
     def __init__(
         self,

@@ -94,8 +94,8 @@ class Story:
         """Three runs of 2 cores and 1 GiB each."""
         seconds = Decimal(self.pace.run)
         expected = 3 * seconds * (2 * Decimal("3.60") + Decimal("0.36")) / 3600
-        told = f"by hand: 3 runs x {seconds} s x (2 x 3.60 + 1 x 0.36) / 3600 = {expected:.3f}"
-        print(f"   {told}")
+        calculation = f"by hand: 3 runs x {seconds} s x (2 x 3.60 + 1 x 0.36) / 3600 = {expected:.3f}"
+        print(f"   {calculation}")
         now = datetime.now(UTC)
         rows = self.client.usage(now - timedelta(hours=1), now, by=("cluster",)).rows
         cost = sum((row.cost for row in rows if row.of.get("cluster") == "public"), Decimal())

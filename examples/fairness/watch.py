@@ -59,7 +59,7 @@ class Watch:
         self.gave_way: list[GaveWay] = []
         self.most: dict[str, int] = defaultdict(int)
         """By queue: the most CPUs that it was seen to run on."""
-        self._told: dict[str, int] = defaultdict(int)
+        self._seen: dict[str, int] = defaultdict(int)
         """By job: the last of its events that was shown."""
         self._client = client
         self._console = console
@@ -91,11 +91,11 @@ class Watch:
         self.jobs = {job.id: job for job in reversed(jobs)}  # they come newest first
         happened = []
         for job in self.jobs.values():
-            if job.version > self._told[job.id]:
-                events = self._client.events(job.id, after=self._told[job.id])
+            if job.version > self._seen[job.id]:
+                events = self._client.events(job.id, after=self._seen[job.id])
                 happened += [(job, event) for event in events]
                 # Not the job's version: more may have happened since the list was read.
-                self._told[job.id] = max((event.seq for event in events), default=job.version)
+                self._seen[job.id] = max((event.seq for event in events), default=job.version)
         self._tell(happened)
         uses = {queue: self._use(queue) for queue in self._job_cpus}
         for queue, use in uses.items():

@@ -12,29 +12,29 @@ async def exit_of(pod: Sandbox, container: Container, gates: Mapping[str, asynci
     """Do what the container was told to; how it ended. ``gates`` makes those it is asked for."""
     behaviour = container.behaviour
     if behaviour.end.ignores_sigterm:
-        asked, asked_exit = pod.kill, KILLED
+        request, asked_exit = pod.kill, KILLED
     else:
-        asked, asked_exit = pod.terminate, behaviour.on_sigterm
+        request, asked_exit = pod.terminate, behaviour.on_sigterm
     for step, word in behaviour.steps:
         if step is Step.PRINT:
             container.write(word)
-        elif await _interrupted(asked, gates[word] if step is Step.GATE else float(word)):
+        elif await _interrupted(request, gates[word] if step is Step.GATE else float(word)):
             return asked_exit
     if (at_once := behaviour.at_once) is not None:
         return at_once
     if behaviour.end is End.HANG:
         await asyncio.Event().wait()
-    await asked.wait()
+    await request.wait()
     return asked_exit
 
 
-async def _interrupted(asked: asyncio.Event, until: asyncio.Event | float) -> bool:
+async def _interrupted(request: asyncio.Event, until: asyncio.Event | float) -> bool:
     """Wait for an event, or for the given seconds; true when the container was asked to end before."""
     if isinstance(until, float):
         with suppress(TimeoutError):
-            await asyncio.wait_for(asked.wait(), until)
-        return asked.is_set()
-    waits = [asyncio.ensure_future(event.wait()) for event in (asked, until)]
+            await asyncio.wait_for(request.wait(), until)
+        return request.is_set()
+    waits = [asyncio.ensure_future(event.wait()) for event in (request, until)]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -175,8 +175,8 @@ class Scene:
         try:
             await until(reached, f"run {attempt} of {job} is {state}", within)
         except AssertionError as error:
-            told = [(run.state, run.message) for run in found]
-            raise AssertionError(f"{error}; it is {told}, the job {(await self.job(job)).state}") from error
+            reported = [(run.state, run.message) for run in found]
+            raise AssertionError(f"{error}; it is {reported}, the job {(await self.job(job)).state}") from error
         return found[0]
 
     async def cluster(self, name: str) -> ClusterView:

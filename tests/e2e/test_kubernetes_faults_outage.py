@@ -65,7 +65,7 @@ async def test_jobs_outlive_their_api_server(tmp_path: Path) -> None:
         site.kubelet.open_gate("short")
         early = await scene.submit(a_gang("early", 3, "succeed"))
         await scene.until_cluster("north", lambda cluster: "has not answered" in cluster.closed)
-        told = (await scene.cluster("north")).closed
+        reason = (await scene.cluster("north")).closed
         given_back = await scene.until_run(early, RunState.PREEMPTED)
         assert "has not answered" in given_back.message
         later = await scene.submit(a_gang("later", 3, "succeed"))
@@ -80,7 +80,7 @@ async def test_jobs_outlive_their_api_server(tmp_path: Path) -> None:
         assert still <= uids(site)
         site.kubelet.open_gate("end")
         words = await check_end(scene, {lasting: 4, short: 2, half: 100, early: 3, later: 3})
-        print(f"\nAPI server away for {AWAY_SECONDS:g} s ({told!r}): {words}")
+        print(f"\nAPI server away for {AWAY_SECONDS:g} s ({reason!r}): {words}")
 
 
 async def test_when_one_of_two_clusters_is_full_or_away_jobs_go_to_the_other(tmp_path: Path) -> None:

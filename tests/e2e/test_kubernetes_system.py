@@ -39,9 +39,9 @@ def run_jobs(url: str) -> list[str]:
             ]
         )
         ended = client.wait(ids, timeout=120)
-        told = [str(view.state) for view in ended]
+        states = [str(view.state) for view in ended]
         said = "".join(piece.data for piece in client.logs(ids[1]) if isinstance(piece, LogPiece))
-        return [*told, said]
+        return [*states, said]
 
 
 async def test_the_agent_of_the_chart_finishes_jobs_with_the_role_that_the_chart_gives_it(

@@ -76,8 +76,8 @@ class Answers:
         return as_list(target.resource, deleted, {"resourceVersion": str(self._store.version)})
 
     def _review(self, review: Object) -> Object:
-        asked = (review.get("spec") or {}).get("resourceAttributes") or {}
-        name = "/".join(filter(None, (asked.get("resource", "*"), asked.get("subresource"))))
-        allowed = not self._faults.is_denied(asked.get("verb", "*"), name)
+        attributes = (review.get("spec") or {}).get("resourceAttributes") or {}
+        name = "/".join(filter(None, (attributes.get("resource", "*"), attributes.get("subresource"))))
+        allowed = not self._faults.is_denied(attributes.get("verb", "*"), name)
         status = {"allowed": allowed, **({} if allowed else {"reason": "denied by the test"})}
         return {**review, "kind": ACCESS_REVIEWS.kind, "apiVersion": ACCESS_REVIEWS.group_version, "status": status}

@@ -34,7 +34,7 @@ class Exit:
     """The runtime could not execute the command: then the start is reported to have been in 1970."""
 
     @property
-    def told(self) -> str:
+    def status_reason(self) -> str:
         return self.reason or ("Completed" if self.code == 0 else "Error")
 
 
@@ -119,7 +119,7 @@ def report_ended(pod: Object, how: Exit, began: datetime) -> None:
     pod["status"]["phase"] = "Succeeded" if how.code == 0 else "Failed"
     moments = {"startedAt": _NEVER if how.never_began else rfc3339(began), "finishedAt": rfc3339(now())}
     _report_containers(pod, {"terminated": {"exitCode": 0, "reason": "Completed", **moments}}, ready=False)
-    first = {"exitCode": how.code, "reason": how.told, **moments}
+    first = {"exitCode": how.code, "reason": how.status_reason, **moments}
     if how.message:
         first["message"] = how.message
     pod["status"]["containerStatuses"][0]["state"] = {"terminated": first}

@@ -114,8 +114,8 @@ class Deletion:
 
 
 def _check_preconditions(resource: Resource, held: Object, preconditions: Object) -> None:
-    for name, told in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+    for name, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         wanted, actual = preconditions.get(name), held["metadata"][name]
         if wanted is not None and wanted != actual:
-            why = f"Precondition failed: {told} in precondition: {wanted}, {told} in object meta: {actual}"
+            why = f"Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {actual}"
             raise errors.conflict(resource, held["metadata"]["name"], why)

@@ -54,8 +54,8 @@ def resource_list(table: Table, group_version: str) -> Object | None:
 
 
 def _group(name: str, versions: list[str]) -> Object:
-    told = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
-    return {"name": name, "versions": told, "preferredVersion": told[0]}
+    listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
 
 
 def _rows(resource: Resource) -> list[Object]:

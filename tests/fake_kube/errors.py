@@ -105,8 +105,8 @@ def invalid(resource: Resource, name: str, field: str, why: str) -> ApiError:
     return ApiError(422, f'{qualified} "{name}" is invalid: {field}: {why}', details=details)
 
 
-def expired(asked: int, oldest: int) -> ApiError:
-    return ApiError(410, f"too old resource version: {asked} ({oldest})")
+def expired(requested: int, oldest: int) -> ApiError:
+    return ApiError(410, f"too old resource version: {requested} ({oldest})")
 
 
 def _details(resource: Resource, name: str) -> Object:

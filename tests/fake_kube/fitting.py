@@ -83,48 +83,48 @@ class Surroundings:
 
     def __init__(self, rooms: Iterable[NodeSpace]) -> None:
         self.rooms = list(rooms)
-        self._averse = [(room, guest) for room in self.rooms for guest in room.averse.values()]
+        self._averse = [(space, guest) for space in self.rooms for guest in space.averse.values()]
 
-    def avoids(self, guest: Guest, room: NodeSpace) -> bool:
+    def avoids(self, guest: Guest, space: NodeSpace) -> bool:
         """Return whether the guest's anti-affinity excludes a pod near the room."""
         return any(
             _meant(term, guest.pod, other.pod)
             for term in guest.aversions
-            for near in self._near(room, term["topologyKey"])
+            for near in self._near(space, term["topologyKey"])
             for other in near.guests.values()
         )
 
-    def is_avoided(self, guest: Guest, room: NodeSpace) -> bool:
+    def is_avoided(self, guest: Guest, space: NodeSpace) -> bool:
         """Return whether the anti-affinity of a pod near the room excludes the guest."""
         return any(
-            term["topologyKey"] in room.labels
-            and room.labels[term["topologyKey"]] == near.labels.get(term["topologyKey"])
+            term["topologyKey"] in space.labels
+            and space.labels[term["topologyKey"]] == near.labels.get(term["topologyKey"])
             and _meant(term, other.pod, guest.pod)
             for near, other in self._averse
             for term in other.aversions
         )
 
-    def _near(self, room: NodeSpace, key: str) -> list[NodeSpace]:
-        if key not in room.labels:
+    def _near(self, space: NodeSpace, key: str) -> list[NodeSpace]:
+        if key not in space.labels:
             return []
-        return [room] if key == _HOSTNAME else [one for one in self.rooms if one.labels.get(key) == room.labels[key]]
+        return [space] if key == _HOSTNAME else [one for one in self.rooms if one.labels.get(key) == space.labels[key]]
 
 
-def obstacles(guest: Guest, room: NodeSpace, around: Surroundings) -> list[str]:
+def obstacles(guest: Guest, space: NodeSpace, around: Surroundings) -> list[str]:
     """Return why the pod does not fit: the messages of the first plugin that refuses; empty if it fits."""
     spec = guest.pod["spec"]
-    if room.node["spec"].get("unschedulable"):
+    if space.node["spec"].get("unschedulable"):
         return ["node(s) were unschedulable"]
-    for taint in room.node["spec"].get("taints") or ():
+    for taint in space.node["spec"].get("taints") or ():
         if taint["effect"] in _KEEPS_OUT and not any(_tolerates(one, taint) for one in spec.get("tolerations") or ()):
             return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
-    if not _selects(spec, room):
+    if not _selects(spec, space):
         return ["node(s) didn't match Pod's node affinity/selector"]
-    if short := list(_shortages(guest, room)):
+    if short := list(_shortages(guest, space)):
         return short
-    if around.is_avoided(guest, room):
+    if around.is_avoided(guest, space):
         return ["node(s) didn't satisfy existing pods anti-affinity rules"]
-    return ["node(s) didn't match pod anti-affinity rules"] if around.avoids(guest, room) else []
+    return ["node(s) didn't match pod anti-affinity rules"] if around.avoids(guest, space) else []
 
 
 def unavailable(reasons: Iterable[list[str]]) -> str:
@@ -133,8 +133,8 @@ def unavailable(reasons: Iterable[list[str]]) -> str:
     if not each:
         return "no nodes available to schedule pods"
     counted = Counter(reason for node in each for reason in node)
-    told = ", ".join(sorted(f"{count} {reason}" for reason, count in counted.items()))
-    return f"0/{len(each)} nodes are available: {told}."
+    sentence = ", ".join(sorted(f"{count} {reason}" for reason, count in counted.items()))
+    return f"0/{len(each)} nodes are available: {sentence}."
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
@@ -148,8 +148,8 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
     return bool(key) and toleration.get("value", "") == taint.get("value", "")
 
 
-def _selects(spec: Object, room: NodeSpace) -> bool:
-    labels = room.labels
+def _selects(spec: Object, space: NodeSpace) -> bool:
+    labels = space.labels
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
@@ -157,7 +157,7 @@ def _selects(spec: Object, room: NodeSpace) -> bool:
     )
     if affinity is None:
         return True
-    name = {"metadata.name": room.node["metadata"]["name"]}
+    name = {"metadata.name": space.node["metadata"]["name"]}
     return any(
         (term.get("matchExpressions") or term.get("matchFields"))
         and all(matches_expression(one, labels) for one in term.get("matchExpressions") or ())
@@ -166,11 +166,11 @@ def _selects(spec: Object, room: NodeSpace) -> bool:
     )
 
 
-def _shortages(guest: Guest, room: NodeSpace) -> Iterator[str]:
+def _shortages(guest: Guest, space: NodeSpace) -> Iterator[str]:
     for name, amount in guest.needs.items():
-        if name == "pods" and name not in room.allocatable:
+        if name == "pods" and name not in space.allocatable:
             continue
-        if room.used[name] + amount > room.allocatable.get(name, 0):
+        if space.used[name] + amount > space.allocatable.get(name, 0):
             yield "Too many pods" if name == "pods" else f"Insufficient {name}"
 
 

@@ -121,14 +121,14 @@ def _since(options: Mapping[str, str]) -> datetime | None:
     return now() - timedelta(seconds=int(options["sinceSeconds"])) if "sinceSeconds" in options else None
 
 
-def _container(pod: Object, asked: str) -> str:
+def _container(pod: Object, requested: str) -> str:
     name = pod["metadata"]["name"]
     names: list[str] = [one["name"] for one in pod["spec"]["containers"]]
-    if not asked and len(names) > 1:
+    if not requested and len(names) > 1:
         raise ApiError(400, f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]")
-    if asked and asked not in names:
-        raise ApiError(400, f"container {asked} is not valid for pod {name}")
-    return asked or names[0]
+    if requested and requested not in names:
+        raise ApiError(400, f"container {requested} is not valid for pod {name}")
+    return requested or names[0]
 
 
 def _waiting(pod: Object, container: str) -> str:

@@ -71,11 +71,11 @@ def check_change(new: Object, old: Object) -> None:
         raise errors.invalid(PODS, name, "spec", f"Forbidden: {_MAY_CHANGE}")
 
 
-def grace_of(pod: Object, asked: int | None) -> int:
+def grace_of(pod: Object, requested: int | None) -> int:
     """Return the seconds from the first deletion to the end: none for a pod that runs nowhere."""
     if not node_of(pod) or is_finished(pod):
         return 0
-    seconds: int | None = pod["spec"].get("terminationGracePeriodSeconds") if asked is None else asked
+    seconds: int | None = pod["spec"].get("terminationGracePeriodSeconds") if requested is None else requested
     return 1 if (seconds or 0) < 0 else seconds or 0
 
 

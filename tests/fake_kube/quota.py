@@ -34,11 +34,11 @@ class Quota:
                 raise errors.forbidden(PODS, pod["metadata"]["name"], f"failed quota: {name}: must specify {why}")
             over = sorted(item for item, text in hard.items() if used[item] + needs[item] > _amount(item, text))
             if over:
-                told = [
+                refusals = [
                     ",".join(f"{item}={_shown(item, amounts[item])}" for item in over)
                     for amounts in (needs, used, {item: _amount(item, hard[item]) for item in over})
                 ]
-                why = f"exceeded quota: {name}, requested: {told[0]}, used: {told[1]}, limited: {told[2]}"
+                why = f"exceeded quota: {name}, requested: {refusals[0]}, used: {refusals[1]}, limited: {refusals[2]}"
                 raise errors.forbidden(PODS, pod["metadata"]["name"], why)
 
     def _quotas(self, namespace: str) -> list[Object]:
@@ -58,9 +58,9 @@ class Quota:
         for quota in self._quotas(change.key.namespace):
             hard = quota["spec"].get("hard") or {}
             used = self._used(change.key.namespace, hard)
-            told = copied(quota)
-            told["status"] = {"hard": hard, "used": {item: _shown(item, amount) for item, amount in used.items()}}
-            self._store.update(Key(*QUOTAS.id, change.key.namespace, quota["metadata"]["name"]), told)
+            updated = copied(quota)
+            updated["status"] = {"hard": hard, "used": {item: _shown(item, amount) for item, amount in used.items()}}
+            self._store.update(Key(*QUOTAS.id, change.key.namespace, quota["metadata"]["name"]), updated)
 
 
 def _needs(pod: Object, hard: Object) -> dict[str, int]:

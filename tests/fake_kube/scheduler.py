@@ -51,13 +51,13 @@ class Scheduler:
             return
         self._waiting.pop(key, None)
         self._active.discard(key)
-        room = self._rooms.get(node_of(pod or change.value))
-        if room is None:
+        space = self._rooms.get(node_of(pod or change.value))
+        if space is None:
             return
         if pod is not None and not is_finished(pod):
-            room.occupy(key, Guest.of(pod))
-        elif key in room.guests:
-            room.release(key)
+            space.occupy(key, Guest.of(pod))
+        elif key in space.guests:
+            space.release(key)
             self._look_again()
 
     def _follow_node(self, change: Change) -> None:
@@ -67,10 +67,10 @@ class Scheduler:
         elif name in self._rooms:
             self._rooms[name].renew(change.new)
         else:
-            room = self._rooms[name] = NodeSpace(change.new)
+            space = self._rooms[name] = NodeSpace(change.new)
             for key, pod in self._store.scan(PODS.id).items():
                 if node_of(pod) == name and not is_finished(pod):
-                    room.occupy(key, Guest.of(pod))
+                    space.occupy(key, Guest.of(pod))
         self._look_again()
 
     def _look_again(self) -> None:
@@ -92,11 +92,11 @@ class Scheduler:
                 self._schedule_alone(key, pod)
 
     def _schedule_alone(self, key: Key, pod: Object) -> None:
-        room, message = self._choose(pod)
-        if room is None:
+        space, message = self._choose(pod)
+        if space is None:
             self._refuse(key, message)
         else:
-            self._bind(key, room)
+            self._bind(key, space)
 
     def _schedule_member(self, key: Key, pod: Object, name: str) -> None:
         group_key = self._find_group(key.namespace, name)
@@ -115,7 +115,7 @@ class Scheduler:
             (key for key in self._waiting if self._is_member(key, group_key)), key=self._waiting.__getitem__
         )
         self._active.difference_update(members)
-        bound = sum(self._is_member(key, group_key) for room in self._rooms.values() for key in room.guests)
+        bound = sum(self._is_member(key, group_key) for space in self._rooms.values() for key in space.guests)
         if bound + len(members) < least:
             for key in members:
                 self._refuse(key, f"waiting for minCount pods from a gang to appear: {bound + len(members)} of {least}")
@@ -125,19 +125,19 @@ class Scheduler:
         for key in members:
             pod = self._store.peek(key)
             assert pod is not None
-            room, message = self._choose(pod)
-            if room is None:
+            space, message = self._choose(pod)
+            if space is None:
                 refusals[key] = message
             else:
-                room.occupy(key, Guest.of(pod))
-                places[key] = room
+                space.occupy(key, Guest.of(pod))
+                places[key] = space
         if bound + len(places) >= least:
-            for key, room in places.items():
-                self._bind(key, room)
+            for key, space in places.items():
+                self._bind(key, space)
             self._tell_group(group_key, "True", "Scheduled", f"{bound + len(places)} pods of the group are scheduled")
         else:
-            for key, room in places.items():
-                room.release(key)
+            for key, space in places.items():
+                space.release(key)
             why = f"room for {bound + len(places)} of {least} pods: {next(iter(refusals.values()))}"
             refusals.update(dict.fromkeys(places, f"pod group is unschedulable, {why}"))
             self._tell_group(group_key, "False", "Unschedulable", why)
@@ -157,14 +157,14 @@ class Scheduler:
 
     def _choose(self, pod: Object) -> tuple[NodeSpace | None, str]:
         guest, around = Guest.of(pod), Surroundings(self._rooms.values())
-        found = [(room, obstacles(guest, room, around)) for room in around.rooms]
-        fitting = [room for room, against in found if not against]
+        found = [(space, obstacles(guest, space, around)) for space in around.rooms]
+        fitting = [space for space, against in found if not against]
         if not fitting:
             return None, unavailable(against for _, against in found)
-        return min(fitting, key=lambda room: room.load_with(guest)), ""
+        return min(fitting, key=lambda space: space.load_with(guest)), ""
 
-    def _bind(self, key: Key, room: NodeSpace) -> None:
-        self._verbs.bind(key.namespace, key.name, {"target": {"kind": "Node", "name": room.node["metadata"]["name"]}})
+    def _bind(self, key: Key, space: NodeSpace) -> None:
+        self._verbs.bind(key.namespace, key.name, {"target": {"kind": "Node", "name": space.node["metadata"]["name"]}})
 
     def _refuse(self, key: Key, message: str, reason: str = "Unschedulable") -> None:
         if pod := self._store.get(key):

@@ -153,8 +153,8 @@ class FakeKube:
         version = split_version(request.path)
         if version is None or not version[1]:
             self.faults.check(Call("get", request.path), "")
-            told = self._about(request.path) if version is None else discovery.resource_list(self.table, version[0])
-            return web.Response(status=404, text="404 page not found\n") if told is None else _answer(200, told)
+            answer = self._about(request.path) if version is None else discovery.resource_list(self.table, version[0])
+            return web.Response(status=404, text="404 page not found\n") if answer is None else _answer(200, answer)
         group_version, steps = version
         if not self.table.serves(group_version):
             return web.Response(status=404, text="404 page not found\n")

@@ -81,9 +81,9 @@ def spec(name: str, *, fails: bool = False) -> dict[str, Any]:
     return {"kind": "Job", "name": name, "queue": "default", "roles": [{"name": "main", "template": template}]}
 
 
-def check_events(told: list[EventView]) -> None:
+def check_events(events: list[EventView]) -> None:
     """Check that every transition is there once, in order, none left out."""
-    assert [event.seq for event in told] == list(range(1, len(told) + 1))
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
 
 
 # The scripts
@@ -97,9 +97,9 @@ def blocking_script(work: Work) -> None:
             name, fails = f"sync-{number}", number % 3 == 2
             (job,) = client.submit(spec(name, fails=fails))
             work.submitted[name] = job
-            told = list(client.watch(job))
-            check_events([item for item in told if isinstance(item, EventView)])
-            assert told[-1] == Ended("failed" if fails else "succeeded")
+            items = list(client.watch(job))
+            check_events([item for item in items if isinstance(item, EventView)])
+            assert items[-1] == Ended("failed" if fails else "succeeded")
             work.ended[job] = client.wait(job).state
             number += 1
 
@@ -145,9 +145,9 @@ def log_script(work: Work) -> None:
             name = f"logs-{number}"
             (job,) = client.submit(spec(name))
             work.submitted[name] = job
-            told = list(client.logs(job, follow=True))
-            work.check_output("".join(item.data for item in told if isinstance(item, LogPiece)))
-            assert told[-1] == Ended("succeeded")
+            items = list(client.logs(job, follow=True))
+            work.check_output("".join(item.data for item in items if isinstance(item, LogPiece)))
+            assert items[-1] == Ended("succeeded")
             work.ended[job] = "succeeded"
             number += 1
 

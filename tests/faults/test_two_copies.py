@@ -120,8 +120,8 @@ def test_two_agents_with_one_key_do_not_take_turns(stage: Stage, round_: int) ->
     finally:
         for rival in rivals:
             stage.kill(rival)
-    told = [stage.log_of(rival) for rival in rivals]
-    assert all("another agent with other records acts for cluster" in text for text in told)
+    logs = [stage.log_of(rival) for rival in rivals]
+    assert all("another agent with other records acts for cluster" in text for text in logs)
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))

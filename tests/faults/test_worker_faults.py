@@ -22,7 +22,7 @@ pytestmark = pytest.mark.faults
 PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
 JOBS, KILLS = 60, 8
 ACTIONS = ("resume", "suspend", "resume", "cancel")
-TOLD = ["held", "queued", "held", "queued", "cancelled"]
+EXPECTED_STATES = ["held", "queued", "held", "queued", "cancelled"]
 
 
 @pytest.fixture(autouse=True)
@@ -104,5 +104,5 @@ async def test_no_message_is_lost_however_often_the_worker_is_killed(service: Se
             kill(process)
     assert receiver.states().keys() == set(ids)
     for job_id, states in receiver.states().items():
-        assert without_repeats(states) == TOLD, (job_id, states)
+        assert without_repeats(states) == EXPECTED_STATES, (job_id, states)
     assert all(one.is_signed() for one in receiver.received)

@@ -213,7 +213,7 @@ _BEYOND_SCHEMA = re.compile(
             r"names that begin with TRAINMASTER_",
             # Of what admins have declared, or of settings.
             r"a burst policy is for public clusters",
-            r"usage is not told apart by the label",
+            r"usage is not counted by the label",
             # Documents inside a specification, which are those of `trainmaster apply`.
             r"documents|fleet|workload",
         )
@@ -227,8 +227,8 @@ def _is_beyond_schema(answer: bytes) -> bool:
     problem = orjson.loads(answer)
     if problem["code"] in _OF_THE_INSTALLATION:
         return True
-    told = [f"{one['path']}: {one['message']}" for one in problem.get("mistakes", ())] or [problem["detail"]]
-    return all(_BEYOND_SCHEMA.search(one) for one in told)
+    messages = [f"{one['path']}: {one['message']}" for one in problem.get("mistakes", ())] or [problem["detail"]]
+    return all(_BEYOND_SCHEMA.search(one) for one in messages)
 
 
 _FLAG = {
@@ -314,7 +314,7 @@ class Findings:
     """Failures that are no mistakes, by check."""
     mistakes: dict[str, str] = field(default_factory=dict)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         done = f"{len(self.succeeded)} of {len(self.operations)} operations were done"
         excepted = ", ".join(f"{count} {name}" for name, count in sorted(self.excepted.items()))
         statuses = ", ".join(f"{count} times {status}" for status, count in sorted(self.statuses.items()))
@@ -416,8 +416,8 @@ def _note(found: Findings, record: Any) -> None:
                 response = record.interactions[case_id].response
                 failure = check.failure_info.failure
                 answer = "" if response is None else response.content[:1000].decode(errors="replace")
-                told = f"{failure.message}\n{check.failure_info.code_sample[:1000]}\n{answer}"
-                found.mistakes[f"{record.label}: {check.name}: {failure.title} ({len(found.mistakes)})"] = told
+                message = f"{failure.message}\n{check.failure_info.code_sample[:1000]}\n{answer}"
+                found.mistakes[f"{record.label}: {check.name}: {failure.title} ({len(found.mistakes)})"] = message
 
 
 def test_calls_made_of_the_document_are_answered_as_it_says(dispatcher: Dispatcher) -> None:
@@ -425,9 +425,9 @@ def test_calls_made_of_the_document_are_answered_as_it_says(dispatcher: Dispatch
     for role, key in dispatcher.keys.items():
         found = run(dispatcher, key)
         total += found.cases
-        print(f"{role}: {found.told()}")
+        print(f"{role}: {found.summary()}")
         assert not found.mistakes, f"{len(found.mistakes)} mistakes\n" + "\n\n".join(
-            f"{what}\n{told}" for what, told in list(found.mistakes.items())[:20]
+            f"{what}\n{detail}" for what, detail in list(found.mistakes.items())[:20]
         )
         assert len(found.operations) > 65
         assert found.checks

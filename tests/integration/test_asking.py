@@ -44,8 +44,8 @@ async def why_with(service: Service, job_id: str, **fields: Any) -> dict[str, An
     """Return the reason that is reported once it has these fields."""
 
     async def look() -> bool:
-        told = await why(service, job_id)
-        return all(told.get(name) == value for name, value in fields.items())
+        answer = await why(service, job_id)
+        return all(answer.get(name) == value for name, value in fields.items())
 
     await eventually(look)
     return await why(service, job_id)
@@ -95,8 +95,8 @@ async def busy(service: Service) -> AsyncIterator[Service]:
 
 async def test_why_tells_the_place_of_a_queued_job_and_what_it_goes_by(busy: Service) -> None:
     ids = [await busy.submit(f"j{number}", cpu="64", priority=number) for number in range(3)]
-    told = await why_with(busy, ids[0], position=3)
-    assert (told["queue"], told["jobsAhead"], told["jobsInQueue"], told["live"]) == ("default", 2, 3, True)
+    answer = await why_with(busy, ids[0], position=3)
+    assert (answer["queue"], answer["jobsAhead"], answer["jobsInQueue"], answer["live"]) == ("default", 2, 3, True)
     assert (await why(busy, ids[2]))["position"] == 1
     factors = (await why(busy, ids[1]))["factors"]
     assert (factors["priority"], factors["secondsEarlier"], factors["urgent"]) == (1, 60, False)
@@ -116,8 +116,8 @@ async def test_a_job_that_does_not_queue_has_no_place(busy: Service) -> None:
     held, running = await busy.submit("held", suspend=True), await busy.submit("runs")
     await busy.until(running, "dispatched")
     for job_id in (held, running):
-        told = await why(busy, job_id)
-        assert not told.keys() & {"live", "position", "factors", "ageSeconds"}
+        answer = await why(busy, job_id)
+        assert not answer.keys() & {"live", "position", "factors", "ageSeconds"}
 
 
 # What queues use
@@ -160,9 +160,9 @@ async def test_a_dry_run_says_what_would_become_of_each_job_and_stores_nothing(b
     key = {"Idempotency-Key": "of-a-dry-run"}
     answer = await dry_run(busy, job("fits"), job("large", cpu="64"), job("held", suspend=True), headers=key)
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert told["live"] is True
-    fits, large, held = told["jobs"]
+    tried = answer.json()
+    assert tried["live"] is True
+    fits, large, held = tried["jobs"]
     assert (fits["name"], fits["queue"]) == ("fits", "default")
     assert (fits["trial"]["startsNow"], fits["trial"]["cluster"]) == (True, "private")
     assert fits["trial"]["fitsNow"] == fits["trial"]["fitsEmpty"] == ["private"]
@@ -219,8 +219,8 @@ async def test_a_class_that_was_just_made_can_be_tried(busy: Service) -> None:
     await busy.http.put("/v1/priority-classes/late", json=spec.to_wire())
 
     async def known() -> bool:
-        told = (await dry_run(busy, job(priorityClass="late"))).json()["jobs"][0]
-        return bool(told.get("trial", {}).get("place", {}).get("factors", {}).get("classValue") == 7)
+        answer = (await dry_run(busy, job(priorityClass="late"))).json()["jobs"][0]
+        return bool(answer.get("trial", {}).get("place", {}).get("factors", {}).get("classValue") == 7)
 
     await eventually(known)
 
@@ -233,12 +233,18 @@ async def test_both_clients_carry_places_and_dry_runs(busy: Service) -> None:
     await why_with(busy, waits, position=1)
     specs: list[dict[str, Any] | JobSpec] = [job("fits"), JobSpec.model_validate(job("held", suspend=True))]
     async with AsyncClient(busy.url, ADMIN_KEY) as client:
-        told = await client.why(waits)
+        place = await client.why(waits)
         tried = await client.dry_run(specs)
         alone = await client.dry_run(specs[0])
-    assert (told.live, told.queue, told.position, told.jobs_ahead, told.jobs_in_queue) == (True, "default", 1, 0, 1)
-    assert told.factors is not None
-    assert told.factors.queues[0].queue == "default"
+    assert (place.live, place.queue, place.position, place.jobs_ahead, place.jobs_in_queue) == (
+        True,
+        "default",
+        1,
+        0,
+        1,
+    )
+    assert place.factors is not None
+    assert place.factors.queues[0].queue == "default"
     assert [(one.name, one.held, one.trial and one.trial.starts_now) for one in tried] == [
         ("fits", False, True),
         ("held", True, True),
@@ -395,8 +401,8 @@ async def apart(
 async def test_without_a_leader_the_stored_verdict_is_shown_with_its_age(apart: Apart) -> None:
     service = apart.service
     job_id = await service.submit(cpu="64")
-    told = await why_with(service, job_id, live=True, token="TooLarge")
-    assert told["position"] == 1
+    answer = await why_with(service, job_id, live=True, token="TooLarge")
+    assert answer["position"] == 1
     apart.scheduler.send_signal(signal.SIGKILL)
     apart.scheduler.wait()
     # At once, while its lead has not run out; and later, when nobody leads.
@@ -404,7 +410,7 @@ async def test_without_a_leader_the_stored_verdict_is_shown_with_its_age(apart: 
         if nobody_leads:
             await execute(service.stores, "UPDATE leadership SET expires_at = clock_timestamp()")
         stored = await why(service, job_id)
-        assert (stored["live"], stored["token"], stored["sentence"]) == (False, "TooLarge", told["sentence"])
+        assert (stored["live"], stored["token"], stored["sentence"]) == (False, "TooLarge", answer["sentence"])
         assert stored["ageSeconds"] >= 0
         assert not stored.keys() & {"position", "factors"}
         dry = (await dry_run(service, job())).json()

@@ -139,8 +139,8 @@ async def test_every_route_refuses_who_shows_no_valid_key(service: Service, ever
         for method, path in every_call:
             for header in headers:
                 answer = await nobody.request(method, address(path), headers=header, json={})
-                told = (answer.status_code, answer.json()["code"], answer.headers.get("www-authenticate"))
-                assert told == (401, "unauthenticated", "Bearer"), (method, path, header)
+                refusal = (answer.status_code, answer.json()["code"], answer.headers.get("www-authenticate"))
+                assert refusal == (401, "unauthenticated", "Bearer"), (method, path, header)
         for path in ("/healthz", "/readyz"):
             assert (await nobody.get(path)).status_code == 200
     assert await picture(service.stores) == before

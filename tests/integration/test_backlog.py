@@ -71,8 +71,8 @@ async def test_different_shapes_are_bounded_and_known_ones_are_not_refused(servi
     user = {"Authorization": f"Bearer {await make_key(service, 'user', queues=['default'])}"}
     async with api as http:
         assert (await http.post("/v1/jobs", json=shapes(0, 20), headers=user)).status_code == 201
-        told = refusal(await http.post("/v1/jobs", json=shapes(20, 1), headers=user))
-        assert "20 different shapes of jobs" in told
+        message = refusal(await http.post("/v1/jobs", json=shapes(20, 1), headers=user))
+        assert "20 different shapes of jobs" in message
         assert (await http.post("/v1/jobs", json=shapes(5, 10), headers=user)).status_code == 201
         api.forget_counts()
         refusal(await http.post("/v1/jobs", json=shapes(20, 1), headers=user))

@@ -101,10 +101,10 @@ async def test_the_reason_says_what_the_policy_lacks_and_when_it_opens(service: 
     await two_clusters(service, when={"after": "1h"})
     job_id = await service.submit(cpu="2")
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return await token_of(service, job_id) == "BurstNotYet"
 
-    await eventually(told)
+    await eventually(is_reported)
     why = (await service.http.get(f"/v1/jobs/{job_id}/why")).json()
     assert (
         "By policy overflow it does not go to a public cluster: it may go once it has waited 1h, at " in why["sentence"]
@@ -259,10 +259,10 @@ async def test_budgets_that_are_nearly_used_up_are_told_once(service: Service) -
     _, start = await gone(service, public, name="a", cpu="2")
     await public.report(start["run"], RunState.RUNNING, 2, placement={"node": {"main": 1}})
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return bool(await rows(service.stores, "SELECT part FROM budget_warnings"))
 
-    await eventually(told, 20)
+    await eventually(is_reported, 20)
     assert [row.part for row in await rows(service.stores, "SELECT part FROM budget_warnings")] == [0.001]
 
 
@@ -294,11 +294,11 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("sentence", WRONG)
 async def test_a_policy_is_refused_with(service: Service, sentence: str) -> None:
-    fields, code, told = WRONG[sentence]
+    fields, code, message = WRONG[sentence]
     answer = await service.http.put("/v1/burst-policies/overflow", json={**POLICY, **fields})
     assert answer.status_code in (404, 422), answer.text
     assert answer.json()["code"] == code
-    assert told in answer.text
+    assert message in answer.text
     assert (await service.http.get("/v1/burst-policies")).json()["burstPolicies"] == []
 
 

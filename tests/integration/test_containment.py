@@ -233,8 +233,8 @@ async def test_a_cluster_of_which_something_cannot_be_read_is_closed_and_others_
     await world.submit("c", queue="org/b")
     await world.steps()
     assert await world.started() == {"a", "b"}
-    told = await value(world.stores, "SELECT reason->'verdicts' FROM class_reasons ORDER BY at DESC LIMIT 1")
-    assert fault in {one["cluster"]: one["sentence"] for one in told}["c"]
+    verdicts = await value(world.stores, "SELECT reason->'verdicts' FROM class_reasons ORDER BY at DESC LIMIT 1")
+    assert fault in {one["cluster"]: one["sentence"] for one in verdicts}["c"]
     await world.execute("DELETE FROM tariffs")
     await world.execute(
         "UPDATE clusters SET spec = CAST(:spec AS jsonb) WHERE id = 1", spec=orjson.dumps(saved[0]).decode()

@@ -268,8 +268,8 @@ async def test_looks_for_followers_that_fail_leave_each_to_look_by_itself(
         monkeypatch.setattr(job_store, "versions", AsyncMock(side_effect=InjectedError))
         await eventually(is_logged)
         await execute(service.stores, "UPDATE jobs SET state = 'cancelled', version = version + 1, ended_at = now()")
-        told = [line async for line in lines if line]
-    assert told[-2:] == ["event: end", "data: cancelled"]
+        received = [line async for line in lines if line]
+    assert received[-2:] == ["event: end", "data: cancelled"]
 
 
 async def test_a_stream_that_fails_ends_alone_and_says_so(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,11 +50,11 @@ async def test_data_that_may_not_leave_its_region_says_so(service: Service) -> N
     await put(service, "datasets", "images", {"name": "images", "size": "1Gi", "regions": ["eu"], "remote": True})
     job_id = await service.submit(placement={"datasets": ["images"]})
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         why = (await service.http.get(f"/v1/jobs/{job_id}/why")).json()
         return "dataset images stays in region eu, this one has none" in str(why["verdicts"])
 
-    await eventually(told)
+    await eventually(is_reported)
     await put(service, "clusters", "private", {"name": "private", "region": "eu"})
 
     async def nearer() -> bool:

@@ -27,7 +27,7 @@ def elastic(most: int = 8, least: int = 2, **fields: Any) -> dict[str, Any]:
     return spec
 
 
-async def told(agent: FakeAgent, kind: str) -> dict[str, Any]:
+async def ordered(agent: FakeAgent, kind: str) -> dict[str, Any]:
     """Return the next instruction of a kind that the agent receives."""
     found: list[dict[str, Any]] = []
 
@@ -61,7 +61,7 @@ async def grown(service: Service, agent: FakeAgent) -> tuple[str, str]:
     assert (start["sizes"], start["generation"]) == ({"main": 2}, 1)
     run = str(start["run"])
     await agent.sync(at(run, 2, 2, 1, resized=False))
-    growth = await told(agent, "resize")
+    growth = await ordered(agent, "resize")
     assert (growth["run"], growth["generation"], growth["sizes"]) == (run, 2, {"main": 5})
     assert growth["pins"] == {"node": {"main": 5}}
     assert growth["graceSeconds"] == 10
@@ -79,7 +79,7 @@ async def sizes_of(service: Service) -> list[tuple[Any, Any, Any]]:
 async def test_a_run_starts_small_and_grows_by_steps_while_nobody_waits(service: Service) -> None:
     agent = await connected(service)
     job_id, run = await grown(service, agent)
-    growth = await told(agent, "resize")
+    growth = await ordered(agent, "resize")
     assert (growth["generation"], growth["sizes"]) == (3, {"main": 8})
     await agent.sync(at(run, 8, 4, 3))
     assert await sizes_of(service) == [({"main": 8}, None, {"node": {"main": 8}})]
@@ -95,7 +95,7 @@ async def test_it_gives_its_surplus_to_a_job_that_waits(service: Service) -> Non
     agent = await connected(service)
     job_id, run = await grown(service, agent)
     other = await service.submit("other", cpu="1", replicas=4)
-    shrink = await told(agent, "resize")
+    shrink = await ordered(agent, "resize")
     assert (shrink["generation"], shrink["sizes"]) == (3, {"main": 2})
     assert [start["job"] for start in agent.starts] == [other], "it waits there until they have gone"
     assert (await sizes_of(service))[0] == ({"main": 2}, {"main": 5}, {"node": {"main": 5}})
@@ -113,10 +113,10 @@ async def test_members_that_find_no_room_are_not_counted_on(service: Service) ->
     answer = await service.http.post("/v1/jobs", json=elastic())
     run = str((await agent.next_start())["run"])
     await agent.sync(at(run, 2, 2, 1, resized=False))
-    await told(agent, "resize")
+    await ordered(agent, "resize")
     await agent.sync(at(run, 2, 3, 2))
     assert await sizes_of(service) == [({"main": 2}, None, {"node": {"main": 2}})]
-    again = await told(agent, "resize")
+    again = await ordered(agent, "resize")
     assert (again["generation"], again["sizes"]) == (3, {"main": 5}), "it is tried again after the cool-down"
     assert answer.status_code == 201
 
@@ -126,7 +126,7 @@ async def test_what_an_agent_says_before_it_has_heard_of_a_growth_does_not_undo_
     await service.http.post("/v1/jobs", json=elastic())
     run = str((await agent.next_start())["run"])
     await agent.sync(at(run, 2, 2, 1, resized=False))
-    await told(agent, "resize")
+    await ordered(agent, "resize")
     await agent.sync(at(run, 2, 3, 1, resized=False))
     assert await sizes_of(service) == [({"main": 5}, None, {"node": {"main": 5}})]
 
@@ -135,7 +135,7 @@ async def test_an_agent_that_has_forgotten_what_it_was_told_is_told_again(servic
     agent = await connected(service)
     _, run = await grown(service, agent)
     agent.version = 0
-    again = await told(agent, "resize")
+    again = await ordered(agent, "resize")
     assert (again["run"], again["generation"], again["sizes"]) == (run, 2, {"main": 5})
 
 
@@ -143,7 +143,7 @@ async def test_a_cancel_of_a_resized_run_is_a_stop(service: Service) -> None:
     agent = await connected(service)
     job_id, run = await grown(service, agent)
     await service.http.post(f"/v1/jobs/{job_id}/cancel")
-    stop = await told(agent, "stop")
+    stop = await ordered(agent, "stop")
     assert (stop["run"], stop["generation"]) == (run, 3)
     await agent.report(run, RunState.CANCELLED, 9, 3)
     await service.until(job_id, "cancelled")

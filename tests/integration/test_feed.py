@@ -117,7 +117,7 @@ async def test_changes_of_tenants_are_in_the_same_order(stores: Stores) -> None:
 async def test_no_interleaving_loses_a_change_or_tells_it_unsettled(stores: Stores, seed: int) -> None:
     dice = random.Random(seed)
     cursor = await start(stores)
-    told: list[int] = []
+    delivered: list[int] = []
     committed: set[int] = set()
     rolled_back: set[int] = set()
     writing = True
@@ -150,15 +150,15 @@ async def test_no_interleaving_loses_a_change_or_tells_it_unsettled(stores: Stor
                 ids=list(feed.job_ids),
             )
             assert all(before.xid <= row.xid < feed.cursor.xid for row in found), "told outside of its turn"
-            told.extend(feed.job_ids)
+            delivered.extend(feed.job_ids)
             cursor = feed.cursor
 
     following = asyncio.create_task(follow())
     await asyncio.gather(*[write(number) for number in range(25)])
     writing = False
     await following
-    assert sorted(told) == sorted(committed), "each once, and none that was rolled back"
-    assert not rolled_back & set(told)
+    assert sorted(delivered) == sorted(committed), "each once, and none that was rolled back"
+    assert not rolled_back & set(delivered)
     assert len(committed) > 150
 
 

@@ -26,9 +26,9 @@ async def test_a_method_that_is_not_taken_is_answered_with_those_that_are(
 ) -> None:
     refused = await service.http.request("LOCK", path)
     assert (refused.status_code, refused.json()["code"]) == (405, "method-not-allowed")
-    asked = await service.http.options(path)
-    assert (asked.status_code, asked.content) == (204, b"")
-    assert refused.headers["allow"] == asked.headers["allow"] == allowed
+    options = await service.http.options(path)
+    assert (options.status_code, options.content) == (204, b"")
+    assert refused.headers["allow"] == options.headers["allow"] == allowed
 
 
 async def test_head_answers_as_get_without_the_body(service: Service, caplog: pytest.LogCaptureFixture) -> None:

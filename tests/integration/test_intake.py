@@ -51,7 +51,7 @@ async def intake(stores: Stores) -> AsyncIterator[GroupCommits]:
     await made.close()
 
 
-def asked(
+def pending(
     queue: str = "open", *, key: str | None = None, caller: Caller = ADMIN, name: str = "x", jobs: int = 1, **more: Any
 ) -> PendingSubmission:
     template = {"command": ["true"], "resources": {"cpu": "1"}}
@@ -75,7 +75,7 @@ async def transactions(stores: Stores) -> int:
 async def test_submissions_that_come_together_are_stored_in_few_transactions(
     intake: GroupCommits, stores: Stores
 ) -> None:
-    given = [asked(name=f"job-{number}", jobs=1 + number % 3) for number in range(60)]
+    given = [pending(name=f"job-{number}", jobs=1 + number % 3) for number in range(60)]
     done = await outcomes(intake, given)
     ids = [item["id"] for one in done for item in one.get("jobs", [one])]
     stored = await rows(stores, "SELECT id, name FROM jobs ORDER BY id")
@@ -90,13 +90,13 @@ async def test_submissions_that_come_together_are_stored_in_few_transactions(
 
 async def test_one_that_is_refused_takes_no_other_with_it(intake: GroupCommits, stores: Stores) -> None:
     given = [
-        asked(),
-        asked(),
-        asked("nowhere"),
-        asked(caller=USER),
-        asked("narrow", caller=USER),
-        asked(priorityClass="none", key="k1"),
-        asked(key="k2"),
+        pending(),
+        pending(),
+        pending("nowhere"),
+        pending(caller=USER),
+        pending("narrow", caller=USER),
+        pending(priorityClass="none", key="k1"),
+        pending(key="k2"),
     ]
     done = await outcomes(intake, given)
     codes = [one.code if isinstance(one, ProblemError) else None for one in done]
@@ -109,8 +109,10 @@ async def test_one_that_is_refused_takes_no_other_with_it(intake: GroupCommits, 
 
 
 async def test_room_in_a_queue_goes_to_the_first_that_ask(intake: GroupCommits, stores: Stores) -> None:
-    await outcomes(intake, [asked("narrow")])
-    done = await outcomes(intake, [asked(), asked("narrow", jobs=3), asked("narrow"), asked("narrow"), asked("narrow")])
+    await outcomes(intake, [pending("narrow")])
+    done = await outcomes(
+        intake, [pending(), pending("narrow", jobs=3), pending("narrow"), pending("narrow"), pending("narrow")]
+    )
     assert [isinstance(one, ProblemError) for one in done] == [False, True, False, False, True]
     assert (done[1].code, done[4].code) == (Code.QUEUE_FULL, Code.QUEUE_FULL)
     assert "holds 1 waiting jobs, 3 more would exceed" in done[1].detail
@@ -120,14 +122,14 @@ async def test_room_in_a_queue_goes_to_the_first_that_ask(intake: GroupCommits, 
 
 async def test_room_for_each_user_is_counted_for_each(intake: GroupCommits) -> None:
     other = replace(USER, queues=("shared",))
-    given = [asked("shared", caller=who) for who in (ADMIN, other, ADMIN, ADMIN, other, other)]
-    done = await outcomes(intake, [asked(), *given])
+    given = [pending("shared", caller=who) for who in (ADMIN, other, ADMIN, ADMIN, other, other)]
+    done = await outcomes(intake, [pending(), *given])
     assert [isinstance(one, ProblemError) for one in done[1:]] == [False, False, False, True, False, True]
 
 
 async def test_a_key_used_before_or_twice_at_once_has_to_come_alone(intake: GroupCommits, stores: Stores) -> None:
-    (first,) = await outcomes(intake, [asked(key="old")])
-    done = await outcomes(intake, [asked(), asked(key="old"), asked(key="new"), asked(key="new"), asked()])
+    (first,) = await outcomes(intake, [pending(key="old")])
+    done = await outcomes(intake, [pending(), pending(key="old"), pending(key="new"), pending(key="new"), pending()])
     assert intake._claims == set()
     assert [isinstance(one, ByItselfError) for one in done] == [False, True, False, True, False]
     kept = {
@@ -137,10 +139,10 @@ async def test_a_key_used_before_or_twice_at_once_has_to_come_alone(intake: Grou
 
 
 async def test_what_postgres_refuses_is_refused_alone(intake: GroupCommits, stores: Stores) -> None:
-    bad = asked()
+    bad = pending()
     broken = replace(bad.submission.prepared.specs[0], spec=b'{"a": "\\u0000"}')
     bad.submission.prepared.specs[0] = broken
-    done = await outcomes(intake, [asked(), asked(key="a"), bad, asked()])
+    done = await outcomes(intake, [pending(), pending(key="a"), bad, pending()])
     assert isinstance(done[0], dict), "it went before the others"
     assert all(isinstance(one, ByItselfError) for one in done[1:])
     before = await picture(stores)
@@ -153,23 +155,23 @@ async def test_what_postgres_refuses_is_refused_alone(intake: GroupCommits, stor
 async def test_a_queue_that_is_held_up_holds_up_no_other(intake: GroupCommits, stores: Stores) -> None:
     async with stores.database.transaction() as tx:
         await job_store.hold_room(tx, await value(stores, "SELECT id FROM queues WHERE path = 'narrow'"))
-        done = await outcomes(intake, [asked("narrow", key="k"), asked(), asked("narrow"), asked()])
+        done = await outcomes(intake, [pending("narrow", key="k"), pending(), pending("narrow"), pending()])
         assert [isinstance(one, ByItselfError) for one in done] == [True, False, True, False], (
             "those wait by themselves"
         )
     assert await rows(stores, "SELECT * FROM idempotency_keys") == [], "it takes its key when it is stored"
-    (done_now,) = await outcomes(intake, [asked("narrow", key="k")])
+    (done_now,) = await outcomes(intake, [pending("narrow", key="k")])
     assert "id" in done_now
 
 
 async def test_too_many_that_wait_are_turned_away(intake: GroupCommits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainmaster_dispatcher.services.group_commit._MOST_WAITING", 3)
-    done = await outcomes(intake, [asked() for _ in range(6)])
+    done = await outcomes(intake, [pending() for _ in range(6)])
     assert [getattr(one, "code", None) for one in done] == [None] * 4 + [Code.TOO_BUSY] * 2
 
 
 async def test_a_request_that_is_given_up_disturbs_no_other(intake: GroupCommits, stores: Stores) -> None:
-    tasks = [asyncio.create_task(intake.submit(asked())) for _ in range(4)]
+    tasks = [asyncio.create_task(intake.submit(pending())) for _ in range(4)]
     await asyncio.sleep(0)
     tasks[0].cancel()
     tasks[2].cancel()
@@ -186,12 +188,12 @@ async def test_a_request_that_is_given_up_disturbs_no_other(intake: GroupCommits
 async def test_a_request_that_is_given_up_and_comes_again_at_once_makes_one_job(
     intake: GroupCommits, stores: Stores
 ) -> None:
-    under_way = asyncio.create_task(intake.submit(asked()))
-    given_up = asyncio.create_task(intake.submit(asked(key="k")))
+    under_way = asyncio.create_task(intake.submit(pending()))
+    given_up = asyncio.create_task(intake.submit(pending(key="k")))
     await asyncio.sleep(0)
     given_up.cancel()
     await asyncio.sleep(0)
-    again = await intake.submit(asked(key="k"))
+    again = await intake.submit(pending(key="k"))
     assert b"id" in again
     assert b"id" in await under_way
     assert await value(stores, "SELECT count(*) FROM jobs") == 2
@@ -199,7 +201,7 @@ async def test_a_request_that_is_given_up_and_comes_again_at_once_makes_one_job(
 
 
 async def test_an_end_answers_those_that_wait(intake: GroupCommits, stores: Stores) -> None:
-    tasks = [asyncio.create_task(intake.submit(asked())) for _ in range(3)]
+    tasks = [asyncio.create_task(intake.submit(pending())) for _ in range(3)]
     await asyncio.sleep(0)
     await intake.close()
     done = await asyncio.gather(*tasks, return_exceptions=True)
@@ -209,14 +211,14 @@ async def test_an_end_answers_those_that_wait(intake: GroupCommits, stores: Stor
 
 
 async def test_an_expired_key_is_free_again(intake: GroupCommits, stores: Stores) -> None:
-    await outcomes(intake, [asked(key="old")])
+    await outcomes(intake, [pending(key="old")])
     await execute(stores, "UPDATE idempotency_keys SET created_at = now() - interval '8 days'")
-    (again,) = await outcomes(intake, [asked(key="old")])
+    (again,) = await outcomes(intake, [pending(key="old")])
     assert isinstance(again, ByItselfError), "the way by itself removes it and takes it anew"
 
 
 def test_parameter_sets_and_many_jobs_are_no_part_of_a_group() -> None:
-    sets = prepare(b'{"job": %b, "parameters": [{"a": 1}]}' % asked().body_hash.replace(b'"true"', b'"${a}"'), Most())
-    assert not GroupCommits.takes(replace(asked(), submission=Submission(ADMIN, sets)))
-    assert GroupCommits.takes(asked(jobs=100))
-    assert not GroupCommits.takes(asked(jobs=101))
+    sets = prepare(b'{"job": %b, "parameters": [{"a": 1}]}' % pending().body_hash.replace(b'"true"', b'"${a}"'), Most())
+    assert not GroupCommits.takes(replace(pending(), submission=Submission(ADMIN, sets)))
+    assert GroupCommits.takes(pending(jobs=100))
+    assert not GroupCommits.takes(pending(jobs=101))

@@ -224,10 +224,10 @@ async def watch(http: httpx.AsyncClient, job_id: str, last: str = "", most: int 
     async with http.stream("GET", f"/v1/jobs/{job_id}/events", headers=headers) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         async for line in answer.aiter_lines():
-            name, _, told = line.partition(": ")
-            number = told if name == "id" else number
+            name, _, value = line.partition(": ")
+            number = value if name == "id" else number
             if name == "event":
-                out.append((number if told != "end" else "", told))
+                out.append((number if value != "end" else "", value))
             if len(out) >= most:
                 break
     return out

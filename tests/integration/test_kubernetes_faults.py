@@ -86,20 +86,20 @@ class Followed:
     """Takes what an agent pushes, and puts each member's output together by its offsets."""
 
     def __init__(self) -> None:
-        self.told: dict[tuple[str, int], str] = {}
+        self.output: dict[tuple[str, int], str] = {}
         self.missed = 0
 
     async def push(self, stream: str, body: StreamPush) -> None:
         for chunk in body.chunks:
             place = (chunk.role, chunk.index)
-            before = self.told.get(place, "")
+            before = self.output.get(place, "")
             if before:
                 self.missed += max(0, chunk.offset - len(before))
-            self.told[place] = before + chunk.data[max(0, len(before) - chunk.offset) :]
+            self.output[place] = before + chunk.data[max(0, len(before) - chunk.offset) :]
 
 
-async def told(followed: Followed, text: str) -> None:
-    await eventually(lambda: followed.told.get(("worker", 0)) == text, f"{text!r}; there is {followed.told}")
+async def received(followed: Followed, text: str) -> None:
+    await eventually(lambda: followed.output.get(("worker", 0)) == text, f"{text!r}; there is {followed.output}")
 
 
 # -- the checkpoint signal
@@ -153,7 +153,7 @@ async def test_a_follower_and_the_tail_have_the_output_of_all_lives_of_a_member(
         await until_started(nodes, name, life + 1)
         nodes.write_log(NAMESPACE, name, f"life {life} of the same length")
         said += f"life {life} of the same length\n"
-        await told(followed, said)
+        await received(followed, said)
         nodes.fail(NAMESPACE, name, 3)
     await until_started(nodes, name, 4)
     nodes.fail(NAMESPACE, name, 3)
@@ -161,8 +161,8 @@ async def test_a_follower_and_the_tail_have_the_output_of_all_lives_of_a_member(
     assert await tails.keep([A], 10.0, 10.0)
     await streams.close()
     await tails.close()
-    assert kept.told["worker", 0] == said
-    assert (followed.told["worker", 0], followed.missed) == (said, 0)
+    assert kept.output["worker", 0] == said
+    assert (followed.output["worker", 0], followed.missed) == (said, 0)
 
 
 async def test_what_was_followed_of_a_member_is_kept_when_its_node_goes(lab: KubeLab, nodes: FakeNodes) -> None:
@@ -172,15 +172,15 @@ async def test_what_was_followed_of_a_member_is_kept_when_its_node_goes(lab: Kub
     followed, kept = Followed(), Followed()
     streams, tails = LogStreams(followed, lab.runtime, "s"), LogTails(kept, lab.runtime, "s")
     streams.open(OpenStream(stream="f", run=A, follow=True, tail_bytes=65_536))
-    await told(followed, "said before\n")
+    await received(followed, "said before\n")
     nodes.crash_node(node)
     nodes.boot_node(node)
     await until_over(lab, A)
     assert await tails.keep([A], 10.0, 10.0)
     await streams.close()
     await tails.close()
-    assert kept.told["worker", 0] == "said before\n"
-    assert followed.told["worker", 0] == "said before\n"
+    assert kept.output["worker", 0] == "said before\n"
+    assert followed.output["worker", 0] == "said before\n"
 
 
 async def test_a_kubelet_without_the_output_adds_nothing_to_it(lab: KubeLab, nodes: FakeNodes) -> None:
@@ -194,7 +194,7 @@ async def test_a_kubelet_without_the_output_adds_nothing_to_it(lab: KubeLab, nod
     tails = LogTails(kept, lab.runtime, "s")
     assert await tails.keep([A], 10.0, 10.0)
     await tails.close()
-    assert kept.told == {}
+    assert kept.output == {}
 
 
 async def test_a_follower_gets_all_of_a_fast_writer(lab: KubeLab, nodes: FakeNodes) -> None:
@@ -205,7 +205,7 @@ async def test_a_follower_gets_all_of_a_fast_writer(lab: KubeLab, nodes: FakeNod
     followed = Followed()
     streams = LogStreams(followed, lab.runtime, "s")
     streams.open(OpenStream(stream="f", run=A, follow=True, tail_bytes=0))
-    await eventually(lambda: len(followed.told.get(("worker", 0), "")) == 3_000 * 1024, "3 MB have come")
+    await eventually(lambda: len(followed.output.get(("worker", 0), "")) == 3_000 * 1024, "3 MB have come")
     await streams.close()
     assert followed.missed == 0
 

@@ -69,7 +69,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Holders of what an agent looked at that clears away what others have made."""
     out: list[str] = []
     real = orphans.KnownRecords.may_be_here
@@ -85,23 +85,23 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.usefixtures("quick")
 async def test_an_agent_that_the_dispatcher_has_not_answered_clears_nothing_away(
-    scene: Scene, asked: list[str]
+    scene: Scene, requests: list[str]
 ) -> None:
     """It is the second one with its key, and refused: what the first one runs has no record here."""
     await scene.start()
     await asyncio.sleep(0.2)
-    assert not asked
+    assert not requests
     assert scene.first.living(A) == 2
 
 
 @pytest.mark.usefixtures("quick")
-async def test_an_agent_that_is_served_leaves_alone_what_other_records_hold(scene: Scene, asked: list[str]) -> None:
+async def test_an_agent_that_is_served_leaves_alone_what_other_records_hold(scene: Scene, requests: list[str]) -> None:
     """The dispatcher calls such a run orphaned: it goes on, until somebody ends it or its own agent is back."""
     await scene.start()
     await scene.second.runtime.renew(scene.second.now())
 
     async def has_looked() -> bool:
-        return asked.count(scene.first.runtime.holder) > 10
+        return requests.count(scene.first.runtime.holder) > 10
 
     await eventually(has_looked)
     await asyncio.sleep(0.2)

@@ -132,8 +132,8 @@ async def test_the_lead_is_given_to_one_of_many_who_ask_at_once(stores: Stores) 
             return await scheduling.take_lead(tx, name, 60)
 
     for turn in range(1, 4):
-        asked = await asyncio.gather(*[ask(f"s{number}") for number in range(8)])
-        assert [token for token in asked if token is not None] == [turn]
+        tokens = await asyncio.gather(*[ask(f"s{number}") for number in range(8)])
+        assert [token for token in tokens if token is not None] == [turn]
         await execute(stores, "UPDATE leadership SET expires_at = clock_timestamp()")
 
 

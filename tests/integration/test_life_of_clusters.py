@@ -113,8 +113,8 @@ async def test_what_runs_on_a_drained_cluster_saves_its_state_and_starts_elsewhe
     job = await service.job(job_id)
     assert (job["retriesUsed"], job["runs"][0]["state"]) == (0, "preempted")
     assert (await shown(service))["state"] == "drained"
-    (told,) = [event for event in await events(service, job_id) if event["kind"] == "preempt"]
-    assert (told["actor"], told["message"]) == ("admin", "cluster private is drained")
+    (preemption,) = [event for event in await events(service, job_id) if event["kind"] == "preempt"]
+    assert (preemption["actor"], preemption["message"]) == ("admin", "cluster private is drained")
     await service.http.post("/v1/clusters/private/uncordon")
     view = await shown(service)
     assert (view["state"], view["draining"]) == ("ready", False)

@@ -58,9 +58,9 @@ async def test_streams_end_soon_after_their_key_was_revoked(service: Service) ->
         ends = [asyncio.create_task(tell_end(stream.aiter_lines())) for stream in streams]
         assert [stream.status_code for stream in streams] == [200, 200, 200]
         await revoke(service, name)
-        told = await asyncio.wait_for(asyncio.gather(*ends), 30)
-    assert told[0] == ": the API key was revoked or has expired"
-    assert [orjson.loads(line)["problem"]["code"] for line in told[1:]] == ["unauthenticated"] * 2
+        endings = await asyncio.wait_for(asyncio.gather(*ends), 30)
+    assert endings[0] == ": the API key was revoked or has expired"
+    assert [orjson.loads(line)["problem"]["code"] for line in endings[1:]] == ["unauthenticated"] * 2
 
 
 async def test_an_agents_poll_ends_soon_after_its_key_was_revoked(service: Service) -> None:
@@ -89,11 +89,11 @@ async def test_many_followers_cost_the_store_one_look_a_second(
     await agent.report((await agent.next_start())["run"], RunState.RUNNING, 1)
     queued = [await service.submit(cpu="64") for _ in range(5)]
     async with AsyncExitStack() as stack:
-        told: list[asyncio.Task[str]] = []
+        readers: list[asyncio.Task[str]] = []
         for number in range(60):
             path = f"/v1/jobs/{queued[number % 5]}/events"
             stream = await stack.enter_async_context(service.http.stream("GET", path, headers=EVENTS))
-            told.append(asyncio.create_task(tell_end(stream.aiter_lines())))
+            readers.append(asyncio.create_task(tell_end(stream.aiter_lines())))
         for _ in range(30):
             path = f"/v1/jobs/{running}/logs"
             await stack.enter_async_context(service.http.stream("GET", path, params={"follow": "true"}))
@@ -120,16 +120,16 @@ async def test_many_followers_cost_the_store_one_look_a_second(
         monkeypatch.setattr(Database, "transaction", transaction)
         for job_id in queued:
             await service.http.post(f"/v1/jobs/{job_id}/cancel")
-        assert set(await asyncio.wait_for(asyncio.gather(*told), 30)) == {"data: cancelled"}
+        assert set(await asyncio.wait_for(asyncio.gather(*readers), 30)) == {"data: cancelled"}
 
 
 async def test_a_change_whose_wake_up_was_lost_is_told_within_seconds(service: Service) -> None:
     job_id = await service.submit(cpu="64")
     async with service.http.stream("GET", f"/v1/jobs/{job_id}/events", headers=EVENTS) as stream:
-        told = asyncio.create_task(tell_end(stream.aiter_lines()))
+        reader = asyncio.create_task(tell_end(stream.aiter_lines()))
         async with service.stores.database.transaction() as tx:  # as nobody does: no wake-up follows
             await tx.run("UPDATE jobs SET state = 'cancelled', version = version + 1, ended_at = now()")
-        assert await asyncio.wait_for(told, 30) == "data: cancelled"
+        assert await asyncio.wait_for(reader, 30) == "data: cancelled"
 
 
 async def test_refusals_have_retry_after_and_a_problem(service: Service) -> None:

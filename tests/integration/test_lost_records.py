@@ -61,8 +61,8 @@ async def stops(agent: FakeAgent) -> list[dict[str, Any]]:
 async def act(service: Service, path: str, **body: Any) -> dict[str, Any]:
     answer = await service.http.post(f"/v1/{path}", json=body)
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    answered: dict[str, Any] = answer.json()
+    return answered
 
 
 # -- who may act for a cluster

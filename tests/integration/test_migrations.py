@@ -100,9 +100,9 @@ def test_two_processes_may_migrate_an_empty_database_at_once(empty_url: str, dat
         subprocess.Popen([sys.executable, "-c", program, empty_url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(2)
     ]
-    told = [process.communicate(timeout=180) for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
-    assert [out.decode().strip() for out, _ in told] == [newest_revision()] * 2
+    outputs = [process.communicate(timeout=180) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert [out.decode().strip() for out, _ in outputs] == [newest_revision()] * 2
     assert schema_of(empty_url) == schema_of(database_url)
 
 

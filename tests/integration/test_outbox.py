@@ -24,7 +24,7 @@ def hook(*states: str, url: str = HOOK) -> dict[str, Any]:
     return {"url": url, "states": list(states)} if states else {"url": url}
 
 
-async def told(service: Service) -> list[tuple[int, str, list[str]]]:
+async def messages(service: Service) -> list[tuple[int, str, list[str]]]:
     """Hook, event and states of all messages, in their order."""
     found = await rows(service.stores, "SELECT hook, body FROM outbox ORDER BY id")
     return [(row.hook, row.body["event"], row.body["states"]) for row in found]
@@ -43,7 +43,7 @@ async def test_each_webhook_gets_the_states_that_it_asked_for(service: Service) 
     await agent.report(run, RunState.RUNNING, 1)
     await agent.report(run, RunState.SUCCEEDED, 2)
     await service.until(job_id, "succeeded")
-    assert await told(service) == [
+    assert await messages(service) == [
         (0, "submitted", ["queued"]),
         (0, "dispatched", ["dispatched"]),
         (2, "dispatched", ["dispatched"]),
@@ -90,7 +90,7 @@ async def test_a_run_that_is_tried_again_is_no_failed_job(service: Service) -> N
     run = (await agent.next_start())["run"]
     await agent.report(run, RunState.RUNNING, 1)
     await agent.report(run, RunState.FAILED, 2, end=RunEnd(category=FailureCategory.EXIT, exit_code=1))
-    assert await told(service) == [(1, "submitted", ["queued"]), (1, "run.failed", ["held"])]
+    assert await messages(service) == [(1, "submitted", ["queued"]), (1, "run.failed", ["held"])]
 
 
 async def test_what_people_do_is_told_and_a_change_of_priority_is_not(service: Service) -> None:
@@ -98,7 +98,7 @@ async def test_what_people_do_is_told_and_a_change_of_priority_is_not(service: S
     await service.http.patch(f"/v1/jobs/{job_id}", json={"priority": 5})
     for action in ("resume", "cancel", "cancel"):
         await service.http.post(f"/v1/jobs/{job_id}/{action}")
-    assert await told(service) == [
+    assert await messages(service) == [
         (0, "submitted", ["held"]),
         (0, "resume", ["queued"]),
         (0, "cancel", ["cancelled"]),
@@ -119,7 +119,7 @@ async def test_every_job_of_a_call_is_told_of_its_own(service: Service) -> None:
 async def test_a_refused_change_leaves_no_message(service: Service) -> None:
     job_id = await service.submit(notify=[hook(*ALL_STATES)])
     assert (await service.http.post(f"/v1/jobs/{job_id}/retry")).status_code == 409
-    assert await told(service) == [(0, "submitted", ["queued"])]
+    assert await messages(service) == [(0, "submitted", ["queued"])]
 
 
 async def test_webhooks_are_refused_without_a_secret(service: Service) -> None:

@@ -31,7 +31,7 @@ async def running(service: Service, agent: FakeAgent, **fields: Any) -> tuple[st
     return job, run
 
 
-async def told(service: Service, job: str) -> dict[str, Any]:
+async def reason_of(service: Service, job: str) -> dict[str, Any]:
     answer = await service.http.get(f"/v1/jobs/{job}/why")
     assert answer.is_success, answer.text
     return dict(answer.json())
@@ -60,11 +60,11 @@ async def test_a_lower_class_gives_way_and_is_queued_again_with_its_age(service:
     started = await agent.next_start()
     assert started["job"] == high, "the taker is sent at once; its cluster starts it when the room is free"
     why = f"preempted for {high}, whose class high is higher"
-    assert (await told(service, low))["sentence"] == f"It runs on private; it is being stopped: {why}."
+    assert (await reason_of(service, low))["sentence"] == f"It runs on private; it is being stopped: {why}."
     await agent.report(run, RunState.PREEMPTED, 2, generation=stop["generation"])
     again = await service.until(low, "queued")
     assert again["submittedAt"] == submitted
-    waits = await told(service, low)
+    waits = await reason_of(service, low)
     assert waits["sentence"].endswith(f" Its last run: {why}.")
     assert waits["details"]["lastRun"] == why
     events = (await service.http.get(f"/v1/jobs/{low}/events")).json()["events"]
@@ -73,7 +73,7 @@ async def test_a_lower_class_gives_way_and_is_queued_again_with_its_age(service:
     await agent.report(started["run"], RunState.RUNNING, 1)
     await agent.report(started["run"], RunState.SUCCEEDED, 2)
     assert (await agent.next_start())["run"] == f"{low}-r2"
-    assert "waitedFor" not in (await told(service, high))["details"], "it was sent in the first cycle that saw it"
+    assert "waitedFor" not in (await reason_of(service, high))["details"], "it was sent in the first cycle that saw it"
 
 
 async def test_what_a_job_waited_for_is_told_when_it_has_ended(service: Service, agent: FakeAgent) -> None:
@@ -81,17 +81,20 @@ async def test_what_a_job_waited_for_is_told_when_it_has_ended(service: Service,
     second = await service.submit(cpu="2")
 
     async def is_explained() -> bool:
-        return bool((await told(service, second))["token"] == "InsufficientCapacity")
+        return bool((await reason_of(service, second))["token"] == "InsufficientCapacity")
 
     await eventually(is_explained)
-    said = (await told(service, second))["sentence"]
+    said = (await reason_of(service, second))["sentence"]
     await agent.report(run, RunState.SUCCEEDED, 2)
     later = (await agent.next_start())["run"]
     await agent.report(later, RunState.RUNNING, 1)
     await agent.report(later, RunState.SUCCEEDED, 2)
     await service.until(second, "succeeded")
-    assert (await told(service, second))["details"]["waitedFor"] == {"token": "InsufficientCapacity", "sentence": said}
-    assert (await told(service, first)).get("details", {}) == {}
+    assert (await reason_of(service, second))["details"]["waitedFor"] == {
+        "token": "InsufficientCapacity",
+        "sentence": said,
+    }
+    assert (await reason_of(service, first)).get("details", {}) == {}
 
 
 async def test_a_queue_takes_back_what_is_guaranteed_to_it(service: Service, agent: FakeAgent) -> None:
@@ -177,7 +180,7 @@ async def test_what_runs_in_a_suspended_queue_waits_until_the_queue_is_open_agai
     assert shown["message"] == "queue default was suspended by an admin"
 
     async def waits() -> bool:
-        return bool((await told(service, job))["token"] == "QueueHeld")
+        return bool((await reason_of(service, job))["token"] == "QueueHeld")
 
     await eventually(waits)
     assert (await service.http.put("/v1/queues/default", json=queue | {"state": "open"})).is_success

@@ -117,7 +117,7 @@ async def test_a_job_that_no_cluster_admits_is_refused_with_its_place(service: S
     await connect(service, "private", NEEDS_IMAGE)
     for cluster in ("public", "edge"):
         assert (await service.http.delete(f"/v1/clusters/{cluster}")).status_code == 204
-    for image, told in (("", "must name an image"), ("docker.io/x:1", "is not allowed here")):
+    for image, message in (("", "must name an image"), ("docker.io/x:1", "is not allowed here")):
         for path in ("/v1/jobs", "/v1/jobs?dryRun=true"):
             body = {"kind": "Job", "name": "j", "queue": "default", "roles": runs(image)}
             answer = await service.http.post(path, json=body)
@@ -125,7 +125,7 @@ async def test_a_job_that_no_cluster_admits_is_refused_with_its_place(service: S
             problem = answer.json()
             assert problem["code"] == "pod-template-refused"
             assert problem["mistakes"][0]["path"] == "roles[0].template.image"
-            assert told in problem["mistakes"][0]["message"]
+            assert message in problem["mistakes"][0]["message"]
             assert "cluster private" in problem["mistakes"][0]["message"]
     assert (await submit(service, "default", runs("registry.example.com/x:1")))[0] == 201
     assert (await service.http.get("/v1/jobs")).json()["jobs"][0]["name"] == "j"

@@ -65,8 +65,8 @@ def report(run: str, state: RunState = RunState.RUNNING, seq: int = 1, generatio
 async def full(agent: FakeAgent, *reports: RunReport) -> dict[str, Any]:
     answer = await agent.sync(*reports, full=True)
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 async def cluster(service: Service, name: str = "private") -> dict[str, Any]:
@@ -90,8 +90,8 @@ async def test_a_run_that_the_backup_does_not_have_is_adopted_and_its_job_is_not
     assert answer["sendFull"]
     assert (await cluster(service))["state"] == "closed"
     assert "restored from a backup" in (await cluster(service))["closed"]
-    told = await full(agent, report(run))
-    assert (told["unknown"], told["quarantined"]) == ([], [])
+    reply = await full(agent, report(run))
+    assert (reply["unknown"], reply["quarantined"]) == ([], [])
     job = await service.job(job_id)
     assert (job["state"], job["attempt"], len(job["runs"])) == ("running", 1, 1)
     await eventually(lambda: is_over(service))
@@ -154,8 +154,8 @@ async def test_a_run_of_a_job_that_the_backup_does_not_have_goes_on_until_an_adm
     await restored(service)
     await agent.sync()
     for _ in range(2):
-        told = await full(agent, report(run))
-        assert (told["unknown"], told["quarantined"]) == ([], [run])
+        reply = await full(agent, report(run))
+        assert (reply["unknown"], reply["quarantined"]) == ([], [run])
     await eventually(lambda: is_over(service))
     assert not (await agent.sync()).json()["sendFull"], "both sides hold the same"
     restarted = service.agent(session="session-2", held={run})
@@ -168,8 +168,8 @@ async def test_a_run_of_a_job_that_the_backup_does_not_have_goes_on_until_an_adm
     answer = await service.http.post(f"{path}/stop-quarantined", json={"runs": ["none-0000001-r1"]})
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
     assert (await service.http.post(f"{path}/stop-quarantined", json={})).json()["stopping"] == [run]
-    told = await full(restarted, report(run))
-    assert (told["unknown"], told["quarantined"]) == ([run], [])
+    reply = await full(restarted, report(run))
+    assert (reply["unknown"], reply["quarantined"]) == ([run], [])
     restarted.held.clear()
     assert (await restarted.sync()).json()["sendFull"], "whether it is gone is asked for"
     await full(restarted)
@@ -218,8 +218,8 @@ async def test_an_agent_that_was_told_more_than_the_store_knows_protects_its_own
     ahead = 10**9
     answer = (await agent.sync(report(run, seq=2), desired_version=ahead)).json()
     assert (answer["unknown"], answer["sendFull"]) == ([], True)
-    told = (await agent.sync(report(run, seq=2), full=True, desired_version=ahead)).json()
-    assert (told["unknown"], told["quarantined"]) == ([], [run])
+    reply = (await agent.sync(report(run, seq=2), full=True, desired_version=ahead)).json()
+    assert (reply["unknown"], reply["quarantined"]) == ([], [run])
     assert (await cluster(service))["quarantinedRuns"] == 1
     assert await is_over(service), "no recovery has begun"
     other = await service.submit("other")

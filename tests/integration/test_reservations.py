@@ -30,8 +30,8 @@ async def test_reserved_nodes_are_for_their_queue_until_it_is_removed(service: S
     guest = await service.submit("guest", cpu="1")
 
     async def is_told() -> bool:
-        told = (await service.http.get(f"/v1/jobs/{guest}/why")).json()
-        return bool(told["token"] == "ReservedForQueue")
+        reason = (await service.http.get(f"/v1/jobs/{guest}/why")).json()
+        return bool(reason["token"] == "ReservedForQueue")
 
     await eventually(is_told)
     own = await service.submit("own", queue="team", cpu="1")

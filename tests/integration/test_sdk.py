@@ -161,11 +161,11 @@ async def test_a_watch_tells_each_transition_once_and_then_the_end(service: Serv
         start = await agent.next_start()
         await agent.report(start["run"], RunState.RUNNING, 1)
         await agent.report(start["run"], RunState.SUCCEEDED, 2)
-        told = await watching
+        items = await watching
         assert [item.id for item in await waiting] == [job_id]
         assert [event.seq for event in await client.events(job_id)] == [1, 2, 3, 4]
-    assert [item.seq for item in told if isinstance(item, EventView)] == [1, 2, 3, 4]
-    assert told[-1] == Ended("succeeded")
+    assert [item.seq for item in items if isinstance(item, EventView)] == [1, 2, 3, 4]
+    assert items[-1] == Ended("succeeded")
 
 
 async def collect(client: AsyncClient, job_id: str) -> list[object]:

@@ -84,7 +84,7 @@ async def test_twenty_clusters_run_some_hundred_tiny_jobs_to_their_ends(service:
 async def test_one_superseded_cluster_does_not_end_the_others(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return "the agent of cluster private ends" in caplog.text
 
     async with running(service, fleet_of(["private", "public"])) as agents:
@@ -95,7 +95,7 @@ async def test_one_superseded_cluster_does_not_end_the_others(
         )
         holder = await value(service.stores, names)
         await service.agent("private", session="newer", holder=holder).connect()
-        await eventually(told)
+        await eventually(is_reported)
         second = await service.submit(placement={"clusters": ["public"]}, labels={LABEL + "run-time": "10ms"})
         await service.until(second, "succeeded", seconds=20)
         assert not agents.done()

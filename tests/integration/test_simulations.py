@@ -93,7 +93,7 @@ def worker(database_url: str, tmp_path: Path) -> Iterator[Worker]:
         child.wait()
 
 
-async def asked(service: Service, spec: dict[str, Any]) -> int:
+async def request_simulation(service: Service, spec: dict[str, Any]) -> int:
     answer = await service.http.post("/v1/simulations", json=spec)
     assert answer.status_code == 202, answer.text
     assert answer.json()["state"] == "queued"
@@ -134,7 +134,7 @@ def processes(of: "subprocess.Popen[bytes]") -> list[psutil.Process]:
 
 async def test_it_is_carried_out_and_compares_policies(service: Service, worker: Worker) -> None:
     worker()
-    simulation = await asked(service, SPEC)
+    simulation = await request_simulation(service, SPEC)
     found = await until(service, simulation, SimulationState.SUCCEEDED, SimulationState.FAILED)
     assert (found.state, found.message, found.title) == (SimulationState.SUCCEEDED, "", "What a burst would cost")
     assert found.started_at is not None
@@ -162,15 +162,15 @@ async def test_cases_have_their_documents_on_top_of_all_else(service: Service, w
     worker()
     paused = {**DECLARED[3], "paused": True}
     cases = [{"name": "as it is"}, {"name": "without", "documents": [paused]}]
-    simulation = await asked(service, {**SPEC, "sweep": None, "cases": cases})
+    simulation = await request_simulation(service, {**SPEC, "sweep": None, "cases": cases})
     found = await until(service, simulation, SimulationState.SUCCEEDED, SimulationState.FAILED)
     assert found.result is not None, found.message
-    told = [(case["name"], case["bursts"]) for case in found.result["cases"]]
-    assert told == [("as it is", {"overflow": 6}), ("without", {"overflow": 0})]
+    bursts = [(case["name"], case["bursts"]) for case in found.result["cases"]]
+    assert bursts == [("as it is", {"overflow": 6}), ("without", {"overflow": 0})]
 
 
 async def test_the_report_is_a_page_that_runs_nothing(service: Service, worker: Worker) -> None:
-    simulation = await asked(service, {**SPEC, "title": "<script>alert(1)</script>"})
+    simulation = await request_simulation(service, {**SPEC, "title": "<script>alert(1)</script>"})
     early = await service.http.get(f"/v1/simulations/{simulation}/report")
     assert (early.status_code, early.json()["type"].rpartition("#")[2]) == (409, "wrong-state")
     worker()
@@ -191,7 +191,7 @@ async def test_what_was_really_done_is_simulated_on_what_is_there(service: Servi
         await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 1}})
         await agent.report(run, RunState.SUCCEEDED, 3)
     since = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
-    simulation = await asked(service, {"workload": {"history": {"since": since}}})
+    simulation = await request_simulation(service, {"workload": {"history": {"since": since}}})
     worker()
     found = await until(service, simulation, SimulationState.SUCCEEDED, SimulationState.FAILED)
     assert found.result is not None, found.message
@@ -204,7 +204,7 @@ async def test_what_was_really_done_is_simulated_on_what_is_there(service: Servi
 async def test_without_any_history_it_fails_with_the_reason(service: Service, worker: Worker) -> None:
     await service.agent().connect(cpu=8)
     since = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
-    simulation = await asked(service, {"workload": {"history": {"since": since}}})
+    simulation = await request_simulation(service, {"workload": {"history": {"since": since}}})
     worker()
     found = await until(service, simulation, SimulationState.FAILED)
     assert found.message == "history has no job that ran and ended"
@@ -213,7 +213,7 @@ async def test_without_any_history_it_fails_with_the_reason(service: Service, wo
 
 async def test_one_that_runs_is_cancelled_and_its_process_is_gone(service: Service, worker: Worker) -> None:
     started = worker()
-    simulation = await asked(service, ENDLESS)
+    simulation = await request_simulation(service, ENDLESS)
     await at_work(service, simulation)
     assert len(processes(started)) == 1
     refused = await service.http.delete(f"/v1/simulations/{simulation}")
@@ -228,7 +228,7 @@ async def test_one_that_runs_is_cancelled_and_its_process_is_gone(service: Servi
     again = await service.http.post(f"/v1/simulations/{simulation}/cancel")
     assert (again.status_code, "it has ended already" in again.text) == (409, True)
     # Its worker goes on with others.
-    other = await asked(service, SPEC)
+    other = await request_simulation(service, SPEC)
     await until(service, other, SimulationState.SUCCEEDED)
     assert (await service.http.delete(f"/v1/simulations/{simulation}")).status_code == 204
     assert (await service.http.get(f"/v1/simulations/{simulation}")).status_code == 404
@@ -236,7 +236,7 @@ async def test_one_that_runs_is_cancelled_and_its_process_is_gone(service: Servi
 
 async def test_a_worker_that_stops_gives_it_back_to_the_next(service: Service, worker: Worker) -> None:
     first = worker()
-    simulation = await asked(service, ENDLESS)
+    simulation = await request_simulation(service, ENDLESS)
     await at_work(service, simulation)
     first.send_signal(signal.SIGTERM)
     await until(service, simulation, SimulationState.QUEUED, seconds=30)
@@ -248,7 +248,7 @@ async def test_a_worker_that_stops_gives_it_back_to_the_next(service: Service, w
 
 async def test_one_whose_worker_was_killed_is_taken_over_and_not_for_ever(service: Service, worker: Worker) -> None:
     first = worker()
-    simulation = await asked(service, ENDLESS)
+    simulation = await request_simulation(service, ENDLESS)
     await at_work(service, simulation)
     (apart,) = processes(first)
     first.kill()
@@ -267,7 +267,7 @@ async def test_one_whose_worker_was_killed_is_taken_over_and_not_for_ever(servic
 
 async def test_a_process_that_dies_is_told(service: Service, worker: Worker) -> None:
     started = worker()
-    simulation = await asked(service, ENDLESS)
+    simulation = await request_simulation(service, ENDLESS)
     await at_work(service, simulation)
     (apart,) = processes(started)
     apart.kill()
@@ -278,7 +278,7 @@ async def test_a_process_that_dies_is_told(service: Service, worker: Worker) -> 
 async def test_a_store_that_is_away_for_a_moment_ends_nothing(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulation = await asked(service, SPEC)
+    simulation = await request_simulation(service, SPEC)
     async with service.stores.database.transaction() as tx:
         claimed = await store.claim(tx, 30)
     assert claimed is not None
@@ -312,7 +312,7 @@ def test_its_process_ends_as_it_should_and_tells_nothing_else() -> None:
 
 
 async def test_who_was_slow_writes_nothing_any_more(service: Service) -> None:
-    simulation = await asked(service, SPEC)
+    simulation = await request_simulation(service, SPEC)
     async with service.stores.database.transaction() as tx:
         slow = await store.claim(tx, -1)
     async with service.stores.database.transaction() as tx:
@@ -427,7 +427,7 @@ async def test_an_order_that_is_repeated_is_taken_once(service: Service) -> None
 
 async def test_not_more_are_queued_than_can_be_done(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_of, "MOST_OPEN", 1)
-    await asked(service, SPEC)
+    await request_simulation(service, SPEC)
     refused = await service.http.post("/v1/simulations", json=SPEC)
     assert (refused.status_code, refused.json()["type"].rpartition("#")[2]) == (503, "too-busy")
 

@@ -116,10 +116,10 @@ async def test_why_names_the_shortfall_of_each_cluster(service: Service) -> None
     await agent.connect(cpu=4)
     job_id = await service.submit(cpu="64", placement={"clusters": ["private"]})
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return bool((await service.http.get(f"/v1/jobs/{job_id}/why")).json()["token"] == "TooLarge")
 
-    await eventually(told)
+    await eventually(is_reported)
     why = (await service.http.get(f"/v1/jobs/{job_id}/why")).json()
     verdicts = {verdict["cluster"]: verdict["sentence"] for verdict in why["verdicts"]}
     assert verdicts["private"] == "needs 64 cpu on one node, the best node has 4"

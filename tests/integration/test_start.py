@@ -217,9 +217,9 @@ def test_a_process_starts_again_on_a_schema_that_a_newer_release_has_expanded(
         watchdog.cancel()
         process.kill()
         process.wait()
-    told = "".join(seen)
-    assert LIVES[name] in told, told
-    assert "revision 0999 of a newer release; this one, " in told
+    output = "".join(seen)
+    assert LIVES[name] in output, output
+    assert "revision 0999 of a newer release; this one, " in output
 
 
 @pytest.mark.parametrize("name", [*PROCESSES, "migrate"])

@@ -140,8 +140,8 @@ async def test_who_lost_the_connection_while_the_next_run_started_hears_the_rest
     async with stage.following() as pieces:
         assert [(await asyncio.wait_for(pieces.get(), 5)).get("data") for _ in range(2)] == ["two", None]
     async with stage.following(fromAttempt=1) as pieces:
-        told = [(await asyncio.wait_for(pieces.get(), 5)).get("data") for _ in range(3)]
-        assert told == ["the rest of one", "two", None]
+        received = [(await asyncio.wait_for(pieces.get(), 5)).get("data") for _ in range(3)]
+        assert received == ["the rest of one", "two", None]
 
 
 async def test_the_tails_of_an_ended_run_are_what_its_logs_show(stage: Stage) -> None:
@@ -180,9 +180,9 @@ async def test_output_that_is_no_text_is_told_once_though_it_grows_when_it_is_re
         assert await asyncio.wait_for(pieces.get(), 10) == {"end": "succeeded"}, "nothing twice"
     tail = LogTail(stage.job, follow=True)
     lines = b"".join(orjson.dumps(piece) + b"\n" for piece in got)
-    told = [item for item in tail.feed(lines) if isinstance(item, LogPiece)]
-    assert "".join(item.data for item in told) == (one + two + three).decode(errors="replace")
-    assert [item.missed for item in told] == [0, 0, 0]
+    items = [item for item in tail.feed(lines) if isinstance(item, LogPiece)]
+    assert "".join(item.data for item in items) == (one + two + three).decode(errors="replace")
+    assert [item.missed for item in items] == [0, 0, 0]
 
 
 async def test_no_more_of_a_member_is_kept_than_64_kib(stage: Stage) -> None:

@@ -57,18 +57,18 @@ async def test_what_holds_a_run_up_is_told_as_long_as_it_does(service: Service, 
     await agent.report(run, RunState.PENDING, 1)
     trouble = "worker-0 cannot start yet (ErrImagePull): not found"
     await agent.report(run, RunState.PENDING, 2, message=trouble)
-    told = await why(service, job_id)
-    assert told["sentence"].endswith(f" Its cluster says: {trouble}.")
-    assert told["details"]["clusterSays"] == trouble
+    reason = await why(service, job_id)
+    assert reason["sentence"].endswith(f" Its cluster says: {trouble}.")
+    assert reason["details"]["clusterSays"] == trouble
     assert await message_of(service, job_id) == trouble
     await agent.report(run, RunState.PENDING, 3)
     assert "Its cluster says" not in (await why(service, job_id))["sentence"]
     await agent.report(run, RunState.RUNNING, 4)
     silence = "worker-0 on node n3, which has not answered since 10:00"
     await agent.report(run, RunState.RUNNING, 5, message=silence)
-    told = await why(service, job_id)
-    assert told["sentence"].startswith("It runs on private")
-    assert told["sentence"].endswith(f" Its cluster says: {silence}.")
+    reason = await why(service, job_id)
+    assert reason["sentence"].startswith("It runs on private")
+    assert reason["sentence"].endswith(f" Its cluster says: {silence}.")
     await agent.report(run, RunState.RUNNING, 6)
     assert await message_of(service, job_id) == ""
 
@@ -89,8 +89,8 @@ async def test_only_the_newest_session_of_a_cluster_is_served(service: Service, 
     assert (await newer.sync()).json()["sendFull"]
     before = await picture(service.stores)
     late = await agent.report(run, RunState.SUCCEEDED, 2)
-    asked = await agent.http.get("/agent/v1/desired", params={"session": agent.session}, headers=agent._headers())
-    for answer in (late, asked):
+    desired = await agent.http.get("/agent/v1/desired", params={"session": agent.session}, headers=agent._headers())
+    for answer in (late, desired):
         assert (answer.status_code, answer.json()["code"]) == (409, "session-superseded")
     assert await picture(service.stores) == before
     assert (await service.job(job_id))["state"] == "running"
@@ -293,10 +293,10 @@ async def test_an_unreachable_cluster_gets_nothing_new_and_the_reason_says_so(
     await eventually(unreachable)
     job_id = await service.submit(placement={"clusters": ["private"]})
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return bool((await service.http.get(f"/v1/jobs/{job_id}/why")).json()["token"] == "ClustersUnreachable")
 
-    await eventually(told)
+    await eventually(is_reported)
     assert (await service.job(running_job))["state"] == "running", "nothing is stopped"
     await agent.sync()
     assert (await agent.next_start())["job"] == job_id
@@ -348,10 +348,10 @@ async def test_a_cordon_stops_new_starts_alone(service: Service, agent: FakeAgen
     await service.http.post("/v1/clusters/private/cordon")
     job_id = await service.submit(placement={"clusters": ["private"]})
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return bool((await service.http.get(f"/v1/jobs/{job_id}/why")).json()["token"] == "ClustersCordoned")
 
-    await eventually(told)
+    await eventually(is_reported)
     assert (await agent.desired())["start"] == []
     await agent.report(run, RunState.SUCCEEDED, 2)
     assert (await service.job(runs))["state"] == "succeeded"
@@ -496,8 +496,8 @@ async def test_a_run_that_comes_while_an_answer_is_written_is_told_once(
 
     wanted = agent_store.wanted
     monkeypatch.setattr(agent_store, "wanted", slow)
-    told = [start["run"] for _ in range(3) for start in (await agent.desired())["start"]]
-    assert [run.partition("-")[0] for run in told] == ["first", "second"]
+    started = [start["run"] for _ in range(3) for start in (await agent.desired())["start"]]
+    assert [run.partition("-")[0] for run in started] == ["first", "second"]
 
 
 async def is_leased(service: Service, many: int) -> bool:

@@ -138,12 +138,12 @@ async def test_no_answer_to_a_user_names_what_is_of_others(scene: Scene) -> None
         whole = (await scene.service.http.get(address)).text
         answer = await scene.user.get(address)
         assert answer.status_code in (200, 404, 422), f"{address}: {answer.text}"
-        told = answer.text
+        text = answer.text
         for name in () if answer.is_success else (*scene.of_others, OTHERS, SECRET):
-            told = told.replace(name, "") if name in address else told  # a refusal repeats what was asked for
-        for asked in (OTHERS, SECRET) if "?" in address else ():
-            told = told.replace(f"{asked!r}", "")
-        assert SECRET not in told, f"{address}: {answer.text}"
+            text = text.replace(name, "") if name in address else text  # a refusal repeats what was asked for
+        for queried in (OTHERS, SECRET) if "?" in address else ():
+            text = text.replace(f"{queried!r}", "")
+        assert SECRET not in text, f"{address}: {answer.text}"
         assert "\\ufdd" not in ascii(answer.text + whole), "no mark leaves the dispatcher"
         if SECRET in whole:
             seen_by_admin.append(address.partition("?")[0])

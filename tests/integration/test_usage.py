@@ -91,12 +91,12 @@ async def test_nothing_is_missed_or_told_twice_while_it_is_counted(service: Serv
         await ran(service, agent)
     whole = (await usage(service))["total"]
     counting = asyncio.create_task(accounting(service, batch=1).run())
-    told = []
+    totals = []
     while not counting.done():
-        told.append((await usage(service, by="queue"))["total"])
+        totals.append((await usage(service, by="queue"))["total"])
     assert counting.result() == 12
-    assert told
-    assert all(one == whole for one in told)
+    assert totals
+    assert all(one == whole for one in totals)
 
 
 async def test_roll_ups_add_up_however_they_are_split(service: Service) -> None:
@@ -113,10 +113,10 @@ async def test_roll_ups_add_up_however_they_are_split(service: Service) -> None:
     whole = (await usage(service))["total"]
     for by in (["queue"], ["user"], ["cluster"], ["kind"], ["label:team"], ["queue", "kind", "label:team"]):
         for per in ("hour", "day", "month", "all"):
-            told = await usage(service, by=by, per=per)
-            assert sum(Decimal(row["cost"]) for row in told["rows"]) == Decimal(whole["cost"])
-            assert sum(row["runs"] for row in told["rows"]) == whole["runs"] == 4
-            assert told["total"] == whole
+            split = await usage(service, by=by, per=per)
+            assert sum(Decimal(row["cost"]) for row in split["rows"]) == Decimal(whole["cost"])
+            assert sum(row["runs"] for row in split["rows"]) == whole["runs"] == 4
+            assert split["total"] == whole
     teams = {row["of"]["label:team"]: row["runs"] for row in (await usage(service, by="label:team"))["rows"]}
     assert teams == {"t0": 1, "t1": 1, "t2": 1, "": 1}
     free = {row["of"]["kind"]: Decimal(row["cost"]) for row in (await usage(service, by="kind"))["rows"]}

@@ -238,7 +238,7 @@ async def test_each_queue_has_a_secret_of_its_own_that_can_be_changed(service: S
     key = (await service.http.post("/v1/keys", json={"name": "u", "role": "user", "queues": ["a"]})).json()["key"]
     address = "/v1/webhooks/secrets"
 
-    async def told(queue: str) -> dict[str, Any]:
+    async def secrets_of(queue: str) -> dict[str, Any]:
         answer = await service.http.get(f"{address}/{queue}")
         assert answer.headers["cache-control"] == "no-store"
         found: dict[str, Any] = answer.json()
@@ -248,12 +248,12 @@ async def test_each_queue_has_a_secret_of_its_own_that_can_be_changed(service: S
         (own,) = (await user.get(f"{address}/a")).json()["secrets"]
         assert (await user.get(f"{address}/b")).status_code == (await user.get(f"{address}/c")).status_code == 404
         assert (await user.post(f"{address}/b/rotate", json={})).status_code == 404
-        (others,) = (await told("b"))["secrets"]
+        (others,) = (await secrets_of("b"))["secrets"]
         made = (await user.post(f"{address}/a/rotate", json={"overlap": "1h"})).json()
         refused = await user.post(f"{address}/a/rotate", json={"overlap": "31d"})
         assert (refused.status_code, refused.json()["code"]) == (422, "invalid-spec")
     assert (made["version"], made["previous"]) == (2, [own])
-    assert made == await told("a")
+    assert made == await secrets_of("a")
     with Receiver() as receiver:
         hooks = [{"url": f"{receiver.url}/in", "states": ["queued"]}]
         await service.submit(queue="a", notify=hooks)
@@ -269,7 +269,7 @@ async def test_each_queue_has_a_secret_of_its_own_that_can_be_changed(service: S
         False,
         False,
     ]
-    now = await told("a")
+    now = await secrets_of("a")
     assert (now["version"], "previous" in now) == (3, False)
     sent = alone.headers["trainmaster-signature"]
     assert is_genuine(alone.body, sent, *now["secrets"])

@@ -93,9 +93,9 @@ async def test_messages_flow_and_are_given_up_after_the_attempts(
     dead = (await service.http.get("/v1/webhooks/dead")).json()["dead"]
     assert [letter["attempts"] for letter in dead if letter["hook"] == 1] == [3, 3]
     lost = sum(letter["hook"] == 0 for letter in dead)  # five times a failure, three in a row: hardly ever
-    told = receiver.states()
-    assert sum(len(states) for states in told.values()) == 20 - lost
-    assert all(states in (["queued", "cancelled"], ["queued"], ["cancelled"]) for states in told.values())
+    received = receiver.states()
+    assert sum(len(states) for states in received.values()) == 20 - lost
+    assert all(states in (["queued", "cancelled"], ["queued"], ["cancelled"]) for states in received.values())
     assert all(one.is_signed() for one in receiver.received)
     async with httpx.AsyncClient() as http:
         page = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
@@ -139,14 +139,14 @@ async def test_an_outage_of_redis_passes_and_nothing_waits_for_it(
     beat, worker = start("beat"), start("worker")
     with Receiver() as receiver:
 
-        async def told(job_id: str) -> None:
+        async def delivered(job_id: str) -> None:
             async def is_told() -> bool:
                 return job_id in receiver.states()
 
             await eventually(is_told, 40)
 
         notify = [{"url": receiver.url, "states": ["queued"]}]
-        await told(await service.submit(notify=notify))
+        await delivered(await service.submit(notify=notify))
         redis.kill()
         redis.wait()
         waiting = await service.submit(notify=notify)
@@ -154,7 +154,7 @@ async def test_an_outage_of_redis_passes_and_nothing_waits_for_it(
             lambda: any("Redis" in str(line) or "connect" in str(line) for line in log_of(tmp_path, "beat")), 20
         )
         start("redis")
-        await told(waiting)
+        await delivered(waiting)
     assert (beat.poll(), worker.poll()) == (None, None)
 
 

@@ -39,7 +39,7 @@ class Api:
     def on(self, call: str, answer: Answer | dict[str, Any]) -> None:
         self.answers[call] = httpx.Response(200, json=answer) if isinstance(answer, dict) else answer
 
-    def asked(self) -> list[str]:
+    def calls(self) -> list[str]:
         return [f"{request.method} {request.url.path}" for request in self.requests]
 
     def sent(self, call: str) -> Any:

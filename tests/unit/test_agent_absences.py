@@ -22,10 +22,10 @@ class Searching(SimulatedRuntime):
     def __init__(self) -> None:
         super().__init__(CLUSTER)
         self.answers: dict[str, list[bool | Exception]] = {}
-        self.asked: list[tuple[str, int, str]] = []
+        self.verified: list[tuple[str, int, str]] = []
 
     async def verify_absent(self, stop: StopRun, installation: str) -> bool:
-        self.asked.append((stop.run, stop.generation, installation))
+        self.verified.append((stop.run, stop.generation, installation))
         answers = self.answers[stop.run]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, Exception):
@@ -65,7 +65,7 @@ async def test_it_is_unrecorded_at_first_and_verified_once_the_runtime_is_sure(
     await changed.wait()
     (report,) = absences.reports()
     assert report.absence is Absence.VERIFIED
-    assert runtime.asked == [(RUN, 2, "here")] * 3
+    assert runtime.verified == [(RUN, 2, "here")] * 3
     absences.drop(RUN)
     assert absences.reports() == []
 
@@ -95,7 +95,7 @@ async def test_a_newer_stop_is_what_is_said_and_looked_for(
     assert (report.generation, report.state) == (3, RunState.CANCELLED)
 
     async def is_asked_for_the_newer() -> bool:
-        return (RUN, 3, "here") in runtime.asked
+        return (RUN, 3, "here") in runtime.verified
 
     await eventually(is_asked_for_the_newer)
     runtime.answers[RUN] = [True]

@@ -254,7 +254,7 @@ async def test_an_answer_that_breaks_the_loop_is_asked_for_again(
 def test_the_words_of_an_error_are_bounded_and_its_traceback_is_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(containment, "_told", {})
+    monkeypatch.setattr(containment, "_logged_at", {})
     moments = iter((0.0, 1.0, 61.0))
     with caplog.at_level(logging.ERROR):
         for _ in range(3):

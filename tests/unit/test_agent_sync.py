@@ -81,7 +81,7 @@ async def test_capacity_that_did_not_arrive_is_said_again_and_a_run_is_called_of
         await eventually(told_closed)
         assert dispatcher.lost == 1
         await asyncio.sleep(0.5)
-        assert RUN not in dispatcher.told, "it may be held after all"
+        assert RUN not in dispatcher.reported, "it may be held after all"
         runtime.is_unsure = False
         await dispatcher.until_told(RUN)
     finally:

@@ -51,7 +51,7 @@ class ScriptedDispatcher:
         self.syncs: list[SyncRequest] = []
         self.pushed: dict[str, list[StreamPush]] = {}
         self.tries: dict[str, int] = {}
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.send_full = False
         self.away_until = 0.0
 
@@ -59,7 +59,7 @@ class ScriptedDispatcher:
         self.check_away()
         self.syncs.append(request)
         over = [report.run for report in request.runs if report.state.is_terminal]
-        self.told += over
+        self.reported += over
         return SyncAnswer(
             number=request.number,
             lease_seconds=LEASE,
@@ -85,7 +85,7 @@ class ScriptedDispatcher:
 
     async def until_told(self, *runs: str) -> None:
         async def look() -> bool:
-            return set(runs) <= set(self.told)
+            return set(runs) <= set(self.reported)
 
         await eventually(look, 20)
 
@@ -115,7 +115,7 @@ def texts(pushes: list[StreamPush]) -> list[str]:
 
 async def test_the_tail_is_there_before_the_end_is_told(runtime: SimulatedRuntime) -> None:
     seen: list[bool] = []
-    dispatcher = ScriptedDispatcher(lambda run, _: seen.append(run in dispatcher.told))
+    dispatcher = ScriptedDispatcher(lambda run, _: seen.append(run in dispatcher.reported))
     await runtime.start(order(1, members=3))
     await hold(dispatcher, runtime, "alpha-0000001-r1")
     assert seen == [False]
@@ -128,7 +128,7 @@ async def test_a_push_that_hangs_holds_up_neither_the_lease_nor_other_runs(runti
         await runtime.start(order(number))
     others = [f"alpha-{number:07d}-r1" for number in range(2, 31)]
     await hold(dispatcher, runtime, "alpha-0000001-r1", *others)
-    assert dispatcher.told[-1] == "alpha-0000001-r1", "its end was told last, once its tail was given up"
+    assert dispatcher.reported[-1] == "alpha-0000001-r1", "its end was told last, once its tail was given up"
     assert set(dispatcher.pushed) == set(others)
     assert len(dispatcher.syncs) >= 4, "syncs went on while it hung, for a sync waits a sixth of the lease for tails"
 

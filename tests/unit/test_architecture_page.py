@@ -37,7 +37,7 @@ def types_of_the_glossary() -> list[str]:
 def test_a_type_of_the_glossary_is_in_the_code(name: str) -> None:
     folders = (ROOT / folder for folder in _BELOW.values())
     assert any(
-        re.search(rf"^class {name}\b", file.read_text(), re.MULTILINE)
+        re.search(rf"^(class {name}\b|{name} = )", file.read_text(), re.MULTILINE)
         for folder in folders
         for file in folder.rglob("*.py")
     )

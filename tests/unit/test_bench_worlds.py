@@ -70,10 +70,10 @@ def test_a_world_has_what_its_size_says() -> None:
 
 def test_the_first_kind_is_asked_for_most_by_the_law_of_zipf() -> None:
     world = make(replace(SMALL, jobs=20_000))
-    asked = Counter(job.shape_id for job in world.state.jobs.values())
-    assert asked.most_common(1)[0][0] == 1
-    assert asked[1] / asked[2] == pytest.approx(2, rel=0.15)
-    assert asked[1] / asked[10] == pytest.approx(10, rel=0.25)
+    demand = Counter(job.shape_id for job in world.state.jobs.values())
+    assert demand.most_common(1)[0][0] == 1
+    assert demand[1] / demand[2] == pytest.approx(2, rel=0.15)
+    assert demand[1] / demand[10] == pytest.approx(10, rel=0.25)
 
 
 def test_about_as_many_jobs_start_as_there_is_room_for() -> None:

@@ -345,13 +345,13 @@ def test_never_more_jobs_start_within_the_time_of_a_ramp_and_none_waits_without_
     one, now, starts = ramp(jobs, every), 1.8e9, list[float]()
     for gap in gaps:
         now += gap
-        told = one.ramp_opens_at(starts, now)
-        assert told >= now
-        if told > now:
+        opens_at = one.ramp_opens_at(starts, now)
+        assert opens_at >= now
+        if opens_at > now:
             recent = [start for start in starts if now - every < start]
             assert len(recent) >= jobs, "it might have started at once"
-            assert one.ramp_opens_at(starts, told) == told, "then it may indeed"
-        now = told
+            assert one.ramp_opens_at(starts, opens_at) == opens_at, "then it may indeed"
+        now = opens_at
         starts.append(now)
     for first, next_one in zip(starts, starts[jobs:], strict=False):
         assert next_one - first >= every - 1e-6

@@ -214,9 +214,9 @@ def without_idle_limits(spec: dict[str, Any]) -> dict[str, Any]:
     made = []
     for one in spec["containers"]:
         given = one.get("resources") or {}
-        asked = given.get("requests") or {}
-        limits = {name: text for name, text in (given.get("limits") or {}).items() if name not in asked}
-        made.append(one | {"resources": {"requests": asked, "limits": limits}})
+        requests = given.get("requests") or {}
+        limits = {name: text for name, text in (given.get("limits") or {}).items() if name not in requests}
+        made.append(one | {"resources": {"requests": requests, "limits": limits}})
     return spec | {"containers": made}
 
 

@@ -87,8 +87,8 @@ CLASSES: dict[str, tuple[str, list[str], bool]] = {
 
 @pytest.mark.parametrize(("spec", "traits", "counts"), SCOPES.values(), ids=SCOPES.keys())
 def test_scopes_say_for_which_pods_a_quota_is(spec: dict[str, Any], traits: PodTraits, counts: bool) -> None:
-    told = with_quota(quota({"pods": "0"}, **spec)).shortfall("jobs", {}, 1, traits=traits)
-    assert (told is not None) == counts
+    shortfall = with_quota(quota({"pods": "0"}, **spec)).shortfall("jobs", {}, 1, traits=traits)
+    assert (shortfall is not None) == counts
 
 
 @pytest.mark.parametrize(("operator", "values", "counts"), CLASSES.values(), ids=CLASSES.keys())

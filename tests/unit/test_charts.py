@@ -130,14 +130,14 @@ def test_the_schema_takes_what_is_right(chart: str, values: Object) -> None:
 
 
 def test_an_agent_needs_to_know_where_who_and_with_which_key() -> None:
-    told = "\n".join(mistakes("agent", {}))
+    messages = "\n".join(mistakes("agent", {}))
     for name in ("url", "cluster", "joinToken", "existingSecret"):
-        assert f"'{name}' is a required property" in told
+        assert f"'{name}' is a required property" in messages
 
 
 def test_a_dispatcher_needs_its_stores() -> None:
-    told = mistakes("dispatcher", {})
-    assert {line.partition(":")[0] for line in told} >= {"$.postgresql", "$.redis"}
+    messages = mistakes("dispatcher", {})
+    assert {line.partition(":")[0] for line in messages} >= {"$.postgresql", "$.redis"}
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ def test_a_dispatcher_needs_its_stores() -> None:
     ],
 )
 def test_the_schema_refuses_mistakes(chart: str, change: Object, path: str) -> None:
-    told = mistakes(chart, merged(AGENT if chart == "agent" else URLS, change))
-    assert path in {line.partition(":")[0] for line in told}, told
+    messages = mistakes(chart, merged(AGENT if chart == "agent" else URLS, change))
+    assert path in {line.partition(":")[0] for line in messages}, messages
 
 
 @each_chart
@@ -375,13 +375,13 @@ def test_services_and_policies_name_ports_that_their_pods_have(chart: str, value
             yield {port["name"] for one in containers(pods[name]) for port in one.get("ports", ())}
 
     for service in of_kind(objects, "Service").values():
-        asked = {port["targetPort"] for port in service["spec"]["ports"]}
+        targets = {port["targetPort"] for port in service["spec"]["ports"]}
         for having in ports(selected(objects, {"matchLabels": service["spec"]["selector"]})):
-            assert asked <= having
+            assert targets <= having
     for policy in of_kind(objects, "NetworkPolicy").values():
-        asked = {port["port"] for rule in policy["spec"].get("ingress", ()) for port in rule["ports"]}
+        targets = {port["port"] for rule in policy["spec"].get("ingress", ()) for port in rule["ports"]}
         for having in ports(selected(objects, policy["spec"]["podSelector"])):
-            assert {port for port in asked if isinstance(port, str)} <= having
+            assert {port for port in targets if isinstance(port, str)} <= having
 
 
 @each_case
@@ -532,10 +532,10 @@ def test_each_top_level_queue_gets_a_namespace_of_its_own() -> None:
     assert spaces.keys() == {*names, "trainmaster-jobs"}
     for name, queue in names.items():
         assert spaces[name]["metadata"]["labels"]["trainmaster.dev/queue"] == queue
-    told = KubernetesCluster.model_validate(written(values))
-    assert {told.namespace_of(f"{queue}/team/x") for queue in names.values()} == names.keys()
+    config = KubernetesCluster.model_validate(written(values))
+    assert {config.namespace_of(f"{queue}/team/x") for queue in names.values()} == names.keys()
     for stranger in ("a/b", "a_b", "default", "researchers"):
-        assert told.namespace_of(stranger) not in told.job_namespaces, stranger
+        assert config.namespace_of(stranger) not in config.job_namespaces, stranger
 
 
 @pytest.mark.parametrize(
@@ -554,11 +554,11 @@ def test_each_top_level_queue_gets_a_namespace_of_its_own() -> None:
 )
 def test_chart_and_agent_fill_rules_alike(given: Object, queue: str, namespace: str) -> None:
     values = {**AGENT, **given}
-    told = KubernetesCluster.model_validate(written(values))
-    assert told.namespace_of(queue) == namespace
-    assert namespace in told.job_namespaces
+    config = KubernetesCluster.model_validate(written(values))
+    assert config.namespace_of(queue) == namespace
+    assert namespace in config.job_namespaces
     assert by_namespace(values, "NetworkPolicy").keys() >= {namespace}
-    assert by_namespace(values, "RoleBinding").keys() == set(told.job_namespaces)
+    assert by_namespace(values, "RoleBinding").keys() == set(config.job_namespaces)
 
 
 def test_rights_in_namespaces_of_an_older_release_are_kept_and_its_runs_are_left_as_they_are() -> None:
@@ -656,9 +656,9 @@ def test_the_agent_uses_a_scheduler_whose_objects_it_may_use(
 
 @pytest.mark.parametrize("values", [AGENT, AGENT_EVERYTHING], ids=["least", "everything"])
 def test_the_agent_understands_what_it_is_told(values: Object) -> None:
-    told = KubernetesCluster.model_validate(written(values))
-    assert told.namespace == values.get("jobNamespaces", ["trainmaster-jobs-{top}"])[0]
-    assert told.namespace_of("default/team") in told.job_namespaces
+    config = KubernetesCluster.model_validate(written(values))
+    assert config.namespace == values.get("jobNamespaces", ["trainmaster-jobs-{top}"])[0]
+    assert config.namespace_of("default/team") in config.job_namespaces
 
 
 def test_the_class_of_job_pods_never_preempts() -> None:
@@ -840,15 +840,15 @@ def test_the_bundled_redis_reads_its_password_from_a_file() -> None:
 
 def test_both_charts_together_fit_on_a_node_of_two_cpus_beside_a_control_plane() -> None:
     """A control plane and its add-ons ask for some 0.9 CPU; the hooks run beside the rest for a while."""
-    asked = {"cpu": 0, "memory": 0}
+    requested = {"cpu": 0, "memory": 0}
     for chart, values in (("dispatcher", BUNDLED), ("agent", AGENT)):
         for one in rendered(chart, values):
             if one["kind"] in ("Deployment", "StatefulSet", "Job"):
                 for container in one["spec"]["template"]["spec"]["containers"]:
                     for name, text in container["resources"]["requests"].items():
-                        asked[name] += one["spec"].get("replicas", 1) * parse_quantity(name, text)
-    assert 0 < asked["cpu"] <= parse_quantity("cpu", "1")
-    assert 0 < asked["memory"] <= parse_quantity("memory", "2Gi")
+                        requested[name] += one["spec"].get("replicas", 1) * parse_quantity(name, text)
+    assert 0 < requested["cpu"] <= parse_quantity("cpu", "1")
+    assert 0 < requested["memory"] <= parse_quantity("memory", "2Gi")
 
 
 def test_metrics_are_not_passed_on_to_the_world() -> None:

@@ -82,7 +82,7 @@ def test_what_is_no_job_is_refused_before_anything_is_sent(api: Api, text: str, 
     done = run("submit", "-", says=text + "\n")
     assert done.exit_code == code
     assert said in done.stderr
-    assert api.asked() == []
+    assert api.calls() == []
 
 
 def test_a_file_that_is_not_there_is_a_usage_error(api: Api) -> None:
@@ -133,13 +133,13 @@ def test_a_table_that_cannot_be_read_is_a_usage_error(
     done = run("submit", jobs_file(tmp_path, SPEC), "--parameters", str(tmp_path / name))
     assert done.exit_code == Exit.USAGE
     assert message in done.stderr
-    assert api.asked() == []
+    assert api.calls() == []
 
 
 def test_following_takes_one_job(api: Api, tmp_path: Path) -> None:
     done = run("submit", jobs_file(tmp_path, SPEC, SPEC), "--follow")
     assert done.exit_code == Exit.USAGE
-    assert api.asked() == []
+    assert api.calls() == []
 
 
 # Staying with jobs
@@ -170,7 +170,7 @@ def test_ctrl_c_detaches_says_how_to_come_back_and_leaves_the_job_alone(api: Api
     done = run("watch", JOB)
     assert done.exit_code == Exit.NOT_FINISHED
     assert f"trainmaster watch {JOB}" in done.stderr
-    assert api.asked() == [f"GET /v1/jobs/{JOB}/events"]
+    assert api.calls() == [f"GET /v1/jobs/{JOB}/events"]
 
 
 def test_waiting_for_several_goes_on_past_a_missing_one(api: Api) -> None:
@@ -250,7 +250,7 @@ def test_the_key_of_the_file_goes_to_no_other_address(api: Api) -> None:
     done = run("--url", "http://elsewhere.test", "jobs")
     assert done.exit_code == Exit.USAGE
     assert "no API key for http://elsewhere.test" in done.stderr
-    assert api.asked() == []
+    assert api.calls() == []
 
 
 def test_flags_come_before_the_environment_and_that_before_the_file(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,8 +258,8 @@ def test_flags_come_before_the_environment_and_that_before_the_file(api: Api, mo
     monkeypatch.setenv("TRAINMASTER_API_KEY", "tmk_env")
     run("jobs")
     run("--url", "http://flag.test", "--key", "tmk_flag", "jobs")
-    asked = [(request.url.host, request.headers["authorization"]) for request in api.requests]
-    assert asked == [("dispatcher.test", "Bearer tmk_env"), ("flag.test", "Bearer tmk_flag")]
+    sent = [(request.url.host, request.headers["authorization"]) for request in api.requests]
+    assert sent == [("dispatcher.test", "Bearer tmk_env"), ("flag.test", "Bearer tmk_flag")]
 
 
 @pytest.mark.parametrize("text", ["url: [", "- a", "url: 3", "url: ftp://x\nkey: k", ""])

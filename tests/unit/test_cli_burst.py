@@ -90,9 +90,9 @@ STANDING: dict[str, tuple[tuple[dict[str, Any], ...], str]] = {
 
 @pytest.mark.parametrize("sentence", STANDING)
 def test_of_budgets_is_told(api: Api, sentence: str) -> None:
-    budgets, told = STANDING[sentence]
+    budgets, shown = STANDING[sentence]
     has(api, policy(status=status(*budgets)))
-    assert cells(run("burst").stdout)[1][4] == told
+    assert cells(run("burst").stdout)[1][4] == shown
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_one_that_is_not_there_is_not_found_and_nothing_is_changed(api: Api, com
     done = run("burst", command, "nights")
     assert (done.exit_code, done.stdout) == (Exit.NOT_FOUND, "")
     assert "'nights'" in done.stderr
-    assert api.asked() == [ALL]
+    assert api.calls() == [ALL]
 
 
 # Previews
@@ -198,7 +198,7 @@ def test_a_preview_says_what_goes_where_at_what_price_and_what_stays_and_why(api
         [JOB, "3", "research", "12m34s", "nights", "rented", "3.50", "1,234.57", "It is the cheapest."],
         ["vit-0000002", "1", "research", "20s", "nights", "-", "-", "-", "By policy nights it may go at 18:00."],
     ]
-    assert api.asked() == [TRY]
+    assert api.calls() == [TRY]
     assert api.sent(TRY) == {"policies": []}, "the policies that are there"
 
 
@@ -216,9 +216,9 @@ def test_a_preview_of_nothing_says_why_there_is_none(api: Api) -> None:
 
 def test_a_preview_as_data_is_what_the_api_said(api: Api) -> None:
     would(api, GOES, STAYS)
-    told = json.loads(run("burst", "preview", "-o", "json").stdout)
-    assert told == {"live": True, "currency": "EUR", "lookedAt": 2, "previews": [GOES, STAYS]}
-    assert yaml.safe_load(run("burst", "preview", "-o", "yaml").stdout) == told
+    data = json.loads(run("burst", "preview", "-o", "json").stdout)
+    assert data == {"live": True, "currency": "EUR", "lookedAt": 2, "previews": [GOES, STAYS]}
+    assert yaml.safe_load(run("burst", "preview", "-o", "yaml").stdout) == data
 
 
 def test_policies_of_a_file_are_tried_out_and_its_other_documents_are_left_aside(api: Api, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_policies_of_a_file_are_tried_out_and_its_other_documents_are_left_aside
     nights = written(when={"after": "10m"}, budget={"day": 12.5}, clusters=["rented"], choose="order")
     done = run("burst", "preview", "-f", jobs_file(tmp_path, QUEUE, nights, SPEC, written("days", timeLimit=60)))
     assert done.exit_code == Exit.SUCCEEDED
-    assert api.asked() == [TRY], "nothing is made"
+    assert api.calls() == [TRY], "nothing is made"
     posted = [BurstPolicySpec.model_validate(one) for one in api.sent(TRY)["policies"]]
     assert posted == [
         BurstPolicySpec.model_validate(nights),
@@ -284,7 +284,7 @@ def test_pausing_and_resuming_change_nothing_else(
     api.on(f"PUT {NIGHTS}", policy(**fields))
     done = run("burst", command, "nights")
     assert (done.exit_code, done.stdout) == (Exit.SUCCEEDED, f"nights  {said}\n")
-    assert api.asked() == [ALL, f"PUT {NIGHTS}"]
+    assert api.calls() == [ALL, f"PUT {NIGHTS}"]
     sent = BurstPolicySpec.model_validate(api.sent(f"PUT {NIGHTS}"))
     assert sent == BurstPolicySpec.model_validate(written(**fields | {"paused": paused}))
 
@@ -300,7 +300,7 @@ def test_removing_asks_for_that_policy_alone(api: Api) -> None:
     api.on(f"DELETE {NIGHTS}", httpx.Response(204))
     done = run("burst", "remove", "nights")
     assert (done.exit_code, done.stdout) == (Exit.SUCCEEDED, "nights  removed\n")
-    assert api.asked() == [f"DELETE {NIGHTS}"]
+    assert api.calls() == [f"DELETE {NIGHTS}"]
 
 
 def test_removing_one_that_is_not_there_says_so(api: Api) -> None:

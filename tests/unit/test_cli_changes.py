@@ -53,7 +53,7 @@ def test_bulk_actions_count_first_and_ask(api: Api, words: tuple[str, ...], says
 def test_ids_and_filters_are_not_mixed_and_one_of_them_is_needed(api: Api) -> None:
     for words in (("cancel",), ("cancel", JOB, "--all"), ("change", JOB), ("cancel", JOB, "--dry-run")):
         assert run(*words).exit_code == Exit.USAGE
-    assert api.asked() == []
+    assert api.calls() == []
 
 
 def test_a_change_of_priority(api: Api) -> None:
@@ -102,7 +102,7 @@ def test_apply_shows_the_change_and_makes_it_parents_first(api: Api, tmp_path: P
         "    resources.cpu.limit: 9 -> 8\n    resources.memory.limit: none -> 4Gi\n+ Job bert  submit\n"
     )
     assert "make 2 changes and submit 1 job? [y/N]" in done.stderr
-    assert api.asked()[2:] == ["PUT /v1/queues/a", "PUT /v1/queues/a/b", "GET /v1/queues", "POST /v1/jobs"]
+    assert api.calls()[2:] == ["PUT /v1/queues/a", "PUT /v1/queues/a/b", "GET /v1/queues", "POST /v1/jobs"]
     assert "warning: queue a/b: 9 cpu are guaranteed to it, the clusters have 8" in done.stderr
     assert api.sent("PUT /v1/queues/a/b") == {
         "path": "a/b",
@@ -115,7 +115,7 @@ def test_apply_shows_the_change_and_makes_it_parents_first(api: Api, tmp_path: P
 def test_apply_changes_nothing_unless_told_to(api: Api, tmp_path: Path, words: tuple[str, ...], says: str) -> None:
     has_tenants(api)
     assert run("apply", "-f", tenants(tmp_path), *words, says=says).exit_code == 0
-    assert api.asked() == ["GET /v1/priority-classes", "GET /v1/queues"]
+    assert api.calls() == ["GET /v1/priority-classes", "GET /v1/queues"]
 
 
 def test_apply_tells_all_mistakes_of_all_documents_before_it_asks_anything(api: Api, tmp_path: Path) -> None:
@@ -125,4 +125,4 @@ def test_apply_tells_all_mistakes_of_all_documents_before_it_asks_anything(api: 
     for said in ("document 1: path: ", "document 1: wight: this field is not known", "document 2: kind: 'Pod'"):
         assert f"{file} {said}" in done.stderr
     assert "document 3: name: " in done.stderr
-    assert api.asked() == []
+    assert api.calls() == []

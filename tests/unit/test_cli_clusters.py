@@ -47,8 +47,8 @@ def test_joining_again_says_how_to_revoke_the_old_keys(api: Api) -> None:
     assert "trainmaster keys revoke 3" in done.stderr
     assert "trainmaster keys revoke 5" in done.stderr
     assert HELM.format("upgrade", "--reuse-values --set joinToken=KEY") in done.stderr
-    told = json.loads(run("clusters", "join", "berlin", "-o", "json").stdout)
-    assert (told["key"]["key"], told["otherKeys"], told["command"]) == ("tmk_secret", [3, 5], done.stdout.strip())
+    data = json.loads(run("clusters", "join", "berlin", "-o", "json").stdout)
+    assert (data["key"]["key"], data["otherKeys"], data["command"]) == ("tmk_secret", [3, 5], done.stdout.strip())
 
 
 def test_an_address_that_pods_cannot_reach_is_warned_of_and_one_that_is_none_refused(api: Api) -> None:
@@ -118,7 +118,7 @@ def test_declaring_a_cluster_lost_asks_first(
     done = run("clusters", "declare-lost", "berlin", *words, says=says)
     assert done.exit_code == code
     assert ("berlin  declared lost: 4 runs" in done.stdout) is acted
-    assert ("POST /v1/clusters/berlin/declare-lost" in api.asked()) is acted
+    assert ("POST /v1/clusters/berlin/declare-lost" in api.calls()) is acted
     if says is not None:
         assert "are you sure that nothing of berlin runs any more? 4 runs will be lost" in done.stderr
 

@@ -113,9 +113,9 @@ def test_a_verdict_that_still_holds_says_since_when(api: Api) -> None:
 def test_data_has_the_fields_of_the_api(api: Api) -> None:
     answer = REASON | {"live": True} | place()
     api.on(f"GET /v1/jobs/{JOB}/why", answer)
-    told = json.loads(run("why", JOB, "-o", "json").stdout)
-    assert told.keys() == answer.keys()
-    assert told["factors"]["queues"][0]["shareBeyondGuarantee"] == 0.1
+    data = json.loads(run("why", JOB, "-o", "json").stdout)
+    assert data.keys() == answer.keys()
+    assert data["factors"]["queues"][0]["shareBeyondGuarantee"] == 0.1
 
 
 def test_a_job_that_waits_shows_its_place(api: Api) -> None:
@@ -187,8 +187,8 @@ def test_without_a_leader_only_the_check_was_made(api: Api, tmp_path: Path) -> N
 
 
 def test_a_dry_run_as_data(api: Api, tmp_path: Path) -> None:
-    told = json.loads(tried(api, tmp_path, WAITS, words=("-o", "json")).stdout)
-    assert told[0]["trial"]["place"]["jobsAhead"] == 2
+    data = json.loads(tried(api, tmp_path, WAITS, words=("-o", "json")).stdout)
+    assert data[0]["trial"]["place"]["jobsAhead"] == 2
 
 
 def test_mistakes_of_a_dry_run_are_told_by_file_and_document(api: Api, tmp_path: Path) -> None:

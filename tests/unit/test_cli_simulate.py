@@ -48,8 +48,8 @@ def test_waits_use_and_cost_are_shown(files: Path) -> None:
 def test_programs_get_json_and_a_line_for_each_job(files: Path) -> None:
     with gzip.open("jobs.csv.gz", "wt") as out:
         out.write(Path("jobs.csv").read_text())
-    told = json.loads(run("simulate", "jobs.csv.gz", "--fleet", "fleet.yaml", "-o", "json").stdout)
-    assert (told["jobs"], told["waits"]["meanSeconds"], told["cost"]) == (2, 50.0, 0)
+    data = json.loads(run("simulate", "jobs.csv.gz", "--fleet", "fleet.yaml", "-o", "json").stdout)
+    assert (data["jobs"], data["waits"]["meanSeconds"], data["cost"]) == (2, 50.0, 0)
     rows = list(csv.DictReader(run("simulate", "jobs.csv", "--fleet", "fleet.yaml", "-o", "csv").stdout.splitlines()))
     assert [(row["start"], row["end"], row["wait"], row["state"], row["cluster"]) for row in rows] == [
         ("0", "100", "0", "succeeded", "own"),
@@ -107,8 +107,8 @@ def test_values_are_compared_side_by_side_and_in_a_report(files: Path) -> None:
         "CORES=2 0s 0s 1.00 1 0 1 0.00",
         "CORES=4 50s 1m35s 1.83 0 0 2 0.00",
     ]
-    told = json.loads(run(*words, "-o", "json").stdout)
-    assert [(case["name"], case["waits"]["started"]) for case in told["cases"]] == [("CORES=2", 1), ("CORES=4", 2)]
+    data = json.loads(run(*words, "-o", "json").stdout)
+    assert [(case["name"], case["waits"]["started"]) for case in data["cases"]] == [("CORES=2", 1), ("CORES=4", 2)]
     assert "CORES=4" in (files / "report.html").read_text()
 
 
@@ -117,8 +117,8 @@ def test_cases_are_compared_each_with_its_files_on_top_of_the_others(files: Path
         (files / f"{cores}.yaml").write_text(SWEPT.replace("@CORES@", str(cores)))
     words = ["simulate", "jobs.csv", "--fleet", "fleet.yaml", "-f", "2.yaml"]
     done = run(*words, "--case", "today=", "--case", "more=4.yaml", "-o", "json")
-    told = json.loads(done.stdout)
-    assert [(case["name"], case["waits"]["started"]) for case in told["cases"]] == [("today", 1), ("more", 2)]
+    data = json.loads(done.stdout)
+    assert [(case["name"], case["waits"]["started"]) for case in data["cases"]] == [("today", 1), ("more", 2)]
 
 
 def test_runs_that_policies_sent_are_told(files: Path) -> None:

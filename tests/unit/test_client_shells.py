@@ -210,10 +210,10 @@ class Noticed(Broken):
 async def test_who_stops_iterating_gives_the_connection_back() -> None:
     first, second = Noticed(event(1), event(2)), Noticed(event(1), event(2))
     with Script(httpx.Response(200, stream=first)).client() as client:
-        told = client.watch(JOB)
-        assert isinstance(next(told), EventView)
+        watch = client.watch(JOB)
+        assert isinstance(next(watch), EventView)
         assert first.ends == []
-        del told
+        del watch
         assert first.ends == ["closed"]
     async with Script(httpx.Response(200, stream=second)).async_client() as async_client:
         async with aclosing(async_client.watch(JOB)) as events:

@@ -33,11 +33,11 @@ def test_a_watch_goes_on_after_the_last_event_that_was_told() -> None:
         httpx.Response(200, content=sse(1) + sse(2) + b"event: away\ndata: the store\n\n"),
         httpx.Response(200, content=sse(3) + b"event: end\ndata: succeeded\n\n"),
     )
-    told = list(script.client().watch(JOB))
-    assert [item.seq for item in told if isinstance(item, EventView)] == [1, 2, 3]
-    assert told[-1] == Ended("succeeded")
+    items = list(script.client().watch(JOB))
+    assert [item.seq for item in items if isinstance(item, EventView)] == [1, 2, 3]
+    assert items[-1] == Ended("succeeded")
     assert [request.headers["last-event-id"] for request in script.requests] == ["0", "1", "1", "1", "2"]
-    assert "trying again" in next(item.text for item in told if isinstance(item, Notice))
+    assert "trying again" in next(item.text for item in items if isinstance(item, Notice))
 
 
 def test_a_watch_that_never_begins_is_unreachable_and_of_no_job_a_problem() -> None:
@@ -55,8 +55,8 @@ def test_a_silent_connection_is_made_anew_without_a_word() -> None:
         httpx.Response(200, stream=Broken(sse(1), error=httpx.ReadTimeout("silent"))),
         httpx.Response(200, content=b"event: end\ndata: failed\n\n"),
     )
-    told = list(script.client().watch(JOB))
-    assert not [item for item in told if isinstance(item, Notice)]
+    items = list(script.client().watch(JOB))
+    assert not [item for item in items if isinstance(item, Notice)]
     assert script.pauses == []
 
 
@@ -65,8 +65,8 @@ def test_a_connection_that_is_lost_is_sought_for_as_long_as_it_takes() -> None:
     script = Script(
         httpx.Response(200, stream=Broken(sse(1))), *away, httpx.Response(200, content=b"event: end\ndata: failed\n\n")
     )
-    told = list(script.client().watch(JOB))
-    assert told[-1] == Ended("failed")
+    items = list(script.client().watch(JOB))
+    assert items[-1] == Ended("failed")
     assert script.now > 60
     assert max(script.pauses) <= 5
 
@@ -127,10 +127,10 @@ def test_logs_repeat_nothing_after_a_lost_connection() -> None:
             200, content=lines(note, piece("one\ntwo\n", 8), piece("x\n", 2, 1), {"alive": True}, {"end": "failed"})
         ),
     )
-    told = list(script.client().logs(JOB, follow=True, tail_bytes=10))
-    assert "".join(item.data for item in told if isinstance(item, LogPiece) and item.index == 0) == "one\ntwo\n"
-    assert len([item for item in told if item == Notice(note["note"])]) == 1
-    assert told[-1] == Ended("failed")
+    items = list(script.client().logs(JOB, follow=True, tail_bytes=10))
+    assert "".join(item.data for item in items if isinstance(item, LogPiece) and item.index == 0) == "one\ntwo\n"
+    assert len([item for item in items if item == Notice(note["note"])]) == 1
+    assert items[-1] == Ended("failed")
     assert [request.url.params["tailBytes"] for request in script.requests] == ["10", "65536"]
     assert [request.url.params.get("fromAttempt") for request in script.requests] == [None, "1"], (
         "it goes on where it was"
@@ -139,14 +139,14 @@ def test_logs_repeat_nothing_after_a_lost_connection() -> None:
 
 def test_logs_say_what_was_missed_and_begin_anew_with_each_run() -> None:
     tail = LogTail(JOB, follow=True)
-    told = list(
+    items = list(
         tail.feed(
             lines(
                 {"note": "a", "run": "r1"}, piece("ab", 2), piece("ef", 6), {"note": "b", "run": "r2"}, piece("gh", 2)
             )
         )
     )
-    pieces = [(item.data, item.missed) for item in told if isinstance(item, LogPiece)]
+    pieces = [(item.data, item.missed) for item in items if isinstance(item, LogPiece)]
     assert pieces == [("ab", 0), ("ef", 2), ("gh", 0)]
 
 

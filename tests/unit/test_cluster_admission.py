@@ -61,9 +61,9 @@ def names(given: JobSpec, *clusters: Cluster) -> list[str]:
 
 
 def test_members_that_are_pods_need_an_image() -> None:
-    refused, told = refusals(job(runs("a/b:1"), runs()), [cluster("north")])
+    refused, mistakes = refusals(job(runs("a/b:1"), runs()), [cluster("north")])
     assert refused == [ClusterRefusal("north", fingerprint_of(PODS), ("roles[1].template.image",))]
-    (mistake,) = told
+    (mistake,) = mistakes
     assert mistake.path == "roles[1].template.image"
     assert "cluster north: must name an image" in mistake.message
     assert refusals(job(runs("a/b:1")), [cluster("north")]) == ([], [])
@@ -71,9 +71,9 @@ def test_members_that_are_pods_need_an_image() -> None:
 
 
 def test_where_one_cluster_takes_it_nothing_is_a_mistake() -> None:
-    refused, told = refusals(job(runs()), [cluster("north"), cluster("west", None)])
+    refused, mistakes = refusals(job(runs()), [cluster("north"), cluster("west", None)])
     assert [one.cluster for one in refused] == ["north"]
-    assert told == []
+    assert mistakes == []
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,11 @@ def test_numa_policies_are_those_of_jobs_and_of_reports() -> None:
 
 
 def test_a_node_keeps_a_policy_that_is_as_strict() -> None:
-    kept = {(asked.value, node.value) for asked in NumaPolicy for node in NumaPolicy if is_kept_by(asked, node)}
+    kept = {
+        (requested.value, node.value) for requested in NumaPolicy for node in NumaPolicy if is_kept_by(requested, node)
+    }
     strict = {("restricted", "restricted"), ("restricted", "singleNode"), ("singleNode", "singleNode")}
-    assert kept == strict | {(asked, node.value) for asked in ("none", "bestEffort") for node in NumaPolicy}
+    assert kept == strict | {(requested, node.value) for requested in ("none", "bestEffort") for node in NumaPolicy}
 
 
 def test_capabilities_are_reported_by_their_names_alone() -> None:
@@ -215,10 +217,10 @@ def node_groups(draw: st.DrawFn) -> list[NodeGroup]:
 
 def dispatcher_accepts(shape: Shape, groups: list[NodeGroup], *, in_order: bool) -> bool:
     """Return whether the fit finds room. ``in_order``: in a room whose nodes are kept in order."""
-    room = FreeCapacity.empty(CapacityReport(groups=tuple(groups), runtime="t", scheduler="t"))
+    free = FreeCapacity.empty(CapacityReport(groups=tuple(groups), runtime="t", scheduler="t"))
     if in_order:
-        room.rank()
-    return isinstance(fit(shape, {role.name: role.replicas for role in shape.roles}, room), Fitted)
+        free.rank()
+    return isinstance(fit(shape, {role.name: role.replicas for role in shape.roles}, free), Fitted)
 
 
 def nodes_of(groups: list[NodeGroup]) -> list[Node]:

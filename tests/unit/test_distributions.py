@@ -26,9 +26,11 @@ def project(folder: str) -> dict[str, Any]:
 def test_all_have_one_version_and_ask_for_each_other_in_it() -> None:
     projects = [project(folder) for folder in FOLDERS]
     assert {one["version"] for one in projects} == {__version__}
-    asked = [line for one in projects for line in one["dependencies"]]
-    asked += [line for one in projects for lines in one.get("optional-dependencies", {}).values() for line in lines]
-    ours = [line for line in asked if line.startswith("trainmaster") and "==" in line]
+    requirements = [line for one in projects for line in one["dependencies"]]
+    requirements += [
+        line for one in projects for lines in one.get("optional-dependencies", {}).values() for line in lines
+    ]
+    ours = [line for line in requirements if line.startswith("trainmaster") and "==" in line]
     assert len(ours) > 5
     assert {line.partition("==")[2] for line in ours} == {__version__}
 

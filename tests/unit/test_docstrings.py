@@ -37,6 +37,8 @@ _RETIRED_CLASSES = frozenset(
     "Rooms Tails Told Turns Usual View Weather Zygote".split()
 )
 _RETIRED_FUNCTIONS = frozenset("books bury crew fate weather zygote".split())
+_RETIRED_IDENTIFIERS = frozenset("asked room told".split())
+"""Words that do not say what a value is. Strings on the wire and in tables, such as ``"asked"``, are no identifiers."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -140,6 +142,21 @@ def retired_names(source: Source) -> Iterator[Mistake]:
             yield Mistake("name", node.lineno, f"function {node.name}")
 
 
+def _identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the names of variables, parameters, arguments, attributes, functions, classes and imports."""
+    for node in ast.walk(tree):
+        for field in ("id", "arg", "attr", "name", "asname"):
+            name = getattr(node, field, None)
+            if isinstance(name, str):
+                yield getattr(node, "lineno", 1), name
+
+
+def retired_identifiers(source: Source) -> Iterator[Mistake]:
+    for line, name in _identifiers(source.tree):
+        if name.strip("_").lower() in _RETIRED_IDENTIFIERS:
+            yield Mistake("identifier", line, name)
+
+
 RULES: dict[str, Callable[[Source], Iterator[Mistake]]] = {
     "opening": openings,
     "verb": verbs,
@@ -147,6 +164,7 @@ RULES: dict[str, Callable[[Source], Iterator[Mistake]]] = {
     "vague": vague_words,
     "literal": stray_literals,
     "name": retired_names,
+    "identifier": retired_identifiers,
 }
 
 
@@ -170,6 +188,7 @@ WRONG = {
     "vague": 'def f(many: int) -> None:\n    """Drop so many."""',
     "literal": 'f()\n"""Says nothing about anything."""',
     "name": "class Keeper:\n    pass",
+    "identifier": "class Phase(Enum):\n    ASKED = auto()",
 }
 RIGHT = {
     "opening": 'def f() -> int:\n    """Return what it is."""',
@@ -178,6 +197,7 @@ RIGHT = {
     "vague": 'def f(many: int) -> None:\n    """Drop ``many`` items."""',
     "literal": 'size = 1\n"""Number of items."""\nclass C:\n    """A class."""\n    of: int\n    """A field."""',
     "name": "class Supervisor:\n    pass",
+    "identifier": 'class Phase(Enum):\n    REQUESTED = "asked"\ndef has_room() -> None:\n    pass',
 }
 
 

@@ -82,9 +82,9 @@ async def test_bodies_at_once_are_bounded_and_room_comes_back() -> None:
     first = Call(envelope, b"x" * 60 * KIB, b"x" * 40 * KIB)
     running = asyncio.create_task(first.run())
     await app.are_waiting(1)
-    told = Call(envelope, length=70 * KIB)
-    await told.run()
-    status, body, headers = told.problem
+    oversized = Call(envelope, length=70 * KIB)
+    await oversized.run()
+    status, body, headers = oversized.problem
     assert (status, body["code"], headers[b"retry-after"]) == (503, "too-busy", b"1")
     assert (body["instance"], body["requestId"]) == ("/v1/jobs", headers[b"x-request-id"].decode())
     untold = Call(envelope, b"x" * 40 * KIB, b"x" * 40 * KIB)

@@ -37,9 +37,9 @@ class Client:
     async def ask(self, method: str, path: str, body: Any = None, code: int = 0, kind: str = "application/json") -> Any:
         data = None if body is None else orjson.dumps(body)
         async with self.http.request(method, self.kube.url + path, data=data, headers={"Content-Type": kind}) as answer:
-            told = await answer.json(content_type=None) if "json" in answer.content_type else await answer.text()
-            assert answer.status == code if code else answer.status < 300, told
-            return told
+            content = await answer.json(content_type=None) if "json" in answer.content_type else await answer.text()
+            assert answer.status == code if code else answer.status < 300, content
+            return content
 
     async def get(self, path: str, code: int = 0) -> Any:
         return await self.ask("GET", path, code=code)
@@ -81,7 +81,7 @@ class Watching:
         event: Object = orjson.loads(line)
         return event
 
-    async def told(self) -> tuple[str, str]:
+    async def next_event(self) -> tuple[str, str]:
         event = await self.next()
         return event["type"], event["object"]["metadata"]["name"]
 
@@ -260,8 +260,8 @@ class TestPodChanges:
 class TestPatches:
     async def test_a_merge_patch_removes_with_null_and_replaces_lists(self, client: Client) -> None:
         await client.post(MAPS, {**config("a", {"x": "1", "y": "2"}), "list": [{"name": "p"}]})
-        told = await client.patch(f"{MAPS}/a", MERGE, {"metadata": {"labels": {"x": None}}, "list": [{"name": "q"}]})
-        assert (told["metadata"]["labels"], told["list"]) == ({"y": "2"}, [{"name": "q"}])
+        patched = await client.patch(f"{MAPS}/a", MERGE, {"metadata": {"labels": {"x": None}}, "list": [{"name": "q"}]})
+        assert (patched["metadata"]["labels"], patched["list"]) == ({"y": "2"}, [{"name": "q"}])
 
     async def test_a_patch_with_a_version_is_held_to_it(self, client: Client) -> None:
         held = await client.post(MAPS, config("a"))
@@ -273,7 +273,7 @@ class TestPatches:
     async def test_a_json_patch_applies_whole_or_not_at_all(self, client: Client) -> None:
         await client.post(MAPS, {**config("a"), "list": [1, 2]})
         path = f"{MAPS}/a"
-        told = await client.patch(
+        patched = await client.patch(
             path,
             JSON,
             [
@@ -284,7 +284,7 @@ class TestPatches:
                 {"op": "remove", "path": "/list/0"},
             ],
         )
-        assert (told["data"], told["metadata"]["labels"], told["list"]) == ({"a": "2"}, {"a/b": "c"}, [2, 3])
+        assert (patched["data"], patched["metadata"]["labels"], patched["list"]) == ({"a": "2"}, {"a/b": "c"}, [2, 3])
         failing = [{"op": "remove", "path": "/list/0"}, {"op": "test", "path": "/data/a", "value": "1"}]
         assert (await client.patch(path, JSON, failing, 422))["reason"] == "Invalid"
         await client.patch(path, JSON, [{"op": "remove", "path": "/data/none"}], 422)
@@ -295,20 +295,20 @@ class TestPatches:
         await client.post(PODS, pod("a", "run"))
         await client.patch(f"{PODS}/a/status", STRATEGIC, {"status": {"conditions": [{"type": "A", "status": "True"}]}})
         both = {"status": {"conditions": [{"type": "B", "status": "True"}, {"type": "A", "status": "False"}]}}
-        told = await client.patch(f"{PODS}/a/status", STRATEGIC, both)
-        assert {one["type"]: one["status"] for one in told["status"]["conditions"]} == {"A": "False", "B": "True"}
-        told = await client.patch(f"{PODS}/a", STRATEGIC, {"spec": {"containers": [{"name": "main", "image": "j"}]}})
-        assert told["spec"]["containers"][0]["command"] == ["sim", "run"]
+        patched = await client.patch(f"{PODS}/a/status", STRATEGIC, both)
+        assert {one["type"]: one["status"] for one in patched["status"]["conditions"]} == {"A": "False", "B": "True"}
+        patched = await client.patch(f"{PODS}/a", STRATEGIC, {"spec": {"containers": [{"name": "main", "image": "j"}]}})
+        assert patched["spec"]["containers"][0]["command"] == ["sim", "run"]
         gone = {"status": {"conditions": [{"type": "B", "$patch": "delete"}]}}
-        told = await client.patch(f"{PODS}/a/status", STRATEGIC, gone)
-        assert [one["type"] for one in told["status"]["conditions"]] == ["A"]
+        patched = await client.patch(f"{PODS}/a/status", STRATEGIC, gone)
+        assert [one["type"] for one in patched["status"]["conditions"]] == ["A"]
         for name in ("f/1", "f/2"):
-            told = await client.patch(f"{PODS}/a", STRATEGIC, {"metadata": {"finalizers": [name]}})
-        assert told["metadata"]["finalizers"] == ["f/1", "f/2"]
-        told = await client.patch(
+            patched = await client.patch(f"{PODS}/a", STRATEGIC, {"metadata": {"finalizers": [name]}})
+        assert patched["metadata"]["finalizers"] == ["f/1", "f/2"]
+        patched = await client.patch(
             f"{PODS}/a", STRATEGIC, {"metadata": {"$deleteFromPrimitiveList/finalizers": ["f/1"]}}
         )
-        assert told["metadata"]["finalizers"] == ["f/2"]
+        assert patched["metadata"]["finalizers"] == ["f/2"]
 
     async def test_custom_resources_take_no_strategic_patch_and_nobody_takes_other_kinds(self, client: Client) -> None:
         client.kube.serve("kueue.x-k8s.io/v1beta2", ["localqueues"])
@@ -381,8 +381,8 @@ class TestLists:
         for name, held in labels.items():
             await client.post(MAPS, config(name, held))
         async with client.http.get(client.kube.url + MAPS, params={"labelSelector": selector}) as answer:
-            told = await answer.json()
-        assert "".join(one["metadata"]["name"] for one in told["items"]) == names
+            listed = await answer.json()
+        assert "".join(one["metadata"]["name"] for one in listed["items"]) == names
 
     async def test_field_selectors_and_all_namespaces(self, client: Client) -> None:
         client.kube.add_namespace("other")
@@ -428,7 +428,7 @@ class TestWatches:
         await client.post(MAPS, config("a"))
         for query in ("", "resourceVersion=0"):
             watching = await client.watch(MAPS, query)
-            assert await watching.told() == ("ADDED", "a")
+            assert await watching.next_event() == ("ADDED", "a")
 
     async def test_a_selector_turns_changes_into_coming_and_going(self, client: Client) -> None:
         since = version_of(await client.get(MAPS))
@@ -452,7 +452,7 @@ class TestWatches:
         await client.post("/api/v1/namespaces/other/pods", pod("x", "run", nodeName="n"))
         await client.post(PODS, pod("a", "run"))
         await client.post(f"{PODS}/a/binding", {"target": {"name": "n"}})
-        assert await watching.told() == ("ADDED", "a")
+        assert await watching.next_event() == ("ADDED", "a")
 
     async def test_a_forgotten_version_is_gone(self, client: Client) -> None:
         since = version_of(await client.get(MAPS))
@@ -464,13 +464,13 @@ class TestWatches:
         await client.get(f"{MAPS}?watch=1&resourceVersion={since}", 410)
         fresh = await client.watch(MAPS, f"resourceVersion={version_of(await client.get(MAPS))}")
         await client.delete(f"{MAPS}/a")
-        assert await fresh.told() == ("DELETED", "a")
+        assert await fresh.next_event() == ("DELETED", "a")
 
     async def test_a_running_watch_survives_that_history_is_forgotten(self, client: Client) -> None:
         watching = await client.watch(MAPS, f"resourceVersion={client.kube.store.version}")
         client.kube.expire_history()
         await client.post(MAPS, config("a"))
-        assert await watching.told() == ("ADDED", "a")
+        assert await watching.next_event() == ("ADDED", "a")
 
     async def test_bookmarks_bring_a_quiet_watch_forward(self, client: Client) -> None:
         watching = await client.watch(PODS, f"resourceVersion={client.kube.store.version}&allowWatchBookmarks=true")
@@ -484,7 +484,7 @@ class TestWatches:
         client.kube.expire_history()
         again = await client.watch(PODS, f"resourceVersion={version}")
         await client.post(PODS, pod("p", "run"))
-        assert await again.told() == ("ADDED", "p")
+        assert await again.next_event() == ("ADDED", "p")
 
     async def test_no_bookmarks_unless_asked_and_a_timeout_ends_cleanly(self, client: Client) -> None:
         watching = await client.watch(MAPS, "timeoutSeconds=1")
@@ -510,11 +510,11 @@ class TestWatches:
     async def test_writes_of_listeners_are_told_in_order(self, kube: FakeKube) -> None:
         store = Store()
         key, other = Key("v1", "configmaps", "default", "a"), Key("v1", "configmaps", "default", "b")
-        told: list[tuple[str, int]] = []
+        changes: list[tuple[str, int]] = []
         store.listen(lambda change: None if store.peek(other) else (store.create(other, {}), None)[1])
-        store.listen(lambda change: told.append((change.key.name, change.version)))
+        store.listen(lambda change: changes.append((change.key.name, change.version)))
         store.create(key, {})
-        assert told == [("a", 2), ("b", 3)]
+        assert changes == [("a", 2), ("b", 3)]
 
     async def test_the_ring_forgets_the_oldest_first(self) -> None:
         store = Store(history=2)
@@ -535,14 +535,14 @@ class TestDeletion:
 
     async def test_a_bound_pod_stays_until_it_is_deleted_without_grace(self, client: Client) -> None:
         await client.post(PODS, pod("a", "run", nodeName="n"))
-        told = await client.delete(f"{PODS}/a")
-        assert told["metadata"]["deletionGracePeriodSeconds"] == 30
-        assert told["metadata"]["deletionTimestamp"] > told["metadata"]["creationTimestamp"]
+        deleted = await client.delete(f"{PODS}/a")
+        assert deleted["metadata"]["deletionGracePeriodSeconds"] == 30
+        assert deleted["metadata"]["deletionTimestamp"] > deleted["metadata"]["creationTimestamp"]
         longer = await client.delete(f"{PODS}/a", {"gracePeriodSeconds": 60})
-        assert longer["metadata"]["resourceVersion"] == told["metadata"]["resourceVersion"]
+        assert longer["metadata"]["resourceVersion"] == deleted["metadata"]["resourceVersion"]
         shorter = await client.delete(f"{PODS}/a?gracePeriodSeconds=5")
         assert shorter["metadata"]["deletionGracePeriodSeconds"] == 5
-        assert shorter["metadata"]["deletionTimestamp"] < told["metadata"]["deletionTimestamp"]
+        assert shorter["metadata"]["deletionTimestamp"] < deleted["metadata"]["deletionTimestamp"]
         await client.delete(f"{PODS}/a", {"gracePeriodSeconds": 0})
         await client.get(f"{PODS}/a", 404)
 
@@ -562,7 +562,7 @@ class TestDeletion:
         await client.patch(f"{MAPS}/a", MERGE, {"metadata": {"finalizers": ["x/1"]}}, 200)
         await client.patch(f"{MAPS}/a", MERGE, {"metadata": {"finalizers": None}}, 200)
         await client.get(f"{MAPS}/a", 404)
-        assert [(await watching.told())[0] for _ in range(3)] == ["MODIFIED", "MODIFIED", "DELETED"]
+        assert [(await watching.next_event())[0] for _ in range(3)] == ["MODIFIED", "MODIFIED", "DELETED"]
 
     async def test_a_pod_with_a_finalizer_outlives_its_grace(self, client: Client) -> None:
         await client.post(PODS, {**pod("a", "run", nodeName="n"), "metadata": {"name": "a", "finalizers": ["x/1"]}})
@@ -575,8 +575,8 @@ class TestDeletion:
     async def test_a_collection_is_deleted_by_label(self, client: Client) -> None:
         for name, job in (("a", "1"), ("b", "1"), ("c", "2")):
             await client.post(PODS, pod(name, "run", labels={"job": job}))
-        told = await client.delete(f"{PODS}?labelSelector=job=1")
-        assert [one["metadata"]["name"] for one in told["items"]] == ["a", "b"]
+        deleted = await client.delete(f"{PODS}?labelSelector=job=1")
+        assert [one["metadata"]["name"] for one in deleted["items"]] == ["a", "b"]
         assert [one["metadata"]["name"] for one in (await client.get(PODS))["items"]] == ["c"]
 
     async def test_dependents_go_with_the_last_of_their_owners(self, client: Client) -> None:
@@ -678,10 +678,10 @@ class TestDiscovery:
         await client.get(f"{GROUPS}/g", 404)
 
     async def test_subresources_are_told(self, client: Client) -> None:
-        told = {one["name"]: one["verbs"] for one in (await client.get("/api/v1"))["resources"]}
-        assert told["pods/binding"] == ["create"]
-        assert told["pods/exec"] == ["create", "get"]
-        assert "watch" in told["pods"]
+        verbs = {one["name"]: one["verbs"] for one in (await client.get("/api/v1"))["resources"]}
+        assert verbs["pods/binding"] == ["create"]
+        assert verbs["pods/exec"] == ["create", "get"]
+        assert "watch" in verbs["pods"]
 
     async def test_the_official_client_can_read_it(self, client: Client) -> None:
         await client.post(PODS, pod("a", "run"))
@@ -733,10 +733,10 @@ class TestFaults:
 
     async def test_denials_are_told_by_reviews_too(self, client: Client) -> None:
         reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        asked = {"spec": {"resourceAttributes": {"verb": "create", "resource": "pods", "namespace": "default"}}}
-        assert (await client.post(reviews, asked, 201))["status"]["allowed"] is True
+        review = {"spec": {"resourceAttributes": {"verb": "create", "resource": "pods", "namespace": "default"}}}
+        assert (await client.post(reviews, review, 201))["status"]["allowed"] is True
         client.kube.deny("create", "pods")
-        assert (await client.post(reviews, asked))["status"]["allowed"] is False
+        assert (await client.post(reviews, review))["status"]["allowed"] is False
         refused = await client.post(PODS, pod("a", "run"), 403)
         assert 'cannot create resource "pods" in API group "" in the namespace "default"' in refused["message"]
         client.kube.allow("create", "pods")
@@ -757,7 +757,7 @@ class TestFaults:
         assert await client.get(f"{MAPS}/a") == held
         again = await client.watch(MAPS, f"resourceVersion={version_of(held)}")
         await client.delete(f"{MAPS}/a")
-        assert await again.told() == ("DELETED", "a")
+        assert await again.next_event() == ("DELETED", "a")
 
     async def test_calls_are_noted(self, client: Client) -> None:
         await client.post(PODS, pod("a", "run"))
@@ -795,9 +795,9 @@ class TestKubelet:
             phases.append(value["status"]["phase"])
         assert [one for one in phases if one == "Running"] == ["Running"]
         assert phases[-1] == phase
-        told = exit_of(value)
-        assert told["startedAt"] <= told["finishedAt"]
-        assert {name: told[name] for name in ended} == ended
+        terminated = exit_of(value)
+        assert terminated["startedAt"] <= terminated["finishedAt"]
+        assert {name: terminated[name] for name in ended} == ended
         assert condition(value, "Ready")["status"] == "False"
 
     async def test_a_running_pod_tells_where_and_since_when(self, client: Client, nodes: FakeNodes) -> None:
@@ -848,9 +848,13 @@ class TestKubelet:
     ) -> None:
         await client.post(PODS, pod("a", "no-such-command"))
         await self._until(client, "a", "Failed")
-        told = exit_of(await client.get(f"{PODS}/a"))
-        assert (told["exitCode"], told["reason"], told["startedAt"]) == (128, "StartError", "1970-01-01T00:00:00Z")
-        assert told["message"].endswith("no such file or directory: unknown")
+        terminated = exit_of(await client.get(f"{PODS}/a"))
+        assert (terminated["exitCode"], terminated["reason"], terminated["startedAt"]) == (
+            128,
+            "StartError",
+            "1970-01-01T00:00:00Z",
+        )
+        assert terminated["message"].endswith("no such file or directory: unknown")
         assert nodes.starts == []
 
     async def test_a_crashed_node_is_silent_until_it_is_up_again_and_then_knows_little(
@@ -870,8 +874,8 @@ class TestKubelet:
         nodes.boot_node("n1")
         events = [await watching.next() for _ in range(3)]
         assert [one["type"] for one in events] == ["MODIFIED", "MODIFIED", "DELETED"]
-        told = exit_of(events[0]["object"])
-        assert (told["exitCode"], told["reason"]) == (255, "Unknown")
+        terminated = exit_of(events[0]["object"])
+        assert (terminated["exitCode"], terminated["reason"]) == (255, "Unknown")
 
     async def test_output_from_before_a_crash_is_gone_and_the_kubelet_says_so_as_if_it_were_output(
         self, client: Client, nodes: FakeNodes
@@ -892,8 +896,12 @@ class TestKubelet:
         await client.delete(f"{PODS}/a", {"gracePeriodSeconds": 30})
         while (event := await watching.next())["type"] != "DELETED":
             last = event["object"]
-        told = exit_of(last)
-        assert (told["exitCode"], told["reason"], told["startedAt"]) == (137, "ContainerStatusUnknown", None)
+        terminated = exit_of(last)
+        assert (terminated["exitCode"], terminated["reason"], terminated["startedAt"]) == (
+            137,
+            "ContainerStatusUnknown",
+            None,
+        )
 
     async def test_gates_open_once_for_all(self, client: Client, nodes: FakeNodes) -> None:
         await client.post(PODS, pod("a", "gate", "x"))
@@ -1058,10 +1066,10 @@ class TestScheduler:
         for name in ("b", "c"):
             await client.post(PODS, pod(name, "run", schedulingGroup=group))
 
-        async def told(status: str) -> bool:
+        async def is_reported(status: str) -> bool:
             return bool(condition(await client.get(f"{GROUPS}/g"), "PodGroupScheduled").get("status") == status)
 
-        await eventually(lambda: told("False"))
+        await eventually(lambda: is_reported("False"))
         refused = condition(await client.get(f"{GROUPS}/g"), "PodGroupScheduled")
         assert refused["reason"] == "Unschedulable"
         assert "room for 2 of 3 pods: 0/1 nodes are available: 1 Insufficient cpu." in refused["message"]
@@ -1069,7 +1077,7 @@ class TestScheduler:
         await client.post(PODS, pod("alone", "run", cpu="2"))
         await self._bound(client, "alone", "n1")
         nodes.add_node("n2", {"cpu": 3})
-        await eventually(lambda: told("True"))
+        await eventually(lambda: is_reported("True"))
         for name in ("a", "b", "c"):
             await self._bound(client, name, "n2")
 

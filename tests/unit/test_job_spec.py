@@ -436,7 +436,7 @@ def test_names_labels_and_commands_are_no_part_of_the_shape() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "path", "told"),
+    ("given", "path", "message"),
     [
         ({"wait": "0s"}, "checkpoint.wait", "more than 0s and at most 10m"),
         ({"wait": "11m"}, "checkpoint.wait", "more than 0s and at most 10m"),
@@ -446,12 +446,12 @@ def test_names_labels_and_commands_are_no_part_of_the_shape() -> None:
         ("SIGUSR1", "checkpoint", ""),
     ],
 )
-def test_a_checkpoint_that_cannot_be_kept_is_told_with_its_place(given: Any, path: str, told: str) -> None:
+def test_a_checkpoint_that_cannot_be_kept_is_told_with_its_place(given: Any, path: str, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         spec(checkpoint=given)
     (mistake,) = mistakes_of(caught.value)
     assert mistake.path == path
-    assert told in mistake.message
+    assert message in mistake.message
 
 
 CAPABILITIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {

@@ -102,7 +102,7 @@ def env_of(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
     return {one["name"]: one["value"] for one in listed}
 
 
-def told(manifests: Manifests, role: str = "worker", index: int = 0) -> dict[str, str]:
+def member_env(manifests: Manifests, role: str = "worker", index: int = 0) -> dict[str, str]:
     return env_of(manifests.pod(role, index))
 
 
@@ -165,7 +165,7 @@ class TestAMemberAlone:
         assert manifests.roster() is None
 
     def test_meets_itself_at_localhost(self) -> None:
-        env = told(made(role()))
+        env = member_env(made(role()))
         assert (env["MASTER_ADDR"], env["JAX_COORDINATOR_ADDRESS"]) == ("localhost", f"localhost:{PORT}")
         assert "TRAINMASTER_HOSTFILE" not in env
 
@@ -231,7 +231,7 @@ class TestAGang:
     def test_its_size_is_that_after_the_last_resize(self) -> None:
         manifests = made(role(replicas=4, minReplicas=1), progress=Progress(sizes={"worker": 2}), elastic={})
         assert manifests.size == 2
-        assert told(manifests)["WORLD_SIZE"] == "2"
+        assert member_env(manifests)["WORLD_SIZE"] == "2"
         roster = manifests.roster()
         assert roster is not None
         assert roster.body["data"]["addresses"].count("\n") == 2
@@ -243,12 +243,12 @@ class TestFrameworks:
     GANG = (role("launcher"), role(replicas=2, template={"ports": [{"name": "rdzv", "port": 4321}]}))
 
     def test_pytorch(self) -> None:
-        env = told(made(*self.GANG), index=1)
+        env = member_env(made(*self.GANG), index=1)
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PET_NNODES", "PET_NODE_RANK")
         assert [env[name] for name in names] == ["2", "3", "0", f"launcher-0.{RUN}", str(PORT), "3", "2"]
 
     def test_jax(self) -> None:
-        env = told(made(*self.GANG), index=1)
+        env = member_env(made(*self.GANG), index=1)
         assert {name: value for name, value in env.items() if name.startswith("JAX_")} == {
             "JAX_COORDINATOR_ADDRESS": f"launcher-0.{RUN}:{PORT}",
             "JAX_COORDINATOR_PORT": str(PORT),
@@ -258,7 +258,7 @@ class TestFrameworks:
 
     def test_mpi(self) -> None:
         manifests = made(*self.GANG)
-        env = told(manifests, "launcher")
+        env = member_env(manifests, "launcher")
         for name in ("TRAINMASTER_HOSTFILE", "OMPI_MCA_orte_default_hostfile", "I_MPI_HYDRA_HOST_FILE"):
             assert env[name] == "/etc/trainmaster/hostfile"
         roster = manifests.roster()
@@ -270,19 +270,19 @@ class TestFrameworks:
         }
 
     def test_tensorflow_takes_all_members_for_workers_where_a_role_is_none_of_its_own(self) -> None:
-        config = json.loads(told(made(*self.GANG), index=1)["TF_CONFIG"])
+        config = json.loads(member_env(made(*self.GANG), index=1)["TF_CONFIG"])
         assert config == {
             "cluster": {"worker": [f"launcher-0.{RUN}:{PORT}", f"worker-0.{RUN}:4321", f"worker-1.{RUN}:4321"]},
             "task": {"type": "worker", "index": 2},
         }
 
     def test_tensorflow_knows_its_own_roles(self) -> None:
-        config = json.loads(told(made(role("chief"), role("ps", 2), role(replicas=2)), "ps", 1)["TF_CONFIG"])
+        config = json.loads(member_env(made(role("chief"), role("ps", 2), role(replicas=2)), "ps", 1)["TF_CONFIG"])
         assert {kind: len(hosts) for kind, hosts in config["cluster"].items()} == {"chief": 1, "ps": 2, "worker": 2}
         assert config["task"] == {"type": "ps", "index": 1}
 
     def test_tensorflow_calls_a_master_chief(self) -> None:
-        config = json.loads(told(made(role("master"), role()), "master")["TF_CONFIG"])
+        config = json.loads(member_env(made(role("master"), role()), "master")["TF_CONFIG"])
         assert config["task"] == {"type": "chief", "index": 0}
 
     @pytest.mark.parametrize(
@@ -295,20 +295,20 @@ class TestFrameworks:
         ids=["the role called head", "else the first member", "a member alone is its own"],
     )
     def test_ray(self, roles: tuple[dict[str, Any], ...], head: str) -> None:
-        assert told(made(*roles))["TRAINMASTER_RAY_HEAD"] == head
+        assert member_env(made(*roles))["TRAINMASTER_RAY_HEAD"] == head
 
 
 class TestALargeGang:
     """Of more than 64 members: lists of all of them are files alone, so that a member's manifest does not grow with the gang."""
 
     def test_up_to_64_every_address_is_a_variable(self) -> None:
-        env = told(made(role(replicas=MOST_LISTED)), index=9)
+        env = member_env(made(role(replicas=MOST_LISTED)), index=9)
         assert env["TRAINMASTER_ADDRESSES"].count(",") == MOST_LISTED - 1
         assert env["TRAINMASTER_ADDRESS_WORKER_63"] == f"worker-63.{RUN}:{PORT}"
         assert "TF_CONFIG" in env
 
     def test_beyond_them_a_member_knows_the_first_itself_and_the_numbers(self) -> None:
-        env = told(made(role("launcher"), role(replicas=1000)), index=41)
+        env = member_env(made(role("launcher"), role(replicas=1000)), index=41)
         assert [env[name] for name in ("RANK", "WORLD_SIZE", "PET_NNODES", "TRAINMASTER_WORLD_SIZE")] == [
             "42",
             "1001",
@@ -326,7 +326,7 @@ class TestALargeGang:
         assert "TF_CONFIG" not in env
 
     def test_the_first_member_is_told_like_the_others(self) -> None:
-        env = told(made(role(replicas=65)))
+        env = member_env(made(role(replicas=65)))
         assert (env["RANK"], env["WORLD_SIZE"], env["TRAINMASTER_ROLE_SIZE"]) == ("0", "65", "65")
 
     def test_a_members_manifest_does_not_grow_with_the_gang_and_the_roster_fits_a_config_map(self) -> None:
@@ -403,12 +403,12 @@ class TestATemplate:
             {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"},
             {"operator": "Exists"},
         ]
-        env = told(manifests)
+        env = member_env(manifests)
         assert (env["DATA"], env["TRAINMASTER_PORT"]) == ("/data", "8080")
         assert manifests.gang.roles[0].requests == parse_resources(full["resources"])  # type: ignore[arg-type]
 
     def test_what_its_env_says_counts_before_what_the_agent_says(self) -> None:
-        assert told(made(role(template={"env": {"RANK": "mine"}})))["RANK"] == "mine"
+        assert member_env(made(role(template={"env": {"RANK": "mine"}})))["RANK"] == "mine"
 
     def test_it_is_held_to_the_restricted_level(self) -> None:
         spec = made(role()).pod("worker", 0)["spec"]
@@ -496,7 +496,7 @@ class TestAPodTemplate:
         assert mounts == [["/scratch", "/etc/trainmaster"], ["/etc/trainmaster"]]
 
     def test_its_first_port_is_where_ranks_meet(self) -> None:
-        assert told(made(role(replicas=2, podTemplate=POD)))["MASTER_PORT"] == "4000"
+        assert member_env(made(role(replicas=2, podTemplate=POD)))["MASTER_PORT"] == "4000"
 
     def test_is_not_changed(self) -> None:
         before = json.dumps(POD)

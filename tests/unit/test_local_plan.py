@@ -53,10 +53,10 @@ def test_each_member_is_told_what_it_was_told_before() -> None:
     addresses = {seat: ("127.0.0.1", 20_000 + seat.rank) for seat in everyone}
     for seat, member in zip(everyone, plan["members"], strict=True):
         env = {**plan["env"], **member["env"]}
-        told = member_environment(start, seat, everyone, addresses)
+        expected = member_environment(start, seat, everyone, addresses)
         if seat.role == "first":
-            told |= {"WORLD_SIZE": "mine", "A": "1"}
-        assert {name: env.get(name) for name in told} == told
+            expected |= {"WORLD_SIZE": "mine", "A": "1"}
+        assert {name: env.get(name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -69,17 +69,17 @@ def test_each_member_is_told_what_it_was_told_before() -> None:
     ],
 )
 def test_a_node_takes_so_many_members_though_they_request_nothing(nodes: LocalNodes, most: int) -> None:
-    room = LocalCapacity(LocalCluster(nodes=(nodes,)))
+    capacity = LocalCapacity(LocalCluster(nodes=(nodes,)))
     start, spec = gang(most)
-    found = room.find(spec, start.sizes)
+    found = capacity.find(spec, start.sizes)
     assert not isinstance(found, PackingShortfall)
-    room.take(start.run, room.use(spec, found))
+    capacity.take(start.run, capacity.use(spec, found))
     one_more, small = gang(2)
-    assert isinstance(room.find(small, one_more.sizes), PackingShortfall)
-    room.give_back(start.run)
-    assert not isinstance(room.find(small, one_more.sizes), PackingShortfall)
+    assert isinstance(capacity.find(small, one_more.sizes), PackingShortfall)
+    capacity.give_back(start.run)
+    assert not isinstance(capacity.find(small, one_more.sizes), PackingShortfall)
     too_many, large = gang(most + 1)
-    lack = room.find(large, too_many.sizes, empty=True)
+    lack = capacity.find(large, too_many.sizes, empty=True)
     assert isinstance(lack, PackingShortfall)
     assert "pods" in str(lack)
 

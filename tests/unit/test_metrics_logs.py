@@ -38,8 +38,8 @@ def test_records_inside_say_what_they_are_about_and_those_outside_do_not(written
         with process_logs.about(run_id="job-r1"):
             written.log.info("deeper")
     written.log.info("outside")
-    told = [{key: line[key] for key in ("request_id", "run_id") if key in line} for line in written.lines]
-    assert told == [{"request_id": "r1"}, {"request_id": "r1", "run_id": "job-r1"}, {}]
+    extras = [{key: line[key] for key in ("request_id", "run_id") if key in line} for line in written.lines]
+    assert extras == [{"request_id": "r1"}, {"request_id": "r1", "run_id": "job-r1"}, {}]
 
 
 def test_what_becomes_known_later_is_in_all_lines_from_then_on(written: Written) -> None:

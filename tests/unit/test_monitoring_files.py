@@ -76,10 +76,10 @@ def test_every_metric_is_looked_at_by_the_dashboard_or_a_rule() -> None:
 
 
 def test_the_reference_tells_of_each_recorded_series() -> None:
-    told = set(
+    documented = set(
         re.findall(r"^\| `(trainmaster:[\w:]+)`", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE)
     )
-    assert told == {rule["record"] for rule in RECORDED}
+    assert documented == {rule["record"] for rule in RECORDED}
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])

@@ -205,11 +205,11 @@ small_needs = st.lists(st.tuples(st.integers(1, 3), amounts, amounts), min_size=
 def exists(rooms: list[tuple[int, int]], members: list[tuple[int, int]]) -> bool:
     """Return whether any packing exists, by trying all."""
     for seats in product(range(len(rooms)), repeat=len(members)):
-        left = [list(room) for room in rooms]
+        left = [list(space) for space in rooms]
         for seat, (one, two) in zip(seats, members, strict=True):
             left[seat][0] -= one
             left[seat][1] -= two
-        if all(amount >= 0 for room in left for amount in room):
+        if all(amount >= 0 for space in left for amount in space):
             return True
     return False
 

@@ -34,12 +34,12 @@ class FakeApi:
         self.served = [one.rsplit("/", 1) for one in served]
         self.objects = objects
         self.keeps = keeps
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     async def call(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None
     ) -> dict[str, Any]:
-        self.asked.append(f"{method} {path} {dict(query or {})}")
+        self.calls.append(f"{method} {path} {dict(query or {})}")
         if method == "POST":
             return {**body, "spec": {name: value for name, value in body["spec"].items() if name in self.keeps}}
         if path == "/apis":
@@ -114,7 +114,7 @@ async def test_native_topology_is_probed_without_a_trace(keeps: tuple[str, ...],
     api = FakeApi(NATIVE_1_36, keeps=keeps)
     placement = choose(PlacementConfig(), await found(api, "team-a"))
     assert ("topology" in placement.capabilities) is topology
-    assert "POST /apis/scheduling.k8s.io/v1alpha2/namespaces/team-a/podgroups {'dryRun': 'All'}" in api.asked
+    assert "POST /apis/scheduling.k8s.io/v1alpha2/namespaces/team-a/podgroups {'dryRun': 'All'}" in api.calls
 
 
 async def test_a_probe_tells_the_servers_refusal() -> None:

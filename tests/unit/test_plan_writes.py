@@ -23,9 +23,14 @@ JOBS = {1: Job(), 2: Job(), 5: RUNNING, 6: RUNNING, 9: RUNNING}
 def test_a_start_dispatches_its_job_with_what_it_waited_for() -> None:
     waited = Reason(token=Token.QUEUE_LIMIT, tier=Token.QUEUE_LIMIT.tier, sentence="Queue a is full.", advice="Wait.")
     writes = writes_of(Plan(starts=[START]), JOBS, SIZES, cycle=4, waited={1: waited})
-    (told,) = writes.jobs
-    assert (told.kind, told.job.state, told.attempt, told.cluster_id) == ("dispatched", JobState.DISPATCHED, 1, 7)
-    assert told.details == {"cycle": 4, "waitedFor": {"token": "QueueLimit", "sentence": "Queue a is full."}}
+    (change,) = writes.jobs
+    assert (change.kind, change.job.state, change.attempt, change.cluster_id) == (
+        "dispatched",
+        JobState.DISPATCHED,
+        1,
+        7,
+    )
+    assert change.details == {"cycle": 4, "waitedFor": {"token": "QueueLimit", "sentence": "Queue a is full."}}
     (start,) = writes.starts
     assert (start.start, start.attempt, start.orders) == (START, 1, NO_ORDERS)
     assert writes.clusters == {7}
@@ -36,7 +41,7 @@ def test_a_start_waits_as_long_as_its_slowest_victim_may_take_to_be_gone() -> No
     writes = writes_of(Plan(starts=[start]), JOBS, SIZES, cycle=1, stop_seconds={5: 30.0, 6: 12.0})
     assert writes.starts[0].orders == RunOrders(awaits_seconds=30.0)
     assert (writes.stops, writes.shrinks) == ((VICTIM,), (SHRINK,))
-    assert [told.kind for told in writes.jobs] == ["dispatched", "preempt", "resize"]
+    assert [change.kind for change in writes.jobs] == ["dispatched", "preempt", "resize"]
     assert writes_of(Plan(starts=[start]), JOBS, SIZES, cycle=1).starts[0].orders.awaits_seconds == 5.0
 
 
@@ -58,9 +63,11 @@ def test_histories_tell_sizes_before_and_after() -> None:
 
 
 def test_a_job_that_is_held_says_why() -> None:
-    (told,) = writes_of(Plan(holds=[Hold(replace(JOB, id=2), "every cluster returned it")]), JOBS, SIZES, cycle=1).jobs
-    assert (told.job.state, told.job.hold_cause) == (JobState.HELD, HoldCause.UNPLACEABLE)
-    assert told.job.message == told.message == "every cluster returned it"
+    (change,) = writes_of(
+        Plan(holds=[Hold(replace(JOB, id=2), "every cluster returned it")]), JOBS, SIZES, cycle=1
+    ).jobs
+    assert (change.job.state, change.job.hold_cause) == (JobState.HELD, HoldCause.UNPLACEABLE)
+    assert change.job.message == change.message == "every cluster returned it"
 
 
 def test_a_plan_of_nothing_changes_nothing() -> None:

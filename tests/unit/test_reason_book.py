@@ -14,7 +14,7 @@ def keys(many: int) -> list[ClassKey]:
     return [ClassKey(1, 1, shape, ()) for shape in range(1, many + 1)]
 
 
-def told(many: int, text: str, token: Token = Token.INSUFFICIENT_CAPACITY) -> Plan:
+def waiting_plan(many: int, text: str, token: Token = Token.INSUFFICIENT_CAPACITY) -> Plan:
     one = Reason(token=token, tier=token.tier, sentence=text)
     return Plan(reasons=dict.fromkeys(keys(many), one))
 
@@ -27,18 +27,18 @@ def written(book: ReasonBook, plan: Plan, now: float) -> dict[ClassKey, Reason]:
 
 def test_what_is_stored_is_not_written_again_and_a_few_new_words_are_at_once() -> None:
     book = ReasonBook()
-    assert len(written(book, told(3, "a"), 0)) == 3
-    assert written(book, told(3, "a"), 1) == {}
-    assert len(written(book, told(3, "b"), 1)) == 3
+    assert len(written(book, waiting_plan(3, "a"), 0)) == 3
+    assert written(book, waiting_plan(3, "a"), 1) == {}
+    assert len(written(book, waiting_plan(3, "b"), 1)) == 3
 
 
 def test_many_new_words_wait_and_another_token_does_not() -> None:
     book = ReasonBook()
-    written(book, told(600, "a"), 0)
-    assert written(book, told(600, "b"), 1) == {}
-    assert len(written(book, told(600, "c", Token.QUEUE_LIMIT), 2)) == 600
-    assert written(book, told(600, "d", Token.QUEUE_LIMIT), 10) == {}
-    assert len(written(book, told(600, "d", Token.QUEUE_LIMIT), 17)) == 600
+    written(book, waiting_plan(600, "a"), 0)
+    assert written(book, waiting_plan(600, "b"), 1) == {}
+    assert len(written(book, waiting_plan(600, "c", Token.QUEUE_LIMIT), 2)) == 600
+    assert written(book, waiting_plan(600, "d", Token.QUEUE_LIMIT), 10) == {}
+    assert len(written(book, waiting_plan(600, "d", Token.QUEUE_LIMIT), 17)) == 600
 
 
 @pytest.mark.parametrize("token", [Token.INSUFFICIENT_CAPACITY, Token.QUEUE_LIMIT])
@@ -47,27 +47,27 @@ def test_a_plan_writes_no_more_than_a_short_transaction_takes_and_the_rest_follo
 ) -> None:
     monkeypatch.setattr(reason_book, "_MOST_REASONS", 1000)
     book = ReasonBook()
-    sizes = [len(written(book, told(2500, "a"), now)) for now in range(4)]
+    sizes = [len(written(book, waiting_plan(2500, "a"), now)) for now in range(4)]
     assert sizes == [1000, 1000, 500, 0]
-    sizes = [len(written(book, told(2500, "b", token), 100 + now)) for now in range(4)]
+    sizes = [len(written(book, waiting_plan(2500, "b", token), 100 + now)) for now in range(4)]
     assert sizes == [1000, 1000, 500, 0]
 
 
 def test_with_a_plan_by_which_runs_start_fewer_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reason_book, "_MOST_BESIDE", 100)
     book = ReasonBook()
-    plan = told(650, "a")
+    plan = waiting_plan(650, "a")
     plan.holds.append(Hold(WaitingJob(1, 1, "j", 1, 1, 1, 0, 0.0, 0), "no more clusters"))
     assert [len(written(book, plan, now)) for now in range(2)] == [100, 100]
-    assert len(written(book, told(650, "a"), 2)) == 450, "nothing waits for this one"
+    assert len(written(book, waiting_plan(650, "a"), 2)) == 450, "nothing waits for this one"
 
 
 def test_a_class_that_waits_no_more_is_forgotten_once_a_plan_is_whole() -> None:
     book = ReasonBook()
-    written(book, told(3, "a"), 0)
+    written(book, waiting_plan(3, "a"), 0)
     written(book, Plan(is_cut=True), 1)
     assert len(book.stored) == 3
-    written(book, told(1, "a"), 2)
+    written(book, waiting_plan(1, "a"), 2)
     assert list(book.stored) == keys(1)
 
 
@@ -75,5 +75,5 @@ def test_waiting_jobs_are_counted_by_what_they_wait_for() -> None:
     book, view = ReasonBook(), SchedulerState()
     for number, shape in enumerate((1, 1, 2), start=1):
         view.put_waiting(WaitingJob(number, 1, "j", 1, 1, shape, 0, 0.0, 0))
-    written(book, told(1, "a"), 0)
+    written(book, waiting_plan(1, "a"), 0)
     assert book.waits(view) == {"InsufficientCapacity": 2, "NotLookedAtYet": 1}

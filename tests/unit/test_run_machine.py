@@ -148,8 +148,8 @@ STOPS: dict[str, tuple[list[StopCause], StopCause, int]] = {
 @pytest.mark.parametrize(("causes", "cause", "generation"), STOPS.values(), ids=STOPS)
 def test_stopping_by(causes: list[StopCause], cause: StopCause, generation: int) -> None:
     run = Run(S.RUNNING, seq=7)
-    for asked in causes:
-        run = ask_stop(run, asked)
+    for requested in causes:
+        run = ask_stop(run, requested)
     assert (run.state, run.stop_cause, run.generation, run.seq) == (S.STOPPING, cause, generation, 7)
 
 

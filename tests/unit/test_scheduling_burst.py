@@ -192,12 +192,12 @@ STAYS: dict[str, tuple[ViewBuilder, Token, str]] = {
 
 @pytest.mark.parametrize("sentence", STAYS)
 def test_a_job_stays(sentence: str) -> None:
-    view, token, told = STAYS[sentence]
+    view, token, words = STAYS[sentence]
     outcome = view.cycle()
     assert "j" not in outcome.where
     reason = outcome.reason("j")
     verdicts = " ".join(verdict.sentence for verdict in reason.verdicts)
-    assert told in f"{reason.sentence} {verdicts}"
+    assert words in f"{reason.sentence} {verdicts}"
     assert reason.token is token
     assert reason.advice
 
@@ -434,9 +434,9 @@ def test_a_queue_that_keeps_its_order_does_not_wait_for_a_job_that_could_never_g
 
 def test_it_is_looked_at_again_when_enough_of_it_falls_into_the_next_day() -> None:
     view = full(budget={"day": 8}, timeLimit=None).job("j", limited(10))
-    told = view.cycle()
-    assert told.where == {}
-    at = told.plan.next_look
+    outcome = view.cycle()
+    assert outcome.where == {}
+    at = outcome.plan.next_look
     # Of ten hours eight fall into this day, if it begins eight hours before it ends.
     assert at == pytest.approx(86400 - 8 * HOUR, abs=1)
     assert view.ended("r").run("r", simple(cpu=4), on="own").later(at - NOW + 1).cycle().where == {"j": "rented"}

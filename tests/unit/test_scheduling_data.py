@@ -160,11 +160,11 @@ STAYS: dict[str, tuple[ViewBuilder, Token, str]] = {
 
 @pytest.mark.parametrize("sentence", STAYS)
 def test_a_job_stays(sentence: str) -> None:
-    view, token, told = STAYS[sentence]
+    view, token, words = STAYS[sentence]
     outcome = view.cycle()
     assert outcome.started == []
     assert outcome.reason("j").token is token
-    assert told in " ".join(verdict.sentence for verdict in outcome.reason("j").verdicts)
+    assert words in " ".join(verdict.sentence for verdict in outcome.reason("j").verdicts)
 
 
 def test_a_policy_keeps_to_regions() -> None:
@@ -181,8 +181,8 @@ def test_the_decision_tells_what_it_costs_to_move_data_and_how_much_is_there() -
     view.dataset(images(clusters=frozenset({"b"}), remote=True)).dataset(Dataset("text", 300 * GIB, remote=True))
     start = view.job("j", reading("images", "text")).cycle().start("j")
     assert start.why == "b before a: more of its data is there"
-    told = {line["cluster"]: (line["data"], line.get("cost")) for line in start.table}
-    assert told == {"b": (1.0, None), "a": (0.0, 20.0)}
+    costs = {line["cluster"]: (line["data"], line.get("cost")) for line in start.table}
+    assert costs == {"b": (1.0, None), "a": (0.0, 20.0)}
 
 
 def test_data_comes_from_where_it_costs_least() -> None:

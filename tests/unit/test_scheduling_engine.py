@@ -169,9 +169,9 @@ def over_limit(classes: int = 50) -> ViewBuilder:
 def test_classes_that_wait_for_quota_are_not_looked_at_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     view = over_limit()
     first = view.cycle().plan
-    asked = Counted(monkeypatch, QuotaTree, "obstacle")
+    counted = Counted(monkeypatch, QuotaTree, "obstacle")
     second = view.cycle().plan
-    assert asked.calls == 0
+    assert counted.calls == 0
     assert len(second.reasons) == 50
     assert all(second.reasons[key] is reason for key, reason in first.reasons.items())
 

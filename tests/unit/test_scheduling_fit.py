@@ -11,12 +11,12 @@ from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayou
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Shortfall, fit, size_choices, take
 
 
-def room(*groups: NodeGroup) -> FreeCapacity:
+def free_of(*groups: NodeGroup) -> FreeCapacity:
     return FreeCapacity.empty(CapacityReport(groups=groups, runtime="local", scheduler="local"))
 
 
 def tried(shape: Shape, *groups: NodeGroup) -> dict[str, dict[str, int]] | str:
-    outcome = fit(shape, size_choices(shape)[0].members, room(*groups))
+    outcome = fit(shape, size_choices(shape)[0].members, free_of(*groups))
     return outcome.placement if isinstance(outcome, Fitted) else outcome.sentence
 
 
@@ -237,7 +237,7 @@ def test_a_gang_does_not_fit_where(shape: Shape, groups: list[NodeGroup], senten
 
 
 def test_a_try_changes_nothing_and_a_take_takes() -> None:
-    space = room(nodes(2))
+    space = free_of(nodes(2))
     before = dict(space.total())
     outcome = fit(simple(3), {"worker": 3}, space)
     assert isinstance(outcome, Fitted)

@@ -39,8 +39,8 @@ def room_of(*groups: NodeGroup) -> FreeCapacity:
     return FreeCapacity.empty(CapacityReport(groups=groups, runtime="kubernetes", scheduler="default"))
 
 
-def fitted(shape: Shape, room: FreeCapacity) -> Fitted | Shortfall:
-    return fit(shape, size_choices(shape)[0].members, room)
+def fitted(shape: Shape, free: FreeCapacity) -> Fitted | Shortfall:
+    return fit(shape, size_choices(shape)[0].members, free)
 
 
 def sentence(shape: Shape, *groups: NodeGroup) -> str:
@@ -60,16 +60,16 @@ class TestZones:
 
     def test_a_member_takes_the_zone_that_it_leaves_fullest(self) -> None:
         group = zoned(zones=[{"cpu": 8, "gpu": 4}, {"cpu": 8, "gpu": 2}])
-        asked = zone_request(group, amounts(cpu=2, gpu=2), "singleNode")
-        assert asked is not None
-        assert after(zones_of(group), asked, 1) == ((0, 6_000), (4, 8_000))
+        request = zone_request(group, amounts(cpu=2, gpu=2), "singleNode")
+        assert request is not None
+        assert after(zones_of(group), request, 1) == ((0, 6_000), (4, 8_000))
 
     @pytest.mark.parametrize(("gpus", "many"), [(4, 2), (3, 2), (2, 4), (1, 8)])
     def test_how_many_members_find_a_zone(self, gpus: int, many: int) -> None:
         group = zoned(zones=[{"cpu": 16, "gpu": 4}, {"cpu": 16, "gpu": 4}])
-        asked = zone_request(group, amounts(cpu=1, gpu=gpus), "singleNode")
-        assert asked is not None
-        assert holds(zones_of(group), asked, 100) == many
+        request = zone_request(group, amounts(cpu=1, gpu=gpus), "singleNode")
+        assert request is not None
+        assert holds(zones_of(group), request, 100) == many
 
     def test_restricted_asks_for_as_many_zones_as_an_empty_node_would_need(self) -> None:
         group = zoned(zones=TWO_HALVES)
@@ -136,12 +136,12 @@ class TestFit:
         assert isinstance(fitted(bound(gpu=8), room_of(nodes(gpu=8))), Fitted)
 
     def test_others_take_zones_too(self) -> None:
-        room = room_of(zoned(zones=TWO_HALVES))
-        spread = fitted(bound(gpu=5, numa=""), room)
+        free = room_of(zoned(zones=TWO_HALVES))
+        spread = fitted(bound(gpu=5, numa=""), free)
         assert isinstance(spread, Fitted)
-        take(room, spread)
-        assert isinstance(fitted(bound(gpu=3), room), Fitted)
-        assert isinstance(fitted(bound(gpu=4), room), Shortfall)
+        take(free, spread)
+        assert isinstance(fitted(bound(gpu=3), free), Fitted)
+        assert isinstance(fitted(bound(gpu=4), free), Shortfall)
 
     def test_many_gangs_of_one_are_placed_as_one_after_the_other(self) -> None:
         shape = bound(gpu=3)
@@ -178,8 +178,8 @@ bound_roles = st.lists(
 
 @given(zoned_groups, bound_roles)
 def test_what_is_said_to_fit_has_a_packing_into_zones(groups: list[NodeGroup], shape: Shape) -> None:
-    room = room_of(*groups)
-    outcome = fitted(shape, room)
+    free = room_of(*groups)
+    outcome = fitted(shape, free)
     if not isinstance(outcome, Fitted):
         return
     every = [amounts(cpu=0, gpu=0) | part.needs for part in shape.roles for _ in range(part.replicas)]
@@ -188,9 +188,9 @@ def test_what_is_said_to_fit_has_a_packing_into_zones(groups: list[NodeGroup], s
     zones = [dict(one) for group in groups if group.numa for _ in range(group.count) for one in group.numa.zones]
     assert as_bins(every, whole)
     assert as_bins(strict, zones)
-    take(room, outcome)
-    assert all(amount >= 0 for one in room.nodes for left in one.zones for amount in left)
-    assert sum(one.count for one in room.nodes) == len(whole)
+    take(free, outcome)
+    assert all(amount >= 0 for one in free.nodes for left in one.zones for amount in left)
+    assert sum(one.count for one in free.nodes) == len(whole)
 
 
 @given(zoned_groups, st.integers(1, 3), st.integers(0, 3), st.integers(1, 2))

@@ -284,7 +284,7 @@ def above(world: World, queue_id: int) -> list[Queue]:
     return [queue] if queue.parent_id is None else [queue, *above(world, queue.parent_id)]
 
 
-def told(plan: Plan) -> object:
+def comparable(plan: Plan) -> object:
     return (
         [
             (start.job.id, start.cluster_id, start.sizes, start.placement, start.why, start.table)
@@ -439,9 +439,9 @@ def test_every_class_that_is_left_waiting_has_a_reason_and_no_other(world: World
 @given(busy_worlds(), st.integers(0, 1000))
 def test_the_plan_does_not_depend_on_the_order_in_which_rows_came(world: World, shuffled: int) -> None:
     engine = Engine(world.view())
-    plan = told(decide(engine, NOW))
-    assert told(decide(engine, NOW)) == plan
-    assert told(decide(Engine(world.view(shuffled)), NOW)) == plan
+    plan = comparable(decide(engine, NOW))
+    assert comparable(decide(engine, NOW)) == plan
+    assert comparable(decide(Engine(world.view(shuffled)), NOW)) == plan
 
 
 @given(busy_worlds())
@@ -535,9 +535,9 @@ def test_a_view_that_absorbed_changes_plans_as_one_that_was_rebuilt(world: World
     for _ in range(data.draw(st.integers(0, 25))):
         change(world, engine, data)
         if data.draw(st.integers(0, 4)) == 0:
-            assert told(decide(engine, NOW)) == told(decide(Engine(world.view(7)), NOW))
+            assert comparable(decide(engine, NOW)) == comparable(decide(Engine(world.view(7)), NOW))
     rebuilt = world.view(data.draw(st.integers(0, 99)))
-    assert told(decide(engine, NOW)) == told(decide(Engine(rebuilt), NOW))
+    assert comparable(decide(engine, NOW)) == comparable(decide(Engine(rebuilt), NOW))
     assert {queue: {key: list(keys) for key, keys in of.items()} for queue, of in view.waiting.items()} == {
         queue: {key: list(keys) for key, keys in of.items()} for queue, of in rebuilt.waiting.items()
     }
@@ -629,19 +629,19 @@ def members_apart(shape: Shape) -> list[Resources]:
 
 @given(small_groups, small_roles)
 def test_fit_never_says_yes_where_no_packing_exists(found: list[NodeGroup], shape: Shape) -> None:
-    room = FreeCapacity.empty(CapacityReport(groups=tuple(found), runtime="local", scheduler="local"))
-    free = [dict(one.free) for one in room.nodes for _ in range(one.count)]
+    capacity = FreeCapacity.empty(CapacityReport(groups=tuple(found), runtime="local", scheduler="local"))
+    free = [dict(one.free) for one in capacity.nodes for _ in range(one.count)]
     members, places = members_apart(shape), [apart(shape, node) for node in free]
-    outcome = fit(shape, size_choices(shape)[0].members, room)
-    assert [one.free for one in room.nodes for _ in range(one.count)] == free
+    outcome = fit(shape, size_choices(shape)[0].members, capacity)
+    assert [one.free for one in capacity.nodes for _ in range(one.count)] == free
     if isinstance(outcome, Fitted):
         assert packs(members, places)
-        before, needed = room.total(), needs_of(shape, size_choices(shape)[0].members)
-        take(room, outcome)
-        assert sum(one.count for one in room.nodes) == len(free), "no node is made or lost"
-        assert all(amount >= 0 for one in room.nodes for amount in one.free.values())
-        assert {name: before.get(name, 0) - amount for name, amount in room.total().items() if amount} == {
-            name: needed.get(name, 0) for name, amount in room.total().items() if amount
+        before, needed = capacity.total(), needs_of(shape, size_choices(shape)[0].members)
+        take(capacity, outcome)
+        assert sum(one.count for one in capacity.nodes) == len(free), "no node is made or lost"
+        assert all(amount >= 0 for one in capacity.nodes for amount in one.free.values())
+        assert {name: before.get(name, 0) - amount for name, amount in capacity.total().items() if amount} == {
+            name: needed.get(name, 0) for name, amount in capacity.total().items() if amount
         }
     elif len(shape.roles) == 1:
         assert not packs(members, places), "members alike are packed whenever they can be"

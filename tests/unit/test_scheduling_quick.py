@@ -70,18 +70,18 @@ def test_nodes_kept_in_order_are_found_in_the_order_of_a_search(
     report = CapacityReport(groups=tuple(found), runtime="local", scheduler="local")
     ranked, plain = FreeCapacity.empty(report), FreeCapacity.empty(report)
     ranked.rank()
-    asked = role(cpu=0)
-    eligible = eligible_groups(asked, ranked)
+    requested = role(cpu=0)
+    eligible = eligible_groups(requested, ranked)
     for more, count in changes:
         ranking = ranked.ranking(eligible, needs)
         assert ranking is not None
-        told = [(one.group.name, one.free, one.count) for one in ranking.best(needs)]
+        listed = [(one.group.name, one.free, one.count) for one in ranking.best(needs)]
         first = ranking.tightest(needs)
-        assert (None if first is None else (first.group.name, first.free, first.count)) == next(iter(told), None)
-        for room in (ranked, plain):
-            work = dict(room.groups)
+        assert (None if first is None else (first.group.name, first.free, first.count)) == next(iter(listed), None)
+        for capacity in (ranked, plain):
+            work = dict(capacity.groups)
             _, placed = fill(work, more, count)
-            room.put({name: work[name] for name in placed}, {})
+            capacity.put({name: work[name] for name in placed}, {})
         work = dict(plain.groups)
         assert fill(dict(ranked.groups), needs, 3, eligible, ranked.ranking(eligible, needs)) == fill(work, needs, 3)
 

@@ -38,9 +38,9 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     blocks = RefusalCache.blocks
 
     def counted(self: RefusalCache, alike: Any, size: Any) -> CachedRefusal | None:
-        told = blocks(self, alike, size)
-        times[told is not None] += 1
-        return told
+        refusal = blocks(self, alike, size)
+        times[refusal is not None] += 1
+        return refusal
 
     monkeypatch.setattr(RefusalCache, "blocks", counted)
     return times

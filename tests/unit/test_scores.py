@@ -122,9 +122,9 @@ def row_of(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", SCORES)
 def test_the_documentation_has_formula_unit_and_weights_of_each_score(name: str) -> None:
-    told, *weights = row_of(name)
-    assert SCORES[name].curve.formula in told
-    assert SCORES[name].unit in told
+    description, *weights = row_of(name)
+    assert SCORES[name].curve.formula in description
+    assert SCORES[name].unit in description
     assert [float(weight) for weight in weights] == [getattr(PROFILES[profile], name) for profile in ProfileName]
 
 

@@ -145,6 +145,6 @@ def test_a_fleet_file_with_mistakes_is_refused_with_their_paths(
     with pytest.raises(typer.Exit) as caught:
         read_fleet(file)
     assert caught.value.exit_code == Exit.USAGE
-    told = capsys.readouterr().err
-    assert "clusters[0].colour: this field is not known" in told
-    assert "clusters[0].speed" in told
+    errors = capsys.readouterr().err
+    assert "clusters[0].colour: this field is not known" in errors
+    assert "clusters[0].speed" in errors

@@ -73,5 +73,5 @@ def test_all_of_them_are_meant_only_when_said_and_agreed(api: Api) -> None:
         assert run("webhooks", "drop", *words).exit_code == Exit.USAGE
     refused = run("webhooks", "drop", "--all", says="n\n")
     assert "3 messages will be dropped" in refused.stderr
-    assert not any(call.startswith("DELETE") for call in api.asked())
+    assert not any(call.startswith("DELETE") for call in api.calls())
     assert run("webhooks", "drop", "--all", "--yes").stdout == "9  dropped\n8  dropped\n7  dropped\n"

@@ -40,10 +40,10 @@ class Names:
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = [[ip_address(text) for text in answer] for answer in answers]
-        self.asked: list[str] = []
+        self.looked_up: list[str] = []
 
     async def __call__(self, host: str, port: int) -> list[IPv4Address | IPv6Address]:
-        self.asked.append(host)
+        self.looked_up.append(host)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
@@ -101,7 +101,7 @@ async def test_a_message_goes_to_the_checked_address_under_its_name() -> None:
     assert server.heads[0][0] == "POST /in?a=b HTTP/1.1"
     assert f"Host: hooks.test:{server.port}" in server.heads[0]
     assert "Trainmaster-Attempt: 2" in server.heads[1]
-    assert names.asked == ["hooks.test"], "looked up once for both"
+    assert names.looked_up == ["hooks.test"], "looked up once for both"
 
 
 async def test_a_name_that_changes_after_the_check_changes_nothing() -> None:
@@ -109,7 +109,7 @@ async def test_a_name_that_changes_after_the_check_changes_nothing() -> None:
     async with serving() as server, serving(address="127.0.0.3", port=server.port) as forbidden:
         async with Poster(HERE, resolve=names) as post:
             await post(target(server), {}, b"{}")
-        assert names.asked == ["hooks.test"], "the name is not looked up a second time, by anybody, to connect"
+        assert names.looked_up == ["hooks.test"], "the name is not looked up a second time, by anybody, to connect"
         async with Poster(HERE, resolve=names) as post:
             with pytest.raises(DeliveryError, match=r"^hooks.test has no address that messages may go to$"):
                 await post(target(server), {}, b"{}")

@@ -121,8 +121,8 @@ LOG = """; a comment
 
 def test_a_log_in_the_standard_workload_format() -> None:
     trace = read_swf("log.swf", LOG.splitlines(), "main")
-    told = [(job.submit, job.run, job.spec.members, job.spec.time_limit) for job in trace.jobs]
-    assert told == [(0, 30, 2, None), (10, 60, 4, "120s")]
+    jobs = [(job.submit, job.run, job.spec.members, job.spec.time_limit) for job in trace.jobs]
+    assert jobs == [(0, 30, 2, None), (10, 60, 4, "120s")]
     assert trace.left_out == 1
     exact = read_swf("log.swf", LOG.splitlines(), "main", "exact")
     assert [job.spec.time_limit for job in exact.jobs] == ["30.0009765625s", "60.0009765625s"]

@@ -102,8 +102,8 @@ def _change(kind: "Kind", name: str, spec: "Strict", present: dict[str, Any] | N
         before, after = _flat(shown.model_dump(mode="json", by_alias=True)), _flat(after)
         names = [*after, *(name for name in before if name not in after)]
         fields = [(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
-    told = tuple(field for field in fields if field[0] not in ("kind", "name", "path"))
-    return Change(kind, name, spec.to_wire(), present is None, told)
+    changed_fields = tuple(field for field in fields if field[0] not in ("kind", "name", "path"))
+    return Change(kind, name, spec.to_wire(), present is None, changed_fields)
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:

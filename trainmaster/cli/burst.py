@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 burst_app = typer.Typer(help="Burst policies: list, show, try out, pause and remove them.")
 
-_TOLD = Decimal("0.5")
+_SHOWN_FROM = Decimal("0.5")
 """Part of a budget from which its use is shown."""
 
 
@@ -65,7 +65,7 @@ def _budget(one: Mapping[str, Any]) -> str:
     more = f"+{committed:.2f}" if committed else ""
     text = f"{one['span']} {spent:.2f}{more} of {limit:.2f}"
     part = spent / limit if limit else Decimal(1)
-    return f"{text} ({part:.0%})" if part >= _TOLD else text
+    return f"{text} ({part:.0%})" if part >= _SHOWN_FROM else text
 
 
 @burst_app.command()

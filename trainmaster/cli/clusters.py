@@ -222,7 +222,11 @@ def drain(
         if not done.reachable and done.live_runs:
             note(f"{name} is not in contact: its runs are stopped when its agent is back")
             hint(("if nothing runs there any more", f"clusters declare-lost {name}"))
-        left = _told(client.watch_drain(name, seconds), done.live_runs) if wait and done.live_runs else done.live_runs
+        left = (
+            _print_drain(client.watch_drain(name, seconds), done.live_runs)
+            if wait and done.live_runs
+            else done.live_runs
+        )
     if output.is_data:
         print_data(data_of(done) | {"liveRuns": left}, output)
     elif left:
@@ -233,7 +237,7 @@ def drain(
         raise typer.Exit(Exit.NOT_FINISHED)
 
 
-def _told(views: "Iterator[ClusterView]", left: int) -> int:
+def _print_drain(views: "Iterator[ClusterView]", left: int) -> int:
     """Print the progress of a drain; return the number of runs left."""
     for view in views:
         left = view.live_runs

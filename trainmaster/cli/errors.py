@@ -18,7 +18,7 @@ class UsageError(Exception):
     """Invalid command line arguments; the message says what is wrong and what is allowed."""
 
 
-def told_errors() -> tuple[type[BaseException], ...]:
+def reported_errors() -> tuple[type[BaseException], ...]:
     """Return the errors with messages of their own. A function, because their import takes time that only failures should pay."""
     from trainmaster.protocol.errors import TrainmasterError
 

@@ -162,9 +162,9 @@ def _bulk(action: str, wanted: "JobFilter", do: "Callable[[bool], BulkAnswer]", 
     count = do(True).matched
     jobs = "1 job" if count == 1 else f"{count} jobs"
     if dry_run or count == 0:
-        print(f"{jobs} to {action} ({_told(wanted)})")
+        print(f"{jobs} to {action} ({_filter_words(wanted)})")
         return
-    if not agreed(f"{action} {jobs} ({_told(wanted)})?", yes=yes):
+    if not agreed(f"{action} {jobs} ({_filter_words(wanted)})?", yes=yes):
         return
     done = do(False)
     print(f"{action}: {done.changed} of {done.matched} jobs")
@@ -172,7 +172,7 @@ def _bulk(action: str, wanted: "JobFilter", do: "Callable[[bool], BulkAnswer]", 
         note(f"{done.matched - done.changed} were no longer in a state that allows it")
 
 
-def _told(wanted: "JobFilter") -> str:
+def _filter_words(wanted: "JobFilter") -> str:
     return ", ".join(
         f"{name} {'|'.join(value) if isinstance(value, list) else _pairs(value)}"
         for name, value in wanted.to_wire().items()

@@ -43,7 +43,7 @@ class Commands(TyperGroup):
             raise typer.Exit(errors.BROKEN_PIPE) from error
         except (typer.Exit, typer.Abort, TyperException):
             raise
-        except errors.told_errors() as error:
+        except errors.reported_errors() as error:
             raise typer.Exit(errors.report(error)) from error
         except Exception as error:  # the last resort: people get a sentence, not a stack trace
             raise typer.Exit(errors.report_unexpected(error)) from error

@@ -47,8 +47,8 @@ class AsyncTransport:
     async def run(self, steps: Telling[Any, Value]) -> Value:
         """Run the steps and return their value; items they yield on the way are dropped."""
         course = Course(steps)
-        async with aclosing(self._walk(course)) as told:
-            async for _ in told:
+        async with aclosing(self._walk(course)) as items:
+            async for _ in items:
                 pass
         return course.value
 

@@ -146,7 +146,7 @@ def follow(
             return
         if lost.connected and isinstance(lost.error, SilentError):
             continue
-        if lost.told or terms.clock() - opened > pause:
+        if lost.delivered or terms.clock() - opened > pause:
             tries = 0  # the connection delivered something, or lasted longer than the pause before it
         tries += 1
         if not known:
@@ -163,7 +163,7 @@ class _Lost:
     """The loss of a connection before the stream's end."""
 
     connected: bool = False
-    told: bool = False
+    delivered: bool = False
     error: TrainmasterError = field(default_factory=lambda: UnreachableError("the connection ended early"))
 
 
@@ -176,7 +176,7 @@ def _read_on(terms: CallTerms, stream: Stream[Item], ends: float) -> Telling[Ite
         lost.connected = True
         while (data := cast(bytes | None, (yield Read()))) is not None:
             for item in stream.feed(data):
-                lost.told = True
+                lost.delivered = True
                 yield Tell(item)
             if stream.over:
                 return None

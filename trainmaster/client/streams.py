@@ -148,7 +148,7 @@ class LogTail:
     may_end: bool = True
     _lines: Lines = field(default_factory=Lines)
     _run: str = ""
-    _told: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    _delivered: dict[tuple[str, str, int], int] = field(default_factory=dict)
 
     def request(self) -> Request:
         query = (
@@ -157,7 +157,7 @@ class LogTail:
             ("index", _text(self.index)),
             ("attempt", _text(self.attempt)),
             ("fromAttempt", _attempt_of(self._run) if self.follow else None),
-            ("tailBytes", str(max(self.tail_bytes, TAIL_BYTES) if self._told else self.tail_bytes)),
+            ("tailBytes", str(max(self.tail_bytes, TAIL_BYTES) if self._delivered else self.tail_bytes)),
         )
         return core.get(job_path(self.job, "/logs"), query, accept="application/x-ndjson")
 
@@ -192,17 +192,17 @@ class LogTail:
     def _news(self, value: dict[str, Any]) -> LogPiece | None:
         data, missed = value["data"], value.get("missed", 0)
         place = (self._run, value["role"], value["index"])
-        told, end = self._told.get(place), value.get("next")
+        delivered, end = self._delivered.get(place), value.get("next")
         if end is not None:
-            if told is not None and end <= told:
+            if delivered is not None and end <= delivered:
                 return None
             # If the text is longer than the bytes it replaces, only the dispatcher knows where it begins.
             start = value.get("offset", end - len(data.encode()))
-            if told is not None and start < told:
-                data = data.encode()[told - start :].decode(errors="replace")
-            elif told is not None:
-                missed = start - told
-            self._told[place] = end
+            if delivered is not None and start < delivered:
+                data = data.encode()[delivered - start :].decode(errors="replace")
+            elif delivered is not None:
+                missed = start - delivered
+            self._delivered[place] = end
         return LogPiece(value["role"], value["index"], data, missed)
 
 

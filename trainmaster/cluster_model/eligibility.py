@@ -1,6 +1,6 @@
-"""Which nodes a member may be on, whatever room they have: node selector, required node affinity, taints and tolerations.
+"""Which nodes a member may be on, whatever capacity they have free: node selector, required node affinity, taints and tolerations.
 
-Follows Kubernetes. Whatever else keeps a member off a node, such as NUMA zones and room, is not looked at here.
+Follows Kubernetes. Whatever else keeps a member off a node, such as NUMA zones and free capacity, is not looked at here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

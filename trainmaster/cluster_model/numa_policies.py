@@ -20,6 +20,6 @@ _KEPT_BY: dict[str, frozenset[str]] = {
 }
 
 
-def is_kept_by(asked: str, policy: str) -> bool:
-    """Return whether nodes with ``policy`` hold their members to what is ``asked``."""
-    return asked not in _KEPT_BY or policy in _KEPT_BY[asked]
+def is_kept_by(requested: str, policy: str) -> bool:
+    """Return whether nodes with ``policy`` hold their members to the policy ``requested``."""
+    return requested not in _KEPT_BY or policy in _KEPT_BY[requested]

@@ -4,7 +4,7 @@ Pure. Best fit, largest member first (D. S. Johnson, *Near-optimal bin packing a
 wrong when it says that a gang fits; like every such heuristic it may overlook a packing that exists. What a node must
 have is in ``eligibility``.
 
-What the dispatcher's fit accepts, ``place`` finds room for as well (``tests/unit/test_cluster_model.py``):
+What the dispatcher's fit accepts, ``place`` can place as well (``tests/unit/test_cluster_model.py``):
 
 * a gang of one role, and any gang within one node, wherever it is found: with the same nodes, or nodes that have more, in any order;
 * a gang of several roles with the same nodes in the same order, where they have CPU, memory and devices of one sort and product.
@@ -87,7 +87,7 @@ class Need:
         found = obstruction(node.labels, node.taints, self.node_selector.items(), self.node_affinity, self.tolerations)
         return None if found is None else describe(found)
 
-    def room(self, free: Resources) -> int:
+    def count_fitting(self, free: Resources) -> int:
         """Return how many of these members fit into the free amounts ``free`` of one node."""
         most = self.count if self.max_per_node is None else min(self.count, self.max_per_node)
         return min([most, *(free.get(name, 0) // amount for name, amount in self.resources.items() if amount)])
@@ -160,10 +160,12 @@ class _Gang:
         assignment: Assignment = {}
         for need in needs:
             missing = need.count
-            fitting = [(node, room) for node in eligible[need.role] if (room := need.room(left[node.name])) > 0]
+            fitting = [
+                (node, most) for node in eligible[need.role] if (most := need.count_fitting(left[node.name])) > 0
+            ]
             # Filling a node makes it a still better fit than the others, so one order serves all members of a role.
-            for node, room in sorted(fitting, key=lambda one: key(need, one[0], left[one[0].name])):
-                taken = min(missing, room)
+            for node, most in sorted(fitting, key=lambda one: key(need, one[0], left[one[0].name])):
+                taken = min(missing, most)
                 for name, amount in need.resources.items():
                     left[node.name][name] = left[node.name].get(name, 0) - amount * taken
                 assignment.setdefault(node.name, {})[need.role] = taken

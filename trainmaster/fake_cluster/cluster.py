@@ -185,7 +185,7 @@ class FakeCluster:
             self._freed = bool(self._waiting)
 
     def _left(self, run: FakeRun) -> None:
-        """Free the capacity of members that have ended after they were told to leave."""
+        """Free the capacity of members that have ended after they were ordered to leave."""
         due = [counts for at, counts in run.leaving or () if at <= self.now]
         run.leaving = [entry for entry in run.leaving or () if entry[0] > self.now] or None
         if due and run.places is not None:
@@ -467,16 +467,16 @@ class FakeCluster:
         plan = run.plan
         if plan is None:
             return True
-        told_at = self.now + wait
-        if told_at < run.stopping_at:
-            run.stopping_at = told_at
+        ordered_at = self.now + wait
+        if ordered_at < run.stopping_at:
+            run.stopping_at = ordered_at
             ends = []
             for place, (role, end) in enumerate(zip(plan.roles, run.role_ends, strict=True)):
                 after = self._sampler.span(role.behaviour.stop_time, run.id, role.name, "stop")
                 is_gone = end <= self.now or (role.count == 1 and place in run.resting)
-                ends.append(min(end, self.now if is_gone else told_at + after))
+                ends.append(min(end, self.now if is_gone else ordered_at + after))
             run.role_gone = tuple(ends)
-        latest = told_at + grace
+        latest = ordered_at + grace
         run.role_gone = tuple(min(end, latest) if end > self.now else end for end in run.role_gone)
         gone_at = max(run.role_gone)
         run.token += 1

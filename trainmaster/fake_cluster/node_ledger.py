@@ -10,7 +10,7 @@ from trainmaster.fake_cluster.plan import FakeSpec
 from trainmaster.fake_cluster.pools import FakePool, Lot, SimulatedNode, Takes
 from trainmaster.fake_cluster.run import FakeRun, Place
 from trainmaster.protocol.agent import NodeGroup, Pool
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.quantities import Resources, parse_resources
 
 
@@ -117,7 +117,7 @@ class NodeLedger:
             node.runs[run] = None
         return True
 
-    def give_more(self, run: FakeRun, more: FakeSpec, pins: Placement) -> bool:
+    def give_more(self, run: FakeRun, more: FakeSpec, pins: MemberPlacement) -> bool:
         """Give a run the places of further members if all of them fit now; their indexes follow those it has."""
         places = (self._fill_pins(more, pins) if pins else None) or self._fill(more)
         if places is None:
@@ -162,7 +162,7 @@ class NodeLedger:
         run.places = None
         return idle
 
-    def _find(self, plan: FakeSpec, pins: Placement) -> list[Place] | None:
+    def _find(self, plan: FakeSpec, pins: MemberPlacement) -> list[Place] | None:
         if plan.required is None and not plan.is_apart:
             places = self._fill_pins(plan, pins) if pins else None
             if places is None and plan.preferred is None:
@@ -172,7 +172,7 @@ class NodeLedger:
         found = self.search(plan)
         return None if isinstance(found, PackingShortfall) else self._book(plan, found)
 
-    def _fill_pins(self, plan: FakeSpec, pins: Placement) -> list[Place] | None:
+    def _fill_pins(self, plan: FakeSpec, pins: MemberPlacement) -> list[Place] | None:
         """Return places in the groups that the dispatcher assumed; None if the members do not fit there."""
         places: list[Place] = []
         missing = [role.count for role in plan.roles]

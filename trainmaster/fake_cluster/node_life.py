@@ -109,7 +109,7 @@ class NodeLife:
         return self._foreign_comes(node, kind, now)
 
     def _foreign_comes(self, node: SimulatedNode, kind: int, now: float) -> Effect:
-        """Start foreign pods if they fit: no member makes room for them."""
+        """Start foreign pods if they fit: no member is evicted for them."""
         visits, used = self._foreign[node.pool.index][kind]
         if not node.up or any(amount > free for amount, free in zip(used, node.free, strict=True)):
             return NOTHING

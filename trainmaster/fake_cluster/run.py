@@ -8,7 +8,7 @@ from typing import Literal
 from trainmaster.fake_cluster.plan import FakeSpec
 from trainmaster.fake_cluster.pools import SimulatedNode
 from trainmaster.protocol.agent import StartRun, StopRun
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import FailureCategory, RunState
 
 Place = tuple[SimulatedNode, int, int]
@@ -114,7 +114,7 @@ class FakeRun:
         self.role_ends: tuple[float, ...] = ()
         """Time when each role's members end by themselves; empty until they have started."""
         self.role_gone: tuple[float, ...] = ()
-        """Time when each role's members end after they were told to stop."""
+        """Time when each role's members end after they were ordered to stop."""
         self.restarts: dict[int, int] | None = None
         """Number of restarts of single members, by role."""
         self.resting: set[int] = set()
@@ -124,11 +124,11 @@ class FakeRun:
         self.pause = 0.0
         """Seconds between the end of the last member and the restart of all, if they restart."""
         self.paused = False
-        """Whether such a restart is in progress: members were told to end, or wait."""
+        """Whether such a restart is in progress: members were ordered to end, or wait."""
         self.token = 0
         """Timers with an older token are void."""
         self.leaving: list[tuple[float, dict[int, int]]] | None = None
-        """Members that were told to leave: time when they have ended, and their number by role."""
+        """Members that were ordered to leave: time when they have ended, and their number by role."""
         self.resized = False
         """Whether it was ever resized."""
         self.released = False
@@ -136,17 +136,17 @@ class FakeRun:
 
     @property
     def sizes(self) -> dict[str, int] | None:
-        """Members by role, once the run was asked to have other sizes."""
+        """Members by role, once a resize was ordered."""
         if not self.resized or self.plan is None:
             return None
         return {role.name: role.count for role in self.plan.roles}
 
     @property
-    def placement(self) -> Placement | None:
+    def placement(self) -> MemberPlacement | None:
         """Members by node group of the capacity report, and by role."""
         if self.placed is None or self.plan is None:
             return None
-        groups: Placement = {}
+        groups: MemberPlacement = {}
         for node, role, count in self.placed:
             name = self.plan.roles[role].name
             of_group = groups.setdefault(node.pool.name if node.lot is None else node.lot.name, {})
@@ -186,8 +186,8 @@ class FakeRun:
         if self.plan is None or self.places is None or now < self.started_at:
             return 0
         ends = self.role_gone or self.role_ends
-        told = sum(sum(counts.values()) for at, counts in self.leaving or () if at > now)
+        leaving = sum(sum(counts.values()) for at, counts in self.leaving or () if at > now)
         alive = [
             (place, role) for place, (role, end) in enumerate(zip(self.plan.roles, ends, strict=True)) if end > now
         ]
-        return told + sum(role.count - (place in self.resting) for place, role in alive)
+        return leaving + sum(role.count - (place in self.resting) for place, role in alive)

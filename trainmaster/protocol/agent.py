@@ -14,7 +14,7 @@ from trainmaster.protocol.admission_policy import AdmissionPolicy, QueueAdmissio
 from trainmaster.protocol.base import Lenient
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.jobs import MOST_MEMBERS
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 
 PROTOCOL = 1
@@ -31,7 +31,7 @@ MOST_GROUPS = 20_000
 """The most groups of one report. Agents of Kubernetes clusters merge groups to stay below it."""
 
 
-MOST_TOLD = 4096
+LONGEST_SENTENCE = 4096
 """The most characters of a sentence. An agent passes on foreign messages, so longer ones are cut, not refused."""
 MOST_NOTES = 1000
 """The most sentences of a list; further ones are dropped."""
@@ -41,9 +41,11 @@ MOST_CHUNKS = 20_000
 """The most chunks of one push; a member's output is one chunk or a few."""
 _MOST_SECONDS = 10 * 365 * 86_400.0
 
-Told = Annotated[str, AfterValidator(lambda text: text if len(text) <= MOST_TOLD else text[:MOST_TOLD])]
+Sentence = Annotated[
+    str, AfterValidator(lambda text: text if len(text) <= LONGEST_SENTENCE else text[:LONGEST_SENTENCE])
+]
 """A sentence for people."""
-Notes = Annotated[tuple[Told, ...], AfterValidator(lambda notes: notes[:MOST_NOTES])]
+Notes = Annotated[tuple[Sentence, ...], AfterValidator(lambda notes: notes[:MOST_NOTES])]
 Word = Annotated[str, StringConstraints(max_length=253)]
 """A name of Kubernetes or of this protocol, not one that a job chooses."""
 LabelName = Annotated[str, StringConstraints(max_length=317)]
@@ -163,7 +165,7 @@ class CapacityReport(Lenient):
     """The longest start of a gang that has nodes, while images are pulled; its time is charged meanwhile."""
     admission: Annotated[ReportedAdmission | None, BeforeValidator(_readable_admission)] = None
     """Admission policies; None: the cluster has none or does not report them."""
-    closed: Told = ""
+    closed: Sentence = ""
     """Why this cluster can start nothing now, such as ``the API server does not answer``. Running members go on."""
 
 
@@ -174,7 +176,7 @@ class RunEnd(Lenient):
     exit_code: Small | None = None
     signal: Small | None = None
     member: Word | None = None
-    message: Told = ""
+    message: Sentence = ""
 
 
 class MemberReport(Lenient):
@@ -187,11 +189,11 @@ class MemberReport(Lenient):
     exit_code: Small | None = None
     signal: Small | None = None
     restarts: Count = 0
-    message: Told = ""
+    message: Sentence = ""
 
 
 class Absence(StrEnum):
-    """An agent's knowledge of a run that it was asked to stop and of which it has no record."""
+    """An agent's knowledge of a run that it was ordered to stop and of which it has no record."""
 
     UNRECORDED = "unrecorded"
     """The records have no such run. This is also true of lost records."""
@@ -210,13 +212,13 @@ class RunReport(Lenient):
     generation: Count
     seq: Count
     state: RunState
-    message: Told = ""
+    message: Sentence = ""
     end: RunEnd | None = None
     placement: Spread | None = None
     """Members by node group and role, once they have nodes."""
     members: Annotated[tuple[MemberReport, ...], Field(max_length=MOST_MEMBERS)] = ()
     sizes: Members | None = None
-    """Current members by role, once the run was asked to resize. Fewer than requested: the others found no room."""
+    """Current members by role, once a resize was ordered. Fewer than requested: there was no free capacity for the others."""
     ended_seconds_ago: Annotated[float, Field(ge=0, le=MOST_SECONDS_AGO)] = 0.0
     """Seconds since its end, where that could not be reported at once: its time is charged until then."""
     absence: Absence | None = None
@@ -295,7 +297,7 @@ class StartRun(Lenient):
     """The job's specification in wire form."""
     sizes: dict[str, int]
     """Members per role to start."""
-    pins: Placement = {}
+    pins: MemberPlacement = {}
     """Members by node group and role that the plan assumed; a hint unless the runtime places by itself."""
     placement_timeout_seconds: float
     disconnect_seconds: float | None = None
@@ -311,7 +313,7 @@ class ResizeRun(Lenient):
     generation: int
     sizes: dict[str, int]
     """Members by role."""
-    pins: Placement = {}
+    pins: MemberPlacement = {}
     """Members by node group and role that the plan assumed for the whole run; a hint."""
     grace_seconds: float = 10.0
     """Seconds between SIGTERM and SIGKILL for members that leave."""

@@ -194,7 +194,7 @@ class CordonAnswer(Lenient):
 
 
 class DrainAnswer(Lenient):
-    """Result of a drain: runs that were asked to stop now, and runs left, these included."""
+    """Result of a drain: runs that were ordered to stop now, and runs left, these included."""
 
     name: str
     stopped: int

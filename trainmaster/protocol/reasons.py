@@ -12,7 +12,7 @@ from trainmaster.protocol.base import Lenient, Timestamp
 
 
 class Tier(StrEnum):
-    """How far a job has come towards a start; the first tier that blocks is the one that is told."""
+    """How far a job has come towards a start; the first tier that blocks is the one that is reported."""
 
     CANNOT_RUN = "cannot run as written"
     HELD = "held"
@@ -106,7 +106,7 @@ class Token(StrEnum):
         tier=Tier.HELD,
         sentence="Its last run failed and it waits before the next try{because}.",
         advice="It is tried again by itself; at once with: trainmaster resume {job}",
-        meaning="its last run failed; it is tried again at the time that is told",
+        meaning="its last run failed; it is tried again at the time shown",
     )
     START_TIME = ReasonKind(
         code="StartTime",
@@ -322,7 +322,7 @@ class Check(StrEnum):
     """The filter or fit test that a cluster failed first for a class of jobs.
 
     In the order of precedence: where clusters fail different checks, the first of these decides on the token, as it is the nearest to
-    a start. A job that only lacks room on one cluster is not called impossible for another one's sake.
+    a start. A job that only lacks free capacity on one cluster is not called impossible for another one's sake.
     """
 
     def __new__(cls, kind: CheckKind) -> Self:

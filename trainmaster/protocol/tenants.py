@@ -12,7 +12,7 @@ from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timest
 from trainmaster.protocol.bursting import HoursSpec
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, Labels, RegionName
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.prices import Factor
 from trainmaster.protocol.quantities import Quantity, parse_quantity
 from trainmaster.protocol.quota import LineName, QuotaSpec, parse_line
@@ -261,7 +261,7 @@ class RunView(Lenient):
     started_at: Timestamp | None = None
     ended_at: Timestamp | None = None
     members: list[dict[str, Any]] = []
-    placement: Placement = {}
+    placement: MemberPlacement = {}
     burst: dict[str, Any] | None = None
     """For a run by a burst policy: the policy, the price per hour, and the most that the run may cost."""
 

@@ -70,10 +70,10 @@ def _resized(spec: dict[str, Any], statuses: Any) -> dict[str, Any]:
 
 def _raised(container: dict[str, Any], *held: dict[str, str]) -> dict[str, Any]:
     resources = container.get("resources") or {}
-    asked = resources.get("requests") or {}
-    if all(now == asked or not now for now in held):
+    requests = resources.get("requests") or {}
+    if all(now == requests or not now for now in held):
         return container
-    most = (resources.get("limits") or {}) | asked
+    most = (resources.get("limits") or {}) | requests
     for now in held:
         for name, text in now.items():
             if name not in most or _amount(name, text) > _amount(name, most[name]):

@@ -78,14 +78,14 @@ class LeaseKeeper:
         """Wait until this replica holds the Lease, also while another one renews it or the API server does not answer."""
         seen: tuple[str, str] | None = None
         seen_at = 0.0
-        told = ""
+        logged = ""
         while True:
             try:
                 lease = await self._read()
             except KubeError as error:
-                if str(error) != told:
+                if str(error) != logged:
                     log.warning("cannot read the lease, trying again: %s", error)
-                    told = str(error)
+                    logged = str(error)
                 await asyncio.sleep(min(2.0, self._duration / 4))
                 continue
             spec = (lease or {}).get("spec") or {}
@@ -98,9 +98,9 @@ class LeaseKeeper:
             if (lease is None or not holder or left <= 0) and await self._take(lease):
                 log.info("this replica holds the lease and acts now, term %d", self.term)
                 return
-            if holder and holder != told:
+            if holder and holder != logged:
                 log.info("waiting for the lease, which another replica holds: %s", holder)
-                told = holder
+                logged = holder
             pause = min(2.0, self._duration / 5) * random.uniform(0.8, 1.2)
             await asyncio.sleep(min(pause, left + 0.05) if left > 0 else pause)
 

@@ -1,6 +1,6 @@
 """Emulated gangs, for schedulers without gangs: our scheduling gate holds the pods back. Pure.
 
-The agent opens the gates of all members once its own ledger shows room for the gang. With the gates it writes the domain of a
+The agent opens the gates of all members once its own ledger shows free capacity for the gang. With the gates it writes the domain of a
 required level as a node selector, which Kubernetes lets be narrowed while a pod is gated. This is not all or nothing: another pod may
 come first.
 Scheduling gates: https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/

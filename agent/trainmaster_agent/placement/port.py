@@ -105,7 +105,7 @@ class PlacementPort(Protocol):
 
     @property
     def emulated(self) -> bool:
-        """Return whether scheduling gates hold the pods until the agent's own ledger shows room for the gang."""
+        """Return whether scheduling gates hold the pods until the agent's own ledger shows free capacity for the gang."""
         ...
 
     @property

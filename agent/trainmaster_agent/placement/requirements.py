@@ -20,7 +20,7 @@ def lacks_numa(gang: Gang, scheduler: str, *, numa: bool = False) -> str | None:
     """Return why the NUMA policy cannot be honoured; None if it can. ``bestEffort`` is left to the nodes' own policies."""
     if gang.numa not in STRICT_NUMA or numa:
         return None
-    return f"topology.numa {gang.numa} is asked for, and {scheduler} here does not know NUMA zones"
+    return f"topology.numa {gang.numa} is requested, and {scheduler} here does not know NUMA zones"
 
 
 def lacks_level(gang: Gang, scheduler: str, levels: Collection[str] = ()) -> str | None:

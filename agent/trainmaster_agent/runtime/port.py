@@ -1,7 +1,7 @@
 """The runtime port: what the agent's loop needs from a runtime of members.
 
 A runtime owns the durable records of the runs it holds, so that a new agent process finds all of them again. It knows nothing
-of the dispatcher: it is told what to start, stop and forget, and when the dispatcher last answered.
+of the dispatcher: it receives orders to start, stop and forget runs, and the time when the dispatcher last answered.
 All methods are idempotent.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainmaster.protocol.agent import CapacityReport, MemberReport, ResizeRun, RunEnd, StartRun, StopRun
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import RunState
 
 
@@ -26,10 +26,10 @@ class RunStatus:
     state: RunState
     message: str = ""
     end: RunEnd | None = None
-    placement: Placement | None = None
+    placement: MemberPlacement | None = None
     members: tuple[MemberReport, ...] = field(default=())
     sizes: dict[str, int] | None = None
-    """Current members by role, once the run was asked to resize."""
+    """Current members by role, once a resize was ordered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Runtime(Protocol):
     async def resize(self, resize: ResizeRun) -> None:
         """Change the sizes of a running run, without touching the members that stay.
 
-        Those with the highest indexes leave: SIGTERM, after the grace SIGKILL. New ones start if all of them find room now; else the
+        Those with the highest indexes leave: SIGTERM, after the grace SIGKILL. New ones start if all of them fit now; else the
         run keeps its size and reports that. A generation that is not newer than the run's, and a run that is stopping or not held,
         are left alone.
         """

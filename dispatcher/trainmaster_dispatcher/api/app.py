@@ -302,8 +302,8 @@ async def _on_http(request: Request, error: Exception) -> Response:
         code = Code.MALFORMED_BODY
     detail = f"there is nothing at {request.url.path}" if code is Code.NOT_FOUND else str(error.detail)
     answer = problem_response(ProblemError(code, detail), request.url.path)
-    if told := ", ".join(allowed) or (error.headers or {}).get("Allow"):
-        answer.headers["Allow"] = told
+    if methods := ", ".join(allowed) or (error.headers or {}).get("Allow"):
+        answer.headers["Allow"] = methods
     return answer
 
 

@@ -160,9 +160,11 @@ class KindRoutes(Generic[Spec, Stored]):
     ) -> None:
         arguments = contract(**declared)
         if method != "DELETE" and place:
-            for status, told in arguments["responses"].items():
+            for status, response in arguments["responses"].items():
                 if status == 200:
-                    told["headers"] = {"ETag": {"description": "Of what was declared.", "schema": {"type": "string"}}}
+                    response["headers"] = {
+                        "ETag": {"description": "Of what was declared.", "schema": {"type": "string"}}
+                    }
         handler.__doc__ = words
         address = self.kind.address.removeprefix(router.prefix) + place
         router.add_api_route(address, handler, methods=[method], name=name, description=words, **arguments)

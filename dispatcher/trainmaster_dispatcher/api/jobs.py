@@ -97,10 +97,10 @@ async def submit_jobs(
     if is_dry:
         return answer(await leader_queries.dry_run(state.stores, state.leader, caller, prepared))
 
-    asked = PendingSubmission(Submission(caller, prepared), claim, body_hash, request_id.get(), client_address.get())
-    if state.intake.takes(asked):
+    pending = PendingSubmission(Submission(caller, prepared), claim, body_hash, request_id.get(), client_address.get())
+    if state.intake.takes(pending):
         with suppress(ByItselfError):
-            payload = await state.intake.submit(asked)
+            payload = await state.intake.submit(pending)
             return _created(Response(payload, status_code=CREATED, media_type="application/json"))
 
     details: dict[str, Any] = {}
@@ -258,7 +258,11 @@ async def _act(request: Request, state: State, caller: Caller, job_id: JobId, ac
     async def work(tx: Transaction) -> tuple[int, Any]:
         changed = await job_actions.act(tx, state.stores, caller, job_id, action, grace)
         if changed is not None:
-            details.update(auditing.change_of(job_actions.told(changed.record.job), job_actions.told(changed.job)))
+            details.update(
+                auditing.change_of(
+                    job_actions.audited_state(changed.record.job), job_actions.audited_state(changed.job)
+                )
+            )
         row = await job_store.view(tx, await job_actions.find_key(tx, caller, job_id))
         return 200, {"id": job_id, "changed": changed is not None, "state": (row.wish or row.state) if row else ""}
 

@@ -217,8 +217,10 @@ def _name_as_in_body(methods: dict[str, Any], schemas: Mapping[str, Any]) -> Non
         for parameter in operation["parameters"]:
             if parameter["in"] == "path":
                 # A slash in a name would be one of the address; the path of a queue has them.
-                told = properties[parameter["name"]]
-                parameter["schema"] = dict(told) if "pattern" in told else told | {"pattern": "^[^/]+$"}
+                name_schema = properties[parameter["name"]]
+                parameter["schema"] = (
+                    dict(name_schema) if "pattern" in name_schema else name_schema | {"pattern": "^[^/]+$"}
+                )
 
 
 def _plain_map(schema: dict[str, Any]) -> None:

@@ -37,9 +37,9 @@ async def create_simulation(request: Request, state: App, caller: Admin) -> Resp
     async def work(tx: Transaction) -> tuple[int, dict[str, object]]:
         return 202, _shown(await simulations.add(tx, caller, spec))
 
-    asked = await once(request, state, caller, body, work, action="simulate", target=spec.title or "simulation")
-    asked.headers["Location"] = f"/v1/simulations/{orjson.loads(asked.body)['id']}"
-    return asked
+    response = await once(request, state, caller, body, work, action="simulate", target=spec.title or "simulation")
+    response.headers["Location"] = f"/v1/simulations/{orjson.loads(response.body)['id']}"
+    return response
 
 
 @router.get("", **contract(gives=answers.SimulationPage))

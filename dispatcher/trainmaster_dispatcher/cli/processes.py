@@ -259,7 +259,7 @@ def bootstrap(
 @admin_app.command()
 def recovered(
     finish: Annotated[
-        bool, typer.Option("--finish", help="End the recovery now, though agents have not told yet what they run.")
+        bool, typer.Option("--finish", help="End the recovery now, though agents have not reported yet what they run.")
     ] = False,
 ) -> None:
     """Say that the store was restored from a backup. Run it before the dispatcher's processes start again.
@@ -281,7 +281,7 @@ def recovered(
         finally:
             await stores.close()
         return (
-            f"store epoch {epoch}: nothing starts before every cluster's agent has told what it runs. Start the dispatcher's"
+            f"store epoch {epoch}: nothing starts before every cluster's agent has reported what it runs. Start the dispatcher's"
             " processes now; trainmaster clusters shows which clusters are waited for"
         )
 

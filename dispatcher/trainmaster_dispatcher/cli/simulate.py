@@ -38,7 +38,7 @@ class SimulateFormat(StrEnum):
 
 
 class LimitsFrom(StrEnum):
-    ASKED = "asked"
+    REQUESTED = "asked"
     EXACT = "exact"
     NONE = "none"
 
@@ -89,7 +89,7 @@ def simulate(
     until: Annotated[str | None, typer.Option(help="The same; now unless told otherwise.", show_default=False)] = None,
     limits: Annotated[
         LimitsFrom, typer.Option(help="Time limits: as asked for in the workload, the true run times, or none.")
-    ] = LimitsFrom.ASKED,
+    ] = LimitsFrom.REQUESTED,
     faster: Annotated[
         float, typer.Option(min=0.001, max=1000, help="Divides the times between submissions.", metavar="FACTOR")
     ] = 1.0,
@@ -124,8 +124,10 @@ def simulate(
             raise UsageError(
                 "in the background, --set replaces places in files; --sweep burst.FIELD=VALUE sets a field of policies"
             )
-        asked = _Asked(workload, fleet, tenants or (), given, sweep, _cases(cases, sweep, output), queue, limits, seed)
-        return ask(ctx, _spec_of(asked, title, faster, _span(since, until) if is_history else None))
+        request = _SimulationRequest(
+            workload, fleet, tenants or (), given, sweep, _cases(cases, sweep, output), queue, limits, seed
+        )
+        return ask(ctx, _spec_of(request, title, faster, _span(since, until) if is_history else None))
     from trainmaster_dispatcher.whatif.engine import Simulation
     from trainmaster_dispatcher.whatif.figures import figures_of
     from trainmaster_dispatcher.whatif.report import Case, page
@@ -165,7 +167,7 @@ class _Variant(NamedTuple):
     files: Sequence[str] = ()
 
 
-class _Asked(NamedTuple):
+class _SimulationRequest(NamedTuple):
     """The request of a person on the command line."""
 
     workload: Path
@@ -179,23 +181,25 @@ class _Asked(NamedTuple):
     seed: int | None
 
 
-def _spec_of(asked: _Asked, title: str, faster: float, span: "tuple[datetime, datetime] | None") -> "SimulationSpec":
+def _spec_of(
+    request: _SimulationRequest, title: str, faster: float, span: "tuple[datetime, datetime] | None"
+) -> "SimulationSpec":
     """Return the request as an order for the installation. ``span``: of its history. Raises ProblemError, UsageError."""
     from trainmaster.cli.documents import read_documents, validated
     from trainmaster.cli.fleet_file import read_fleet
     from trainmaster.protocol.simulations import SimulationSpec
     from trainmaster_dispatcher.cli.simulations import swept, text_of
 
-    sweep = swept(asked.sweep)
-    fleet = None if asked.fleet is None else read_fleet(asked.fleet).to_wire()
-    documents = [one.value for one in read_documents(asked.files, asked.settings)] if asked.files else []
+    sweep = swept(request.sweep)
+    fleet = None if request.fleet is None else read_fleet(request.fleet).to_wire()
+    documents = [one.value for one in read_documents(request.files, request.settings)] if request.files else []
     if span is not None:
         workload: dict[str, Any] = {"history": {"since": span[0].isoformat(), "until": span[1].isoformat()}}
     else:
-        workload = {_kind_of(asked.workload): text_of(asked.workload), "name": asked.workload.name}
+        workload = {_kind_of(request.workload): text_of(request.workload), "name": request.workload.name}
     value = {
         "title": title,
-        "workload": workload | ({"queue": asked.queue} if asked.queue else {}),
+        "workload": workload | ({"queue": request.queue} if request.queue else {}),
         "fleet": fleet,
         "documents": documents,
         # As without --background: files and a given fleet replace the installation completely.
@@ -206,11 +210,11 @@ def _spec_of(asked: _Asked, title: str, faster: float, span: "tuple[datetime, da
                 "name": one.name,
                 "documents": [found.value for found in read_documents(one.files, {})] if one.files else [],
             }
-            for one in asked.cases
+            for one in request.cases
         ],
-        "limits": asked.limits.value,
+        "limits": request.limits.value,
         "faster": faster,
-        "seed": asked.seed,
+        "seed": request.seed,
     }
     return validated(SimulationSpec, value)
 
@@ -309,14 +313,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _tell(trace: "Trace", cases: "Sequence[Case]", output: SimulateFormat) -> None:
-    from trainmaster_dispatcher.cli.simulation_tables import SimulatedWorkload, print_told
+    from trainmaster_dispatcher.cli.simulation_tables import SimulatedWorkload, print_simulated
     from trainmaster_dispatcher.whatif.scenario import head_of, really
     from trainmaster_dispatcher.whatif.values import to_data
 
     if output is SimulateFormat.CSV:
         return
     if output is SimulateFormat.TABLE:
-        print_told(SimulatedWorkload(trace.name, trace.left_out, really(trace), cases))
+        print_simulated(SimulatedWorkload(trace.name, trace.left_out, really(trace), cases))
         if any(case.figures.waits.started < case.figures.jobs for case in cases) and len(cases) == 1:
             note("-o csv tells which jobs never started")
         return
@@ -324,8 +328,8 @@ def _tell(trace: "Trace", cases: "Sequence[Case]", output: SimulateFormat) -> No
     if len(cases) == 1:
         print_data({**head, **to_data(cases[0].figures)}, Format(output.value))
     else:
-        told = [{"name": case.name, **to_data(case.figures)} for case in cases]
-        print_data({**head, "cases": told}, Format(output.value))
+        case_data = [{"name": case.name, **to_data(case.figures)} for case in cases]
+        print_data({**head, "cases": case_data}, Format(output.value))
 
 
 def _run(simulation: "Simulation", trace: "Trace", name: str) -> "StudyOutcome":

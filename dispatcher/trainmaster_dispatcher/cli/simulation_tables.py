@@ -18,12 +18,12 @@ class SimulatedWorkload(NamedTuple):
     cases: Sequence[Case]
 
 
-def print_told(told: SimulatedWorkload) -> None:
+def print_simulated(simulated: SimulatedWorkload) -> None:
     """Print one simulation in full, several in one line each."""
-    if len(told.cases) == 1:
-        _print_figures(told, told.cases[0].figures)
+    if len(simulated.cases) == 1:
+        _print_figures(simulated, simulated.cases[0].figures)
     else:
-        _print_cases(told.workload, told.cases)
+        _print_cases(simulated.workload, simulated.cases)
 
 
 def _print_cases(workload: str, cases: Sequence[Case]) -> None:
@@ -63,9 +63,11 @@ def _print_cases(workload: str, cases: Sequence[Case]) -> None:
     print_table(heads, rows)
 
 
-def _print_figures(told: SimulatedWorkload, figures: Figures) -> None:
+def _print_figures(simulated: SimulatedWorkload, figures: Figures) -> None:
     ends = ", ".join(f"{count:,} {state}" for state, count in figures.ends.items())
-    print(f"{figures.jobs:,} jobs of {told.workload}: {ends}; over after {format_duration(round(figures.seconds))}")
+    print(
+        f"{figures.jobs:,} jobs of {simulated.workload}: {ends}; over after {format_duration(round(figures.seconds))}"
+    )
     print(
         f"{figures.preemptions:,} preempted; fairness between queues {figures.fairness:.3f}; cost {figures.cost:,.2f}"
     )
@@ -74,8 +76,8 @@ def _print_figures(told: SimulatedWorkload, figures: Figures) -> None:
         print(f"sent to public clusters: {sent}")
     print()
     groups = [("all", figures.waits)]
-    if told.really is not None:
-        groups.insert(0, ("what was", told.really))
+    if simulated.really is not None:
+        groups.insert(0, ("what was", simulated.really))
     groups += [(name, one) for name, one in figures.by_queue.items() if len(figures.by_queue) > 1]
     groups += [(f"class {name}", one) for name, one in figures.by_class.items() if len(figures.by_class) > 1]
     columns = ["WAIT OF", "JOBS", "MEAN", "P50", "P95", "LONGEST", "SLOWDOWN"]
@@ -96,8 +98,8 @@ def _print_figures(told: SimulatedWorkload, figures: Figures) -> None:
     never = figures.ends.get("waiting", 0) + figures.ends.get("held", 0)
     if never:
         note(f"{never:,} jobs never started")
-    if told.left_out:
-        note(f"{told.left_out:,} entries of the workload never ran and are left out")
+    if simulated.left_out:
+        note(f"{simulated.left_out:,} entries of the workload never ran and are left out")
 
 
 def _waits_row(name: str, waits: Waits) -> list[object]:

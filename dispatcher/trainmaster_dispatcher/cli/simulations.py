@@ -125,14 +125,14 @@ def tell(found: "SimulationView", output: Format) -> None:
         title = f" ({found.title})" if found.title else ""
         print(f"simulation {found.id}{title} is {found.state.value}: {_progress(found)}")
         return
-    from trainmaster_dispatcher.cli.simulation_tables import SimulatedWorkload, print_told
+    from trainmaster_dispatcher.cli.simulation_tables import SimulatedWorkload, print_simulated
     from trainmaster_dispatcher.whatif.report import Case
     from trainmaster_dispatcher.whatif.values import from_data, waits_from
 
     result = found.result
     really = waits_from(result["whatWas"]) if "whatWas" in result else None
     cases = [Case(one["name"], from_data(one)) for one in result["cases"]]
-    print_told(SimulatedWorkload(result["workload"], result["leftOut"], really, cases))
+    print_simulated(SimulatedWorkload(result["workload"], result["leftOut"], really, cases))
 
 
 def write_report(client: "Client", simulation: int, path: Path) -> None:

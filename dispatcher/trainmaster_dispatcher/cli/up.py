@@ -179,18 +179,18 @@ class LocalInstallation:
 
     def keep(self) -> list[str]:
         """Restart what has died; return one sentence for each. A process that dies five times within a minute is not restarted."""
-        told = []
+        sentences = []
         for child in self.children.values():
             if child.process is None or child.process.poll() is None:
                 continue
             recent = [start for start in child.starts if time.monotonic() - start < 60]
             if len(recent) >= 5:
-                told.append(f"{child.name} keeps dying; see {child.log}")
+                sentences.append(f"{child.name} keeps dying; see {child.log}")
                 child.process = None
                 continue
-            told.append(f"{child.name} ended with code {child.process.returncode}; starting it again")
+            sentences.append(f"{child.name} ended with code {child.process.returncode}; starting it again")
             child.start()
-        return told
+        return sentences
 
     def stop(self) -> None:
         """Stop the processes, agents first, then Postgres. Members of runs continue under their supervisors."""

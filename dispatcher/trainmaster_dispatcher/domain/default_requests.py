@@ -34,11 +34,11 @@ def with_requests(spec: JobSpec, defaults: Mapping[str, str]) -> JobSpec:
 
 def _with_requests(role: Role, defaults: Mapping[str, str]) -> Role:
     if role.template is not None:
-        asked = role.template.resources
-        missing = {name: text for name, text in defaults.items() if _is_nothing(name, asked.get(name))}
+        requested = role.template.resources
+        missing = {name: text for name, text in defaults.items() if _is_nothing(name, requested.get(name))}
         if not missing:
             return role
-        template = role.template.model_copy(update={"resources": {**asked, **missing}})
+        template = role.template.model_copy(update={"resources": {**requested, **missing}})
         return role.model_copy(update={"template": template})
     pod = role.pod_template or {}
     amounts = pod_requests(pod)
@@ -63,10 +63,10 @@ def _pod_with(pod: dict[str, Any], missing: Mapping[str, str]) -> dict[str, Any]
         if name not in missing or _is_some(name, text)
     }
     least = {name: _lower(name, text, limits.get(name)) for name, text in missing.items()}
-    asked = {**resources, "requests": {**(resources.get("requests") or {}), **least}}
+    merged = {**resources, "requests": {**(resources.get("requests") or {}), **least}}
     if limits or "limits" in resources:
-        asked["limits"] = limits
-    return {**pod, "spec": {**spec, "containers": [{**first, "resources": asked}, *others]}}
+        merged["limits"] = limits
+    return {**pod, "spec": {**spec, "containers": [{**first, "resources": merged}, *others]}}
 
 
 def _is_some(name: str, text: Any) -> bool:

@@ -43,7 +43,7 @@ class JobEventKind(StrEnum):
     RUN_ADOPTED = "run.adopted"
     """An agent reported the run, which was missing in a restored store."""
     RUN_MISSING = "run.missing"
-    """The agent is asked to make sure that the run does not exist any more."""
+    """The agent was ordered to verify that the run does not exist any more."""
     RUN_UNVERIFIED = "run.unverified"
     """It is unknown whether the run still exists."""
     RUN_ORPHANED = "run.orphaned"

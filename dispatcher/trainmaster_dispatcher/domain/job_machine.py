@@ -146,8 +146,8 @@ def _lost(job: Job, ending: RunEnding) -> Job:
     losses = job.losses + (1 if ending.cluster_stayed_up else 0)
     job = job._replace(losses=losses)
     if ending.cluster_stayed_up and losses >= LOSSES_WHILE_UP:
-        told = f"; {ending.message}" if ending.message else ""
-        message = f"lost {losses} times while the cluster stayed up{told}"
+        detail = f"; {ending.message}" if ending.message else ""
+        message = f"lost {losses} times while the cluster stayed up{detail}"
         return job.moved(JobState.FAILED)._replace(message=message)
     return job.moved(JobState.QUEUED)._replace(message=ending.message or "lost")
 
@@ -158,8 +158,10 @@ def _node_lost(job: Job, ending: RunEnding, retries: Retries, now: float) -> Job
     job = job._replace(losses=losses)
     if losses < LOSSES_WHILE_UP:
         return job.moved(JobState.QUEUED)._replace(message=ending.message or "its node was lost")
-    told = f"; {ending.message}" if ending.message else ""
-    return _failed(job, replace(ending, message=f"lost {losses} times while the cluster stayed up{told}"), retries, now)
+    detail = f"; {ending.message}" if ending.message else ""
+    return _failed(
+        job, replace(ending, message=f"lost {losses} times while the cluster stayed up{detail}"), retries, now
+    )
 
 
 def _failed(job: Job, ending: RunEnding, retries: Retries, now: float) -> Job:
@@ -219,7 +221,7 @@ def release(job: Job) -> Job:
 
 
 def retry(job: Job) -> Job:
-    """Return an ended job after a person asked for one more try. Raises ProblemError unless it failed or was cancelled."""
+    """Return an ended job after a person requested one more try. Raises ProblemError unless it failed or was cancelled."""
     if job.state not in (JobState.FAILED, JobState.CANCELLED):
         raise ProblemError(Code.WRONG_STATE, f"the job is {job.state}; only a failed or cancelled job can be retried")
     return job.moved(JobState.QUEUED)._replace(retries_used=0, losses=0, returns=0, message="")

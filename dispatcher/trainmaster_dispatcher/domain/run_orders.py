@@ -1,4 +1,4 @@
-"""Run orders: what a run is told to do beyond its specification, as ``runs.orders`` stores it. They never say why it was chosen.
+"""Run orders: what a run has to do beyond its specification, as ``runs.orders`` stores it. They never say why it was chosen.
 
 That is in ``runs.decision``, for people alone. Releases before schema 0024 stored both in ``runs.decision``, and one of them may run
 beside this release during an upgrade:

@@ -124,7 +124,7 @@ class Shape:
     time_limit_seconds: float | None = None
     elastic: Elasticity | None = None
     stop_seconds: float = STOP_GRACE
-    """The time that members may take to end after they are asked to, including the time to save their state."""
+    """The time that members may take to end after they are ordered to, including the time to save their state."""
     regions: tuple[str, ...] = ()
     preferred: tuple[tuple[tuple[tuple[str, str], ...], int], ...] = ()
     weights: Weights | None = None

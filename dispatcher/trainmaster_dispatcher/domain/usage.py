@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster_dispatcher.domain.prices import MICROS, Cost, PricedResource, PriceHistory
 
 HOUR = 3600 * MICROS
@@ -96,7 +96,7 @@ Held = tuple[int, int, Mapping[str, int]]
 def holdings(begin: int, end: int, sizes: Mapping[str, int], resizes: Sequence[Resize]) -> Iterator[Held]:
     """Yield what a run holds over time. ``sizes``: its first ones.
 
-    A run that is asked to grow holds the capacity for that; one that is asked to shrink holds its members until they
+    A run that is ordered to grow holds the capacity for that; one that is ordered to shrink holds its members until they
     have ended.
     """
     at, held = begin, dict(sizes)
@@ -114,7 +114,7 @@ def holdings(begin: int, end: int, sizes: Mapping[str, int], resizes: Sequence[R
         yield at, end, held
 
 
-def by_group(sizes: Mapping[str, int], placement: Placement) -> dict[tuple[str, str], int]:
+def by_group(sizes: Mapping[str, int], placement: MemberPlacement) -> dict[tuple[str, str], int]:
     """Return the number of members by node group and role, by the last known ``placement``; without any, in no group."""
     out: dict[tuple[str, str], int] = {}
     for role, size in sizes.items():

@@ -88,7 +88,7 @@ def make_reads(
     ``deciding`` is held while the state is in use, ``changing`` while it changes. ``GET /place/{key}``, ``/usage`` and
     ``/bursts``, ``POST /try`` and ``/preview``.
     """
-    asked = _Asked(look, deciding or asyncio.Lock(), changing or asyncio.Lock())
+    answers = _Answers(look, deciding or asyncio.Lock(), changing or asyncio.Lock())
 
     def ours(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def guarded(request: Request) -> Response:
@@ -106,16 +106,16 @@ def make_reads(
 
     return Starlette(
         routes=[
-            Route("/place/{key:int}", ours(asked.place)),
-            Route("/usage", ours(asked.usage)),
-            Route("/bursts", ours(asked.bursts)),
-            Route("/try", ours(asked.try_all), methods=["POST"]),
-            Route("/preview", ours(asked.preview), methods=["POST"]),
+            Route("/place/{key:int}", ours(answers.place)),
+            Route("/usage", ours(answers.usage)),
+            Route("/bursts", ours(answers.bursts)),
+            Route("/try", ours(answers.try_all), methods=["POST"]),
+            Route("/preview", ours(answers.preview), methods=["POST"]),
         ]
     )
 
 
-class _Asked:
+class _Answers:
     """Answers the questions. ``free`` is held while the state is in use, ``changing`` while it changes."""
 
     def __init__(self, look: Look, free: asyncio.Lock, changing: asyncio.Lock) -> None:

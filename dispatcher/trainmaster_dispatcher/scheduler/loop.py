@@ -167,7 +167,7 @@ class Scheduler:
         except StoreRestoredError:
             self._resign()
             if await recovery.begin_unless_on(self.stores):
-                log.exception("the store was restored; nothing starts before every agent has told what it runs")
+                log.exception("the store was restored; nothing starts before every agent has reported what it runs")
         except ProblemError as error:
             gauges.note_problem(error)
             log.warning("the cycle could not be done: %s", error)
@@ -288,7 +288,7 @@ class Scheduler:
             with contained(Part.CHORE, "recall runs that no agent has spoken of"):
                 await absences.recall_unheard(self.stores, token)
             with contained(Part.CHORE, "end a recovery"):
-                await recovery.finish_when_told(self.stores, token)
+                await recovery.finish_when_reported(self.stores, token)
         elif now >= self._next_timers:
             self._next_timers = now + min(_LOOK_SECONDS, self.stores.settings.lease_seconds / 4)
             with contained(Part.CHORE, "release holds"):

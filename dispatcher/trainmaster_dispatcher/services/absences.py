@@ -1,4 +1,4 @@
-"""Runs that the agent of their cluster has no record of: when their end is accepted, and what users are told meanwhile.
+"""Runs that the agent of their cluster has no record of: when their end is accepted, and what is reported to users meanwhile.
 
 An agent may have lost its records, or be another agent with the same key. A run ends only on evidence that none of its members is
 alive: the run was leased to these very records and never reported, or the agent has searched where its members would be, or
@@ -19,8 +19,8 @@ from trainmaster_dispatcher.store.database import Transaction
 
 MISSING = "the cluster's agent no longer holds it"
 _UNHEARD = "the agent it was sent to was replaced by another one, which makes sure that it does not run"
-_MOST_TOLD = 1_000
-"""Most runs of earlier holders whose jobs are told in one transaction."""
+_MOST_ORPHANS = 1_000
+"""Most runs of earlier holders whose jobs are notified in one transaction."""
 
 
 def orphaned(cluster: str) -> str:
@@ -125,19 +125,19 @@ def note_doubtful(
 
 
 async def note_takeover(tx: Transaction, cluster_id: int, cluster: str) -> list[job_store.Transition]:
-    """Tell the jobs whose runs the new agent of a cluster has no record of, and those whose agent is back."""
+    """Notify the jobs whose runs the new agent of a cluster has no record of, and those whose agent is back."""
     text = orphaned(cluster)
-    left = await runs.of_earlier_holders(tx, cluster_id, _MOST_TOLD)
+    left = await runs.of_earlier_holders(tx, cluster_id, _MOST_ORPHANS)
     orphans = {row.ref for row in left if row.known}
     back = set(await runs.reported_to_holder(tx, cluster_id)) - orphans
     jobs = await job_store.lock(tx, [ref.job_key for ref in (*orphans, *back)])
     transitions = [
-        _told(jobs[ref.job_key], ref, cluster_id, JobEventKind.RUN_ORPHANED, text)
+        _transition(jobs[ref.job_key], ref, cluster_id, JobEventKind.RUN_ORPHANED, text)
         for ref in sorted(orphans)
         if jobs[ref.job_key].job.message != text
     ]
     transitions += [
-        _told(jobs[ref.job_key], ref, cluster_id, JobEventKind.RUN_FOUND, "")
+        _transition(jobs[ref.job_key], ref, cluster_id, JobEventKind.RUN_FOUND, "")
         for ref in sorted(back)
         if jobs[ref.job_key].job.message == text
     ]
@@ -145,7 +145,7 @@ async def note_takeover(tx: Transaction, cluster_id: int, cluster: str) -> list[
     return transitions
 
 
-def _told(
+def _transition(
     job: job_store.JobRecord, ref: RunRef, cluster_id: int, kind: JobEventKind, text: str
 ) -> job_store.Transition:
     return job_store.Transition(
@@ -167,9 +167,9 @@ async def recall_unheard(stores: Stores, token: int) -> int:
         by_cluster: dict[int, list[runs.RunRecord]] = {}
         for record in await runs.unheard_of_earlier_holders(tx):
             by_cluster.setdefault(record.cluster_id, []).append(record)
-        asked: list[job_store.Transition] = []
+        transitions: list[job_store.Transition] = []
         for cluster_id, records in sorted(by_cluster.items()):
-            asked += await ask_to_verify(tx, cluster_id, records, _UNHEARD)
-    if asked:
-        stores.jobs_changed([one.record.id for one in asked], by_cluster)
-    return len(asked)
+            transitions += await ask_to_verify(tx, cluster_id, records, _UNHEARD)
+    if transitions:
+        stores.jobs_changed([one.record.id for one in transitions], by_cluster)
+    return len(transitions)

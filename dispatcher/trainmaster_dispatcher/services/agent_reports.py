@@ -123,7 +123,7 @@ async def take_reports(
 def _settles(
     found: Findings, record: runs.RunRecord, report: RunReport, known: tuple[dict[str, int], bool] | None
 ) -> bool:
-    """Return whether a report ends a resize: members that were to leave have gone, or the cluster had no room for more members.
+    """Return whether a report ends a resize: members that had to leave have gone, or no capacity was free for more members.
 
     If so, note the run's sizes.
     """
@@ -151,7 +151,7 @@ def _take_report(
     *,
     settles: bool = False,
 ) -> None:
-    """Add the effects of one report to ``found``. ``settles``: the report ends a resize, of which the scheduler must be told."""
+    """Add the effects of one report to ``found``. ``settles``: the report ends a resize, of which the scheduler must be notified."""
     stayed_up = False
     if record.run.stop_cause is StopCause.UNKNOWN and report.state is RunState.CANCELLED:
         # The run was stopped because its agent had lost it, not because a user wanted its end.
@@ -169,9 +169,9 @@ def _take_report(
         if record.awaits_pools:
             found.awaiting.append(record.ref)
         result = None
-        is_told = outcome.verdict is ReportVerdict.APPLIED and (report.end or report.message or report.members)
+        is_reported = outcome.verdict is ReportVerdict.APPLIED and (report.end or report.message or report.members)
         # In an unchanged state only a new message matters: the reason why the run is held up.
-        if is_told or (outcome.verdict is ReportVerdict.DUPLICATE and report.message != record.said):
+        if is_reported or (outcome.verdict is ReportVerdict.DUPLICATE and report.message != record.said):
             result = report.model_dump(
                 mode="json", by_alias=True, include={"end", "message", "members"}, exclude_none=True
             )

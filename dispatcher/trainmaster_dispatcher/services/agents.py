@@ -82,13 +82,13 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
     async with stores.database.transaction() as tx:
         standing = await agents.standing(tx, cluster_id)
         if standing.session != request.session or standing.holder is None:
-            # Reports are processed once it is known whose records they are from: the agent is asked for all of them.
+            # Reports are processed once it is known whose records they are from: all of them are requested from the agent.
             return await _begin_session(tx, stores, caller, cluster_id, given)
         reports, strange = reports_by_run(request.runs)
         found = Findings(unknown=strange)
         lists_all = request.full and given.names_all
         restored: list[job_store.Transition] = []
-        # The store is behind what this agent was told: the store was restored, and no recovery was begun yet.
+        # The store is behind the orders that this agent has received: the store was restored, and no recovery was begun yet.
         is_behind = not standing.is_recovering and request.desired_version > (standing.desired or 0)
         if standing.is_awaited and lists_all:
             _, restored = await recovery.take_up(tx, cluster_id, standing.holder, reports)
@@ -110,13 +110,13 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
         )
         unknown, quarantined = await recovery.leave_quarantined(tx, cluster_id, found.unknown)
         if is_behind and not request.full:
-            unknown = []  # quarantined with the full list that the agent is asked for
+            unknown = []  # quarantined with the full list that is requested from the agent
         await write_findings(tx, found)
         if request.capacity is not None:
             await agents.save_capacity(tx, cluster_id, request.capacity.model_dump(mode="json", by_alias=True))
         elif given.capacity_mistake:
             await agents.close_capacity(tx, cluster_id, f"{_UNUSABLE} ({given.capacity_mistake})")
-        asked = await absences.ask_to_verify(tx, cluster_id, missing, absences.MISSING)
+        to_verify = await absences.ask_to_verify(tx, cluster_id, missing, absences.MISSING)
         differs = await _holds_others(tx, cluster_id, standing.holder, request, standing)
         # Last, so that the lease runs from as late as possible and the contact row is locked only briefly.
         is_current = await agents.renew(tx, cluster_id, request.session, request.number, lease, request.agent_version)
@@ -127,8 +127,8 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
     _tell_refused(caller.cluster or "", given)
     gauges.count_ends(found.transitions, {cluster_id: caller.cluster or ""})
     stores.jobs_changed([t.record.id for t in found.transitions], for_scheduler=found.concerns_scheduler)
-    if asked or restored:
-        stores.jobs_changed([t.record.id for t in (*asked, *restored)], [cluster_id])
+    if to_verify or restored:
+        stores.jobs_changed([t.record.id for t in (*to_verify, *restored)], [cluster_id])
     if request.capacity is not None or given.capacity_mistake:
         stores.soft.wake(SCHEDULER)
     return SyncAnswer(
@@ -172,12 +172,12 @@ async def _begin_session(tx: Transaction, stores: Stores, caller: Caller, cluste
         await agents.save_capacity(tx, cluster_id, request.capacity.model_dump(mode="json", by_alias=True))
     elif given.capacity_mistake:
         await agents.close_capacity(tx, cluster_id, f"{_UNUSABLE} ({given.capacity_mistake})")
-    told = await absences.note_takeover(tx, cluster_id, cluster) if contact.is_new_holder else []
+    transitions = await absences.note_takeover(tx, cluster_id, cluster) if contact.is_new_holder else []
     standing = await agents.standing(tx, cluster_id)
 
     async def wake() -> None:
         _tell_refused(cluster, given)
-        stores.jobs_changed([t.record.id for t in told], for_scheduler=False)
+        stores.jobs_changed([t.record.id for t in transitions], for_scheduler=False)
         stores.soft.wake(SCHEDULER)
 
     tx.after_commit(wake)
@@ -249,7 +249,7 @@ async def desired(
 
 async def watch_desired(stores: Stores) -> None:
     """Check once a second whether a wake-up was lost, in one query for all agents that wait at this api."""
-    told: dict[int, int] = {}
+    announced: dict[int, int] = {}
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
         waiting = stores.soft.waited_for(CLUSTERS)
@@ -265,8 +265,8 @@ async def watch_desired(stores: Stores) -> None:
             # Otherwise an agent whose wake-up was lost would hear of its runs only when its poll ends.
             log.exception("desired states could not be looked at")
             continue
-        stores.soft.wake_here(CLUSTERS, [key for key, version in versions.items() if told.get(key) != version])
-        told = versions
+        stores.soft.wake_here(CLUSTERS, [key for key, version in versions.items() if announced.get(key) != version])
+        announced = versions
 
 
 async def _fail_without_order(stores: Stores, caller: Caller, failed: Mapping[RunRef, str]) -> None:

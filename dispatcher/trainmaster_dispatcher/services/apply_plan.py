@@ -153,8 +153,8 @@ async def _guard(tx: Transaction, plan: Plan) -> _Holding:
         for cluster in await tenants.clusters_by_id(tx, {start.cluster_id for start in plan.starts})
         if not cluster.row.cordoned
     }
-    asked = sorted({start.granted.policy_id for start in plan.starts if start.granted is not None})
-    policies = await bursts.revisions(tx, asked)
+    policy_ids = sorted({start.granted.policy_id for start in plan.starts if start.granted is not None})
+    policies = await bursts.revisions(tx, policy_ids)
     live = await runs.lock_live(tx, touched) if touched else {}
 
     def waits(job: WaitingJob) -> bool:
@@ -285,7 +285,7 @@ def _is_granted(start: Start, known: Mapping[int, int]) -> bool:
 
 
 def _may_end(one: Eviction, live: Mapping[int, runs.RunRecord]) -> bool:
-    """Return whether the run is still the one that was decided on, and has not been asked to stop."""
+    """Return whether the run is still the one that was decided on, and has not been ordered to stop."""
     record = live.get(one.job_id)
     if record is None or record.ref.attempt != one.attempt or record.run.stop_cause is not None:
         return False

@@ -62,15 +62,15 @@ async def make_what_is_missing(
     stores = Stores.open(settings)
     try:
         async with stores.database.transaction() as tx:
-            told = [await _declare(tx, item) for item in declared]
+            sentences = [await _declare(tx, item) for item in declared]
             known = {(row.name, row.hint) for row in await keys.listing(tx)}
             for spec, secret in wanted:
                 if (spec.name, tenants.hint_of(secret)) not in known:
                     await tenants.make_key(tx, spec, secret)
-                    told.append(await _made(tx, "key", spec.name))
+                    sentences.append(await _made(tx, "key", spec.name))
     finally:
         await stores.close()
-    return [sentence for sentence in told if sentence]
+    return [sentence for sentence in sentences if sentence]
 
 
 async def _declare(tx: Transaction, item: Item) -> str:

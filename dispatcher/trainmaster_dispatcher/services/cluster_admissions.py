@@ -45,8 +45,8 @@ def _read(row: agents.AdmittingCluster) -> Cluster:
     try:
         report = None
         if row.runtime is not None:
-            told = {"capabilities": row.capabilities or (), "admission": row.admission}
-            report = CapacityReport.model_validate({"groups": (), "runtime": row.runtime, "scheduler": "", **told})
+            fields = {"capabilities": row.capabilities or (), "admission": row.admission}
+            report = CapacityReport.model_validate({"groups": (), "runtime": row.runtime, "scheduler": "", **fields})
         return cluster_of(row.id, ClusterSpec.model_validate(row.spec), report)
     except ValidationError as error:
         log.warning("what cluster %s admits cannot be read: %s", row.name, error)

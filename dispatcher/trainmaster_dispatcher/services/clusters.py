@@ -147,7 +147,7 @@ async def declare_lost(stores: Stores, caller: Caller, name: str, *, force: bool
     """Accept an admin's word that nothing of a cluster runs any more: its live runs are lost, and their jobs queued again.
 
     This holds whatever the jobs' ``onDisconnect`` is. The cluster is closed to new runs, and its agent's session is over: a
-    returning agent is told that its runs are unknown, and stops them. Raises ProblemError NOT_FOUND, and CLUSTER_IN_CONTACT unless
+    returning agent is notified that its runs are unknown, and stops them. Raises ProblemError NOT_FOUND, and CLUSTER_IN_CONTACT unless
     ``force``.
     """
     async with stores.database.transaction() as tx:

@@ -76,7 +76,7 @@ class Followers:
             async with self.reads, self._stores.database.reading() as tx:
                 del self._next_reads[place]
                 happened = Happened(await job_store.events_after(tx, *place), await job_store.standing(tx, place[0]))
-        except Exception as failed:  # noqa: BLE001 - whoever waits for it is told
+        except Exception as failed:  # noqa: BLE001 - raised to every caller that waits for it
             self._next_reads.pop(place, None)
             error = failed
         except BaseException:

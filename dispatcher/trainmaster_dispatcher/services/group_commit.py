@@ -55,7 +55,7 @@ class ByItselfError(Exception):
 
 @dataclass(slots=True)
 class _Waiting:
-    asked: PendingSubmission
+    pending: PendingSubmission
     answer: "asyncio.Future[bytes]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -71,18 +71,18 @@ class GroupCommits:
         self._look: asyncio.TimerHandle | None = None
 
     @staticmethod
-    def takes(asked: PendingSubmission) -> bool:
+    def takes(pending: PendingSubmission) -> bool:
         """Return whether a submission may join a group."""
-        return asked.submission.prepared.parameters is None and asked.jobs <= _SMALL
+        return pending.submission.prepared.parameters is None and pending.jobs <= _SMALL
 
-    async def submit(self, asked: PendingSubmission) -> bytes:
+    async def submit(self, pending: PendingSubmission) -> bytes:
         """Store a submission together with others; return the body of its answer once it is committed.
 
         Raises ProblemError when the submission may not be stored, and ByItselfError when it has to be stored alone.
         """
         if len(self._waiting) >= _MOST_WAITING:
             raise ProblemError(Code.TOO_BUSY, "many submissions wait to be stored already", retry_after=1.0)
-        waiting, claim = _Waiting(asked), asked.claim
+        waiting, claim = _Waiting(pending), pending.claim
         if claim is not None:
             if claim in self._claims:
                 raise ByItselfError  # a group would have to wait for the first one with this key
@@ -103,9 +103,9 @@ class GroupCommits:
 
     def _start(self, *, at_once: bool) -> None:
         """Start the next group, now or after ``_PATIENCE_SECONDS``."""
-        if at_once and len(self._groups) < _MOST_GROUPS and (asked := self._next()):
+        if at_once and len(self._groups) < _MOST_GROUPS and (waiting := self._next()):
             # A group has many requests, so its log lines carry the id of none.
-            group = asyncio.create_task(self._store(asked), name="submissions", context=Context())
+            group = asyncio.create_task(self._store(waiting), name="submissions", context=Context())
             self._groups.add(group)
             group.add_done_callback(self._ended)
         if self._waiting and self._look is None and len(self._groups) < _MOST_GROUPS:
@@ -123,20 +123,20 @@ class GroupCommits:
         """Return the next group. Cancelled requests are left out: such a request may have been repeated with its key."""
         group: list[_Waiting] = []
         jobs = 0
-        while self._waiting and jobs + self._waiting[0].asked.jobs <= _MOST_JOBS:
+        while self._waiting and jobs + self._waiting[0].pending.jobs <= _MOST_JOBS:
             waiting = self._waiting.popleft()
             if not waiting.answer.done():
-                jobs += waiting.asked.jobs
+                jobs += waiting.pending.jobs
                 group.append(waiting)
         return group
 
     async def _store(self, group: list[_Waiting]) -> None:
         try:
             async with self._stores.database.transaction() as tx:
-                outcomes = await store_group(tx, self._stores, [waiting.asked for waiting in group])
+                outcomes = await store_group(tx, self._stores, [waiting.pending for waiting in group])
         except StoreAwayError as error:
             outcomes = [_like(error) for _ in group]
-        except Exception as error:  # noqa: BLE001 - whoever waits for it is told
+        except Exception as error:  # noqa: BLE001 - raised to every caller that waits for it
             # A submission that Postgres refuses must not fail the others. Alone, each gets its own error.
             outcomes = [ByItselfError() for _ in group] if len(group) > 1 else [error]
         except BaseException:
@@ -174,19 +174,19 @@ async def store_group(tx: Transaction, stores: Stores, group: Sequence[PendingSu
     answers: dict[Claim, tuple[int, bytes]] = {}
     given_back: list[Claim] = []
     for place, outcome in zip(places, stored, strict=True):
-        asked = group[place]
+        pending = group[place]
         if isinstance(outcome, Submitted):
-            body = outcomes[place] = orjson.dumps(asked.submission.prepared.answer(outcome.ids))
-            caller, target, details = asked.submission.caller, f"{asked.jobs} jobs", jobs_of(outcome.ids)
-            line = AuditLine(caller.key_id, caller.name, "submit", target, asked.request_id, asked.address, details)
+            body = outcomes[place] = orjson.dumps(pending.submission.prepared.answer(outcome.ids))
+            caller, target, details = pending.submission.caller, f"{pending.jobs} jobs", jobs_of(outcome.ids)
+            line = AuditLine(caller.key_id, caller.name, "submit", target, pending.request_id, pending.address, details)
             made.append(line)
-            if asked.claim is not None:
-                answers[asked.claim] = CREATED, body
+            if pending.claim is not None:
+                answers[pending.claim] = CREATED, body
         else:
             if isinstance(outcome, ProblemError):
                 outcomes[place] = outcome
-            if asked.claim is not None:
-                given_back.append(asked.claim)
+            if pending.claim is not None:
+                given_back.append(pending.claim)
     if made:
         await keys.note_lines(tx, made)
     if answers:
@@ -198,6 +198,6 @@ async def store_group(tx: Transaction, stores: Stores, group: Sequence[PendingSu
 
 async def _unrepeated(tx: Transaction, group: Sequence[PendingSubmission]) -> list[int]:
     """Return the indices in the group of submissions without an idempotency key or with an unused one, which is now claimed."""
-    claims = {asked.claim: asked.body_hash for asked in group if asked.claim is not None}
+    claims = {pending.claim: pending.body_hash for pending in group if pending.claim is not None}
     unused = await keys.claim_unused(tx, claims) if claims else set()
-    return [place for place, asked in enumerate(group) if asked.claim is None or asked.claim in unused]
+    return [place for place, pending in enumerate(group) if pending.claim is None or pending.claim in unused]

@@ -153,7 +153,7 @@ async def patch(
     return next(iter(await _patch_all(tx, stores, caller, [key], change, strict=True)), None)
 
 
-def told(job: job_machine.Job) -> dict[str, Any]:
+def audited_state(job: job_machine.Job) -> dict[str, Any]:
     """Return a job's state as the audit records it."""
     found = {"state": job.state, "wish": job.wish, "holdCause": job.hold_cause}
     return {name: value.value for name, value in found.items() if value is not None}

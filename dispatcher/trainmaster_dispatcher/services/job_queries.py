@@ -177,11 +177,11 @@ def _run_view(job: str, row: runs.ShownRun) -> RunView:
         ended_at=row.ended_at,
         members=list(result.get("members", ())),
         placement=row.placement,
-        burst=_burst_told(row.decision.get("burst")),
+        burst=_burst_view(row.decision.get("burst")),
     )
 
 
-def _burst_told(kept: dict[str, Any] | None) -> dict[str, Any] | None:
+def _burst_view(kept: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the shown data of a run by a burst policy. Releases before schema 0024 stored the binding of its members there, too."""
     return None if kept is None else {key: value for key, value in kept.items() if key != "binding"}
 
@@ -248,7 +248,7 @@ async def _waiting_reason(tx: Transaction, row: store.ShownJob) -> Reason:
 
 
 def _told_to(job: str, reason: Reason) -> Reason:
-    """Return a class's reason for one of its jobs: only the first job is told that room is kept for it."""
+    """Return a class's reason for one of its jobs: only for the first job it says that capacity is reserved for it."""
     details = dict(reason.details)
     first = details.pop("first", None)
     if first is None:

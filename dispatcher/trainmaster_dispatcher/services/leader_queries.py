@@ -60,7 +60,7 @@ class Answers(Lenient):
 
 
 class PreviewQuestion(Lenient):
-    """What is asked about burst policies: with ``policies``, by key, as if these were all there are."""
+    """Question about burst policies: with ``policies``, by key, as if these were all there are."""
 
     policies: tuple[tuple[int, BurstPolicySpec], ...] | None = None
 
@@ -103,18 +103,18 @@ def answer_trial(engine: Engine, quotas: QuotaTree, question: Question, now: flo
 async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict[str, Any]:
     """Return why a job is in its state; for a queued job with its place, or the stored verdict's age where no leader answers."""
     async with stores.database.transaction() as tx:
-        told = await job_queries.why(tx, caller, text)
-        if told["state"] != JobState.QUEUED:
-            return told
+        answer = await job_queries.why(tx, caller, text)
+        if answer["state"] != JobState.QUEUED:
+            return answer
         reads = await scheduling.leaders_reads(tx)
     try:
         if reads is None:
             raise NoAnswerError("no scheduler leads")
         place = await leader.place(reads, parse_job_id(text)[1])
     except NoAnswerError:
-        age = {} if told.get("at") is None else {"ageSeconds": _age(told["at"])}
-        return told | {"live": False} | age
-    return told | {"live": True} | ({} if place is None else _dump(_known_to(caller, place)))
+        age = {} if answer.get("at") is None else {"ageSeconds": _age(answer["at"])}
+        return answer | {"live": False} | age
+    return answer | {"live": True} | ({} if place is None else _dump(_known_to(caller, place)))
 
 
 def _known_to(caller: Caller, place: Place) -> Place:
@@ -213,7 +213,7 @@ async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: Prep
             raise admitted.refused[0]
         reads = await scheduling.leaders_reads(tx)
     alike = [(spec.queue, spec.priority_class, spec.priority, spec.shape_hash) for spec in prepared.specs]
-    asked = {
+    questions = {
         key: Question(
             name=spec.name,
             queue_id=admitted.queues[spec.queue],
@@ -226,14 +226,14 @@ async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: Prep
     try:
         if reads is None:
             raise NoAnswerError("no scheduler leads")
-        answers = await leader.try_out(reads, Questions(jobs=tuple(asked.values())))
-        trials = dict(zip(asked, answers.trials, strict=True))
+        answers = await leader.try_out(reads, Questions(jobs=tuple(questions.values())))
+        trials = dict(zip(questions, answers.trials, strict=True))
     except NoAnswerError:
         trials = {}
     jobs = []
     for key, spec in zip(alike, prepared.specs, strict=True):
-        trial, told = trials.get(key), {"name": spec.name, "queue": spec.queue, "held": spec.held}
+        trial, answer = trials.get(key), {"name": spec.name, "queue": spec.queue, "held": spec.held}
         if trial is not None:
-            told["trial"] = _dump(trial.model_copy(update={"place": _known_to(caller, trial.place)}))
-        jobs.append(told)
+            answer["trial"] = _dump(trial.model_copy(update={"place": _known_to(caller, trial.place)}))
+        jobs.append(answer)
     return {"live": bool(trials), "jobs": jobs}

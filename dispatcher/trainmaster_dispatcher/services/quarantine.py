@@ -13,7 +13,7 @@ _MOST_SECONDS = 300.0
 """Longest time after which an unchanged object is tried again."""
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return what tenants may read of an error: where a stored object is wrong, or the error's type. The log has the whole error."""
     if isinstance(error, ValidationError) and error.error_count():
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
@@ -55,7 +55,7 @@ class Quarantine:
         before = self.entries.get((part, key))
         failures = 1 if before is None else before.failures + 1
         seconds = min(_FIRST_SECONDS * 2.0 ** min(failures - 1, 10), _MOST_SECONDS)
-        sentence = f"{part.value.replace('_', ' ')} {name} cannot be used ({told(error)})"
+        sentence = f"{part.value.replace('_', ' ')} {name} cannot be used ({describe_error(error)})"
         entry = self.entries[part, key] = QuarantinedObject(part, key, name, sentence, failures, now + seconds, version)
         return entry
 

@@ -168,8 +168,8 @@ async def protect(tx: Transaction, cluster: str, cluster_id: int, reports: Mappi
         if ref not in known and report.is_held and not report.state.is_terminal
     }
     log.error(
-        "the agent of cluster %s was told of more than the store knows: it seems that the store was restored from a backup. %d runs"
-        " that it has forgotten are left alone. Stop the dispatcher, and run: trainmaster admin recovered",
+        "the agent of cluster %s has received later orders than the store knows: it seems that the store was restored from a backup."
+        " %d runs that it has forgotten are left alone. Stop the dispatcher, and run: trainmaster admin recovered",
         cluster,
         len(forgotten),
     )
@@ -182,13 +182,13 @@ async def finish(stores: Stores) -> bool:
         return await store.finish(tx)
 
 
-async def finish_when_told(stores: Stores, token: int) -> bool:
+async def finish_when_reported(stores: Stores, token: int) -> bool:
     """End a recovery once every cluster's agent has reported its runs; return whether the recovery has ended now."""
     async with stores.database.transaction() as tx:
         if not await store.is_on(tx) or not await scheduling.is_lead(tx, token) or await store.awaited(tx):
             return False
         await store.finish(tx)
-    log.warning("every agent has told what it runs since the store was restored; jobs start again")
+    log.warning("every agent has reported what it runs since the store was restored; jobs start again")
     stores.tenants_changed()
     return True
 

@@ -36,7 +36,7 @@ class _OthersTurnError(Exception):
 
 
 class Retention:
-    """One turn of removing old data. ``goes_on`` is asked between the steps."""
+    """One turn of removing old data. ``goes_on`` is called between the steps."""
 
     def __init__(
         self, database: Database, settings: Settings, goes_on: Callable[[], bool] = lambda: True, batch: int = BATCH

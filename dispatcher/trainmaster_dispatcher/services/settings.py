@@ -47,10 +47,10 @@ class Settings(BaseSettings):
     currency: str = Field(default="EUR", pattern=r"^[A-Z]{3}$")
     """What all money is in; other currencies have an exchange rate in their price book."""
     usage_labels: str = ""
-    """Keys of jobs' labels by which usage is told apart, with commas between."""
+    """Keys of jobs' labels by which usage is counted, with commas between."""
     largest_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     most_body_bytes_at_once: int = Field(default=256 * 1024 * 1024, ge=1024)
-    """Of all requests that are being read and answered; more are told to come again."""
+    """Of all requests that are being read and answered; further ones are refused with a time to retry after."""
     largest_header_bytes: int = Field(default=64 * 1024, ge=8 * 1024, le=1024 * 1024)
     header_seconds: float = Field(default=15.0, ge=0.1, le=600)
     """For the whole header of a request, and for the first byte of a connection."""

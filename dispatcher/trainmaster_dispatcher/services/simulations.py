@@ -135,7 +135,7 @@ async def workload(
 ) -> list[Workload] | None:
     """Return the recorded workload of the time that the order names, up to the moment of the order.
 
-    ``goes_on`` is asked between pages; None if ``goes_on`` said no. Raises ProblemError for too many jobs.
+    ``goes_on`` is called between pages; None if ``goes_on`` returned False. Raises ProblemError for too many jobs.
     """
     wanted = spec.workload.history
     if wanted is None:

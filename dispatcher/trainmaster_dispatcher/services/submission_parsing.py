@@ -46,7 +46,7 @@ class PreparedSpec:
     disconnect_seconds: float | None
     grace_seconds: float
     tells_submitted: bool = False
-    """Whether a webhook is told of the job's first state."""
+    """Whether a webhook is notified of the job's first state."""
     refused: tuple[Mistake, ...] = ()
     """Mistakes by the default admission policy; they count where the queue has no policy."""
 
@@ -111,7 +111,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def without_nul(body: bytes) -> bytes:
-    """Return JSON text with U+FFFD for each NUL, for output of processes, which nobody can be asked to correct."""
+    """Return JSON text with U+FFFD for each NUL, for output of processes, which nobody can correct."""
     return _ESCAPED_NUL.sub(rb"\1\\ufffd", body) if b"\\u0000" in body else body
 
 
@@ -188,8 +188,8 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, m
             refused = refused or bool(problems)
             mistakes.extend(problems)
             if not mistakes:
-                told = tuple(unless_allowed[:MOST_MISTAKES])
-                prepared.specs.append(_prepared(spec, prefix, most, prepared.shapes, told, refused_by))
+                conditional = tuple(unless_allowed[:MOST_MISTAKES])
+                prepared.specs.append(_prepared(spec, prefix, most, prepared.shapes, conditional, refused_by))
         if len(mistakes) >= MOST_MISTAKES:
             break
     if mistakes:

@@ -56,7 +56,7 @@ class QueueBusyError(Exception):
 
 
 async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *, waits: bool = True) -> Admitted:
-    """Return which submissions may be stored in this transaction; earlier submissions take the room of their queue first.
+    """Return which submissions may be stored in this transaction; earlier submissions use their queue's free capacity first.
 
     Without ``waits``, submissions are refused with QueueBusyError when their queue has a limit and another transaction is filling it.
     Raises ProblemError when a priority class is removed meanwhile.

@@ -188,8 +188,8 @@ async def find_key(tx: Transaction, key_id: str) -> Mapping[str, Any] | None:
     row = next((row for row in await keys.listing(tx) if str(row.id) == key_id), None)
     if row is None:
         return None
-    told = {"name": row.name, "role": row.role, "queues": list(row.queues), "cluster": row.cluster}
-    return told | {"revoked": row.revoked_at is not None}
+    fields = {"name": row.name, "role": row.role, "queues": list(row.queues), "cluster": row.cluster}
+    return fields | {"revoked": row.revoked_at is not None}
 
 
 async def revoke_key(tx: Transaction, key_id: int) -> None:

@@ -97,7 +97,7 @@ async def charges(tx: Transaction, rows: Sequence[UsedRun]) -> Charges:
 
 
 class Accounting:
-    """Counts runs that have ended. ``labels``: keys of jobs' labels that are counted apart; ``goes_on`` is asked between batches."""
+    """Counts runs that have ended. ``labels``: keys of jobs' labels that are counted apart; ``goes_on`` is called between batches."""
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ def _money(nanos: int) -> Decimal:
 
 
 class _Fact(NamedTuple):
-    """An amount of a resource with its dimensions; a dimension that was not asked for is None."""
+    """An amount of a resource with its dimensions; a dimension that was not requested is None."""
 
     since: int
     queue_id: int | None
@@ -139,7 +139,7 @@ def _answer(
     if len(lines) > MOST_ROWS:
         raise ProblemError(
             Code.INVALID_PARAMETER,
-            f"the answer has {len(lines)} rows, at most {MOST_ROWS} are told; ask for less time or fewer dimensions",
+            f"the answer has {len(lines)} rows, at most {MOST_ROWS} are returned; ask for less time or fewer dimensions",
         )
     rows = [line.row(since, dict(zip(question.by, names, strict=True))) for (since, names), line in lines.items()]
     rows.sort(key=lambda row: (row.since, -row.cost, tuple(row.of.values())))
@@ -152,10 +152,10 @@ def _answer(
 def _check_labels(by: Sequence[str], counted: Sequence[str]) -> None:
     for one in by:
         if one.startswith(LABEL) and one.removeprefix(LABEL) not in counted:
-            told = f"these are: {', '.join(counted)}" if counted else "none is"
+            hint = f"these are: {', '.join(counted)}" if counted else "none is"
             raise ProblemError(
                 Code.INVALID_PARAMETER,
-                f"usage is not told apart by the label {one.removeprefix(LABEL)!r}, {told};"
+                f"usage is not counted by the label {one.removeprefix(LABEL)!r}, {hint};"
                 " an admin names labels in TRAINMASTER_USAGE_LABELS",
             )
 

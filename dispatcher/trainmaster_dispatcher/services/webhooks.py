@@ -35,7 +35,7 @@ from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store import outbox, tenants
 from trainmaster_dispatcher.store.database import Database, Transaction
 from trainmaster_dispatcher.store.keys import Caller
-from trainmaster_dispatcher.store.outbox import DeliveryFailure, Message, ToldTransition
+from trainmaster_dispatcher.store.outbox import DeliveryFailure, Message, PublishedTransition
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def _webhooks_off() -> ProblemError:
 async def tell_submitted(tx: Transaction, jobs: Iterable[tuple[int, str, str]]) -> None:
     """Write the messages of new jobs: key, name and first state of each."""
     await outbox.insert(
-        tx, [ToldTransition(key, name, 1, JobEventKind.SUBMITTED, (state,)) for key, name, state in jobs]
+        tx, [PublishedTransition(key, name, 1, JobEventKind.SUBMITTED, (state,)) for key, name, state in jobs]
     )
 
 
@@ -191,15 +191,15 @@ class Relay:
     async def _turn(self) -> bool:
         """Record finished posts, claim more, wait for one; return whether anything is under way."""
         waiting = sum(len(receiver.waiting) for receiver in self._receivers.values())
-        room = self._terms.at_once - len(self._flying) - waiting if self._goes_on() else 0
-        claimed = await self._note_and_claim(room)
+        free_slots = self._terms.at_once - len(self._flying) - waiting if self._goes_on() else 0
+        claimed = await self._note_and_claim(free_slots)
         for message in claimed:
             try:
                 self._admit(message)
             except Exception as error:  # noqa: BLE001 - noted, and counted as an attempt
                 note(Part.WEBHOOK, str(message.id), error)
                 self._fail(message, f"{type(error).__name__} while it was prepared")
-        if room == 0 and not self._goes_on():
+        if free_slots == 0 and not self._goes_on():
             self._give_back()
         for receiver in self._receivers.values():
             while receiver.waiting and receiver.flying < self._terms.at_once_each:
@@ -215,7 +215,7 @@ class Relay:
                 task.result()
         return bool(self._flying or claimed or self._delivered or self._failures or self._put_off)
 
-    async def _note_and_claim(self, room: int) -> list[Message]:
+    async def _note_and_claim(self, free_slots: int) -> list[Message]:
         delivered, self._delivered = self._delivered, []
         failures, self._failures = self._failures, []
         put_off, self._put_off = self._put_off, {}
@@ -224,14 +224,14 @@ class Relay:
             await outbox.delete(tx, delivered)
             dead = await outbox.note_failures(tx, failures, persistence.attempts, persistence.give_up_seconds)
             await outbox.put_off(tx, put_off)
-            claimed = await outbox.claim(tx, room, self._terms.claim_seconds) if room > 0 else []
+            claimed = await outbox.claim(tx, free_slots, self._terms.claim_seconds) if free_slots > 0 else []
         self.tally.delivered += len(delivered)
         self.tally.failed += len(failures)
         self.tally.dead += len(dead)
         for failure in failures:
             if failure.message.id in dead:
-                told = {"job": failure.message.body["job"], "seq": failure.message.seq, "hook": failure.message.hook}
-                log.warning("a webhook message was given up: %s", failure.error, extra=told)
+                extra = {"job": failure.message.body["job"], "seq": failure.message.seq, "hook": failure.message.hook}
+                log.warning("a webhook message was given up: %s", failure.error, extra=extra)
         return claimed
 
     def _admit(self, message: Message) -> None:
@@ -319,7 +319,7 @@ class RotateSecretSpec(Strict):
 async def show_secrets(tx: Transaction, settings: Settings, caller: Caller, path: str) -> dict[str, Any]:
     """Return the secrets that sign messages of a queue's jobs. Raises ProblemError NOT_FOUND, WEBHOOKS_OFF."""
     await _check_queue(tx, settings, caller, path)
-    return _secrets_told(settings, path, await outbox.secret_version(tx, path))
+    return _secrets_answer(settings, path, await outbox.secret_version(tx, path))
 
 
 async def rotate_secret(
@@ -327,7 +327,7 @@ async def rotate_secret(
 ) -> dict[str, Any]:
     """Give a queue another secret. Raises ProblemError NOT_FOUND, WEBHOOKS_OFF."""
     await _check_queue(tx, settings, caller, path)
-    return _secrets_told(settings, path, await outbox.rotate_secret(tx, path, parse_duration(spec.overlap)))
+    return _secrets_answer(settings, path, await outbox.rotate_secret(tx, path, parse_duration(spec.overlap)))
 
 
 async def _check_queue(tx: Transaction, settings: Settings, caller: Caller, path: str) -> None:
@@ -337,13 +337,13 @@ async def _check_queue(tx: Transaction, settings: Settings, caller: Caller, path
         raise _webhooks_off()
 
 
-def _secrets_told(settings: Settings, path: str, row: outbox.SecretRow) -> dict[str, Any]:
+def _secrets_answer(settings: Settings, path: str, row: outbox.SecretRow) -> dict[str, Any]:
     current = [secret_of(root, path, row.version) for root in settings.webhook_secrets]
-    told: dict[str, Any] = {"queue": path, "version": row.version, "secrets": current}
+    answer: dict[str, Any] = {"queue": path, "version": row.version, "secrets": current}
     if row.previous_until is not None:
-        told["previous"] = [secret_of(root, path, row.version - 1) for root in settings.webhook_secrets]
-        told["previousUntil"] = row.previous_until.isoformat()
-    return told
+        answer["previous"] = [secret_of(root, path, row.version - 1) for root in settings.webhook_secrets]
+        answer["previousUntil"] = row.previous_until.isoformat()
+    return answer
 
 
 # Dead letters

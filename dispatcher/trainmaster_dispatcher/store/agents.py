@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from trainmaster.protocol.agent import SyncRequest
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import RunState, StopCause
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.declared import note_change
@@ -89,7 +89,7 @@ class DesiredRun(NamedTuple):
     generation: int
     stop_cause: StopCause | None
     sizes: dict[str, int]
-    assumed: Placement
+    assumed: MemberPlacement
     disconnect_seconds: float | None
     desired_version: int
     name: str
@@ -324,7 +324,7 @@ async def desired_runs(tx: Transaction, cluster_id: int, after: int, holder: int
     """Return runs to start, stop or resize that changed after version ``after``, by version. The agent itself remembers what it has
     accepted.
 
-    A run that was leased to another holder may have started there: ``holder`` is not told to start it.
+    A run that was leased to another holder may have started there: ``holder`` gets no order to start it.
     """
     return await tx.all_of(
         DesiredRun,

@@ -65,7 +65,7 @@ class MessageBody(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class ToldTransition:
+class PublishedTransition:
     """A transition as its receivers see it. ``passed``: the states that the job entered."""
 
     key: int
@@ -80,30 +80,30 @@ class ToldTransition:
 
 async def add(tx: Transaction, transitions: Iterable["Transition"]) -> None:
     """Write the messages of these transitions; skip those of jobs without webhooks."""
-    told = [
-        ToldTransition(
+    published = [
+        PublishedTransition(
             t.record.id, t.record.name, t.record.version + 1, t.kind, passed, t.attempt, t.cluster_id, t.message[:2000]
         )
         for t in transitions
         if t.record.notifies and (passed := states_passed(t.record.job, t.job, t.states))
     ]
-    await insert(tx, told)
+    await insert(tx, published)
 
 
-async def insert(tx: Transaction, told: Sequence[ToldTransition]) -> None:
+async def insert(tx: Transaction, transitions: Sequence[PublishedTransition]) -> None:
     """Write one message for each transition and each webhook of its job that subscribes to any of its states."""
-    if not told:
+    if not transitions:
         return
     await tx.run(
         _INSERT,
-        keys=[one.key for one in told],
-        ids=[job_id(one.name, one.key) for one in told],
-        seqs=[one.seq for one in told],
-        kinds=[one.kind for one in told],
-        passed=[",".join(one.passed) for one in told],
-        attempts=[one.attempt for one in told],
-        clusters=[one.cluster_id for one in told],
-        messages=[one.message for one in told],
+        keys=[one.key for one in transitions],
+        ids=[job_id(one.name, one.key) for one in transitions],
+        seqs=[one.seq for one in transitions],
+        kinds=[one.kind for one in transitions],
+        passed=[",".join(one.passed) for one in transitions],
+        attempts=[one.attempt for one in transitions],
+        clusters=[one.cluster_id for one in transitions],
+        messages=[one.message for one in transitions],
     )
 
 

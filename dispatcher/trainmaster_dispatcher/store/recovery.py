@@ -13,7 +13,7 @@ _SKIPPED = 1_000_000
 
 
 class StoredQuarantine(NamedTuple):
-    """A run that an agent holds and that the restored store does not have. ``stop``: whether an admin has asked to stop the run."""
+    """A run that an agent holds and that the restored store does not have. ``stop``: whether an admin has ordered to stop the run."""
 
     run: str
     state: str

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypedDict
 
 from trainmaster.protocol.ids import RunRef
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import RunState, StopCause
 from trainmaster_dispatcher.domain.run_machine import Run
 from trainmaster_dispatcher.domain.run_orders import RunOrders
@@ -22,7 +22,7 @@ class RunRecord:
     ref: RunRef
     cluster_id: int
     run: Run
-    placement: Placement | None = None
+    placement: MemberPlacement | None = None
     """As reported, or else as assumed; None where the caller did not load it."""
     sizes: dict[str, int] = field(default_factory=dict)
     """The desired number of members by role; empty where the caller did not load it."""
@@ -45,7 +45,7 @@ class RunChange:
     ref: RunRef
     run: Run
     result: dict[str, Any] | None = None
-    placement: Placement | None = None
+    placement: MemberPlacement | None = None
     desired_version: int | None = None
     has_nodes: bool = False
     ended_ago: float = 0.0
@@ -63,7 +63,7 @@ class Resizing:
     generation: int
     sizes: dict[str, int]
     desired_version: int
-    assumed: Placement | None = None
+    assumed: MemberPlacement | None = None
     holds: bool = True
     """Whether members may still exist that have to leave for a shrink."""
 
@@ -78,7 +78,7 @@ class NewRun:
     desired_version: int
     disconnect_seconds: float | None
     sizes: dict[str, int]
-    assumed: Placement
+    assumed: MemberPlacement
     orders: RunOrders
     """The orders for the agent; ``decision`` explains to people why the cluster was chosen."""
     decision: dict[str, Any]
@@ -149,7 +149,7 @@ class ShownRun(NamedTuple):
     ended_at: datetime | None
     result: StoredResult | None
     decision: dict[str, Any]
-    placement: Placement
+    placement: MemberPlacement
     known: bool
 
 
@@ -220,7 +220,7 @@ async def lock_live(tx: Transaction, job_ids: Iterable[int]) -> dict[int, RunRec
 
 
 async def reported_to_holder(tx: Transaction, cluster_id: int) -> list[RunRef]:
-    """Return live runs that the current holder of the cluster's records has reported and that nobody has asked to stop."""
+    """Return live runs that the current holder of the cluster's records has reported and that nobody has ordered to stop."""
     rows = await tx.all(
         f"""
         SELECT r.job_id, r.attempt FROM runs r {_HOLDERS}
@@ -278,7 +278,7 @@ async def of_earlier_holders(tx: Transaction, cluster_id: int, most: int) -> Seq
 
 
 async def unheard_of_earlier_holders(tx: Transaction) -> list[RunRecord]:
-    """Return live runs that were leased to an earlier holder which never reported them, and that nobody has asked to stop."""
+    """Return live runs that were leased to an earlier holder which never reported them, and that nobody has ordered to stop."""
     rows = await tx.all(
         f"""
         SELECT {", ".join("r." + name for name in _COLUMNS.split(", "))} FROM runs r {_HOLDERS}
@@ -295,7 +295,7 @@ async def orphans_on(tx: Transaction, cluster_id: int, most: int) -> list[RunRef
 
 
 async def live_on(tx: Transaction, cluster_id: int, most: int, *, unstopped: bool = False) -> list[RunRef]:
-    """Return at most ``most`` live runs of a cluster; with ``unstopped`` only those that nobody has asked to stop."""
+    """Return at most ``most`` live runs of a cluster; with ``unstopped`` only those that nobody has ordered to stop."""
     own = " AND stop_cause IS NULL" if unstopped else ""
     rows = await tx.all(
         f"SELECT job_id, attempt FROM runs WHERE cluster_id = :cluster AND {LIVE_RUN}{own} ORDER BY job_id LIMIT :most",
@@ -432,12 +432,12 @@ async def note_pools(tx: Transaction, refs: Sequence[RunRef]) -> int:
             SELECT job_id, attempt, cluster_id, pools, extract(epoch FROM placed_at - leased_at)::float8 AS seconds
             FROM runs WHERE (job_id, attempt) IN (SELECT * FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[])))
               AND pools IS NOT NULL AND (placed_at IS NOT NULL OR ended_at IS NOT NULL)
-        ), told AS (
+        ), settled AS (
             UPDATE runs SET pools = NULL FROM due WHERE runs.job_id = due.job_id AND runs.attempt = due.attempt
             RETURNING due.cluster_id, due.pools, due.seconds, runs.state
         )
         INSERT INTO provisionings (cluster_id, pool, seconds)
-        SELECT cluster_id, unnest(pools), seconds FROM told WHERE seconds IS NOT NULL OR state = 'returned'
+        SELECT cluster_id, unnest(pools), seconds FROM settled WHERE seconds IS NOT NULL OR state = 'returned'
         """,
         jobs=[ref.job_key for ref in refs],
         attempts=[ref.attempt for ref in refs],

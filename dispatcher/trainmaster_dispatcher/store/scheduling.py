@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict
 
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
 
@@ -209,7 +209,7 @@ class ScheduledJob(NamedTuple):
     sizes: dict[str, int] | None
     holding: dict[str, int] | None
     """The sizes before a shrink, until the members have gone."""
-    placement: Placement | None
+    placement: MemberPlacement | None
     """As reported, or else as assumed."""
     leased_at: float | None
     resized_at: float | None

@@ -5,7 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.store.database import Transaction, dumps
 
@@ -48,7 +48,7 @@ class UsedRun(NamedTuple):
     attempt: int
     cluster_id: int
     sizes: dict[str, int]
-    placement: Placement
+    placement: MemberPlacement
     """As reported, or else as assumed."""
     began: int | None
     ended: int
@@ -82,7 +82,7 @@ class NamedCluster(NamedTuple):
 
 
 class CountedUsage(NamedTuple):
-    """A sum of counted usage; columns that were not asked for are None. ``since`` in microseconds since the epoch."""
+    """A sum of counted usage; columns that were not requested are None. ``since`` in microseconds since the epoch."""
 
     since: int
     queue_id: int | None

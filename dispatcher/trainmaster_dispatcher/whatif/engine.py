@@ -20,7 +20,7 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, run_id
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind, JobState, RunState, StopCause
@@ -435,8 +435,8 @@ class Simulation:
             {number: dict(runs[number].sizes) for number in named if number in runs},
             cycle=self.cycles,
         )
-        for told in writes.jobs:
-            self._records[told.job_id].machine = told.job
+        for changed in writes.jobs:
+            self._records[changed.job_id].machine = changed.job
         for victim in writes.stops:
             self._stop(victim, now)
         for victim in writes.shrinks:
@@ -514,7 +514,9 @@ class Simulation:
         self._resize(self._run_of(one.job_id), one.cluster_id, one.sizes, one.placement, 0.0, now)
         self._state.put_run(grown(self._state.runs[one.job_id], one, now))
 
-    def _resize(self, run: str, key: int, sizes: dict[str, int], pins: Placement, grace: float, now: float) -> None:
+    def _resize(
+        self, run: str, key: int, sizes: dict[str, int], pins: MemberPlacement, grace: float, now: float
+    ) -> None:
         self._generations[run] += 1
         order = ResizeRun(run=run, generation=self._generations[run], sizes=sizes, pins=pins, grace_seconds=grace)
         self._clusters[key].resize(order, now)

@@ -147,11 +147,11 @@ def _bars(bars: Sequence[tuple[str, float, str]], most: float) -> str:
         return ""
     height = _ROW * len(bars) + 8
     label = 220
-    room = _WIDTH - label - 90
+    full_width = _WIDTH - label - 90
     drawn = []
     for place, (name, value, text) in enumerate(bars):
         top = 4 + place * _ROW
-        width = max(0.0, min(1.0, value / most)) * room
+        width = max(0.0, min(1.0, value / most)) * full_width
         drawn.append(
             f'<text x="{label - 8}" y="{top + 16}" text-anchor="end">{escape(name)}</text>'
             f'<rect x="{label}" y="{top + 4}" width="{width:.1f}" height="{_ROW - 10}" rx="2" fill="{_COLOURS[0]}"/>'

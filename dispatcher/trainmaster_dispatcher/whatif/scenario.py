@@ -33,7 +33,7 @@ from trainmaster_dispatcher.whatif.values import Waits, to_data, waits_to_data
 
 MOST_NODES = 100_000
 """The largest number of nodes of a fleet that is simulated in the background."""
-Told = Callable[[SimulationProgress], None]
+ReportProgress = Callable[[SimulationProgress], None]
 
 
 class Scenario(NamedTuple):
@@ -95,14 +95,14 @@ def plan_of(spec: SimulationSpec, there: Installation) -> tuple[Fleet, list[tupl
     fleet = fleet_of(there.clusters) if spec.fleet is None else read_fleet(spec.fleet)
     if spec.seed is not None:
         fleet = fleet.model_copy(update={"seed": spec.seed})
-    asked = _documents(spec.documents, "documents")
+    requested = _documents(spec.documents, "documents")
     cases = [
         (case.name, _documents(case.documents, f"cases[{number}].documents")) for number, case in enumerate(spec.cases)
     ]
     read_declared(
-        [*asked, *(one for _, on_top in cases for one in on_top)]
+        [*requested, *(one for _, on_top in cases for one in on_top)]
     )  # report mistakes before their consequences
-    documents = in_place_of(() if spec.alone else documents_of(there.declared), asked)
+    documents = in_place_of(() if spec.alone else documents_of(there.declared), requested)
     if cases:
         return fleet, [(name, declared(in_place_of(documents, on_top), fleet)) for name, on_top in cases]
     if spec.sweep is None:
@@ -162,13 +162,15 @@ def head_of(trace: Trace) -> dict[str, Any]:
     }
 
 
-def simulate(what: Scenario, title: str, currency: str, told: Told = lambda _: None) -> StudyResult:
+def simulate(
+    what: Scenario, title: str, currency: str, report_progress: ReportProgress = lambda _: None
+) -> StudyResult:
     """Run all cases, one after the other. Raises ProblemError for declarations that contradict each other."""
     cases = []
     for number, (name, one) in enumerate(what.cases, start=1):
 
         def tell(ended: int, jobs: int, case: int = number) -> None:
-            told(SimulationProgress(case=case, cases=len(what.cases), jobs_ended=ended, jobs=jobs))
+            report_progress(SimulationProgress(case=case, cases=len(what.cases), jobs_ended=ended, jobs=jobs))
 
         tell(0, len(what.trace.jobs))
         cases.append(Case(name, figures_of(Simulation(what.fleet, one).run(what.trace, tell))))

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import RunState
 from trainmaster_dispatcher.domain.prices import MICROS, PricedResource, PriceHistory, Tariff, is_spot
 from trainmaster_dispatcher.domain.usage import UsagePart, UsageSpan, Used, by_group, usage_of
@@ -23,7 +23,7 @@ class Stay(NamedTuple):
     placed_at: float
     ended_at: float
     sizes: Mapping[str, int]
-    placement: Placement
+    placement: MemberPlacement
     state: RunState
 
     def amounts(self, needs: Needs, groups: Groups) -> dict[PricedResource, int]:

@@ -109,12 +109,14 @@ def read_swf(name: str, lines: Iterable[str], queue: str, limits: Limits = "aske
         try:
             if len(fields) != _SWF_FIELDS:
                 raise ValueError(f"{len(fields)} fields; a job has {_SWF_FIELDS} in the Standard Workload Format")
-            job, submit, _, run, used, _, _, wanted, asked = (_number(field) for field in fields[:9])
+            job, submit, _, run, used, _, _, wanted, requested = (_number(field) for field in fields[:9])
             processors = int(used if used > 0 else wanted)
             if run <= 0 or processors <= 0:
                 left_out += 1
                 continue
-            limit = {"asked": max(asked, run + _MOMENT) if asked > 0 else 0, "exact": run + _MOMENT, "none": 0}[limits]
+            limit = {"asked": max(requested, run + _MOMENT) if requested > 0 else 0, "exact": run + _MOMENT, "none": 0}[
+                limits
+            ]
             spec = specs.of(
                 **{"name": "job", "queue": queue, "class": "", "priority": 0, "members": processors},
                 limit=_text(limit),
@@ -219,8 +221,8 @@ class _Row:
 
 def _row(row: Mapping[str, str], queue: str, limits: Limits) -> _Row:
     submit, run = _seconds(row, "submit"), _seconds(row, "run")
-    asked = _seconds(row, "limit") if row.get("limit") else 0.0
-    limit = {"asked": asked, "exact": run + _MOMENT, "none": 0.0}[limits]
+    requested = _seconds(row, "limit") if row.get("limit") else 0.0
+    limit = {"asked": requested, "exact": run + _MOMENT, "none": 0.0}[limits]
     return _Row(
         submit,
         run,

@@ -104,12 +104,12 @@ def main() -> None:
     os.nice(_POLITENESS)
     line = sys.stdin.buffer.readline()
     threading.Thread(target=_end_with_input, daemon=True).start()
-    told_at = 0.0
+    reported_at = 0.0
 
     def tell(progress: SimulationProgress) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at >= _TELL_SECONDS:
-            told_at = time.monotonic()
+        nonlocal reported_at
+        if time.monotonic() - reported_at >= _TELL_SECONDS:
+            reported_at = time.monotonic()
             _say({"progress": progress.model_dump(mode="json")})
 
     try:

@@ -78,8 +78,8 @@ class SimulationRunner:
             return await self._finish(SimulationState.SUCCEEDED, heard=heard)
         if heard.problem:
             return await self._finish(SimulationState.FAILED, heard.problem)
-        told = {"simulation": self._claimed.id, "code": heard.code, "said": heard.said}
-        log.error("a simulation broke off", extra=told)
+        details = {"simulation": self._claimed.id, "code": heard.code, "said": heard.said}
+        log.error("a simulation broke off", extra=details)
         why = "out of memory, or ended by hand" if heard.code == -signal.SIGKILL else "see the worker's log"
         return await self._finish(SimulationState.FAILED, f"its process ended with code {heard.code}: {why}")
 

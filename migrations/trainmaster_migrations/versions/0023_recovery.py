@@ -1,4 +1,4 @@
-"""A store that was restored from a backup: what agents run that it has forgotten, and who has told of it.
+"""A store that was restored from a backup: runs of agents that it has forgotten, and the agents that have reported.
 
 The previous release reads none of it: while it runs beside this one, it starts jobs during a recovery.
 

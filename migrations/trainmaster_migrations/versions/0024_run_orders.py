@@ -1,4 +1,4 @@
-"""What a run is told to do has a column of its own; until now it was among what explains the decision for it.
+"""The orders of a run have a column of their own; until now they were among what explains the decision for it.
 
 The previous release neither reads nor writes the column: it leases runs without it, and reads the keys in ``decision``, which
 this release writes as well. This release reads those keys where the column is null.

@@ -105,7 +105,7 @@ class OrderIntake:
         return AnchoredEnd(RunState.RETURNED, f"refused by the cluster: {' '.join(str(error).split())[:500]}")
 
     def _not_started(self, run: StartRun, error: KubeError) -> AnchoredEnd:
-        """Return the end of a run that was sent before the dispatcher knew this cluster is closed: others may have room for it."""
+        """Return the end of a run sent before the dispatcher knew that this cluster is closed: others may have free capacity."""
         if not self._closed() or run.run in self.unsure:
             raise _not_recorded(run, error) from error
         return AnchoredEnd(RunState.PREEMPTED, f"it was not started: {self._closed()}")

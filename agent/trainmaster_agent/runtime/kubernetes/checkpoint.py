@@ -65,7 +65,7 @@ def _is_missing(error: RefusedError) -> bool:
 
 
 def not_told_words(not_told: dict[str, str]) -> str:
-    """Return the sentence on members that were not told to save their state; empty for none."""
+    """Return the sentence on members that did not receive the checkpoint signal; empty for none."""
     by_reason: dict[str, list[str]] = {}
     for member, reason in sorted(not_told.items()):
         by_reason.setdefault(reason, []).append(member)

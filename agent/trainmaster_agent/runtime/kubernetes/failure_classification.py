@@ -11,7 +11,7 @@ _TAKEN = frozenset(("PreemptionByScheduler", "EvictionByEvictionAPI", "Preemptin
 _NOT_ADMITTED = frozenset(
     ("NodeAffinity", "OutOfpods", "OutOfcpu", "OutOfmemory", "TopologyAffinityError", "UnexpectedAdmissionError")
 )
-"""A kubelet's refusals: the pod was bound to a node that has no room for it after all."""
+"""A kubelet's refusals: the pod was bound to a node without enough free capacity for it."""
 
 IMAGE_TROUBLE = frozenset(
     ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "ErrImageNeverPull", "RegistryUnavailable")

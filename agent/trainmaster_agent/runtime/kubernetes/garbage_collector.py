@@ -25,7 +25,7 @@ _MOST_LOOKS, _LOOK_SECONDS = 20, 0.1
 
 
 class GarbageCollector:
-    """An interrupted removal is done by the next agent: it finds the anchor, reports the run as ended, and is told to forget it."""
+    """An interrupted removal is done by the next agent: it finds the anchor, reports the run as ended, and is ordered to forget it."""
 
     def __init__(
         self,

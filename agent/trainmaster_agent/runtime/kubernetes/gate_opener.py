@@ -1,4 +1,4 @@
-"""`GateOpener`: emulated gangs. Opens the gates of all members once the agent's own ledger shows room for the gang.
+"""`GateOpener`: emulated gangs. Opens the gates of all members once the agent's own ledger shows free capacity for the gang.
 
 Not all or nothing: another pod may come first. If a member then has no node within a short while, all are recreated and the gang
 waits again.
@@ -27,15 +27,20 @@ class GateOpener:
     """``patience``: seconds from open gates to nodes for the whole gang."""
 
     def __init__(
-        self, api: ApiServer, room: NodeCapacity, placement: PlacementPort, patience: float, clock: Callable[[], float]
+        self,
+        api: ApiServer,
+        node_capacity: NodeCapacity,
+        placement: PlacementPort,
+        patience: float,
+        clock: Callable[[], float],
     ) -> None:
         self._api = api
-        self._room = room
+        self._node_capacity = node_capacity
         self._placement = placement
         self._patience = patience
         self._clock = clock
         self.waiting: dict[str, float] = {}
-        """Runs that wait for room, with the time of their acceptance."""
+        """Runs that wait for free capacity, with the time of their acceptance."""
 
     async def open(
         self,
@@ -44,8 +49,8 @@ class GateOpener:
         levels: Mapping[str, str],
         confirm: Callable[[], Awaitable[None]],
     ) -> Progress | None:
-        """Open the gates if there is room. Returns a changed record where all members have to be recreated."""
-        self._room.settle(tracker.run, tracker.pods.values())
+        """Open the gates if there is free capacity. Returns a changed record where all members have to be recreated."""
+        self._node_capacity.settle(tracker.run, tracker.pods.values())
         gated = [pod for pod in tracker.pods.values() if GATE in pod.gates and not pod.deleting]
         if not gated:
             self.waiting.pop(tracker.run, None)
@@ -63,7 +68,7 @@ class GateOpener:
         places, chosen = found
         self.waiting.pop(tracker.run, None)
         tracker.waits_for = ""
-        self._room.keep(tracker.run, tracker.facts, places)
+        self._node_capacity.keep(tracker.run, tracker.facts, places)
         tracker.opened_at = self._clock()
         tracker.next_look = min(tracker.next_look, tracker.opened_at + self._patience)
         selector = self._selector(tracker, manifests, places, levels)
@@ -81,13 +86,13 @@ class GateOpener:
         counts: dict[str, int] = {}
         for pod in gated:
             counts[pod.role] = counts.get(pod.role, 0) + 1
-        found = self._room.find(tracker.run, tracker.facts, counts, pods, level, at_work)
+        found = self._node_capacity.find(tracker.run, tracker.facts, counts, pods, level, at_work)
         if not isinstance(found, PackingShortfall):
             return found, gated
         fewer = {role.name: count for role, count in manifests.gang.quorum()}
         if at_work or fewer == counts or any(count > counts.get(role, 0) for role, count in fewer.items()):
             return found
-        less = self._room.find(tracker.run, tracker.facts, fewer, pods, level)
+        less = self._node_capacity.find(tracker.run, tracker.facts, fewer, pods, level)
         if isinstance(less, PackingShortfall):
             return less
         chosen = []
@@ -106,7 +111,7 @@ class GateOpener:
             return {}
         if level == HOST_LEVEL:
             return {HOST_LEVEL: next(iter(places))}
-        return {levels.get(name, name): value for name, value in self._room.domain(places, level).items()}
+        return {levels.get(name, name): value for name, value in self._node_capacity.domain(places, level).items()}
 
     async def _open_one(self, tracker: RunTracker, pod: PodSight, selector: Mapping[str, str]) -> None:
         patch = opening_patch([{"name": name} for name in pod.gates], selector)
@@ -133,6 +138,6 @@ class GateOpener:
             tracker.next_look = min(tracker.next_look, late_at)
             return None
         tracker.opened_at = None
-        self._room.drop(tracker.run)
+        self._node_capacity.drop(tracker.run)
         wait = random.uniform(0.5, 3.0)  # random, so that two gangs that blocked each other do not retry together
         return replace(progress, round=progress.round + 1, created=False, again={}, not_before=now + wait)

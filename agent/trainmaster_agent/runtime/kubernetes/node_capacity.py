@@ -38,7 +38,7 @@ class NodeCapacity:
         nodes, free = self._unlike_nodes()
         for role in facts.roles.values():
             need = _need(role.name, 1, role.requests, pods[role.name], None)
-            if any(need.suits(node) and need.room(free[node.name]) for node in nodes):
+            if any(need.suits(node) and need.count_fitting(free[node.name]) for node in nodes):
                 continue  # ``place`` would sort all nodes to find the best one
             found = place(nodes, free, [need])
             if isinstance(found, PackingShortfall):

@@ -66,10 +66,10 @@ def words_on(pods: Iterable[PodSight], unready: Mapping[str, Unready]) -> str:
     for pod in pods:
         if pod.node in unready and not pod.is_over:
             by_node.setdefault(pod.node, []).append(pod)
-    told = [_words(node, by_node[node], unready[node]) for node in sorted(by_node)[:_MOST_NODES]]
+    sentences = [_words(node, by_node[node], unready[node]) for node in sorted(by_node)[:_MOST_NODES]]
     if len(by_node) > _MOST_NODES:
-        told.append(f"the same holds for {len(by_node) - _MOST_NODES} more nodes")
-    return "; ".join(told)
+        sentences.append(f"the same holds for {len(by_node) - _MOST_NODES} more nodes")
+    return "; ".join(sentences)
 
 
 def _words(node: str, pods: list[PodSight], how: Unready) -> str:

@@ -151,7 +151,7 @@ class Outputs:
         if offset < 0 and ended:
             await self._wait(spool, lambda: spool.over)
             spool.hurried = (
-                True  # this is the tail that is stored for good: a reader may miss something, and is told so
+                True  # this is the tail that is stored for good: a reader may miss something; the output says so
             )
             spool.taken.set()
             await self._wait(spool, lambda: spool.over)

@@ -7,7 +7,9 @@ from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
 
-def what_lacks(tracker: RunTracker, config: KubernetesCluster, room: NodeCapacity, quotas: Quotas) -> str | None:
+def what_lacks(
+    tracker: RunTracker, config: KubernetesCluster, node_capacity: NodeCapacity, quotas: Quotas
+) -> str | None:
     """Return the datasets, nodes or quota that the run needs and waiting will not bring; None where nothing is lacking."""
     spec = tracker.facts.spec
     missing = sorted(set(spec.placement.datasets) - set(config.datasets))
@@ -15,7 +17,7 @@ def what_lacks(tracker: RunTracker, config: KubernetesCluster, room: NodeCapacit
         return f"this cluster does not have the datasets {', '.join(missing)}"
     manifests = tracker.manifests
     pods = {} if manifests is None else {role.name: role.pod for role in manifests.gang.roles}
-    never = room.never(tracker.facts, pods)
+    never = node_capacity.never(tracker.facts, pods)
     if never is not None:
         return never
     total: Resources = {}

@@ -415,11 +415,11 @@ class _Look:
             return silence
         first = min(troubled, key=self._gives_up_at)
         others = f" (and {len(troubled) - 1} more members)" if len(troubled) > 1 else ""
-        told = (
+        sentence = (
             f"{first.role}-{first.index}{others} cannot start yet ({first.reason}): {shortened(first.message, 500)}; "
             f"if that lasts until {clock(self._gives_up_at(first))} the run fails"
         )
-        return f"{told}; {silence}" if silence else told
+        return f"{sentence}; {silence}" if silence else sentence
 
     def _gives_up_at(self, pod: PodSight) -> float:
         """Return when a container that cannot start fails the run."""
@@ -436,8 +436,8 @@ class _Look:
         if not unplaced:
             return words
         needs = "; ".join(self._needs(name) for name in dict.fromkeys(role for role, _ in unplaced))
-        told = f"waits for nodes for {len(unplaced)} of {len(self.wanted)} members ({needs})"
-        return f"{told}: {words}" if words else told
+        sentence = f"waits for nodes for {len(unplaced)} of {len(self.wanted)} members ({needs})"
+        return f"{sentence}: {words}" if words else sentence
 
     def _needs(self, name: str) -> str:
         """Return what each member of a role needs of its node, as text."""

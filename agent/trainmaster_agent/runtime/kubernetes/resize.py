@@ -14,9 +14,9 @@ _PATIENCE = 20.0
 
 
 def take_resize(
-    tracker: RunTracker, resize: ResizeRun, room: NodeCapacity, manifests: Manifests, now: float
+    tracker: RunTracker, resize: ResizeRun, node_capacity: NodeCapacity, manifests: Manifests, now: float
 ) -> Progress | None:
-    """Return the record at other sizes; at the current ones if new members find no room now. None for an outdated order."""
+    """Return the record at other sizes; at the current ones if new members do not fit now. None for an outdated order."""
     progress = tracker.record.progress
     if resize.generation <= progress.generation:
         return None
@@ -34,7 +34,7 @@ def take_resize(
     more = {role: max(0, count - before.get(role, 0)) for role, count in wanted.items()}
     if any(more.values()):
         pods = {role.name: role.pod for role in manifests.gang.roles}
-        found = room.find(tracker.run, tracker.facts, more, pods, tracker.facts.spec.topology.required, placed)
+        found = node_capacity.find(tracker.run, tracker.facts, more, pods, tracker.facts.spec.topology.required, placed)
         if isinstance(found, PackingShortfall):
             return replace(progress, generation=resize.generation, sizes=dict(before))
     again = dict(progress.again)

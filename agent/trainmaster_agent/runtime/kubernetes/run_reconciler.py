@@ -62,7 +62,7 @@ Check = Callable[[RunTracker], str | None]
 
 
 class RunReconcilers:
-    """Acts on all runs of one agent. Calls ``on_told`` with each run whose status has changed, ``doubt`` with a namespace
+    """Acts on all runs of one agent. Calls ``on_status`` with each run whose status has changed, ``doubt`` with a namespace
     that refuses what it accepted before.
     """
 
@@ -72,7 +72,7 @@ class RunReconcilers:
         lease: LeaseKeeper,
         config: KubernetesCluster,
         placement: PlacementPort,
-        room: NodeCapacity,
+        node_capacity: NodeCapacity,
         outputs: Outputs,
         *,
         levels: Callable[[], Mapping[str, str]],
@@ -82,7 +82,7 @@ class RunReconcilers:
         anchors: Anchors,
         lost_at: Callable[[RunTracker], tuple[float, float] | None],
         unready: Mapping[str, Unready],
-        on_told: Callable[[RunTracker], None],
+        on_status: Callable[[RunTracker], None],
         doubt: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -90,7 +90,7 @@ class RunReconcilers:
         self._lease = lease
         self._config = config
         self._placement = placement
-        self._room = room
+        self._node_capacity = node_capacity
         self._outputs = outputs
         self._levels = levels
         self._products = products
@@ -99,7 +99,7 @@ class RunReconcilers:
         self._anchors = anchors
         self._lost_at = lost_at
         self._unready = unready
-        self._on_told = on_told
+        self._on_status = on_status
         self._doubt = doubt
         self._clock = clock
         patience = config.patience
@@ -109,7 +109,7 @@ class RunReconcilers:
             start=parse_duration(patience.start),
             opened=parse_duration(patience.opened),
         )
-        self.opener = GateOpener(api, room, placement, self._limits.opened, clock)
+        self.opener = GateOpener(api, node_capacity, placement, self._limits.opened, clock)
         self._creating = asyncio.Semaphore(config.parallel)
         """Creations wait here and not in the client, so that the Lease is checked right before each one is sent."""
 
@@ -160,7 +160,7 @@ class RunReconcilers:
         if found.at_work:
             tracker.ran_in = tracker.record.progress.round
         if tracker.tell(found, self._lease.term, self._group_of):
-            self._on_told(tracker)
+            self._on_status(tracker)
 
     # -- reading
 
@@ -240,7 +240,7 @@ class RunReconcilers:
         resize, tracker.wished_resize = tracker.wished_resize, None
         if resize is not None and progress.stop is None and progress.verdict is None:
             try:
-                return take_resize(tracker, resize, self._room, self._manifests(tracker), self._clock())
+                return take_resize(tracker, resize, self._node_capacity, self._manifests(tracker), self._clock())
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
                 # Running members go on: only the resize fails.
                 contain("resize", error, run=tracker.run)
@@ -445,7 +445,7 @@ class RunReconcilers:
             return None
         level = manifests.gang.required
         node = next((pod.node for pod in tracker.pods.values() if pod.node), "")
-        value = None if level is None else self._room.label(node, level)
+        value = None if level is None else self._node_capacity.label(node, level)
         return {} if level is None or value is None else {level: value}
 
     async def _open(self, tracker: RunTracker) -> bool:

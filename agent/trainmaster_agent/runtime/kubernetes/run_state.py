@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from trainmaster.protocol.agent import MemberReport, ResizeRun, StopRun
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import RunState
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.runtime.kubernetes.failure_classification import shortened
@@ -107,13 +107,13 @@ class RunTracker:
 
     def tell(self, found: Assessment, term: int, group_of: GroupOf) -> bool:
         """Update the status; return whether it has changed."""
-        progress, told = self.record.progress, self.status
-        state = found.state if found.state.rank >= told.state.rank else told.state
+        progress, reported = self.record.progress, self.status
+        state = found.state if found.state.rank >= reported.state.rank else reported.state
         end = None if progress.verdict is None else progress.verdict.end
         fresh = RunStatus(
             self.run,
             progress.generation,
-            told.seq,
+            reported.seq,
             state,
             found.message[:_LONGEST_MESSAGE],
             end if state.is_terminal else None,
@@ -121,11 +121,11 @@ class RunTracker:
             self.members(),
             None if progress.sizes is None else dict(progress.sizes),
         )
-        if fresh == told:
+        if fresh == reported:
             return False
         self.counter += 1
         base = max(0, term - self.record.term) << _STRIDE
-        self.status = replace(fresh, seq=max(told.seq + 1, base + self.counter))
+        self.status = replace(fresh, seq=max(reported.seq + 1, base + self.counter))
         return True
 
     def show(self, message: str) -> bool:
@@ -136,8 +136,8 @@ class RunTracker:
         self.status = replace(self.status, message=message[:_LONGEST_MESSAGE], seq=self.status.seq + 1)
         return True
 
-    def _placement(self, group_of: GroupOf) -> Placement | None:
-        placed: Placement = {}
+    def _placement(self, group_of: GroupOf) -> MemberPlacement | None:
+        placed: MemberPlacement = {}
         for (role, _), pod in self.pods.items():
             if pod.node and pod.round == self.record.progress.round:
                 roles = placed.setdefault(group_of(pod.node) or UNLISTED, {})

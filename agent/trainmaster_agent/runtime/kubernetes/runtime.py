@@ -115,7 +115,7 @@ class KubernetesRuntime:
         self._records = KnownRecords(api, self._home)
         self._older = OlderAnchors(api, self.lease, config.cluster, self._home)
         self._quotas = Quotas()
-        self._room = NodeCapacity(self.inventory)
+        self._node_capacity = NodeCapacity(self.inventory)
         self._outputs = Outputs(api)
         self._placement: PlacementPort | None = None
         self._reconcilers: RunReconcilers | None = None
@@ -138,7 +138,7 @@ class KubernetesRuntime:
         self._place = ""
         self._renewed_at: float | None = None
         self._report_version = -1
-        self._told_closed = ""
+        self._reported_closed = ""
         """Reason why nothing can be started here, as last reported."""
         self.is_ready = False
 
@@ -234,7 +234,7 @@ class KubernetesRuntime:
         self._orphans = Orphans(self._api, self.lease, self._records)
         self._garbage_collector = self._make_garbage_collector()
         self._quotas = Quotas()
-        self._room = NodeCapacity(self.inventory)
+        self._node_capacity = NodeCapacity(self.inventory)
         self._node_health = NodeHealth()
         self._placement = self._reconcilers = None
 
@@ -251,7 +251,7 @@ class KubernetesRuntime:
             for tracker in self._trackers.values():
                 if tracker.pods and not tracker.status.state.is_terminal:
                     self._report_only(tracker)  # placements are reported with their node groups
-        placement, self._told_closed = self._placement, self._closed()
+        placement, self._reported_closed = self._placement, self._closed()
         capabilities = set(placement.capabilities) if placement is not None else set()
         capabilities |= _OF_ALL_PLACEMENTS
         if self._config.checkpoint:
@@ -268,7 +268,7 @@ class KubernetesRuntime:
             admission=ReportedAdmission(
                 needs_image=True, policy=self._config.admission, queues=self._config.admissions
             ),
-            closed=self._told_closed,
+            closed=self._reported_closed,
         )
 
     def held(self) -> dict[str, RunStatus]:
@@ -327,7 +327,7 @@ class KubernetesRuntime:
         tracker = self._trackers.pop(run, None)
         if tracker is None:
             return
-        self._room.drop(run)
+        self._node_capacity.drop(run)
         self._reconcilers_now.opener.waiting.pop(run, None)
         self._cancel_timer(run)
         self._outputs.forget(run)
@@ -491,7 +491,7 @@ class KubernetesRuntime:
                 tracker.retries = 0
                 return 0.0
             if tracker.show(f"the agent tries again after an error of its own: {words}"):
-                self._on_told(tracker)
+                self._on_status(tracker)
         except KubeError as refused:
             return self._refused_pause(tracker, refused)
         except Exception as again:  # noqa: BLE001 - contained: nothing else ends with it
@@ -545,7 +545,7 @@ class KubernetesRuntime:
         """Return whether runs wait for their pods to be created."""
         return bool(self._accepting) or len(self._worklist) > _WORKERS
 
-    def _on_told(self, tracker: RunTracker) -> None:
+    def _on_status(self, tracker: RunTracker) -> None:
         self._statuses[tracker.run] = tracker.status
         self._changed.set()
 
@@ -586,16 +586,16 @@ class KubernetesRuntime:
             self.lease,
             self._config,
             placement,
-            self._room,
+            self._node_capacity,
             self._outputs,
             levels=self.inventory.level_labels,
             products=self.inventory.products_of,
             group_of=self.inventory.group_of,
-            look_over=lambda tracker: what_lacks(tracker, self._config, self._room, self._quotas),
+            look_over=lambda tracker: what_lacks(tracker, self._config, self._node_capacity, self._quotas),
             anchors=self._anchors,
             lost_at=self._lost_at,
             unready=self._node_health.unready,
-            on_told=self._on_told,
+            on_status=self._on_status,
             doubt=self._namespaces.doubt,
         )
 
@@ -603,7 +603,7 @@ class KubernetesRuntime:
         return JobNamespaces(self._api, self._config.job_namespaces, self._on_namespace_gone)
 
     def _make_intake(self) -> OrderIntake:
-        closed = lambda: self._told_closed  # noqa: E731 - it is told anew with each report
+        closed = lambda: self._reported_closed  # noqa: E731 - it is reported anew each time
         return OrderIntake(self._api, self.lease, self._config, self._namespaces, home=self._home, closed=closed)
 
     def _make_garbage_collector(self) -> GarbageCollector:
@@ -669,7 +669,7 @@ class KubernetesRuntime:
         tracker = self._take_up(record, facts)
         if self.is_ready:
             # The previous agent had sent it, and it was stored late.
-            self._on_told(tracker)
+            self._on_status(tracker)
             self._look_at(tracker.run)
 
     def _take_up(self, record: RunAnchor, facts: Facts, read_at: float = -1e9) -> RunTracker:

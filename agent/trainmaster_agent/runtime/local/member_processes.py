@@ -84,8 +84,8 @@ class MemberProcesses:
         self._can_restart = any(one["action"] != "failRun" for one in plan["failures"].values())
         self._run_dir = run_dir
         self._by_pid: dict[int, Member] = {}
-        self._told: set[tuple[int, int]] = set()
-        """Process ids and start times of the descendants that existed when all were told to end."""
+        self._terminated: set[tuple[int, int]] = set()
+        """Process ids and start times of the descendants that existed when SIGTERM was sent to all."""
 
     def launch(self, members: list[Member]) -> None:
         """Fork the members, make the start durable, then release all at once.
@@ -151,7 +151,7 @@ class MemberProcesses:
 
     def terminate(self) -> None:
         """Send SIGTERM to each member's group and each descendant outside of them; stopped ones are continued."""
-        self._told = {(pid, born) for pid, born, _ in self._descendants()}
+        self._terminated = {(pid, born) for pid, born, _ in self._descendants()}
         for number in (signal.SIGTERM, signal.SIGCONT):
             for pid in self._by_pid:
                 process_table.send_group(pid, number)
@@ -166,9 +166,9 @@ class MemberProcesses:
         between its fork and its exec. Those that handle SIGTERM get no second one, which many programs take as an order to hurry.
         Call again while it returns True.
         """
-        rest = [one for one in self._descendants() if one[0] not in self._by_pid] if self._told else []
+        rest = [one for one in self._descendants() if one[0] not in self._by_pid] if self._terminated else []
         for pid, born, _ in rest:
-            if (pid, born) not in self._told or process_table.dies_of(pid, signal.SIGTERM):
+            if (pid, born) not in self._terminated or process_table.dies_of(pid, signal.SIGTERM):
                 self._end(pid)
         return bool(rest)
 

@@ -20,8 +20,8 @@ class Phase(Enum):
 
     WAITING = auto()
     """The agent: no start was requested."""
-    ASKED = auto()
-    """The fork server was asked for a supervisor; one may exist by now."""
+    REQUESTED = auto()
+    """A supervisor was requested from the fork server; one may exist by now."""
     KEPT = auto()
     """A supervisor has it, or had it and died."""
     OVER = auto()
@@ -96,7 +96,7 @@ class StartRefusal:
         return RunEnd(category=self.category, message=self.message)
 
 
-def admit(run: StartRun, room: LocalCapacity) -> JobSpec | StartRefusal:
+def admit(run: StartRun, capacity: LocalCapacity) -> JobSpec | StartRefusal:
     """Return the job's specification if this runtime can run it, else the refusal.
 
     A run that another cluster might accept is returned; one that no cluster can run as it is written has failed.
@@ -118,10 +118,10 @@ def admit(run: StartRun, room: LocalCapacity) -> JobSpec | StartRefusal:
             return StartRefusal(RunState.FAILED, message, FailureCategory.CONFIG)
     if not any(run.sizes.get(role.name, 0) for role in spec.roles):
         return StartRefusal(RunState.FAILED, "the run has no members", FailureCategory.CONFIG)
-    lack = room.lacks(spec)
+    lack = capacity.lacks(spec)
     if lack is not None:
         return StartRefusal(RunState.RETURNED, lack)
-    fit = room.find(spec, run.sizes, empty=True)
+    fit = capacity.find(spec, run.sizes, empty=True)
     if isinstance(fit, PackingShortfall):
         return StartRefusal(RunState.RETURNED, f"it can never fit here: {fit.sentence}")
     return spec

@@ -43,7 +43,7 @@ class RunRegistry:
     ) -> None:
         self._user = user
         self.runs: dict[str, RunEntry] = {}
-        self.room = LocalCapacity(cluster)
+        self.capacity = LocalCapacity(cluster)
         self.boot = boot_id()
         self._records = records
         self._ask = ask
@@ -101,14 +101,14 @@ class RunRegistry:
             if plan is not None and sight.alive:
                 plan.setdefault("resized", False)  # an agent of an earlier version did not record that
                 held.plan = plan
-                self.room.take(run, plan["used"])
+                self.capacity.take(run, plan["used"])
                 self._ports.hold(run, plan["ports"])
                 if plan["resized"] and held.status.generation >= plan["generation"]:
-                    self._settle_room(held, plan)
+                    self._settle_capacity(held, plan)
         elif held.stop is not None:
             self._end_by_stop(held, held.stop)
         elif record.damage:
-            # It may have ended, or have been asked to stop: starting it now could create a second copy.
+            # It may have ended, or have been ordered to stop: starting it now could create a second copy.
             self._skip_unseen(held)
             self._end(held, RunState.RETURNED, f"the agent's records of it cannot be read: {record.damage}")
         elif record.boot != self.boot and record.start.disconnect_seconds is not None:
@@ -130,7 +130,7 @@ class RunRegistry:
     def _start_if_it_fits(self, held: RunEntry) -> None:
         if held.spec is None:
             return
-        nodes = self.room.find(held.spec, held.record.start.sizes)
+        nodes = self.capacity.find(held.spec, held.record.start.sizes)
         if isinstance(nodes, PackingShortfall):
             message = f"it waits for free capacity: {nodes.sentence}"
             if (held.status.state, held.status.message) != (RunState.PENDING, message):
@@ -153,7 +153,7 @@ class RunRegistry:
             message = "no contact with the dispatcher while it waited for free capacity: the job may start elsewhere"
             self._end(held, RunState.LOST, message)
         elif now >= held.returned_at():
-            fit = self.room.find(held.spec, held.record.start.sizes)
+            fit = self.capacity.find(held.spec, held.record.start.sizes)
             why = fit.sentence if isinstance(fit, PackingShortfall) else "runs that were accepted earlier came first"
             self._end(held, RunState.RETURNED, f"it found no free capacity within the placement time-out: {why}")
 
@@ -197,32 +197,32 @@ class RunRegistry:
         stay = [one for one in plan["members"] if one["index"] < order.sizes.get(one["role"], one["index"] + 1)]
         counts = Counter(one["role"] for one in stay)
         more = {role: size - counts[role] for role, size in order.sizes.items() if size > counts[role]}
-        nodes = self.room.find(spec, more) if more else {}
+        nodes = self.capacity.find(spec, more) if more else {}
         if isinstance(nodes, PackingShortfall):
             nodes, more = {}, {}
         try:
             ports = self._ports.take(held.run, port_count(spec, more)) if more else []
-            fresh = resized_plan(plan, held.record, spec, order.generation, stay, nodes, self.room.group_of, ports)
+            fresh = resized_plan(plan, held.record, spec, order.generation, stay, nodes, self.capacity.group_of, ports)
             # Until the supervisor reports that they have ended, leaving members are counted as well.
             both = [*plan["members"], *(one for one in fresh["members"] if one not in stay)]
-            fresh["used"] = self.room.use(spec, nodes_of(both))
+            fresh["used"] = self.capacity.use(spec, nodes_of(both))
             self._records.tell_plan(fresh)
         except OSError as error:
             log.warning("run %s keeps its size, it could not be resized: %s", held.run, error)
             return
         held.plan, held.resize = fresh, None
-        self.room.take(held.run, fresh["used"])
+        self.capacity.take(held.run, fresh["used"])
 
-    def _settle_room(self, held: RunEntry, plan: RunPlan) -> None:
+    def _settle_capacity(self, held: RunEntry, plan: RunPlan) -> None:
         """Free the capacity of members that have left."""
         there = {(one.role, one.index) for one in held.status.members}
         if not there <= {(one["role"], one["index"]) for one in plan["members"]}:
             return
         spec = held.spec = held.spec or JobSpec.model_validate(held.record.start.spec)
-        used = self.room.use(spec, nodes_of(plan["members"]))
+        used = self.capacity.use(spec, nodes_of(plan["members"]))
         if used != plan["used"]:
             plan["used"] = used
-            self.room.take(held.run, used)
+            self.capacity.take(held.run, used)
             with suppress(OSError):
                 self._records.write_plan(plan)
 
@@ -233,12 +233,12 @@ class RunRegistry:
             held.phase = Phase.KEPT
             self._take_status(held, status)
             if held.plan is not None and held.plan["resized"] and status.generation >= held.plan["generation"]:
-                self._settle_room(held, held.plan)
+                self._settle_capacity(held, held.plan)
 
     def refuse(self, run: str, message: str) -> None:
         """Note that the fork server has no supervisor for a run."""
         held = self.runs.get(run)
-        if held is not None and held.phase is Phase.ASKED and self._records.forbid_start(run):
+        if held is not None and held.phase is Phase.REQUESTED and self._records.forbid_start(run):
             self._end(held, RunState.RETURNED, f"its processes could not be started: {message}")
             self.fill()
 
@@ -273,17 +273,17 @@ class RunRegistry:
 
     def _admit(self, held: RunEntry) -> None:
         """End a waiting run that can never start."""
-        answer = admit(held.record.start, self.room)
+        answer = admit(held.record.start, self.capacity)
         if isinstance(answer, StartRefusal):
             self._end(held, answer.state, answer.message, answer.category)
         else:
             held.spec = answer
 
     def _launch(self, held: RunEntry, spec: JobSpec, nodes: Assignment) -> None:
-        used = self.room.use(spec, nodes)
+        used = self.capacity.use(spec, nodes)
         try:
             ports = self._ports.take(held.run, port_count(spec, held.record.start.sizes))
-            plan = make_plan(held.record, spec, held.status.seq, nodes, self.room.group_of, used, ports)
+            plan = make_plan(held.record, spec, held.status.seq, nodes, self.capacity.group_of, used, ports)
             plan["resized"] = held.status.sizes is not None
             if self._user is not None:
                 plan["user"] = list(self._user)
@@ -292,8 +292,8 @@ class RunRegistry:
             self._end(held, RunState.RETURNED, f"it could not be prepared: {error.strerror}")
             return
         held.plan = plan
-        self.room.take(held.run, used)
-        held.phase = Phase.ASKED
+        self.capacity.take(held.run, used)
+        held.phase = Phase.REQUESTED
         del self._waiting[held.run]
         self.ask(held)
 
@@ -320,5 +320,5 @@ class RunRegistry:
             held.phase = Phase.OVER
             held.plan = None
             self._waiting.pop(held.run, None)
-            self.room.give_back(held.run)
+            self.capacity.give_back(held.run)
             self._ports.give_back(held.run)

@@ -90,7 +90,7 @@ class LocalRuntime:
     async def capacity(self) -> CapacityReport:
         if self._no_space:
             await asyncio.to_thread(self._try_space)
-        return self._registry.room.report().model_copy(update={"closed": self._no_space})
+        return self._registry.capacity.report().model_copy(update={"closed": self._no_space})
 
     def _try_space(self) -> None:
         """Check whether runs can be recorded again."""
@@ -218,7 +218,7 @@ class LocalRuntime:
                 _log.exception("cannot start the process that starts runs (tm-zygote) now, trying again")
                 await asyncio.sleep(_LOOK_EVERY)
         for held in tuple(self._registry.runs.values()):
-            if held.phase is Phase.ASKED:
+            if held.phase is Phase.REQUESTED:
                 self._registry.ask(held)
 
     # Periodic checks
@@ -237,7 +237,7 @@ class LocalRuntime:
 
     async def _look(self) -> None:
         """Read changes without a poke, end runs without a supervisor, check the limits of waiting ones."""
-        names = [run for run, held in self._registry.runs.items() if held.phase in (Phase.ASKED, Phase.KEPT)]
+        names = [run for run, held in self._registry.runs.items() if held.phase in (Phase.REQUESTED, Phase.KEPT)]
         for run, sight in (await asyncio.to_thread(self._sights, names)).items():
             held = self._registry.runs.get(run)
             if held is not None:
@@ -264,7 +264,7 @@ class LocalRuntime:
                 raise
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
                 contain("end_unsupervised", error, run=run)
-        elif held.phase is Phase.ASKED and not sight.kept and boottime() > held.asked_at + _ASK_AGAIN:
+        elif held.phase is Phase.REQUESTED and not sight.kept and boottime() > held.asked_at + _ASK_AGAIN:
             self._registry.ask(held)
 
     def _sights(self, runs: list[str]) -> dict[str, RecordState]:

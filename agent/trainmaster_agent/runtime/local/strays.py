@@ -24,7 +24,7 @@ INSTALLATION = "TRAINMASTER_INSTALLATION"
 _PROC = Path("/proc")
 _DELETED = " (deleted)"
 _PATIENCE = 5.0
-"""Seconds beyond the grace after which processes that were asked to stop are killed."""
+"""Seconds beyond the grace after which processes that were ordered to stop are killed."""
 _SUPERVISOR = b"tm-keeper"
 
 
@@ -48,13 +48,13 @@ class Family:
 
 
 class Strays:
-    """Searches for runs that have to stop; remembers since when each was asked to stop."""
+    """Searches for runs that have to stop; remembers since when each has had its order to stop."""
 
     def __init__(self) -> None:
         self._kill_at: dict[tuple[str, int], float] = {}
 
     def clear(self, stop: StopRun, installation: str) -> bool:
-        """Return whether no member of the run is alive. Processes found are told to stop, and killed after the grace."""
+        """Return whether no member of the run is alive. Processes found are ordered to stop, and killed after the grace."""
         found = [one for one in families(stop.run) if one.installation in (None, installation)]
         if not found:
             self._kill_at = {key: moment for key, moment in self._kill_at.items() if key[0] != stop.run}

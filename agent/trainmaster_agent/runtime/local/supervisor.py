@@ -14,7 +14,7 @@ import signal
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.runtime.local import kernel
 from trainmaster_agent.runtime.local.layout import (
@@ -113,7 +113,7 @@ class Supervisor:
         self._regroups = 0
         self._limit_at: float | None = None
         self._term_at: float | None = None
-        """Time at which members that save their state are told to end."""
+        """Time at which members that save their state are ordered to end."""
         self._kill_at: float | None = None
         self._rest_at: float | None = None
         """Time of the next check for processes that ended members have left behind."""
@@ -251,7 +251,7 @@ class Supervisor:
             self._crew.kill()
             regroup.kill_at = now + _KILL_AGAIN
         if regroup.start_at is not None and now >= regroup.start_at:
-            # No process that was told to end is left; later ones were not told.
+            # No process that was ordered to end is left; later ones have no such order.
             self._regroup = self._rest_at = None
             if not self._launch_again(self._crew.members):
                 self._conclude(MembersEnd(RunState.FAILED, "its members could not be started again"), grace=0)
@@ -265,11 +265,11 @@ class Supervisor:
         return MembersEnd(RunState.FAILED, member.message + again, category, member)
 
     def _heed_stop(self) -> None:
-        is_told = False
+        is_woken = False
         with contextlib.suppress(BlockingIOError):
             while os.read(self._control, 4096):
-                is_told = True
-        if is_told:
+                is_woken = True
+        if is_woken:
             self._heed_plan()
         try:
             wish = cast(StopWish, json.loads((self._run_dir / STOP).read_bytes()))
@@ -389,17 +389,17 @@ class Supervisor:
 
     def _conclude(self, verdict: MembersEnd, grace: float) -> None:
         """Decide how the run ends, and end its living members."""
-        told = self._regroup is not None or (self._verdict is not None and self._term_at is None)
+        is_ending = self._regroup is not None or (self._verdict is not None and self._term_at is None)
         self._verdict, self._dirty = verdict, True
         self._start_none_again()
         if self._crew.childless:
             return
-        if grace > 0 and not told:
+        if grace > 0 and not is_ending:
             self._terminate()
         self._hasten(boottime() + grace)
 
     def _save_state(self, verdict: MembersEnd, wait: float, grace: float, number: signal.Signals) -> None:
-        """Decide how the run ends, and send its members the checkpoint signal before they are told to end."""
+        """Decide how the run ends, and send its members the checkpoint signal before they are ordered to end."""
         self._verdict, self._dirty = verdict, True
         self._start_none_again()
         if self._crew.childless:
@@ -479,9 +479,9 @@ class Supervisor:
             "sizes": self._sizes() if self._plan["resized"] else None,
         }
 
-    def _placement(self) -> Placement:
+    def _placement(self) -> MemberPlacement:
         """Return the number of members of each role by node group, those that still have to leave included."""
-        groups: Placement = {}
+        groups: MemberPlacement = {}
         for member in self._crew.members:
             roles = groups.setdefault(member.plan["group"], {})
             roles[member.plan["role"]] = roles.get(member.plan["role"], 0) + 1

@@ -145,8 +145,8 @@ class Bursts:
 
     def _note(self, policy: BurstPolicy, error: Exception) -> BurstRefusal:
         self.faults.append(Fault("burst_policy", policy.id, policy.name, error))
-        told = f"an error inside Trainmaster ({type(error).__name__}) keeps the policy from being judged"
-        return BurstRefusal(policy.name, None, told)
+        sentence = f"an error inside Trainmaster ({type(error).__name__}) keeps the policy from being judged"
+        return BurstRefusal(policy.name, None, sentence)
 
     def note_start(self, job: WaitingJob, burst: BurstStart) -> None:
         """Count the job as started in this cycle by its policy."""
@@ -200,19 +200,19 @@ class Bursts:
             return BurstRefusal(policy.name, Token.BURST_NOT_YET, when, opens)
         at = first.job.submitted_at + policy.after
         if policy.after and at > now:
-            told = f"it may go once it has waited {explain.span(policy.after)}, at {explain.clock(at)}"
+            sentence = f"it may go once it has waited {explain.span(policy.after)}, at {explain.clock(at)}"
             # Job priority may put it before others of its class that have waited for longer.
-            return BurstRefusal(policy.name, Token.BURST_NOT_YET, told, at, is_own=first.job.priority > 0)
+            return BurstRefusal(policy.name, Token.BURST_NOT_YET, sentence, at, is_own=first.job.priority > 0)
         if policy.utilisation is not None and policy.id not in self.open:
             above, used = policy.utilisation[0], self.fullness()
-            told = f"it opens when private clusters are {above:.0%} in use, they are {used:.0%}"
-            return BurstRefusal(policy.name, Token.BURST_NOT_YET, told)
+            sentence = f"it opens when private clusters are {above:.0%} in use, they are {used:.0%}"
+            return BurstRefusal(policy.name, Token.BURST_NOT_YET, sentence)
         if policy.expected_wait is not None:
             start = self._expected_start(first)
             if start - now <= policy.expected_wait:
-                told = f"it takes jobs that wait longer than {explain.span(policy.expected_wait)} from now on"
-                told += f", this one may start at {explain.clock(start)}"
-                return BurstRefusal(policy.name, Token.BURST_NOT_YET, told)
+                sentence = f"it takes jobs that wait longer than {explain.span(policy.expected_wait)} from now on"
+                sentence += f", this one may start at {explain.clock(start)}"
+                return BurstRefusal(policy.name, Token.BURST_NOT_YET, sentence)
         return None
 
     def _expected_start(self, first: First) -> float:
@@ -244,15 +244,15 @@ class Bursts:
         account, now = self.account(policy), self.cycle.now
         if policy.jobs is not None and len(account.live) >= policy.jobs:
             many = "1 job" if len(account.live) == 1 else f"{len(account.live)} jobs"
-            told = f"{many} of at most {policy.jobs} are at public clusters by it"
-            return BurstRefusal(policy.name, Token.BURST_LIMIT, told)
+            sentence = f"{many} of at most {policy.jobs} are at public clusters by it"
+            return BurstRefusal(policy.name, Token.BURST_LIMIT, sentence)
         if policy.ramp is not None:
             began = [one.begin / MICROS for one in account.live.values()]
             at = policy.ramp_opens_at([*began, *self._state.spending.starts.get(policy.id, ())], now)
             if at > now:
-                told = f"it lets {policy.ramp.jobs} jobs start every {explain.span(policy.ramp.every)}"
+                sentence = f"it lets {policy.ramp.jobs} jobs start every {explain.span(policy.ramp.every)}"
                 return BurstRefusal(
-                    policy.name, Token.BURST_NOT_YET, f"{told}, the next one at {explain.clock(at)}", at
+                    policy.name, Token.BURST_NOT_YET, f"{sentence}, the next one at {explain.clock(at)}", at
                 )
         return None
 
@@ -275,15 +275,15 @@ class Bursts:
         nodes, held = self._held(policy)
         more = nodes_of(self._state, option.cluster, needs_of(self._state, shape_id, option))
         if policy.nodes is not None and nodes + more > policy.nodes + _EPSILON:
-            told = f"its jobs hold {nodes:.3g} of at most {policy.nodes} nodes, this one needs {more:.3g}"
+            sentence = f"its jobs hold {nodes:.3g} of at most {policy.nodes} nodes, this one needs {more:.3g}"
             for_ever = more > policy.nodes + _EPSILON
-            return BurstRefusal(policy.name, Token.BURST_LIMIT, told, is_for_ever=for_ever)
+            return BurstRefusal(policy.name, Token.BURST_LIMIT, sentence, is_for_ever=for_ever)
         for name, most in policy.resources.items():
             needs = option.size.needs.get(name, 0)
             if needs and held.get(name, 0) + needs > most:
                 has, wants, top = (explain.amount(name, one) for one in (held.get(name, 0), needs, most))
-                told = f"its jobs hold {has} of at most {top} {name}, this one needs {wants}"
-                return BurstRefusal(policy.name, Token.BURST_LIMIT, told, is_for_ever=needs > most)
+                sentence = f"its jobs hold {has} of at most {top} {name}, this one needs {wants}"
+                return BurstRefusal(policy.name, Token.BURST_LIMIT, sentence, is_for_ever=needs > most)
         return None
 
     # Where
@@ -307,8 +307,8 @@ class Bursts:
                 verdicts.append(ruled_out)
                 continue
             if cluster.tariff.is_free:
-                told = "it has no price book, so no budget can hold there"
-                verdicts.append(Verdict(cluster=cluster.name, check=Check.BURST, sentence=told))
+                sentence = "it has no price book, so no budget can hold there"
+                verdicts.append(Verdict(cluster=cluster.name, check=Check.BURST, sentence=sentence))
                 continue
             outcome = self._best_on(policy, first, scheduling_key, cluster)
             if isinstance(outcome, Verdict):
@@ -422,10 +422,10 @@ class Bursts:
         if excess is None:
             return None
         own = excess.window is None and excess.spent > 0
-        told = explain.excess(excess, bounds, policy.queues)
+        sentence = explain.excess(excess, bounds, policy.queues)
         for_ever = _is_for_ever(excess, bounds)
         again = inf if for_ever else _again_at(excess, bounds, now)
-        return BurstRefusal(policy.name, Token.BURST_BUDGET, told, again, is_own=own, is_for_ever=for_ever)
+        return BurstRefusal(policy.name, Token.BURST_BUDGET, sentence, again, is_own=own, is_for_ever=for_ever)
 
 
 def _is_for_ever(excess: Excess, bounds: Bounds) -> bool:

@@ -6,7 +6,7 @@ quota. Growth ends no run and delays no job that waits already; the added member
 """
 
 from trainmaster.cluster_model.capabilities import Capability
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.reasons import Tier, Token
 from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.cycle.context import CycleContext
@@ -100,7 +100,7 @@ def _growth(cycle: CycleContext, run: LiveRun) -> Growth | None:
     quotas.add(run.queue_id, charge, running=0)
     sizes = dict(run.sizes)
     sizes[role] = sizes.get(role, 0) + count
-    placement: Placement = {}
+    placement: MemberPlacement = {}
     for group, name, many in [*((key.group, key.role, many) for key, many in load_of(run) if key.group), *members]:
         of_group = placement.setdefault(group, {})
         of_group[name] = of_group.get(name, 0) + many
@@ -109,11 +109,11 @@ def _growth(cycle: CycleContext, run: LiveRun) -> Growth | None:
 
 def _room_for(index: ClusterIndex, run: LiveRun) -> FreeCapacity:
     """Return the capacity for new members: where quota depends on the product, only nodes of the products that the run has."""
-    room = index.free(run.cluster_id)
+    free = index.free(run.cluster_id)
     if not index.state.lines.any_narrowed:
-        return room
-    has = {product_of(room.groups[name][0].group) for name, _ in run.placement if room.groups.get(name)}
-    return FreeCapacity({name: some for name, some in room.groups.items() if some and product_of(some[0].group) in has})
+        return free
+    has = {product_of(free.groups[name][0].group) for name, _ in run.placement if free.groups.get(name)}
+    return FreeCapacity({name: some for name, some in free.groups.items() if some and product_of(some[0].group) in has})
 
 
 def _next_step(run: LiveRun, shape: Shape, step: int) -> tuple[str, int] | None:

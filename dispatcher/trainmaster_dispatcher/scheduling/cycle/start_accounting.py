@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster_dispatcher.scheduling.cycle.burst import Bursts, BurstStart
 from trainmaster_dispatcher.scheduling.cycle.cluster_selection import roles_by_name
 from trainmaster_dispatcher.scheduling.cycle.context import CycleContext
@@ -64,7 +64,7 @@ def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key
         if kept is not None:
             kept.take(roles, fitted.placement, ends_at)
         quotas.add(key.queue_id, {line: amount * len(gangs) for line, amount in charge.items()}, len(gangs))
-        by_group: dict[str, Placement] = {}
+        by_group: dict[str, MemberPlacement] = {}
         for job_id, gang in zip(job_ids, gangs, strict=False):
             if size.total == 1:
                 (group,) = gang

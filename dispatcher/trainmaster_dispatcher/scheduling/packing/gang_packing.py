@@ -17,7 +17,7 @@ from trainmaster.cluster_model.device_products import product_label
 from trainmaster.cluster_model.gang_minimum import split_minimum
 from trainmaster.cluster_model.numa_policies import NumaPolicy
 from trainmaster.protocol.agent import HOST_LEVEL, CapacityReport
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.quantities import Resources, format_apart
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.packing.best_fit import Ranking, fill, tightest
@@ -45,7 +45,7 @@ class Fitted:
     """A packing: the number of members of each role in each group, what is left of these groups, and what the packing
     uses in all."""
 
-    placement: Placement
+    placement: MemberPlacement
     after: Groups
     needs: Resources
 
@@ -282,7 +282,7 @@ def _pack(
     product: Product | None,
 ) -> Fitted | Shortfall:
     work = dict(groups)
-    placement: Placement = {}
+    placement: MemberPlacement = {}
     needs: Resources = {}
     for role in roles:
         size = members.get(role.name, 0)

@@ -24,7 +24,7 @@ MOST_SHOWN = 1000
 
 
 def preview(engine: Engine, now: float, policies: Iterable[BurstPolicy] | None = None) -> list[Preview]:
-    """Return the answers of policies for each class of jobs that they are asked about now; ``policies``: as if only these existed.
+    """Return the answers of policies for each class of jobs that reaches them now; ``policies``: as if only these existed.
 
     The engine is not changed.
     """

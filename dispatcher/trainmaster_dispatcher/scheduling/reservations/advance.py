@@ -10,7 +10,7 @@ many nodes as reserved.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster_dispatcher.domain.shapes import RoleShape
 from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts, FreeCapacity, add_members
 from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
@@ -29,7 +29,7 @@ class _Reserved:
     """The time from which on it keeps nodes: the beginning of its window, or now."""
     kept: ReservedCapacity | None = None
     """The capacity that is left for others then, computed on the first request."""
-    started: list[tuple[Mapping[str, RoleShape], Placement, float]] = field(default_factory=list)
+    started: list[tuple[Mapping[str, RoleShape], MemberPlacement, float]] = field(default_factory=list)
     """Jobs of others that have started there before the first request."""
 
 
@@ -81,7 +81,7 @@ class AdvanceReservations:
         cluster_id: int,
         entitled: tuple[int, ...],
         roles: Mapping[str, RoleShape],
-        placement: Placement,
+        placement: MemberPlacement,
         end: float,
     ) -> AdvanceReservation | None:
         """Return the reservation that members may not start beside, if they run until ``end`` in these groups; None if they may."""
@@ -113,7 +113,7 @@ class AdvanceReservations:
         cluster_id: int,
         entitled: tuple[int, ...],
         roles: Mapping[str, RoleShape],
-        placement: Placement,
+        placement: MemberPlacement,
         end: float,
     ) -> None:
         """Record a start of this cycle that ``closes`` allowed, or that is entitled."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.packing.best_fit import fill
 from trainmaster_dispatcher.scheduling.packing.eligibility import allows
@@ -40,20 +40,20 @@ class ReservedCapacity:
     gang: tuple[Shape, Size] | None = None
     """The gang that it is reserved for, if a time is known."""
 
-    def lets(self, roles: Mapping[str, RoleShape], placement: Placement, ends_at: float) -> bool:
+    def lets(self, roles: Mapping[str, RoleShape], placement: MemberPlacement, ends_at: float) -> bool:
         """Return whether members may start now in these groups, if they end at ``ends_at``, without delaying the reserved gang."""
         if self.reservation.at == inf:
             return self.groups.isdisjoint(placement)
         return ends_at <= self.reservation.at or self._holds(roles, placement) is not None
 
-    def take(self, roles: Mapping[str, RoleShape], placement: Placement, ends_at: float) -> None:
+    def take(self, roles: Mapping[str, RoleShape], placement: MemberPlacement, ends_at: float) -> None:
         """Subtract members that ``lets`` allowed and that have started."""
         if ends_at > self.reservation.at:
             left = self._holds(roles, placement)
             if left is not None:
                 self.beside = left
 
-    def _holds(self, shapes: Mapping[str, RoleShape], placement: Placement) -> FreeCapacity | None:
+    def _holds(self, shapes: Mapping[str, RoleShape], placement: MemberPlacement) -> FreeCapacity | None:
         """Return the capacity that is left beside the reserved gang and these members; None if they do not all fit."""
         work = dict(self.beside.groups)
         for group, roles in placement.items():
@@ -102,7 +102,7 @@ class Reservations:
         self,
         cluster_id: int,
         roles: Mapping[str, RoleShape],
-        placement: Placement,
+        placement: MemberPlacement,
         ends_at: float,
         gone: Sequence[LiveRun],
     ) -> bool:

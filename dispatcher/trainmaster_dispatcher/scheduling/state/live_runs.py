@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster_dispatcher.domain.burst_policies import BurstRun
 from trainmaster_dispatcher.domain.shapes import Shape
 
@@ -44,9 +44,9 @@ class LiveRun:
     """The time when the run was sent to its cluster or, once it runs, when it started."""
     attempt: int = 1
     is_stopping: bool = False
-    """Whether the run was told to stop, for whatever reason; its capacity is about to be released."""
+    """Whether the run was ordered to stop, for whatever reason; its capacity is about to be released."""
     leaving: tuple[tuple[str, int], ...] = ()
-    """By role: members that were told to leave and are still counted in ``sizes``."""
+    """By role: members that were ordered to leave and are still counted in ``sizes``."""
     resized_at: float = 0.0
     """The time when its sizes, or its requested sizes, last changed; 0 if never."""
     burst: BurstRun | None = None
@@ -99,5 +99,5 @@ def members_of(run: LiveRun, counts: Mapping[str, int]) -> tuple[tuple[LoadKey, 
     return tuple(out)
 
 
-def freeze_placement(placement: Placement) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+def freeze_placement(placement: MemberPlacement) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
     return tuple(sorted((group, tuple(sorted(roles.items()))) for group, roles in placement.items()))

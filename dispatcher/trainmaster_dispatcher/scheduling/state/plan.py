@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
 
-from trainmaster.protocol.placement import Placement
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.reasons import Reason
 from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstRun
 from trainmaster_dispatcher.scheduling.state.flavors import Product
@@ -32,7 +32,7 @@ class Growth(NamedTuple):
     attempt: int
     cluster_id: int
     sizes: dict[str, int]
-    placement: Placement
+    placement: MemberPlacement
 
 
 class Granted(NamedTuple):
@@ -64,7 +64,7 @@ class Start:
     job: WaitingJob
     cluster_id: int
     sizes: dict[str, int]
-    placement: Placement
+    placement: MemberPlacement
     why: str
     table: tuple[TableLine, ...]
     product: Product | None = None

@@ -104,8 +104,8 @@ def writes_of(
     return Writes(
         tuple(changed),
         tuple(
-            RunStart(start, told.job.attempt, orders_of(start, _awaits(start, stop_seconds or {})))
-            for start, told in zip(plan.starts, starts, strict=True)
+            RunStart(start, started.job.attempt, orders_of(start, _awaits(start, stop_seconds or {})))
+            for start, started in zip(plan.starts, starts, strict=True)
         ),
         stops,
         shrinks,

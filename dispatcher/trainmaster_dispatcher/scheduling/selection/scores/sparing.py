@@ -16,7 +16,7 @@ from trainmaster_dispatcher.scheduling.selection.scores.base import PART, Depend
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.scheduling.state.flavors import Product, product_of
 
-_MOST_ASKED = 5000
+_MOST_CACHED = 5000
 _CHOICE = 2
 """The smallest number of products that make a choice."""
 
@@ -29,7 +29,7 @@ class _Sorts(NamedTuple):
     many: Counter[tuple[str, str]]
 
 
-class _Asked(NamedTuple):
+class _DeviceChoice(NamedTuple):
     """The role of a gang that may have one of several products of a device, and the number of devices of the commonest of them."""
 
     role: RoleShape
@@ -46,7 +46,7 @@ class Scarcity:
     def __init__(self) -> None:
         self._clusters: dict[int, _Sorts] = {}
         self._many: dict[tuple[str, str], int] = {}
-        self._asked: dict[tuple[Terms, str], int | None] = {}
+        self._commonest: dict[tuple[Terms, str], int | None] = {}
         """By the terms of a role and a device: the number of devices of the commonest product, if there are several products."""
 
     def take_in(self, clusters: Iterable[Cluster], changed: Iterable[int]) -> bool:
@@ -63,52 +63,52 @@ class Scarcity:
         is_same = kinds == {key: self._clusters[key].kinds for key in before if key in self._clusters}
         if is_same and rounded == self._many:
             return False
-        self._asked.clear()
+        self._commonest.clear()
         self._many = rounded
         return True
 
-    def part(self, shape: Shape, cluster_room: FreeCapacity, product: Product | None = None) -> float:
+    def part(self, shape: Shape, cluster_capacity: FreeCapacity, product: Product | None = None) -> float:
         """Return how common the product is that a gang would take first, as a part of the commonest one that it may have.
 
         1 if the gang has no choice. ``product``: the only product that it may take.
         """
-        asked = self._choice(shape)
-        if asked is None:
+        choice = self._choice(shape)
+        if choice is None:
             return 1.0
-        if product is not None and product.resource == asked.device:
+        if product is not None and product.resource == choice.device:
             name = product.name
         else:
-            node = first_node(asked.role, cluster_room)
+            node = first_node(choice.role, cluster_capacity)
             if node is None:
                 return 1.0
             name = product_of(node.group)
         # A product that only pools can add has no devices yet.
-        return min(1.0, self._many.get((asked.device, name), 1) / asked.most)
+        return min(1.0, self._many.get((choice.device, name), 1) / choice.most)
 
     def is_choosy(self, shape: Shape) -> bool:
         """Return whether a gang may take devices that are common or scarce."""
         return self._choice(shape) is not None
 
-    def takes_alike(self, shape: Shape, room: FreeCapacity, first: Iterable[str], others: Iterable[str]) -> bool:
+    def takes_alike(self, shape: Shape, free: FreeCapacity, first: Iterable[str], others: Iterable[str]) -> bool:
         """Return whether the groups ``others`` have the product of the groups ``first``, or the product does not matter."""
         if self._choice(shape) is None:
             return True
-        taken = _products(room, first)
-        return len(taken) == 1 and _products(room, others) <= taken
+        taken = _products(free, first)
+        return len(taken) == 1 and _products(free, others) <= taken
 
-    def _choice(self, shape: Shape) -> _Asked | None:
+    def _choice(self, shape: Shape) -> _DeviceChoice | None:
         for role in shape.roles:
             for device in role.needs:
                 if "/" in device:
                     most = self._most(role, device)
                     if most is not None:
-                        return _Asked(role, device, most)
+                        return _DeviceChoice(role, device, most)
         return None
 
     def _most(self, role: RoleShape, device: str) -> int | None:
         key = role.terms, device
         try:
-            return self._asked[key]
+            return self._commonest[key]
         except KeyError:
             products = {
                 product_of(group)
@@ -116,15 +116,15 @@ class Scarcity:
                 for group in sorts.groups
                 if group.free.get(device) and allows(role, group)
             }
-            if len(self._asked) >= _MOST_ASKED:
-                self._asked.clear()
+            if len(self._commonest) >= _MOST_CACHED:
+                self._commonest.clear()
             most = None if len(products) < _CHOICE else max(self._many.get((device, name), 1) for name in products)
-            self._asked[key] = most
+            self._commonest[key] = most
             return most
 
 
-def _products(room: FreeCapacity, groups: Iterable[str]) -> set[str]:
-    return {product_of(room.groups[name][0].group) for name in groups if room.groups.get(name)}
+def _products(free: FreeCapacity, groups: Iterable[str]) -> set[str]:
+    return {product_of(free.groups[name][0].group) for name in groups if free.groups.get(name)}
 
 
 def _sorts_of(cluster: Cluster) -> _Sorts:
