@@ -36,7 +36,7 @@ _OURS_BY_RUN = f"{_OURS},{LABEL_RUN}"
 
 
 def need_programs(*programs: str) -> None:
-    """Exit in one line if there are no programs for a control plane."""
+    """Exit with a message of one line if there are no programs for a control plane."""
     if assets(*programs) is None:
         wanted = ", ".join(("etcd", "kube-apiserver", *programs))
         sys.exit(f"KUBEBUILDER_ASSETS must name a folder with {wanted}: this benchmark needs a real control plane")
@@ -133,7 +133,7 @@ async def find_placement(plane: ControlPlane, name: str) -> PlacementPort:
 
 
 def manifests_of(record: RunAnchor, placement: PlacementPort) -> Manifests:
-    """Return what the agent would create for a run."""
+    """Return the manifests that the agent would create for a run."""
     config = cluster_config("auto")
     return Manifests(
         record,

@@ -51,12 +51,12 @@ class BareKube:
             return raw
 
     async def make(self, path: str, body: Any) -> dict[str, Any]:
-        """Create one object, as it is stored then."""
+        """Create one object and return it as it is stored."""
         stored: dict[str, Any] = orjson.loads(await self.one(Call("POST", path, orjson.dumps(body))))
         return stored
 
     async def seconds_for(self, chains: Iterable[Sequence[Call]]) -> float:
-        """Return the seconds that all calls take; those of one chain are made one after the other."""
+        """Make all calls, those of one chain one after the other, and return the seconds that they take."""
         left = iter(chains)
 
         async def work() -> None:

@@ -85,7 +85,7 @@ def make_pod(name: str, node: int, draw: random.Random, token: bool = False) -> 
 
 
 async def fill(bare: BareKube, nodes: int, pods: int, seed: int) -> float:
-    """Create the cluster; seconds that it took."""
+    """Create the cluster; return the seconds that it took."""
     draw = random.Random(seed)
 
     def calls() -> Iterator[list[Call]]:

@@ -2,13 +2,13 @@
 
     python -m bench.cycle [--cases standard,blocked] [--scale 0.1] [--seconds 120] [--profile]
 
-The leader's own steps run on views of made-up worlds (``bench.worlds``), each case in a process of its own and without a store:
-take in what has changed, ``decide``, compare the reasons with those of the cycle before, put the starts into the view. Only jobs
+The leader's own steps run on states of made-up worlds (``bench.worlds``), each case in a process of its own and without a store:
+take in what has changed, ``decide``, compare the reasons with those of the cycle before, put the starts into the state. Only jobs
 that start count as decisions; their rate is starts by the seconds of deciding and putting, of all cycles in which something
 starts. ``jobs_covered_per_second`` also counts the waiting jobs that were given a reason, other than that they were not looked at.
 Cycles go on until nothing starts, or for ``--seconds``; what is under way then is cut off and counts as a cycle of that length.
 
-The case ``store`` has its jobs in Postgres: the time from nothing to the whole view, and that from the death of the leading of
+The case ``store`` has its jobs in Postgres: the time from nothing to the whole state, and that from the death of the leading of
 two scheduler processes to the first decision after it. Floors are beside the figures; a smaller ``--scale`` has none to hold.
 """
 
@@ -158,7 +158,7 @@ PARTS = ("take_in", "decide", "reasons", "put")
 
 
 def rate(laps: Sequence[Lap], cut_seconds: float = 0.0) -> float:
-    """Return starts by the seconds of deciding on them and putting them into the view."""
+    """Return starts by the seconds of deciding on them and putting them into the state."""
     seconds = sum(lap.decide + lap.put for lap in laps) + cut_seconds
     return round(sum(lap.starts for lap in laps) / seconds, 1) if seconds else 0.0
 
@@ -219,7 +219,7 @@ class Leader:
         return plan
 
     def _count(self, plan: Plan) -> set[int]:
-        """Note what a plan covers; the jobs whose runs end by it."""
+        """Count what a plan covers; return the jobs whose runs it ends."""
         decided = [self.world.state.class_of(job.id) for job in plan.jobs]
         self._waiting.subtract(decided)
         ending = {one.job_id for one in plan.stops}.union(one.job_id for start in plan.starts for one in start.evicts)
@@ -444,7 +444,7 @@ def has_absorbed(port: int) -> bool:
 
 
 def wait_until(true: Callable[[], object], what: str, every: float = 0.2) -> None:
-    """Wait until ``true`` returns True. Raises TimeoutError."""
+    """Wait until ``true`` returns a true value. Raises TimeoutError."""
     began = time.monotonic()
     while not true():
         if time.monotonic() - began > _MOST_WAIT:
@@ -453,7 +453,7 @@ def wait_until(true: Callable[[], object], what: str, every: float = 0.2) -> Non
 
 
 def take_over(stage: Stage, ports: dict[str, int]) -> dict[str, Any]:
-    """Kill the leader as soon as both schedulers have the view and decisions are made; what followed."""
+    """Kill the leader as soon as both schedulers have the state and decisions are made; return what followed."""
     with stage.sql() as connection:
 
         def one(sql: str, *values: object) -> Any:
@@ -493,7 +493,7 @@ def take_over(stage: Stage, ports: dict[str, int]) -> dict[str, Any]:
 
 
 def run_store(scale: float) -> dict[str, Any]:
-    """Cold start and take-over with the standard number of jobs, queues and kinds in Postgres."""
+    """Measure cold start and take-over with the standard number of jobs, queues and kinds in Postgres."""
     size = Size().scaled(scale)
     with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
         stage = Stage(Path(folder), fleet(), schedulers=0, queues=queue_paths(size.queues))

@@ -128,7 +128,7 @@ async def run(jobs: int, clusters: int, singles: int, seconds: float, *, kubelet
 async def at_once(
     stage: KubeStage, planes: dict[str, ControlPlane], pods: Pods, jobs: int, seconds: float, *, ends: bool
 ) -> dict[str, Any]:
-    """Submit all jobs in one call; ``ends``: wait until they have ended, too."""
+    """Submit all jobs in one call; return rates and CPU time. ``ends``: wait until the jobs have ended, too."""
     before = cpu_seconds(stage, planes)
     began = time.monotonic()
     ids = await asyncio.to_thread(_submit, stage.urls[0], [a_job(number, seconds) for number in range(jobs)])
@@ -153,7 +153,7 @@ async def at_once(
 
 
 async def one_by_one(stage: KubeStage, pods: Pods, many: int) -> dict[str, float]:
-    """Single jobs on an idle system: from before the POST until the pod exists."""
+    """Submit single jobs to an idle system; return the times from before the POST until the pod exists."""
     waits = []
     for number in range(many):
         await asyncio.sleep(0.2)

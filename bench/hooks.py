@@ -28,7 +28,7 @@ class Receiver:
         self.badly_signed = 0
 
     def take(self, headers: dict[str, str], body: bytes) -> int:
-        """Return the status to answer with."""
+        """Check and count a message; return the status to answer with."""
         moment, *marks = (part.split("=", 1)[1] for part in headers["trainmaster-signature"].split(","))
         secret = secret_of(SECRET, json.loads(body)["queue"], 1)
         mark = hmac.new(secret.encode(), moment.encode() + b"." + body, hashlib.sha256).hexdigest()
@@ -73,7 +73,7 @@ class Receiver:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

@@ -171,7 +171,7 @@ SCENARIOS = {scenario.name: scenario for scenario in (BASELINE, LARGE_SCALE)}
 
 
 def spec(workload: Workload) -> dict[str, Any]:
-    """Return the job. It names its cohort's cluster: cohorts do not share. ``ITEM`` is by which it is known again in the store."""
+    """Return the job. It names its cohort's cluster: cohorts do not share. ``ITEM`` identifies it in the store."""
     template = {
         "image": "registry.example/tiny:1",
         "command": ["python", "-m", "tiny"],
@@ -245,7 +245,7 @@ class Generator:
         self._began = 0.0
 
     def run(self) -> None:
-        """Send everything; returns when all calls were acknowledged or refused."""
+        """Send everything; return when all calls were acknowledged or refused."""
         self._began, self.began_at = time.monotonic(), time.time()
         with ThreadPoolExecutor(MOST_CONNECTIONS) as senders:
             for call in self._calls:

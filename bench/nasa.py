@@ -62,7 +62,7 @@ class Replay:
         self.state.drop_job(number)
 
     def start(self, now: float) -> list[int]:
-        """Start all that the engine lets start now; the numbers of these jobs."""
+        """Start all that the engine lets start now; return the numbers of these jobs."""
         started: list[int] = []
         while self.state.jobs:
             plan = decide(self.engine, now)

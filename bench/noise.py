@@ -64,11 +64,11 @@ class Noise:
         await asyncio.gather(*[self._again(one) for _ in range(CONNECTIONS)])
 
     async def events(self) -> None:
-        """Event streams of one job."""
+        """Follow event streams of one job."""
         await self._streams("events", EVENT_STREAMS, f"/v1/jobs/{self._job}/events", "Accept: text/event-stream\r\n")
 
     async def logs(self) -> None:
-        """Run followers of one job's output."""
+        """Follow the output of one job."""
         await self._streams("logs", LOG_STREAMS, f"/v1/jobs/{self._job}/logs?follow=true", "")
 
     async def shapes(self) -> None:

@@ -172,7 +172,7 @@ def _measure(stage: Stage, seconds: float, kinds: list[str]) -> dict[str, Any]:
 
 
 def _followed(url: str, key: str) -> str:
-    """Return a job of the noisy tenant that runs all the time."""
+    """Start a job of the noisy tenant that runs all the time; return its id."""
     template = {"command": ["true"], "resources": {"cpu": "500m"}, "env": {"SIM_RUN_TIME": "3600s"}}
     spec = {"kind": "Job", "name": "followed", "queue": "noisy", "roles": [{"name": "main", "template": template}]}
     with Client(url, key) as client:

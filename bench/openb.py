@@ -157,7 +157,7 @@ class Filling:
         self._shapes: dict[str, Any] = {}
 
     def fill(self, tasks: Sequence[Task], clusters: Sequence[str | None]) -> tuple[int, int]:
-        """Return the tasks and GPUs that are placed when the first task cannot be. ``clusters``: that each is bound to, if it is."""
+        """Return the tasks and GPUs that are placed when the first task cannot be. ``clusters``: that of each task, None for any."""
         engine = Engine()
         view = engine.state
         view.put_queue(queue_of(1, None, QueueSpec(path="tasks", order=Order.STRICT)))
@@ -192,7 +192,7 @@ def possible(nodes: Counter[Sort], tasks: Sequence[Task]) -> list[Task]:
 
 
 def _bound(variant: Variant, nodes: Counter[Sort], tasks: Sequence[Task], seed: int) -> list[str | None]:
-    """Return the cluster that each task is bound to, if it is."""
+    """Return the cluster that each task is bound to, or None for a task that may go to any."""
     if variant != "random":
         return [None] * len(tasks)
     chance = random.Random(f"clusters {seed}")

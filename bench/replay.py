@@ -38,7 +38,7 @@ _RUNS = """
 
 
 def replay(url: str, spec: dict[str, Any], jobs: int) -> float:
-    """Return the jobs per second of the bare writes, in the same database after the run."""
+    """Write the rows of ``jobs`` jobs into the database of the run, after it; return the jobs per second."""
     text = orjson.dumps(spec).replace(b"\\", b"\\\\")
     decision = orjson.dumps(
         {"why": "the only cluster where it fits now", "table": [{"score": 1.0}], "cycle": 1}

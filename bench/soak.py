@@ -264,7 +264,7 @@ def summary_of(values: list[int]) -> dict[str, float]:
 
 
 def _drain(stage: Stage, most_seconds: float) -> float:
-    """Wait until every job has ended and every message is gone; how long it took."""
+    """Wait until every job has ended and every message is gone; return the seconds that it took."""
     began = time.monotonic()
     with stage.sql() as connection:
         while time.monotonic() - began < most_seconds:

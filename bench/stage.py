@@ -147,7 +147,7 @@ class Stage:
             yield connection
 
     def cpu_seconds(self) -> dict[str, float]:
-        """CPU used until now by each kind of process, its children included; ``load`` is the benchmark itself."""
+        """Return the CPU seconds used until now by each kind of process, including children; ``load`` is the benchmark itself."""
         out: dict[str, float] = {"load": _cpu(psutil.Process())}
         for name, child in self.children.items():
             if child.process is not None and child.process.poll() is None:
@@ -156,7 +156,7 @@ class Stage:
         return out
 
     def rss_bytes(self) -> dict[str, int]:
-        """Resident memory of each process with its children; of Postgres without what its backends share."""
+        """Return the resident memory of each process with its children; of Postgres without what its backends share."""
         out = {
             name: sum(_rss(one) for one in _tree(child.process.pid))
             for name, child in self.children.items()
@@ -191,7 +191,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def _cpu_tree(pid: int) -> float:
-    """Return the process, its living children, and those that have ended."""
+    """Return the CPU seconds of a process, its living children, and those that have ended."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.NoSuchProcess:

@@ -40,7 +40,7 @@ def parameter_sets(call: int) -> bytes:
 
 
 def measure(stage: Stage, make: Callable[[int], bytes], call: int, callers: int, seconds: float) -> dict[str, Any]:
-    """Submit for ``seconds``; jobs per second from the first call to the last answer."""
+    """Submit for ``seconds``; return the jobs per second from the first call to the last answer."""
     body = make(call) if call > 1 else orjson.dumps(spec(0))
     _at_once(callers, lambda: Poster(stage.urls[0]).post("/v1/jobs", body))
     times: list[float] = []

@@ -1,4 +1,4 @@
-"""Scheduler's views of made-up worlds: as large as a benchmark wants them, and the same for the same seed.
+"""Scheduler states of made-up worlds: as large as a benchmark wants them, and the same for the same seed.
 
 What decides on a node (cores, or devices where it has some) comes in 8, 4, 2 and 1 parts of a multiple of 8, and memory is always
 more than enough. Members of such sizes pack without a gap, so a full world is full whoever lays it out, and what is free can be
@@ -127,7 +127,7 @@ def popularity(many: int) -> list[float]:
 
 @dataclass(slots=True)
 class Changes:
-    """What happens between two cycles, in the order in which it is to be put into the view."""
+    """What happens between two cycles, in the order in which it is to be put into the state."""
 
     clusters: list[Cluster] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
@@ -143,7 +143,7 @@ class Changes:
 
 
 class World:
-    """A view, and what is needed to let more happen in it."""
+    """A state, and what is needed to let more happen in it."""
 
     def __init__(self, kinds: Sequence[Kind], weights: Sequence[float], chance: random.Random) -> None:
         self.engine = Engine()
@@ -242,7 +242,7 @@ class World:
 
 
 def make(size: Size, *, own_kinds: bool = False, all_distinct: bool = False, full: bool = False) -> World:
-    """Return queues that are owed half of everything in equal parts, and jobs of kinds whose popularity follows Zipf's law.
+    """Return a world: queues that are owed half of everything in equal parts, and jobs of kinds that follow Zipf's law.
 
     ``own_kinds``: each kind comes from one queue only. ``all_distinct``: each job is of a kind of its own. ``full``: live runs fill
     the clusters, of all queues equally, and no job may start: each queue has more than it is owed, and a third of them nothing but
@@ -267,7 +267,7 @@ def make(size: Size, *, own_kinds: bool = False, all_distinct: bool = False, ful
 
 
 def gangs(size: Size) -> World:
-    """Return gangs of 64 with one device each that want one rack. A rack has room for two, or is too full for one.
+    """Return a world of gangs of 64 members with one device each that want one rack. A rack has room for two, or for none.
 
     ``groups`` are racks; ``starts`` is what they have room for.
     """
@@ -291,7 +291,7 @@ def gangs(size: Size) -> World:
 
 
 def reclaim_storm(size: Size) -> World:
-    """Half of the queues are owed everything and have jobs waiting; the others have borrowed it all, a core for each run.
+    """Return a world where half of the queues are owed everything and have waiting jobs; the others borrow all, a core per run.
 
     ``starts`` is the number of these runs, and all have to go: the jobs that wait ask for twice as much.
     """

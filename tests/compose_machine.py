@@ -139,7 +139,7 @@ class Machine:
         return (self.folder / "logs" / name).read_text()
 
     def stop(self, name: str) -> int:
-        """Stop a service as Compose does; what it ends with. Fails the test when its grace is over before."""
+        """Stop a service as Compose does; return its exit code. Fails the test when its grace is over before."""
         process = self.processes[name]
         process.terminate()
         return process.wait(parse_duration(self.services[name]["stop_grace_period"]))

@@ -136,7 +136,7 @@ def redis_url() -> Iterator[str]:
 
 @dataclass
 class FakeAgent:
-    """An agent under a test's hand: says what it is told to say, over real HTTP."""
+    """An agent that a test controls: it reports what the test says, over real HTTP."""
 
     http: httpx.AsyncClient
     key: str
@@ -194,7 +194,7 @@ class FakeAgent:
             await self.sync(full=True)
 
     async def desired(self, wait: float = 0.0) -> dict[str, Any]:
-        """Return what is desired since the last call."""
+        """Return what the dispatcher has wanted of the agent since the last call."""
         answer = await self.http.get(
             "/agent/v1/desired",
             params={"session": self.session, "after": self.version, "wait": wait},
@@ -275,7 +275,7 @@ def job(name: str = "job", queue: str = "default", cpu: str = "1", replicas: int
 
 class _Server(uvicorn.Server):
     def install_signal_handlers(self) -> None:
-        """Leave the signals to pytest."""
+        """Install no handlers: pytest handles signals."""
 
 
 @pytest.fixture

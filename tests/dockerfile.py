@@ -83,7 +83,7 @@ def sources(copy: Instruction) -> list[str]:
 
 
 def is_sent(path: str) -> bool:
-    """Return whether .dockerignore lets the builder have a path: the last line that matches decides."""
+    """Return whether the builder is sent a path: the last matching line of .dockerignore decides."""
     sent = True
     for line in (ROOT / ".dockerignore").read_text().splitlines():
         pattern = line.strip()

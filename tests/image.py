@@ -57,7 +57,7 @@ class Installed:
         return here
 
     def run(self, program: str, *words: str) -> str:
-        """Run a program of the environment; its standard output. Fails the test when it does not end with 0."""
+        """Run a program of the environment; return its standard output. Fails the test when it does not end with 0."""
         done = subprocess.run(
             [self.folder / "bin" / program, *words],
             cwd=self.folder,
@@ -101,7 +101,7 @@ def install(part: str, folder: Path) -> Installed:
 
 
 def alone(whole: Installed, distribution: str, folder: Path) -> Installed:
-    """Make an environment with only one distribution and what it asks for, of the files of another; nothing is downloaded."""
+    """Make an environment with one distribution and what it requires, copied from another one; nothing is downloaded."""
     venv.create(folder, with_pip=False)
     part = Installed(folder)
     for found in _closure(whole.site, distribution):
@@ -119,7 +119,7 @@ def alone(whole: Installed, distribution: str, folder: Path) -> Installed:
 
 
 def _closure(site: Path, distribution: str) -> Iterator[Distribution]:
-    """Yield a distribution and all that it asks for, directly or not."""
+    """Yield a distribution and all that it requires, directly or not."""
     every = {canonicalize_name(found.name): found for found in distributions(path=[str(site)])}
     wanted, visited = [(canonicalize_name(distribution), "")], set[tuple[str, str]]()
     while wanted:

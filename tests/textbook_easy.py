@@ -109,7 +109,7 @@ class _Machine:
 
 
 def _backfill(machine: _Machine, queue: deque[Job], now: float) -> deque[Job]:
-    """Start jobs behind the head, which does not fit, as far as they do not delay it; the queue that is left."""
+    """Start jobs behind the head, which does not fit, as far as they do not delay it; return the queue that is left."""
     head, *behind = queue
     shadow, extra = _reservation(machine, head)
     left = deque([head])

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 _LOOK_SECONDS = 0.02
 _SLOWNESS = 6
-"""By how much slower than an idle machine one may be that does other things too, before a test takes it for a failure."""
+"""How many times slower than an idle machine a busy one may be before a test fails."""
 
 
 async def eventually(look: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:

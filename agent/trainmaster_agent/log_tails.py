@@ -1,4 +1,4 @@
-"""LogTails: the last output of each ended run, sent before its end is reported, so that users find it with the job.
+"""Log tails: the last output of each ended run, sent before its end is reported, so that users find it with the job.
 
 Renewing the lease comes first: sending tails never delays a sync for longer than it allows, and a tail that fails although syncs
 succeed is dropped with a warning. While the dispatcher is unreachable tails wait for it, as the ends of runs do.
@@ -24,7 +24,7 @@ _PAUSE_SECONDS = 0.2
 
 
 class LogTails:
-    """LogTails of one agent session."""
+    """Pushes the tails of one agent session."""
 
     def __init__(self, pusher: Pusher, runtime: Runtime, session: str) -> None:
         self._pusher = pusher

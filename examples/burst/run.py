@@ -49,7 +49,7 @@ SLOW, FAST = Pace(20, 40, 45), Pace(6, 15, 16)
 
 
 class Story:
-    """``wrong`` counts what was not as it should be."""
+    """The steps of the example; ``wrong`` counts the claims that did not hold."""
 
     def __init__(self, client: Client, pace: Pace) -> None:
         self.client = client
@@ -91,7 +91,7 @@ class Story:
         self.costs()
 
     def costs(self) -> None:
-        """Three runs of 2 cores and 1 GiB each."""
+        """Check what three runs of 2 cores and 1 GiB each cost against a calculation by hand."""
         seconds = Decimal(self.pace.run)
         expected = 3 * seconds * (2 * Decimal("3.60") + Decimal("0.36")) / 3600
         calculation = f"by hand: 3 runs x {seconds} s x (2 x 3.60 + 1 x 0.36) / 3600 = {expected:.3f}"
@@ -127,13 +127,13 @@ class Story:
         return self.client.why(job)
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Wait; what does not come is reported by the claim that follows."""
+        """Wait until ``holds`` is true, but not for ever; the claim that follows reports what did not happen."""
         ends = time.monotonic() + _SECONDS
         while not holds() and time.monotonic() < ends:
             time.sleep(0.2)
 
     def claim(self, sentence: str, expected: object, found: object) -> None:
-        """Check that the one text is in the other."""
+        """Print whether ``found`` is as ``expected``; a text may be a part of the other one."""
         holds = expected in found if isinstance(expected, str) and isinstance(found, str) else expected == found
         self.claims += 1
         self.wrong += not holds

@@ -205,14 +205,14 @@ class Story:
         self._claim(f"{job} waits because of {found}", found is expected)
 
     def _until(self, reached: Callable[[dict[str, Use]], bool], seconds: float = 2 * LONGEST_SECONDS) -> dict[str, Use]:
-        """Look until it is so, or until it takes too long; what was seen last."""
+        """Look until ``reached`` is true or ``seconds`` have passed; return what was seen last."""
         ends = time.monotonic() + seconds
         while not reached(uses := self.watch.look()) and time.monotonic() < ends:
             time.sleep(LOOK_SECONDS)
         return uses
 
     def _pause(self) -> None:
-        """Time for people to read, in which the table goes on."""
+        """Give people time to read; the table is updated meanwhile."""
         self._until(lambda _: False, self._pause_seconds)
 
     def _headline(self, text: str) -> None:
@@ -234,7 +234,7 @@ def workloads(pace: float, *, fast: bool) -> tuple[Workload, Workload, Workload]
 
 
 def sum_up(console: Console, claims: list[Claim]) -> int:
-    """Print the claims; how many do not hold."""
+    """Print the claims; return how many do not hold."""
     console.print()
     for claim in claims:
         mark, style = ("✓", "green") if claim.holds else ("✗ not so:", "red")

@@ -7,7 +7,7 @@ from trainmaster import AsyncClient, EventView, JobView
 
 
 async def run(client: AsyncClient, queue: str, number: int) -> JobView:
-    """Return one job from its submission to its end, with its transitions as they happen."""
+    """Submit one job, print its transitions as they happen, and return it once it has ended."""
     command = [sys.executable, "-c", f"print({number} ** 2)"]
     spec = {
         "name": f"square-{number}",

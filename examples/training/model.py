@@ -12,7 +12,7 @@ SIZE = sum(rows * columns for rows, columns in _SHAPES)
 
 
 def initial(seed: int) -> Vector:
-    """Random parameters (He et al., 2015, https://arxiv.org/abs/1502.01852)."""
+    """Return random parameters (He et al., 2015, https://arxiv.org/abs/1502.01852)."""
     random = np.random.default_rng(seed)
     parts = [
         random.normal(0, np.sqrt(2 / rows), rows * columns) if rows > 1 else np.zeros(columns)
@@ -22,7 +22,7 @@ def initial(seed: int) -> Vector:
 
 
 def gradient(parameters: Vector, pictures: digits.Pictures, labels: digits.Labels) -> tuple[float, Vector]:
-    """Mean cross entropy over a batch, and its gradient of shape (SIZE,)."""
+    """Return the mean cross entropy over a batch, and its gradient of shape (SIZE,)."""
     _, _, weights_out, _ = _layers(parameters)
     hidden, scores = _forward(parameters, pictures)
     scores = np.exp(scores - scores.max(axis=1, keepdims=True))

@@ -49,7 +49,7 @@ def say(text: str) -> None:
 
 
 def launch(seat: Seat, steps: int) -> int:
-    """Rank 0: hold the parameters, average the gradients, test at the end."""
+    """Hold the parameters, average the gradients, and test at the end; for rank 0."""
     _, _, pictures, labels = digits.load()
     links = gather(seat)
     say(f"{len(links)} workers are here, {model.SIZE} parameters, {steps} steps")

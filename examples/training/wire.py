@@ -38,7 +38,7 @@ def send(link: socket.socket, kind: bytes, body: bytes) -> None:
 
 
 def receive(link: socket.socket, *kinds: bytes) -> tuple[bytes, bytes]:
-    """Kind and body of the next frame, which must be one of ``kinds``."""
+    """Return kind and body of the next frame, which must be one of ``kinds``."""
     kind, length = _HEAD.unpack(_exactly(link, _HEAD.size))
     if kind not in kinds or length > _LONGEST:
         raise LinkError(f"unexpected frame of kind {kind!r} and {length} bytes")

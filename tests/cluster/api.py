@@ -66,7 +66,7 @@ class ApiClient:
         kind: str = "application/json",
         query: Query | None = None,
     ) -> Any:
-        """Return the answer as JSON, or as text where it is none; raises ``ApiError`` from status 400 on."""
+        """Send a request; return the answer as JSON, or as text if it is not JSON. Raises ApiError for status 400 and above."""
         async with self._open().request(
             method,
             self.url + path,

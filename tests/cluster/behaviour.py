@@ -102,7 +102,7 @@ class Behaviour:
 
     @property
     def at_once(self) -> Exit | None:
-        """The exit of an end that waits for nothing."""
+        """The exit of a container that ends by itself after its steps; None if it waits for something."""
         match self.end:
             case End.SUCCEED:
                 return Exit.of(0)
@@ -129,7 +129,7 @@ def behaviour_of(container: dict[str, Any], annotations: dict[str, str] | None =
 
 
 def parse(words: list[str]) -> Behaviour:
-    """Return the words after ``sim``."""
+    """Parse the words after ``sim``. Raises ValueError for words that mean nothing."""
     steps: list[tuple[Step, str]] = []
     rest = list(words)
     while rest and rest[0] in _STEPS:

@@ -1,4 +1,4 @@
-"""The agent's chart on a real API server: what it renders is applied, and its ServiceAccount is who the agent then is.
+"""The agent's chart on a real API server: what it renders is applied, and the agent acts as its ServiceAccount.
 
 Rendering needs ``helm``, on PATH or in the folder of ``KUBEBUILDER_ASSETS``.
 """
@@ -18,12 +18,12 @@ from tests.waiting import eventually
 CHARTS = Path(__file__).parents[2] / "deploy" / "charts"
 RELEASE = NAMESPACE = "trainmaster-agent"
 JOBS = "trainmaster-jobs-default"
-"""Of the queue ``default`` and all below it."""
+"""The namespace for jobs of queue ``default`` and of all queues below it."""
 _KEY = "tmk_" + "x" * 32
 
 
 def helm() -> str | None:
-    """Return the program, or None where there is none."""
+    """Return the path of the program, or None if it is not installed."""
     own = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/nonexistent") / "helm"
     return str(own) if own.exists() else shutil.which("helm")
 
@@ -50,14 +50,14 @@ async def render(chart: str, release: str, namespace: str, *sets: str) -> list[d
 
 
 class Installed(NamedTuple):
-    """What the chart has made: who the agent is, with its role and no more, and its configuration."""
+    """What the agent needs: a kubeconfig that acts as the chart's ServiceAccount, and the agent's configuration."""
 
     kubeconfig: Path
     config: dict[str, Any]
 
 
 async def install_agent(plane: ControlPlane, cluster: str, *sets: str) -> Installed:
-    """Apply the agent's chart as an owner would."""
+    """Apply the agent's chart as an owner would; return what the agent needs."""
     wanted = (f"cluster={cluster}", "url=http://127.0.0.1:1", f"joinToken={_KEY}", "olderNamespaces=null", *sets)
     documents = await render("agent", RELEASE, NAMESPACE, *wanted)
     async with plane.client() as api:
@@ -72,7 +72,7 @@ async def install_agent(plane: ControlPlane, cluster: str, *sets: str) -> Instal
 
 
 async def apply(api: ApiClient, document: dict[str, Any], namespace: str) -> dict[str, Any]:
-    """Create an object, or put it in the place of the one that is there; raises ApiError when the API does not take it."""
+    """Create an object, or merge it into the existing one. Raises ApiError if the API server refuses it."""
     group, _, version = document["apiVersion"].rpartition("/")
     base = f"/apis/{group}/{version}" if group else f"/api/{version}"
     listing = await api.get(base)

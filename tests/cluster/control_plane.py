@@ -36,7 +36,7 @@ _CONTROLLERS = (
     "serviceaccount-token-controller",
     "taint-eviction-controller",
 )
-"""What has a say in pods, nodes and gangs; every other one would only cost time."""
+"""The controllers that act on pods, nodes and gangs; all others would only cost time."""
 _USERS = {
     "admin": "system:masters",
     SCHEDULER: "",
@@ -65,7 +65,7 @@ class _Layout:
         return f"https://127.0.0.1:{self.api_port}"
 
     def kubeconfig(self, name: str, token: str, namespace: str = "default") -> Path:
-        """JSON, which every reader of YAML takes."""
+        """Write a kubeconfig that acts under ``token``, and return its path. It is JSON, which every reader of YAML takes."""
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -121,8 +121,8 @@ class ControlPlane:
     ) -> "ControlPlane":
         """Return once the API server is ready; ``flags`` are added to those of a program, by its name.
 
-        ``node_grace_seconds``: after so long without a word from a node, the controller manager calls it unreachable. The
-        default spares the kubelet from renewing leases.
+        ``node_grace_seconds``: the controller manager calls a node unreachable after this time without a report from it. With the
+        default the kubelet need not renew leases.
         """
         wanted = [SCHEDULER] * scheduler + [CONTROLLER_MANAGER] * controller_manager
         programs = assets(*wanted)
@@ -161,17 +161,21 @@ class ControlPlane:
         return ApiClient(self.url, self.ca_file, token or self.admin_token, connections)
 
     async def stop(self) -> None:
-        """Kill everything: nothing of it is used again."""
+        """Kill all programs; nothing of them is used again."""
         await asyncio.gather(*(daemon.stop(signal.SIGKILL) for daemon in self.daemons.values()))
 
     async def stop_api_server(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """SIGTERM lets it end requests first; watches of Go programs may hold it for a minute, so it is killed after 6 s."""
+        """Stop the API server with a signal and wait for its end.
+
+        SIGTERM lets it end requests first; watches of Go programs may hold it for a minute, so it is killed after 6 s.
+        """
         await self.daemons[API_SERVER].stop(number)
 
     async def start_api_server(self) -> None:
-        """Start it, with the port and data it had before, and return once it is ready.
+        """Start the API server, with the port and data it had before, and return once it is ready.
 
-        A controller manager that began while it was away has given up after 10 s: what else ran is started again.
+        A controller manager that began while the API server was down has ended after 10 s: the other programs that were started
+        before are started again.
         """
         also = [daemon for daemon in self.daemons.values() if daemon.was_started]
         api_server = self.daemons[API_SERVER]
@@ -196,7 +200,7 @@ class ControlPlane:
             daemon.start()
 
     def pause(self, *names: str) -> None:
-        """Stop programs in their tracks (SIGSTOP), all unless some are named; connections to them stay open."""
+        """Freeze programs (SIGSTOP), all unless some are named; connections to them stay open."""
         for name in names or self.daemons:
             self.daemons[name].signal(signal.SIGSTOP)
 
@@ -237,9 +241,10 @@ def _etcd(folder: Path, url: str) -> list[str]:
 
 
 def _api_server(layout: _Layout, etcd_url: str, controller_manager: bool) -> list[str]:
-    """Without a controller manager nobody makes the default ServiceAccount that pods need, so its admission is off then.
+    """Return the command of the API server, without the admission plugins that need a controller.
 
-    Nodes are born ready here, so the taint that new nodes get until a controller saw them ready is off too.
+    Without a controller manager nobody makes the default ServiceAccount that pods need, so its admission is off then. Nodes are
+    created ready, so the taint that new nodes get until a controller saw them ready is off too.
     """
     certificates = layout.certificates
     disabled = ["TaintNodesByCondition"] if controller_manager else ["TaintNodesByCondition", "ServiceAccount"]
@@ -280,7 +285,10 @@ def _scheduler(layout: _Layout) -> list[str]:
 
 
 def _controller_manager(layout: _Layout, node_grace_seconds: int) -> list[str]:
-    """Return the command: nodes are evicted at once rather than one in ten seconds, however many of a zone are unreachable."""
+    """Return the command of the controller manager.
+
+    It evicts unreachable nodes at once rather than one in ten seconds, however many of a zone are unreachable.
+    """
     config = layout.kubeconfig(CONTROLLER_MANAGER, layout.tokens[CONTROLLER_MANAGER])
     return [
         f"--kubeconfig={config}",

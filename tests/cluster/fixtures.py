@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 
 def need_programs(whole_module: bool = False) -> Path:
-    """Return the folder of Kubernetes programs, or a skip: of a whole module, in one line, where it asks at its top."""
+    """Return the folder of Kubernetes programs; without them skip the test, or the whole module when called at its top."""
     folder = assets(SCHEDULER, CONTROLLER_MANAGER, "kubectl")
     if folder is None:
         pytest.skip("KUBEBUILDER_ASSETS names no folder of Kubernetes programs", allow_module_level=whole_module)
@@ -125,7 +125,7 @@ async def cluster(plane: ControlPlane) -> AsyncIterator[Cluster]:
 
 
 async def has_default_account(api: ApiClient, namespace: str) -> None:
-    """Return once the controller manager made the ServiceAccount without which the namespace takes no pods."""
+    """Wait until the controller manager has made the ServiceAccount without which the namespace takes no pods."""
 
     async def there() -> bool:
         accounts = await api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts")
@@ -135,7 +135,7 @@ async def has_default_account(api: ApiClient, namespace: str) -> None:
 
 
 async def clear(api: ApiClient, namespace: str) -> None:
-    """Take away all nodes, all pods of the namespace at once, and then itself, which the controller manager empties."""
+    """Delete all nodes, all pods of the namespace without grace, and then the namespace, which the controller manager empties."""
     await api.delete("/api/v1/nodes")
     await api.delete(f"/api/v1/namespaces/{namespace}/pods", query={"gracePeriodSeconds": 0})
     await api.delete(f"/api/v1/namespaces/{namespace}")

@@ -85,15 +85,15 @@ class Kubelet:
     # What tests look at and do
 
     def living(self, selector: Selector = None) -> list[Life]:
-        """Return pods with a living container, whatever the API server says of them."""
+        """Return the selected pods with a living container, whatever the API server says of them."""
         return chosen(self._living.values(), selector)
 
     def started(self, selector: Selector = None) -> list[Life]:
-        """Return the chosen ones of all starts."""
+        """Return the starts so far that ``selector`` selects."""
         return chosen(self.starts, selector)
 
     def open_gate(self, name: str) -> None:
-        """Let ``sim gate NAME`` go on, those that come later too."""
+        """Open a gate: containers that wait at it, now or later, go on."""
         self._gates[name].set()
 
     def freeze(self, *nodes: str) -> None:
@@ -123,7 +123,7 @@ class Kubelet:
                 self._crashed.append(pod)
 
     def boot(self, *nodes: str) -> None:
-        """Crashed machines come up again, and their kubelets find what is left of their pods."""
+        """Start crashed machines again; their kubelets find what is left of their pods."""
         for node in nodes:
             self._down.discard(node)
             self._awake[node].set()
@@ -144,7 +144,7 @@ class Kubelet:
         labels: Mapping[str, str] | None = None,
         taints: Sequence[Mapping[str, str]] = (),
     ) -> list[str]:
-        """Create nodes ``PREFIX-0``, ``PREFIX-1`` and so on, counting on where an earlier call ended; the names."""
+        """Create nodes ``PREFIX-0``, ``PREFIX-1`` and so on, continuing the numbers of earlier calls; return the names."""
         names = [f"{prefix}-{next(self._names[prefix])}" for _ in range(count)]
         await self._create_nodes(names, Shape(allocatable or {}, labels or {}, taints))
         return names
@@ -167,7 +167,7 @@ class Kubelet:
         await self._api.delete(node_path(name))
 
     async def set_ready(self, name: str, ready: bool) -> None:
-        """Say of the node that it is ready, or not."""
+        """Report the node as ready or not ready."""
         (self._unready.discard if ready else self._unready.add)(name)
         await self._say_ready(name)
 
@@ -189,7 +189,7 @@ class Kubelet:
         await self._api.patch(f"{node_path(name)}/status", {"status": status}, "strategic")
 
     async def _beat(self, seconds: float) -> None:
-        """Renew leases, and say again that a node is ready where the controller manager gave it up meanwhile."""
+        """Renew leases, and report nodes as ready again that the controller manager has called unreachable meanwhile."""
         while True:
             with suppress(*_AWAY, ApiError):
                 nodes = (await self._api.get("/api/v1/nodes", {"resourceVersion": "0"}))["items"]
@@ -393,7 +393,7 @@ def _ready_status(node: dict[str, Any]) -> str | None:
 
 
 async def _changed(pod: Sandbox, seconds: float | None) -> None:
-    """Wait until something about the pod has changed, at most so long."""
+    """Wait until something about the pod has changed, at most ``seconds``; None: without a limit."""
     pod.changed.clear()
     with suppress(TimeoutError):
         await asyncio.wait_for(pod.changed.wait(), seconds)

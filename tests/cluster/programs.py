@@ -9,7 +9,7 @@ from tests.cluster.sandbox import Container, Sandbox
 
 
 async def exit_of(pod: Sandbox, container: Container, gates: Mapping[str, asyncio.Event]) -> Exit:
-    """Do what the container was told to; how it ended. ``gates`` makes those it is asked for."""
+    """Run the container's behaviour to its end, and return its exit. ``gates`` creates a gate when it is first asked for."""
     behaviour = container.behaviour
     if behaviour.end.ignores_sigterm:
         request, asked_exit = pod.kill, KILLED
@@ -29,7 +29,7 @@ async def exit_of(pod: Sandbox, container: Container, gates: Mapping[str, asynci
 
 
 async def _interrupted(request: asyncio.Event, until: asyncio.Event | float) -> bool:
-    """Wait for an event, or for the given seconds; true when the container was asked to end before."""
+    """Wait for ``until``, an event or a number of seconds; return whether the container was asked to end before that."""
     if isinstance(until, float):
         with suppress(TimeoutError):
             await asyncio.wait_for(request.wait(), until)

@@ -37,7 +37,7 @@ def chosen(lives: Iterable[Life], selector: Selector) -> list[Life]:
 
 
 def overlaps(lives: Iterable[Life], key: Callable[[Life], object]) -> list[tuple[Life, Life]]:
-    """Return neighbours of the same key where the second started before the first had ended: two copies of one thing."""
+    """Return pairs of lives with the same key of which the second started before the first had ended: two copies of one thing."""
     by_key: dict[object, list[Life]] = {}
     for life in lives:
         by_key.setdefault(key(life), []).append(life)
@@ -85,7 +85,7 @@ class Sandbox:
     node: str
     labels: Mapping[str, str]
     number: int
-    """Of all pods this kubelet saw: makes addresses."""
+    """Counts the pods of this kubelet; the pod's address is made from it."""
     containers: list[Container]
     init_containers: list[Container]
     started: datetime | None = None
@@ -96,7 +96,7 @@ class Sandbox:
     forced: bool = False
     """It was deleted without a grace period, as the API server does with what has ended: it takes such objects away by itself."""
     gone: bool = False
-    """The API server knows it no more."""
+    """The pod does not exist in the API server any more."""
     overdue: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     terminate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -157,7 +157,7 @@ class Sandbox:
         return all(one.exit is not None for one in self.containers)
 
     def begin(self) -> Life:
-        """Start all containers."""
+        """Start all containers; return the life that begins."""
         self.started = datetime.now(UTC)
         for container in (*self.init_containers, *self.containers):
             container.started = self.started

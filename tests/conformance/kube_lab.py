@@ -26,7 +26,7 @@ PRIORITY_CLASS: dict[str, Any] = {
 
 
 def plain_access(url: str) -> ApiServerAccess:
-    """Without TLS and without saying who asks."""
+    """Return access without TLS and without credentials."""
     return ApiServerAccess(Configuration(host=url), None)
 
 

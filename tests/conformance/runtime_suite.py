@@ -25,16 +25,16 @@ PATIENCE = 60.0
 
 
 class Does(Enum):
-    """What a member does with its life."""
+    """What a member does."""
 
     SUCCEED = auto()
     EXIT = auto()
     DIE_BY_SIGNAL = auto()
     PRINT = auto()
     RUN = auto()
-    """Until it is asked to end; it then ends at once, with an error."""
+    """Runs until it is asked to end; it then ends at once, with an error."""
     RUN_STUBBORNLY = auto()
-    """Until it is killed: it does not heed SIGTERM."""
+    """Runs until it is killed: it ignores SIGTERM."""
     LEAVE_IN_PEACE = auto()
     """Runs until it is asked to end, and then succeeds."""
     SAVE_STATE = auto()
@@ -127,7 +127,7 @@ class Part:
 
 
 async def eventually(condition: Callable[[], bool], what: str, within: float = PATIENCE) -> None:
-    """Look until ``condition`` holds. The only place where tests let time pass."""
+    """Wait until ``condition`` holds; ``what`` it is appears in the failure. The only place where these tests let time pass."""
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
@@ -135,7 +135,7 @@ async def eventually(condition: Callable[[], bool], what: str, within: float = P
 
 
 async def until(lab: Lab, run: str, condition: Callable[[RunStatus], bool], within: float = PATIENCE) -> RunStatus:
-    """Wait on the runtime's own word until the status of ``run`` meets ``condition``."""
+    """Return the status of ``run`` once it meets ``condition``, looking again when the runtime reports a change."""
     deadline = time.monotonic() + within
     while True:
         status = lab.runtime.held()[run]
@@ -162,7 +162,7 @@ def start_run(
     disconnect: float | None = None,
     **spec: Any,
 ) -> StartRun:
-    """Return a run made of ``parts``; ``spec`` has further fields of the specification, in wire form."""
+    """Return the order to start a run made of ``parts``; ``spec`` has further fields of the specification, in wire form."""
     job = run.rpartition("-r")[0]
     roles = [
         {
@@ -190,7 +190,7 @@ def start_run(
 def stop_run(
     run: str, cause: StopCause = StopCause.CANCEL, grace: float = 10.0, generation: int = 2, *, save: float = 0.0
 ) -> StopRun:
-    """Return the order. ``save``: seconds that members have to save their state before they are asked to end."""
+    """Return the order to stop a run. ``save``: seconds that members have to save their state before they are asked to end."""
     return StopRun(
         run=run,
         generation=generation,
@@ -223,7 +223,7 @@ def has_failed_once(lab: Lab, run: str) -> bool:
 
 
 def is_at(size: int) -> Callable[[RunStatus], bool]:
-    """Return a test whether a run has reached a size: no member has still to leave or to start."""
+    """Return a condition of a status: the run has reached ``size``, and no member has still to leave or to start."""
     return lambda status: (
         status.sizes == {"worker": size}
         and placed(status) == size

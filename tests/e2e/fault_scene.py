@@ -40,7 +40,7 @@ RESTART_MEMBER = {"action": "restartMember", "limit": 3, "backOff": "100ms"}
 
 
 async def until(look: Callable[[], Any], what: str, within: float = PATIENCE) -> None:
-    """Look, by a function or a coroutine function, until it is so."""
+    """Call ``look``, a function or a coroutine function, until its result is true; fail the test after ``within`` seconds."""
     ends = time.monotonic() + within
     while True:
         found = look()
@@ -71,12 +71,12 @@ class Site:
         return [one for one in items if one["metadata"]["name"] not in _NOT_OURS]
 
     async def left(self) -> dict[str, list[str]]:
-        """Return what exists of runs, by kind."""
+        """Return the names of the objects that exist for runs, by kind."""
         found = {kind: [one["metadata"]["name"] for one in await self.objects(kind)] for kind in (*_KINDS, "records")}
         return {kind: names for kind, names in found.items() if names}
 
     async def until_empty(self, within: float = PATIENCE) -> None:
-        """Wait until all that was made for runs is gone."""
+        """Wait until no object that was made for a run exists."""
 
         async def empty() -> bool:
             return not await self.left()
@@ -91,14 +91,14 @@ class Site:
         return Counter(life.name for life in self.kubelet.started({RUN_LABEL: run}))
 
     def doubled(self) -> list[tuple[Life, Life]]:
-        """Return members that lived twice at one moment."""
+        """Return pairs of lives of one member that overlap: two copies that lived at one moment."""
         return overlaps(self.kubelet.starts, key=lambda life: (life.namespace, life.name))
 
     def living(self, run: str) -> list[Life]:
         return self.kubelet.living({RUN_LABEL: run})
 
     async def seen(self, kind: str, count: int, within: float = PATIENCE) -> None:
-        """Return at once when ``count`` more objects of the kind have been created; the watch begins with this call."""
+        """Wait until ``count`` more objects of the kind have been created; the watch begins with this call."""
         version = (await self.api.get(path_of(kind), {"limit": 1}))["metadata"]["resourceVersion"]
         async with asyncio.timeout(within):
             async for event in self.api.watch(path_of(kind), version):
@@ -124,7 +124,7 @@ def path_of(kind: str, name: str = "") -> str:
 
 
 class Scene:
-    """``sites`` by name."""
+    """The dispatcher with its clusters; ``sites`` by name."""
 
     def __init__(self, stage: KubeStage, sites: Mapping[str, Site]) -> None:
         self.stage = stage
@@ -133,7 +133,7 @@ class Scene:
 
     @property
     def site(self) -> Site:
-        """The only one."""
+        """The site of a scene that has only one."""
         (site,) = self.sites.values()
         return site
 
@@ -200,7 +200,7 @@ class Scene:
         return process
 
     def kill(self, agent: str) -> None:
-        """Send SIGKILL."""
+        """Kill the agent's process, and wait for its end."""
         process = self.process(agent)
         process.kill()
         process.wait()
@@ -217,7 +217,7 @@ class Scene:
         return self.stage.children[agent].log.read_text(errors="replace")
 
     async def until_said(self, agent: str, words: str, within: float = PATIENCE) -> float:
-        """Return the seconds until the agent's log contains these words."""
+        """Wait until the agent's log contains ``words``; return the seconds that it took."""
         began = time.monotonic()
         await until(lambda: words in self.log(agent), f"{agent} says {words!r}", within)
         return time.monotonic() - began
@@ -248,7 +248,7 @@ async def open_scene(
     flags: Mapping[str, Sequence[str]] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Scene]:
-    """Everything runs and every cluster is ready; ``nodes`` says by cluster how many there are and what each has."""
+    """Provide a scene where everything runs and all clusters are ready; ``nodes``: their number by cluster, and what each has."""
     async with AsyncExitStack() as stack:
         sites: dict[str, Site] = {}
         clusters = []

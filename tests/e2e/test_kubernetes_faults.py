@@ -29,7 +29,7 @@ MOMENTS = [
 
 
 async def one_kill(scene: Scene, number: int, kind: str, count: int) -> tuple[int, int, int]:
-    """Kill the agent once the given number of objects exists and start it again: starts, runs, returned runs."""
+    """Kill the agent once ``count`` objects of ``kind`` exist, and start it again; return starts, runs and returned runs."""
     site = scene.site
     gate = f"gate-{number}"
     if kind == "dispatched":

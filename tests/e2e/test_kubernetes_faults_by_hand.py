@@ -31,7 +31,7 @@ async def run_again(scene: Scene, job: str) -> JobView:
 
 
 async def check_end(scene: Scene, *jobs: str) -> str:
-    """Return all succeed, nothing lived twice or is left; how many of how many runs were returned."""
+    """Check that all jobs succeed, and that nothing lived twice or is left; return the counts as a sentence."""
     site = scene.site
     runs: list[RunView] = []
     for job in jobs:

@@ -22,7 +22,7 @@ NODE = {"cpu": "16", "memory": "64Gi", "pods": "110"}
 
 
 async def check_end(scene: Scene, jobs: dict[str, int]) -> str:
-    """Return every job has succeeded, each member started once and in one run only, and nothing is left; the words for it."""
+    """Check that each job succeeds, its members start once and in one run only, and nothing is left; return it as a sentence."""
     returned = runs = 0
     for job, members in jobs.items():
         done = await scene.until_job(job, "succeeded", "failed", "cancelled")

@@ -43,7 +43,7 @@ async def check_end(scene: Scene, jobs: dict[str, int]) -> str:
 
 
 async def creating(scene: Scene) -> tuple[str, str, set[str]]:
-    """Return a second replica waits, a gang of 10 runs, one of 200 has 60 pods: both jobs, and the pods of the first."""
+    """Let a second replica wait, a gang of 10 run, and one of 200 have 60 pods; return both jobs, and the first gang's pods."""
     site = scene.site
     await open_second(scene)
     steady = await scene.submit(a_gang("steady", 10, "gate", "end"))

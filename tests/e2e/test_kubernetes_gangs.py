@@ -74,7 +74,7 @@ async def until(runtime: KubernetesRuntime, holds: Callable[[RunStatus], bool], 
 
 
 async def nothing_is_left(cluster: Cluster, runtime: KubernetesRuntime) -> None:
-    """After the end is acknowledged: no object of the run is in the API server any more."""
+    """Acknowledge the end of the run, and wait until no object of it exists in the API server."""
     await runtime.forget(RUN)
     kinds = (
         ("api/v1", "pods"),

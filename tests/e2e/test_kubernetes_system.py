@@ -22,7 +22,7 @@ NODE = {"cpu": "2", "memory": "4Gi", "pods": "20"}
 
 
 def run_jobs(url: str) -> list[str]:
-    """Return a single job, a gang that prints, and one that fails: how each ended, and what the gang printed."""
+    """Run a single job, a gang that prints, and a job that fails; return how each ended, and what the gang printed."""
     container = {"image": "sim", "resources": {"cpu": "500m"}}
     with Client(url, ADMIN_KEY) as client:
         one = {"name": "main", "template": {**container, "command": ["sim", "succeed"]}}

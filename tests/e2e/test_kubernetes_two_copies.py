@@ -38,7 +38,7 @@ _numbers = itertools.count()
 
 
 def seat_of(life: Life) -> tuple[str, str, str]:
-    """Return the member and the job, whatever the run."""
+    """Return job, role and index of a member: the same for its copies in other runs."""
     labels = life.labels
     return labels[RUN_LABEL].rpartition("-r")[0], labels[LABEL_ROLE], labels[LABEL_INDEX]
 

@@ -69,7 +69,7 @@ async def agent_of(plane: ControlPlane) -> AsyncIterator[ApiServer]:
 
 
 async def apply_crds(api: ApiClient) -> None:
-    """Apply all of them if they do not exist yet; return once they are served."""
+    """Create the CRDs that do not exist yet, and wait until all are served."""
     for path in sorted(CRDS.iterdir()):
         for crd in yaml.safe_load_all(path.read_text()):
             try:
@@ -118,7 +118,7 @@ async def test_taken_and_kept_whole(plane: ControlPlane, name: str) -> None:
 
 
 async def free(api: ApiClient, one: str) -> None:
-    """Without its controller nobody takes the finalizer off a native PodGroup."""
+    """Remove the finalizers of an object if it still exists: no controller runs that would do so for a native PodGroup."""
     try:
         await api.patch(one, {"metadata": {"finalizers": None}})
     except ApiError as error:

@@ -35,7 +35,7 @@ class Admission:
         self._quota = Quota(store)
 
     def prepare_new(self, resource: Resource, namespace: str, body: Object) -> None:
-        """Give it its name and defaults; refuse what may not be created."""
+        """Give a new object its name and defaults; refuse what may not be created."""
         check_form(resource, namespace, body)
         metadata = body["metadata"]
         for field in _SERVER_SET:
@@ -56,7 +56,7 @@ class Admission:
             body.pop("status", None)
 
     def prepare_change(self, resource: Resource, new: Object, old: Object, subresource: str) -> None:
-        """Keep what may not change; refuse what is out of date or forbidden."""
+        """Restore the fields that may not change; refuse a change that is out of date or forbidden."""
         check_form(resource, old["metadata"].get("namespace", ""), new)
         metadata, held = new["metadata"], old["metadata"]
         name = held["name"]

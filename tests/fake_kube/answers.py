@@ -24,7 +24,7 @@ class Answers:
         self._faults = faults
 
     def answer(self, target: Target, query: Mapping[str, str], content_type: str, body: Any) -> tuple[int, Object]:
-        """Code and body of the answer. Raises ApiError."""
+        """Return code and body of the answer. Raises ApiError."""
         dry_run = bool(query.get("dryRun"))
         if dry_run and (target.verb, target.subresource) != ("create", ""):
             raise ApiError(400, "this fake knows dryRun only where objects are created")

@@ -27,7 +27,7 @@ class Guest(NamedTuple):
 
     @property
     def aversions(self) -> list[Object]:
-        """Its terms of required anti-affinity."""
+        """The terms of the pod's required anti-affinity."""
         rules = (self.pod["spec"].get("affinity") or {}).get("podAntiAffinity") or {}
         return rules.get("requiredDuringSchedulingIgnoredDuringExecution") or []
 
@@ -69,7 +69,7 @@ class NodeSpace:
         return self.node["metadata"].get("labels") or {}
 
     def load_with(self, guest: Guest) -> float:
-        """Mean share of CPU and memory that would be taken: the lowest is best (``LeastAllocated``)."""
+        """Return the mean share of CPU and memory that would be taken: the lowest is best (``LeastAllocated``)."""
         shares = [
             (self.used[name] + guest.needs.get(name, 0)) / self.allocatable[name]
             for name in ("cpu", "memory")
@@ -79,7 +79,7 @@ class NodeSpace:
 
 
 class Surroundings:
-    """All rooms as one pod looks at them, for what depends on other nodes' pods."""
+    """All nodes, for rules of one pod that depend on the pods of other nodes."""
 
     def __init__(self, rooms: Iterable[NodeSpace]) -> None:
         self.rooms = list(rooms)

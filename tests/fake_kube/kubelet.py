@@ -193,7 +193,7 @@ class Kubelet:
             life.work = asyncio.get_running_loop().call_later(seconds, self._end, life, how or Exit(0))
 
     def _stop(self, life: _Life) -> None:
-        """SIGTERM, and SIGKILL once the grace is over, which a later deletion may have shortened."""
+        """Send SIGTERM, and SIGKILL once the grace is over, which a later deletion may have shortened."""
         pod = self._current(life)
         if pod is None or node_of(pod) in self.down:
             return
@@ -254,7 +254,7 @@ class Kubelet:
         return pod if self._lives.get(life.uid) is life and pod and pod["metadata"]["uid"] == life.uid else None
 
     def _report(self, life: _Life, *writes: Callable[[Object], None]) -> None:
-        """Make all of ``writes`` at once: a pod that has ended is never seen without its reason."""
+        """Apply ``writes`` to the pod in one update: a pod that has ended is never seen without its reason."""
         pod = self._store.get(life.key)
         if pod is not None and self._current(life) is not None:
             for write in writes:

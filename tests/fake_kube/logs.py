@@ -62,7 +62,7 @@ class Logs:
                 log.wake()
 
     def read(self, pod: Object, options: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """Return lines of one container as asked for (follow, tailLines, limitBytes, timestamps, sinceTime, sinceSeconds).
+        """Stream the log of one container as ``options`` say (follow, tailLines, limitBytes, timestamps, sinceTime, sinceSeconds).
 
         Raises ApiError 400 for a container that does not exist, is not named though there are several, or did not start, and 500
         for a node that is silent.

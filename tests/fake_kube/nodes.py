@@ -66,7 +66,7 @@ class FakeNodes:
                 deletion.delete(PODS, key.namespace, key.name, Options(grace=0))
 
     def set_ready(self, name: str, status: str, reason: str, message: str = "") -> None:
-        """Say of a node that it is ready (``True``), not (``False``), or that it is silent (``Unknown``)."""
+        """Report a node as ready (``True``), not ready (``False``) or silent (``Unknown``)."""
         key = Key(*NODES.id, "", name)
         node = self._server.store.get(key)
         if node is None:
@@ -93,7 +93,7 @@ class FakeNodes:
         self._kubelet.boot(name)
 
     def evict_from(self, name: str) -> None:
-        """Delete the pods of a silent node, as the control plane does after their toleration; they are there until it answers."""
+        """Delete the pods of a silent node, as the control plane does after their toleration; they exist until the node answers."""
         for key, pod in self._server.store.scan(PODS.id).items():
             if node_of(pod) == name and not is_finished(pod):
                 marked = copied(pod)

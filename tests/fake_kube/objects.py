@@ -46,12 +46,12 @@ def is_deleting(value: Object) -> bool:
 
 
 def is_finished(pod: Object) -> bool:
-    """Return whether none of its containers will run again."""
+    """Return whether no container of the pod will run again."""
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def node_of(pod: Object) -> str:
-    """Return the node it is bound to, or nothing."""
+    """Return the name of the node that the pod is bound to; empty if it is not bound."""
     name: str = pod["spec"].get("nodeName") or ""
     return name
 

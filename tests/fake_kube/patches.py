@@ -41,7 +41,7 @@ def apply_patch(resource: Resource, content_type: str, current: Object, patch: A
 
 
 def merged(target: Object, patch: Object) -> Object:
-    """RFC 7386: null removes, objects merge, all else replaces."""
+    """Merge ``patch`` into ``target`` and return it (RFC 7386): null removes, objects merge, all else replaces."""
     for field, value in patch.items():
         if value is None:
             target.pop(field, None)

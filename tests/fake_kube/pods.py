@@ -96,7 +96,7 @@ def bind(pod: Object, binding: Object) -> None:
 
 
 def mark_deleting(value: Object, seconds: int) -> None:
-    """Set when it is to be gone, in place; the generation rises, so that what acts on generations sees it."""
+    """Set the time of the deletion in place; the generation rises, so that controllers that compare it see the change."""
     metadata = value["metadata"]
     metadata["deletionTimestamp"] = rfc3339(now() + timedelta(seconds=seconds))
     metadata["deletionGracePeriodSeconds"] = seconds

@@ -37,7 +37,7 @@ _FIELDS = {
 
 
 def read_label_selector(text: str) -> Selector:
-    """Equality, ``in``, ``notin``, presence and absence; raises ApiError 400 for what is none of these."""
+    """Read equality, ``in``, ``notin``, presence and absence; raises ApiError 400 for what is none of these."""
     tests = list(_label_tests(text))
     return lambda value: all(test(value["metadata"].get("labels") or {}) for test in tests)
 
@@ -68,7 +68,7 @@ def matches_labels(selector: Object | None, labels: Labels) -> bool:
 
 
 def matches_expression(expression: Object, labels: Labels) -> bool:
-    """Return one requirement of a label selector or of node affinity, which knows ``Gt`` and ``Lt`` besides."""
+    """Return whether labels meet one requirement of a label selector, or of node affinity, which also has ``Gt`` and ``Lt``."""
     key, operator, values = expression["key"], expression["operator"], expression.get("values") or []
     held = labels.get(key)
     match operator:

@@ -82,7 +82,7 @@ class Store:
         self._telling = False
 
     def get(self, key: Key) -> Object | None:
-        """Return a copy, free to be changed."""
+        """Return a copy of an object, which the caller may change; None if it does not exist."""
         stored = self.peek(key)
         return None if stored is None else copied(stored)
 

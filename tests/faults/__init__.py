@@ -1,1 +1,1 @@
-"""Tests."""
+"""Tests that kill, freeze and cut off real processes of the whole system."""

@@ -130,19 +130,19 @@ class Stage:
         return Path(command[command.index("--state-dir") + 1])
 
     def use_folder(self, name: str, folder: str) -> None:
-        """Let the agent of a cluster have its records elsewhere from its next start on."""
+        """Give the agent of a cluster another folder for its records, from its next start on."""
         command = self.children[f"agent-{name}"].command
         command[command.index("--state-dir") + 1] = str(self.folder / "agents" / name / folder)
 
     def add_rival(self, name: str, folder: str) -> str:
-        """Start another agent with the key of a cluster and a folder of its own; its name among the children."""
+        """Start another agent with the key of a cluster and a folder of its own; return its name among the children."""
         program = self.children[f"agent-{name}"].command[:3]
         rival = f"rival-{name}-{folder}"
         self._add(rival, self._agent_command(program, name, self.folder / "agents" / name / folder)).start()
         return rival
 
     def supervise(self, names: list[str], seconds: float) -> None:
-        """Start again whichever of these processes ends, for some time."""
+        """Restart whichever of these processes ends, for ``seconds``."""
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             for name in names:
@@ -201,7 +201,7 @@ class Stage:
     def submit(
         self, name: str, seconds: float, *, failures: int = 0, replicas: int = 1, requeue_after: float | None = None
     ) -> str:
-        """Submit a job, again and again with the same idempotency key until it is acknowledged; its id."""
+        """Submit a job, again and again with the same idempotency key until it is acknowledged; return its id."""
         command = [sys.executable, "-I", "-S", str(MEMBER), str(self.members), str(seconds), str(failures)]
         spec: dict[str, Any] = {
             "kind": "Job",
@@ -233,7 +233,7 @@ class Stage:
         priority_class: str | None = None,
         expected: str = "cancelled",
     ) -> str:
-        """Submit a job for cluster ``private`` that waits for its cluster whatever happens to it; its id."""
+        """Submit a job for cluster ``private`` that waits for its cluster whatever happens to it; return its id."""
         command = [sys.executable, "-I", "-S", str(MEMBER), str(self.members), str(seconds), "0"]
         spec = {
             "kind": "Job",
@@ -345,7 +345,7 @@ class Stage:
             raise AssertionError(f"not ended: {late}") from error
 
     def check(self, *, reruns_allowed: bool) -> None:
-        """Check that every job ended exactly as it should, none was lost or doubled, nothing is left behind, no copies met."""
+        """Check that each job ended exactly as it should, none was lost or doubled, nothing is left, and no two copies met."""
         self.await_all_ended()
         jobs = self.jobs()
         assert jobs.keys() == self.expected.keys(), "jobs lost or doubled"
@@ -376,7 +376,7 @@ class Stage:
         return self.request("GET", f"/v1/jobs/{job_id}/events").json()
 
     def member_processes(self) -> list[psutil.Process]:
-        """Living processes of members of this stage."""
+        """Return the living processes of members of this stage."""
         found = []
         for process in psutil.process_iter(["cmdline", "status"]):
             words = process.info["cmdline"] or []
@@ -421,7 +421,7 @@ class Flow:
             self._error.append(error)
 
     def _submit(self, number: int) -> None:
-        """Mostly short ones; every tenth fails once first, every eighth is a gang, every twentieth lasts, half have a D."""
+        """Submit a job, mostly a short one: one in 10 fails once first, one in 8 is a gang, one in 20 lasts, half have a D."""
         lasting = number % 20 == 7 or (self.outlasts_limit and number % 20 == 12)
         long = LASTING if self.outlasts_limit else LIMIT + 2
         self.stage.submit(

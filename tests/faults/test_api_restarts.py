@@ -28,7 +28,7 @@ AWAY_SECONDS = 0.5
 UP_SECONDS = float(os.environ.get("TRAINMASTER_UP_SECONDS", "2.5"))
 """From the moment when the api answers to its next death; with its start that makes some five seconds."""
 WORK_SECONDS = 8.0
-"""Submitting goes on for so long; what was submitted is then waited for."""
+"""Scripts submit for this time; what they have submitted is then waited for."""
 LINES = 12
 
 

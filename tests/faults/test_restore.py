@@ -33,7 +33,7 @@ def _copy(folder: Path, to: Path) -> None:
 
 
 def copy_store(stage: Stage) -> None:
-    """Keep a copy of the store as a backup of it would be."""
+    """Copy the store, as a backup would."""
     stage.postgres.stop("fast")
     _copy(stage.folder / "pg", stage.folder / "backup")
     stage.postgres.restart()
@@ -61,7 +61,7 @@ def recovered(stage: Stage, *options: str) -> str:
 
 
 def start_together(stage: Stage) -> tuple[str, str, str]:
-    """Return jobs that run before the copy, that wait at its time, and that it does not have; all of them run at the end."""
+    """Start a job that runs before the copy, one that waits at its time, and one that it does not have; return them, running."""
     before = stage.submit_lasting("before", _LONG)
     stage.until(before, "running")
     stage.act("clusters/private/cordon")

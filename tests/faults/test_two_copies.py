@@ -42,7 +42,7 @@ def delete_the_records(stage: Stage) -> None:
 
 
 def delete_the_runs(stage: Stage) -> None:
-    """Delete what the records say; their identity stays."""
+    """Delete the records of all runs; the identity of the records stays."""
     stage.kill("agent-private")
     shutil.rmtree(stage.state_dir("private") / "runs")
     stage.revive("agent-private")

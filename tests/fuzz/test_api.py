@@ -214,7 +214,7 @@ class Door:
         return answer
 
     async def check(self, what: str, method: str, path: str, content: bytes, key: str | None = None) -> None:
-        """Make one call, which may be accepted or refused, in few words."""
+        """Make one call and check its answer: accepted, or refused with a short text; no error of the server."""
         answer = await self.send(method, path, content, key)
         code = "" if answer.status_code < 400 else answer.json()["code"]
         self.answers[f"{answer.status_code} {code}".strip()] += 1

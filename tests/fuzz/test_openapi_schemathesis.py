@@ -263,7 +263,7 @@ def as_read(schema: Any) -> Any:
 
 
 class _Reader:
-    """What of a document's requests is read."""
+    """Tells which requests of a document are read by the api."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self._paths = document["paths"]
@@ -285,7 +285,7 @@ class _Reader:
         return True
 
     def has_headers_of_the_schema(self, case: Any) -> bool:
-        """Return whether the headers follow their schemas: the coverage phase makes some, such as 0, that have not their pattern."""
+        """Return whether the headers follow their schemas: the coverage phase makes some, such as 0, that do not."""
         return all(
             jsonschema.Draft202012Validator(one["schema"]).is_valid(case.headers[one["name"]])
             for one in self._paths[case.path][case.method.lower()].get("parameters", ())
@@ -302,7 +302,7 @@ class _Reader:
 
 @dataclass
 class Findings:
-    """What a run found."""
+    """What the calls with one key found."""
 
     cases: int = 0
     statuses: Counter[int] = field(default_factory=Counter)

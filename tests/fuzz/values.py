@@ -29,7 +29,7 @@ class Raw:
 
 
 def nested(depth: int) -> Any:
-    """Return lists in mappings in lists."""
+    """Return lists in mappings in lists, ``depth`` levels deep."""
     value: Any = 1
     for level in range(depth):
         value = {"a": value} if level % 2 else [value]
@@ -177,7 +177,7 @@ def fields(document: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def changed(document: Any, path: Path, value: Any) -> Any:
-    """Return a document with another value at this path; all else is shared with the given one."""
+    """Return a document with another value at this path; all else is shared with ``document``."""
     if not path:
         return value
     new = copy.copy(document)
@@ -197,7 +197,7 @@ def without(document: Any, path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A document with a mistake, and which."""
+    """A document with a mistake; ``what`` names the mistake."""
 
     what: str
     document: Any
@@ -206,7 +206,7 @@ class Mutant:
 def mutants(documents: dict[str, Any], count: int, seed: int, values: dict[str, Any]) -> Iterator[Mutant]:
     """Yield ``count`` documents, each with one or two fields that hold one of these values, are missing, or are not known.
 
-    Fields and values are dealt out like cards: each pair comes once before any comes twice.
+    Fields and values are drawn in pairs: each pair comes once before any comes twice.
     """
     chance = random.Random(seed)
     pairs = [

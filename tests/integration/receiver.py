@@ -66,7 +66,7 @@ class Receiver:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True

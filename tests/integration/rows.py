@@ -1,4 +1,4 @@
-"""Looking into the store beside the services, and making its clocks run: what tests assert there and how time passes for them."""
+"""Reads and writes of the store beside the services: what tests assert there, and how they let time pass for it."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ async def picture(stores: Stores) -> dict[str, Any]:
 
 
 async def age_contact(stores: Stores, cluster: str, seconds: float) -> None:
-    """Let time pass since the cluster's last contact."""
+    """Move the cluster's last contact, and the end of its lease, back by ``seconds``."""
     await execute(
         stores,
         "UPDATE cluster_contacts SET contact_at = contact_at - make_interval(secs => :s),"
@@ -58,11 +58,11 @@ async def age_contact(stores: Stores, cluster: str, seconds: float) -> None:
 
 
 async def age_service(stores: Stores, seconds: float = 60) -> None:
-    """Let the service have been up for that long."""
+    """Make the service appear to have been up for ``seconds``."""
     await execute(stores, "UPDATE installation SET up_since = clock_timestamp() - make_interval(secs => :s)", s=seconds)
 
 
 async def give_up_now(service: Service) -> int:
-    """Do at once what the leader does on its timer; how many runs it called lost."""
+    """Do at once what the leader does on its timer; return how many runs it called lost."""
     token = await value(service.stores, "SELECT token FROM leadership")
     return await agent_reports.give_up_overdue(service.stores, token)

@@ -36,7 +36,7 @@ async def policy(service: Service, **fields: Any) -> None:
 
 
 async def two_clusters(service: Service, **fields: Any) -> tuple[FakeAgent, FakeAgent]:
-    """Return a private cluster with 1 core and a public one with 8 at a price; and the policy."""
+    """Connect a private cluster with 1 core and a public one with 8 at a price, and create the policy; return both agents."""
     await put(service, "price-books", "cloud", {"name": "cloud", "onDemand": {"cpu": str(PRICE)}})
     spec = {"name": "public", "clusterKind": "public", "priceBook": "cloud", "placementTimeout": "10s"}
     await put(service, "clusters", "public", spec)
@@ -48,7 +48,7 @@ async def two_clusters(service: Service, **fields: Any) -> tuple[FakeAgent, Fake
 
 
 async def gone(service: Service, public: FakeAgent, **fields: Any) -> tuple[str, dict[str, Any]]:
-    """Return a job that was sent to the public cluster, and what its agent received."""
+    """Submit a job that goes to the public cluster; return its id, and what the agent received."""
     job_id = await service.submit(**fields)
     return job_id, await public.next_start()
 

@@ -77,7 +77,7 @@ class World:
         await execute(self.stores, sql, **parameters)
 
     async def changed(self, kind: str = "queue") -> None:
-        """Let the scheduler read tenants again."""
+        """Let the scheduler read all objects of a kind again."""
         await self.execute("INSERT INTO changes (kind, ref) VALUES (:kind, 0)", kind=kind)
 
 
@@ -110,7 +110,7 @@ Change = Callable[[World], Awaitable[None]]
 
 
 def spec_of(table: str, name: str, column: str = "name") -> tuple[Change, Change]:
-    """Make a stored specification unreadable, and as it was."""
+    """Return a change that makes a stored specification unreadable, and one that restores it."""
     old: list[Any] = []
 
     async def spoil(world: World) -> None:

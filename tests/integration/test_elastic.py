@@ -10,7 +10,7 @@ from trainmaster.protocol.states import RunState
 
 
 async def connected(service: Service, cpu: int = 8) -> FakeAgent:
-    """Return an agent of one node group with the given CPUs that can resize runs."""
+    """Connect an agent that can resize runs, with ``cpu`` nodes of one CPU in one group, and return it."""
     agent = service.agent()
     group = NodeGroup(name="node", count=cpu, free={"cpu": 1000})
     report = CapacityReport(groups=(group,), runtime="test", scheduler="test", capabilities=("gang", "resize"))
@@ -28,7 +28,7 @@ def elastic(most: int = 8, least: int = 2, **fields: Any) -> dict[str, Any]:
 
 
 async def ordered(agent: FakeAgent, kind: str) -> dict[str, Any]:
-    """Return the next instruction of a kind that the agent receives."""
+    """Wait for the next instruction of a kind, and return it."""
     found: list[dict[str, Any]] = []
 
     async def look() -> bool:
@@ -42,7 +42,7 @@ async def ordered(agent: FakeAgent, kind: str) -> dict[str, Any]:
 
 
 def at(run: str, size: int, seq: int, generation: int, *, placed: int | None = None, resized: bool = True) -> RunReport:
-    """Return the report of a running run kept at ``size``, with ``placed`` members in place."""
+    """Return the report of a running run of ``size`` members, of which ``placed`` have a place, by default all."""
     return RunReport(
         run=run,
         generation=generation,
@@ -54,7 +54,7 @@ def at(run: str, size: int, seq: int, generation: int, *, placed: int | None = N
 
 
 async def grown(service: Service, agent: FakeAgent) -> tuple[str, str]:
-    """Return a run that has grown from 2 to 5 members: its job and itself."""
+    """Let a run grow from 2 to 5 members; return the ids of its job and of the run."""
     answer = await service.http.post("/v1/jobs", json=elastic())
     job_id = answer.json()["id"]
     start = await agent.next_start()

@@ -163,7 +163,7 @@ async def test_no_interleaving_loses_a_change_or_tells_it_unsettled(stores: Stor
 
 
 def indexes(view: SchedulerState) -> dict[str, Any]:
-    """Return all that a view holds, in a form that compares."""
+    """Return all that a state holds, in a form that compares."""
     waiting = {
         queue: {key: list(jobs) for key, jobs in classes.items() if jobs}
         for queue, classes in view.waiting.items()

@@ -62,7 +62,7 @@ def pending(
 
 
 async def outcomes(intake: GroupCommits, given: list[PendingSubmission]) -> list[Any]:
-    """Return the answer to each: an answer's value, or the error."""
+    """Submit all at once; return the answer to each: its value, or the error."""
     done = await asyncio.gather(*[intake.submit(one) for one in given], return_exceptions=True)
     return [orjson.loads(one) if isinstance(one, bytes) else one for one in done]
 
@@ -179,7 +179,7 @@ async def test_a_request_that_is_given_up_disturbs_no_other(intake: GroupCommits
     assert [isinstance(one, bytes) for one in done] == [False, True, False, True]
 
     async def are_stored() -> bool:
-        """Return whether the first, in progress, and the third, not begun, are stored. The first has no waiter any more."""
+        """Return whether three jobs are stored: all but the third, which was given up before it was begun."""
         return bool(await value(stores, "SELECT count(*) FROM jobs") == 3)
 
     await eventually(are_stored)

@@ -217,7 +217,7 @@ async def test_each_mutating_call_leaves_one_audit_row(service: Service) -> None
 
 
 async def watch(http: httpx.AsyncClient, job_id: str, last: str = "", most: int = 100) -> list[tuple[str, str]]:
-    """Id and kind of a job's server-sent events until the stream ends, or until the given number was read."""
+    """Return id and kind of a job's server-sent events, until the stream ends or ``most`` of them were read."""
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}
     out: list[tuple[str, str]] = []
     number = ""

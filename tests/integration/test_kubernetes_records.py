@@ -67,7 +67,7 @@ def objects_in(kube: FakeKube, namespace: str, plural: str = "configmaps") -> di
 
 
 def with_secret(lab: KubeLab, run: str, count: int) -> Any:
-    """Return a run whose specification holds a variable that is nobody else's business."""
+    """Return the order to start a run whose specification holds a secret variable."""
     start = start_run(lab, run, Part(RUNS, count=count))
     spec = orjson.loads(orjson.dumps(start.spec))
     spec["roles"][0]["template"]["env"] = {"PASSWORD": SECRET}

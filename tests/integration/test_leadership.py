@@ -192,7 +192,7 @@ def processes(settings: Settings, tmp_path: Path) -> Iterator[Processes]:
 
 @dataclass
 class Cast:
-    """Two scheduler processes, of which the first leads, and people and an agent who work with them."""
+    """Two scheduler processes, of which the first leads, and the service that they schedule for."""
 
     service: Service
     leader: "subprocess.Popen[bytes]"
@@ -203,7 +203,7 @@ class Cast:
         return int(holder.rpartition(":")[2] or 0)
 
     async def seconds_to_dispatch(self, began: float) -> float:
-        """Submit a job; the seconds since ``began`` until it has a run."""
+        """Submit a job, wait until it has a run, and return the seconds since ``began``."""
         job_id = await self.service.submit()
         await self.service.until(job_id, "dispatched", seconds=30)
         return time.monotonic() - began
@@ -253,7 +253,7 @@ async def test_a_leader_that_was_frozen_applies_nothing_when_it_wakes(cast: Cast
     stores = cast.service.stores
 
     async def freeze() -> bool:
-        """Stop the leader between its transactions; one frozen inside would be waited for until Postgres ends it."""
+        """Freeze the leader; undo it and return False if it was inside a transaction, which others would wait for."""
         cast.leader.send_signal(signal.SIGSTOP)
         open_ones = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' AND datname = current_database()"
         if await value(stores, open_ones) == 0:

@@ -23,7 +23,7 @@ async def agent(service: Service) -> FakeAgent:
 
 
 async def running(service: Service, agent: FakeAgent, **fields: Any) -> tuple[str, str]:
-    """Return a job and its run, which the agent runs."""
+    """Submit a job and let the agent run it; return the ids of the job and of its run."""
     await agent.sync()
     job_id = await service.submit(**fields)
     run = str((await agent.next_start())["run"])

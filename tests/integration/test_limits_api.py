@@ -109,7 +109,7 @@ async def test_many_followers_cost_the_store_one_look_a_second(
             return bool(await value(service.stores, "SELECT count(*) = 30 FROM log_streams"))
 
         async def looks_are_few() -> bool:
-            """Return whether three seconds cost less than 20 a second; 90 followers that poll by themselves need 75, for ever."""
+            """Return whether 20 transactions a second are enough for three seconds; 90 followers that poll by themselves need 75."""
             before, began = counted, asyncio.get_running_loop().time()
             await asyncio.sleep(3)
             return counted - before < 20 * (asyncio.get_running_loop().time() - began)
@@ -177,7 +177,7 @@ class OtherApi:
         return await self._stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://api"))
 
     def forget_counts(self) -> None:
-        """Let what waits be counted again, as after a while."""
+        """Forget how much waits in queues, so that it is counted again."""
         inner: Any = self._app.routes
         inner.state.trainmaster.stores.backlog._queues.clear()
 

@@ -50,7 +50,7 @@ AGENT = Path(__file__).with_name("local_agent.py")
 
 
 class LocalLab:
-    """A state directory, the runtime that is open on it, and eyes on the processes of this machine."""
+    """A state directory, the runtime that is open on it, and queries of this machine's processes."""
 
     def __init__(self, folder: Path, cluster: LocalCluster = CLUSTER) -> None:
         self.folder = folder
@@ -127,7 +127,7 @@ class LocalLab:
         return (self.run_dir(run) / f"{member}.log").read_text()
 
     def keeper(self, run: str) -> int:
-        """Return the process that keeps a run: its members' parent."""
+        """Return the process id of a run's supervisor: the parent of its members."""
         pid, _ = (self.run_dir(run) / layout.PROCESSES).read_text().split()[:2]
         member = process_table.look(int(pid))
         assert member is not None
@@ -145,7 +145,7 @@ async def lab(tmp_path: Path) -> AsyncIterator[LocalLab]:
 
 
 def script(text: str, **extra: Any) -> dict[str, Any]:
-    """Further fields of a template that make a member run shell ``text``."""
+    """Return fields of a template that make a member run shell ``text``, and ``extra`` fields."""
     return {"command": ["sh", "-c", text], **extra}
 
 
@@ -454,7 +454,7 @@ async def test_a_forgotten_run_leaves_no_file(lab: LocalLab) -> None:
     assert list((lab.state_dir / layout.TRASH).iterdir()) == []
 
 
-# Crashes of the agent and of the zygote
+# Crashes of the agent and of the fork server
 
 
 class KilledAgents:
@@ -473,7 +473,7 @@ class KilledAgents:
         return process
 
     def kill_after(self, process: subprocess.Popen[str], accepted: int) -> None:
-        """Kill an agent at the moment it has accepted the given number of runs."""
+        """Kill an agent at the moment it has accepted this many runs."""
         assert process.stdout is not None
         for _ in range(accepted):
             assert process.stdout.readline().startswith("accepted")

@@ -23,7 +23,7 @@ async def agent(service: Service) -> FakeAgent:
 
 
 async def running(service: Service, agent: FakeAgent, **fields: Any) -> tuple[str, str]:
-    """Return a job and its run, which the agent runs on the private cluster."""
+    """Submit a job and let the agent run it on the private cluster; return the ids of the job and of its run."""
     job_id = await service.submit(**ON_PRIVATE, **fields)
     run = str((await agent.next_start())["run"])
     await agent.report(run, RunState.RUNNING, 1)
@@ -32,7 +32,7 @@ async def running(service: Service, agent: FakeAgent, **fields: Any) -> tuple[st
 
 
 async def takes_over(service: Service, *reports: RunReport, **fields: Any) -> FakeAgent:
-    """Return an agent with other records and the same key, once its predecessor was silent for a lease."""
+    """Let an agent with other records and the same key take over from one that was silent for a lease, and return it."""
     await age_contact(service.stores, "private", 60)
     other = service.agent(**({"session": "session-2", "holder": "holder-2"} | fields))
     assert (await other.sync()).json()["sendFull"]
@@ -41,7 +41,10 @@ async def takes_over(service: Service, *reports: RunReport, **fields: Any) -> Fa
 
 
 def absent(stop: dict[str, Any], absence: Absence | None) -> RunReport:
-    """Return an agent's report of a run that it was asked to stop and does not hold; None: as releases before ``absence`` did."""
+    """Return an agent's report of a run that it was asked to stop and does not hold.
+
+    ``absence`` is None in reports of releases that did not have this field.
+    """
     state = StopCause(stop["cause"]).ends_as
     return RunReport(
         run=stop["run"],

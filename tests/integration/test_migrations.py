@@ -126,7 +126,7 @@ FUTURE = "UPDATE alembic_version SET version_num = '0999'"
 
 
 def raised_to(revision: str) -> str:
-    """Return the statement of a contracting migration."""
+    """Return the statement by which a contracting migration says that ``revision`` is the oldest that may run."""
     return f"UPDATE schema_compatibility SET oldest_release = '{revision}'"
 
 
@@ -222,7 +222,7 @@ def test_migrations_wait_for_locks_only_shortly(database_url: str) -> None:
 
 
 def place_of(connection: Connection, at: datetime) -> str:
-    """Return the partition that an event of this moment lands in."""
+    """Insert an event of this moment, and return the partition that it is stored in."""
     statement = (
         "INSERT INTO events (at, job_id, seq, kind) VALUES (:at, 1, nextval('audit_id_seq'), 'test')"
         " RETURNING tableoid::regclass::text"

@@ -25,7 +25,7 @@ def hook(*states: str, url: str = HOOK) -> dict[str, Any]:
 
 
 async def messages(service: Service) -> list[tuple[int, str, list[str]]]:
-    """Hook, event and states of all messages, in their order."""
+    """Return hook, event and states of all messages, in their order."""
     found = await rows(service.stores, "SELECT hook, body FROM outbox ORDER BY id")
     return [(row.hook, row.body["event"], row.body["states"]) for row in found]
 

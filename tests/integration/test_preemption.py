@@ -23,7 +23,7 @@ async def agent(service: Service) -> FakeAgent:
 
 
 async def running(service: Service, agent: FakeAgent, **fields: Any) -> tuple[str, str]:
-    """Return the id of a job and of its run, which runs."""
+    """Submit a job and let the agent run it; return the ids of the job and of its run."""
     job = await service.submit(**fields)
     run = (await agent.next_start())["run"]
     await agent.report(run, RunState.RUNNING, 1)

@@ -9,7 +9,7 @@ from trainmaster.protocol.tenants import QueueSpec
 
 
 def window(queue: str, hours: float = 1.0, nodes: int = 1) -> dict[str, Any]:
-    """Return a reservation of all of the nodes, from an hour ago on."""
+    """Return a reservation of ``nodes`` nodes for a queue, from an hour ago until ``hours`` from now."""
     now = datetime.now(UTC)
     return {
         "name": "weekend",

@@ -34,7 +34,7 @@ async def retain(service: Service, batch: int = 1000, **keep: str) -> Removed:
 
 
 async def ended(service: Service, agent: FakeAgent, **fields: Any) -> int:
-    """Return the key of a job that has run and succeeded."""
+    """Submit a job, let it run and succeed, and return its key."""
     job_id = await service.submit(**fields)
     run = (await agent.next_start())["run"]
     await agent.report(run, RunState.RUNNING, 1)
@@ -54,7 +54,7 @@ async def age_jobs(service: Service, days: int, *keys: int) -> None:
 
 
 async def left_of(service: Service, key: int) -> dict[str, int]:
-    """Return rows of a job, by table."""
+    """Return the number of a job's rows in each table."""
     sql = " UNION ALL ".join(
         f"SELECT '{name}' AS name, count(*) AS many FROM {name} WHERE job_id = :key" for name in OWN
     )

@@ -43,7 +43,7 @@ async def running(service: Service, fleet: Fleet, state_dir: Path | None = None)
 
 
 async def until_counted(service: Service, queue: str, **states: int) -> None:
-    """Wait until the queue has the given number of jobs in each of these states."""
+    """Wait until the queue has as many jobs in each state as ``states`` says."""
 
     async def look() -> bool:
         answer = await service.http.get("/v1/jobs", params={"queue": queue, "limit": 1000})

@@ -115,7 +115,7 @@ async def until(service: Service, simulation: int, *states: SimulationState, sec
 
 
 async def at_work(service: Service, simulation: int) -> None:
-    """Wait until its process reports its progress."""
+    """Wait until the process of a simulation reports progress."""
 
     async def look() -> bool:
         return (await shown(service, simulation)).progress.jobs > 0

@@ -34,7 +34,7 @@ def counted(metric: Any) -> float:
 
 
 async def hears(here: SoftState, there: SoftState, key: int = 7) -> None:
-    """Return once a wake-up comes through."""
+    """Wait until a wake-up sent by ``there`` arrives at ``here``."""
     with here.waiter(JOBS, key) as woken:
 
         async def through() -> bool:
@@ -46,7 +46,7 @@ async def hears(here: SoftState, there: SoftState, key: int = 7) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses and time-outs of a tenth."""
+    """Pauses and time-outs are a tenth of what they are else."""
     for name in ("_CALL_SECONDS", "_PING_SECONDS", "_SHORTEST_PAUSE", "_LONGEST_PAUSE"):
         monkeypatch.setattr(soft_module, name, getattr(soft_module, name) / 10)
 
@@ -116,7 +116,7 @@ async def full(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def slamming(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Hang up at once."""
+    """Close the connection at once."""
     writer.close()
 
 

@@ -186,7 +186,7 @@ LIVES = {"serve": "Uvicorn running", "scheduler": "leading with token", "worker"
 
 
 def make_newer(url: str, oldest: str) -> None:
-    """Leave the schema as a newer release does; ``oldest`` release that may run on it."""
+    """Change the schema as a newer release does; ``oldest``: the oldest release that may run on it."""
     with psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://")) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0999'")
         connection.execute("ALTER TABLE jobs ADD COLUMN future int NOT NULL DEFAULT 7")

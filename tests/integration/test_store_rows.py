@@ -59,7 +59,7 @@ _WANTED: dict[str, list[Any]] = {
 
 
 def _typed_functions() -> Iterator[tuple[ModuleType, str]]:
-    """Public functions of the store that name the type of their rows, in their own body."""
+    """Yield the public functions of the store that name the type of their rows, in their own body."""
     for path in sorted(Path(store.__file__).parent.glob("*.py")):
         module = importlib.import_module(f"{store.__name__}.{path.stem}")
         for node in ast.parse(path.read_text()).body:

@@ -22,7 +22,7 @@ LIMIT = {"onDisconnect": {"requeueAfter": "10s"}}
 
 
 async def running(service: Service, agent: FakeAgent, **fields: Any) -> tuple[str, str]:
-    """Return a job and its run, which the agent runs on the private cluster."""
+    """Submit a job and let the agent run it on the private cluster; return the ids of the job and of its run."""
     await agent.sync()
     job_id = await service.submit(placement={"clusters": ["private"]}, **fields)
     run = str((await agent.next_start())["run"])

@@ -38,7 +38,7 @@ UNUSABLE: dict[str, dict[str, Any]] = {
 
 
 async def sync(agent: FakeAgent, **fields: Any) -> dict[str, Any]:
-    """Return the answer to a sync with these fields, which must be answered."""
+    """Send a sync with these fields and return its answer; the dispatcher must take it."""
     agent.number += 1
     body = {"session": agent.session, "holder": agent.holder, "number": agent.number, **fields}
     answer = await agent.http.post(

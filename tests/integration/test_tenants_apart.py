@@ -45,7 +45,7 @@ async def put(service: Service, address: str, **fields: Any) -> None:
 
 
 async def declare(service: Service) -> None:
-    """Let all that can be declared for queues be declared for those of the others."""
+    """Declare everything that can be declared for queues, for those of the other tenant."""
     kinds = {"allowedKinds": ["private", "public", "edge"]}
     await put(service, "queues/org", path="org", resources={"cpu": {"limit": "100"}}, **kinds)
     await put(service, f"queues/{OTHERS}", path=OTHERS, resources={"cpu": {"guaranteed": "4"}}, **kinds)

@@ -26,13 +26,13 @@ async def put(service: Service, kind: str, name: str, body: dict[str, Any]) -> N
 
 
 async def priced(service: Service, **fields: Any) -> None:
-    """Let the cluster private charge by the book."""
+    """Create the price book ``own``, changed by ``fields``, and let cluster private charge by it."""
     await put(service, "price-books", "own", {**BOOK, **fields})
     await put(service, "clusters", "private", {"name": "private", "clusterKind": "private", "priceBook": "own"})
 
 
 async def ran(service: Service, agent: FakeAgent, **fields: Any) -> str:
-    """Return a job that has run and succeeded; its id."""
+    """Submit a job, let it run and succeed, and return its id."""
     job_id = await service.submit(**fields)
     run = (await agent.next_start())["run"]
     sizes = {"main": fields.get("replicas", 1)}

@@ -39,7 +39,7 @@ def terms(persistence: Persistence = QUICK, at_once: int = 64, secrets: tuple[st
 
 
 async def relay_all(service: Service, post: Poster, how: DeliveryTerms | None = None) -> Tally:
-    """Relay until nothing is left that is not dead; pauses between attempts are skipped."""
+    """Relay until all messages that are left are dead, and return the counts; pauses between attempts are skipped."""
     total = Tally()
     while await value(service.stores, "SELECT count(*) FROM outbox WHERE dead_at IS NULL"):
         await execute(service.stores, "UPDATE outbox SET next_at = now() WHERE dead_at IS NULL")

@@ -1,1 +1,1 @@
-"""Tests."""
+"""Tests of single modules, without a database."""

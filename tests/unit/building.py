@@ -1,4 +1,4 @@
-"""Fluent builders: a scheduler's view, jobs and nodes said in few words."""
+"""Fluent builders: a scheduler's state, jobs and nodes said in few words."""
 
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -53,7 +53,7 @@ def nodes(
 
 
 def role(size: int = 1, name: str = "worker", *, least: int | None = None, **more: Any) -> RoleShape:
-    """Return a role of ``size`` members; what is no field of a role is what each member needs, one CPU when nothing is said."""
+    """Return a role of ``size`` members; ``more`` are other fields of a role, and what each member needs: by default one CPU."""
     fields = {
         key: more.pop(key)
         for key in ("node_selector", "affinity", "tolerations", "max_per_node", "numa")
@@ -69,7 +69,7 @@ def gang(*roles: RoleShape, least: int | None = None, **fields: Any) -> Shape:
 
 
 def line_of(text: str) -> Flavor:
-    """Return a line, with ``gpu`` for GPUs of NVIDIA."""
+    """Parse a flavor; ``gpu`` stands for GPUs of NVIDIA."""
     return Flavor(*parse_line(text.replace("gpu", GPU, 1) if text.startswith("gpu") else text))
 
 
@@ -80,7 +80,7 @@ def simple(size: int = 1, *, limit: float | None = None, **needs: Any) -> Shape:
 
 @dataclass
 class Outcome:
-    """A plan, asked by the names of the builder."""
+    """A plan, read by the names that the builder gave."""
 
     plan: Plan
     state: SchedulerState
@@ -116,8 +116,8 @@ class Outcome:
 
 
 @dataclass
-class ViewBuilder:
-    """A view with queue ``main`` and the priority classes low (0), normal (100) and high (1000)."""
+class StateBuilder:
+    """Builds a state with queue ``main`` and the priority classes low (0), normal (100) and high (1000)."""
 
     engine: Engine = field(default_factory=Engine)
     ids: dict[str, int] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class ViewBuilder:
         self.queue("main")
 
     def lasting(self, of: str) -> Self:
-        """Add a class whose runs are not ended for others."""
+        """Make the runs of a priority class non-preemptible."""
         found = next(one for one in self.state.classes.values() if one.name == of)
         self.state.put_class(replace(found, preemptible=False))
         return self
@@ -148,7 +148,7 @@ class ViewBuilder:
         return self
 
     def older(self, name: str, seconds: float) -> Self:
-        """Let a run have begun ``seconds`` earlier."""
+        """Move the begin of a run back by ``seconds``."""
         run = self.state.runs[self.ids[name]]
         self.state.put_run(replace(run, began_at=run.began_at - seconds))
         return self
@@ -159,7 +159,7 @@ class ViewBuilder:
         return self
 
     def requeued(self, name: str) -> Self:
-        """End a run without its job, which waits again."""
+        """End a run; its job waits again."""
         run = self.state.runs[self.ids[name]]
         self.state.put_waiting(
             WaitingJob(run.job_id, 2, name, run.queue_id, run.class_id, run.shape_id, 0, NOW, run.attempt)
@@ -234,7 +234,7 @@ class ViewBuilder:
         return self
 
     def profile(self, of: str, weights: Weights | None) -> Self:
-        """Choose clusters for jobs of a priority class by these weights."""
+        """Set the weights by which clusters are chosen for jobs of a priority class."""
         found = next(one for one in self.state.classes.values() if one.name == of)
         self.state.put_class(replace(found, weights=weights))
         return self
@@ -306,24 +306,24 @@ class ViewBuilder:
         return self
 
     def dataset(self, *datasets: Dataset) -> Self:
-        """Data that an admin has declared, beside what was said before."""
+        """Declare datasets, in addition to those declared before."""
         self.state.set_datasets([*self.state.datasets.values(), *datasets])
         return self
 
     def trouble(self, cluster: str, trouble: float) -> Self:
-        """Let a cluster have returned or lost this many runs lately."""
+        """Set how many runs a cluster has returned or lost lately."""
         self.state.set_trouble({**self.state.trouble, self.clusters[cluster]: trouble})
         return self
 
     def policy(self, name: str = "overflow", *queues: str, **fields: Any) -> Self:
-        """Add a burst policy, as an admin writes it; of queue main by default. A second call changes it."""
+        """Add a burst policy, as an admin writes it; for queue main by default. A second call changes it."""
         spec = BurstPolicySpec.model_validate({"name": name, "queues": queues or ("main",), **fields})
         number = self.policies.setdefault(name, len(self.policies) + 1)
         self.state.set_policies([*({**self.state.policies, number: policy_of(number, spec)}.values())])
         return self
 
     def spent(self, policy: str, amount: str, *, hours_ago: int = 0, job: str | None = None) -> Self:
-        """Add the cost of ended runs of a policy, in the hour of NOW or one before it; of a job that waits."""
+        """Set what ended runs of a policy cost in the hour ``hours_ago`` before NOW's; ``job``: the waiting job that they were of."""
         number, nanos = self.policies[policy], to_nanos(Decimal(amount))
         hour = int(NOW // 3600 - hours_ago) * 3600 * MICROS
         known = self.state.spending
@@ -371,7 +371,7 @@ class ViewBuilder:
         return self
 
     def jobs(self, many: int, name: str, shape: Shape | None = None, **more: Any) -> Self:
-        """Add equivalent jobs, named ``name1``, ``name2`` and so on."""
+        """Add ``many`` equivalent jobs, named ``name1``, ``name2`` and so on."""
         for number in range(1, many + 1):
             self.job(f"{name}{number}", shape, **more)
         return self
@@ -389,7 +389,7 @@ class ViewBuilder:
         sizes: dict[str, int] | None = None,
         resized: float | None = None,
     ) -> Self:
-        """Add a job that runs on a cluster, since ``ago`` seconds: whole, or at these sizes, ``resized`` seconds ago."""
+        """Add a job that runs on a cluster, since ``ago`` seconds: whole, or at ``sizes`` since ``resized`` seconds."""
         shape = shape or simple()
         self.state.put_run(
             LiveRun(
@@ -415,13 +415,13 @@ class ViewBuilder:
         return Outcome(decide(self.engine, self.now, most_starts), self.state, self.ids)
 
     def later(self, seconds: float) -> Self:
-        """Let time pass; agents stay in contact."""
+        """Let ``seconds`` pass; all leases are extended by as much."""
         self.now += seconds
         self.state.lease_until = {cluster: until + seconds for cluster, until in self.state.lease_until.items()}
         return self
 
     def applied(self) -> Outcome:
-        """Return what one cycle decides, applied to the state as the leader does it."""
+        """Run one cycle, apply its plan to the state as the leader does, and return the outcome."""
         outcome = self.cycle()
         for start in outcome.plan.starts:
             self.state.put_run(start.run(self.now))

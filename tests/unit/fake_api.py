@@ -26,7 +26,7 @@ Answer = httpx.Response | Exception | Callable[[httpx.Request], httpx.Response]
 
 
 class Api:
-    """Answers by method and path; keeps what was asked."""
+    """Answers by method and path; keeps the requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
@@ -43,7 +43,7 @@ class Api:
         return [f"{request.method} {request.url.path}" for request in self.requests]
 
     def sent(self, call: str) -> Any:
-        """Return the body of the last such request."""
+        """Return the body of the last request of ``call``: method and path."""
         found = [request for request in self.requests if f"{request.method} {request.url.path}" == call]
         return json.loads(found[-1].content)
 

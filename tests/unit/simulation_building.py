@@ -71,7 +71,7 @@ def state(at: FakeCluster, run: str = "a") -> RunState:
 
 
 def ended_at(at: FakeCluster, run: str = "a") -> float:
-    """Let time pass until the run has ended; returns when that was."""
+    """Let time pass until the run has ended; return the time of its end."""
     while not at.runs[run].state.is_terminal:
         at.advance(at.next_event_at())
     return at.now

@@ -31,7 +31,7 @@ def nodes_of(world: World) -> int:
 
 
 def settle(world: World) -> int:
-    """Decide and apply until nothing starts; how many jobs have started. Who gives way is gone at once."""
+    """Decide and apply until nothing starts; return how many jobs have started. Preempted runs end at once."""
     started = 0
     while (plan := decide(world.engine, NOW)).starts:
         for victim in [*plan.stops, *(one for start in plan.starts for one in start.evicts)]:

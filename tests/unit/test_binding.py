@@ -205,7 +205,7 @@ def takes(role: Mapping[str, Any], node: Mapping[str, str]) -> bool:
 
 
 def bound_by(choices: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return a whole pod whose node has to meet all of one of these."""
+    """Return a role with a whole pod whose node has to meet all expressions of one of ``choices``."""
     affinity = node_affinity(*({"matchExpressions": one} for one in choices)) if choices else None
     return whole_pod(affinity=affinity)
 

@@ -37,7 +37,7 @@ def open_in(*hours: dict[str, Any], zone: str | None = None) -> BurstPolicy:
 
 
 def at(text: str) -> float:
-    """Return a moment, written with its offset from UTC."""
+    """Return the seconds since the epoch of a moment that is written with its offset from UTC."""
     return datetime.fromisoformat(text).timestamp()
 
 

@@ -106,7 +106,7 @@ class World:
         return made
 
     def exact_free(self, name: str) -> dict[str, int]:
-        """Allocatable minus what foreign pods that have not ended ask for, never less than nothing."""
+        """Return allocatable minus what foreign pods that have not ended request, never less than zero."""
         obj = self.objects["node", name]
         free = {key: parse_quantity(key, text) for key, text in obj["status"]["allocatable"].items() if key != "pods"}
         for (what, _), other in self.objects.items():
@@ -210,7 +210,7 @@ templates = st.fixed_dictionaries(
 
 
 def without_idle_limits(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the same without the limits of resources that are requested too."""
+    """Return ``spec`` without the limits of resources that are requested too."""
     made = []
     for one in spec["containers"]:
         given = one.get("resources") or {}

@@ -276,12 +276,12 @@ def of_kind(objects: list[Object], kind: str) -> dict[str, Object]:
 
 
 def of_the_release(objects: list[Object]) -> list[Object]:
-    """Without what is in namespaces for jobs."""
+    """Return the objects that are not in namespaces for jobs."""
     return [one for one in objects if one["metadata"].get("namespace") in (None, "here")]
 
 
 def workloads(objects: list[Object]) -> dict[str, Object]:
-    """Pod templates by the name of what makes them."""
+    """Return pod templates by the name of the object that makes them."""
     kinds = ("Deployment", "StatefulSet", "Job")
     return {name: one["spec"]["template"] for kind in kinds for name, one in of_kind(objects, kind).items()}
 
@@ -446,7 +446,7 @@ def granted(role: Object) -> list[tuple[str, str, list[str]]]:
 
 
 def written(values: Object) -> Object:
-    """Return agent.yaml."""
+    """Return the agent.yaml that the agent's chart renders with ``values``."""
     value: Object = yaml.safe_load(of_kind(rendered("agent", values), "ConfigMap")[NAME]["data"]["agent.yaml"])
     return value
 
@@ -519,7 +519,7 @@ def test_job_namespaces_are_restricted_and_outlive_the_chart() -> None:
 
 
 def by_namespace(values: Object, kind: str) -> dict[str, Object]:
-    """Return objects in namespaces for jobs."""
+    """Return the objects of a kind in namespaces for jobs, by namespace."""
     found = [one for one in rendered("agent", values) if one["kind"] == kind and one["metadata"]["namespace"] != "here"]
     assert len({one["metadata"]["namespace"] for one in found}) == len(found)
     return {one["metadata"]["namespace"]: one for one in found}

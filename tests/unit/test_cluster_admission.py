@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.building import ViewBuilder, gang, nodes, role
+from tests.unit.building import StateBuilder, gang, nodes, role
 from trainmaster.protocol.agent import CapacityReport, ReportedAdmission
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.reasons import Check, Token
@@ -134,7 +134,9 @@ def test_a_shape_that_was_stored_before_refuses_nothing() -> None:
 
 
 def looked_at(admission: ReportedAdmission | None, refused_by: ClusterRefusal) -> Any:
-    view = ViewBuilder().cluster("north", nodes(), admission=admission).job("j", gang(role(), refused_by=(refused_by,)))
+    view = (
+        StateBuilder().cluster("north", nodes(), admission=admission).job("j", gang(role(), refused_by=(refused_by,)))
+    )
     return view.cycle()
 
 

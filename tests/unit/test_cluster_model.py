@@ -216,7 +216,7 @@ def node_groups(draw: st.DrawFn) -> list[NodeGroup]:
 
 
 def dispatcher_accepts(shape: Shape, groups: list[NodeGroup], *, in_order: bool) -> bool:
-    """Return whether the fit finds room. ``in_order``: in a room whose nodes are kept in order."""
+    """Return whether the dispatcher finds capacity for the gang. ``in_order``: in free capacity whose nodes are kept in order."""
     free = FreeCapacity.empty(CapacityReport(groups=tuple(groups), runtime="t", scheduler="t"))
     if in_order:
         free.rank()

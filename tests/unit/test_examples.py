@@ -156,7 +156,7 @@ class Gang:
             )
 
     def finish(self, timeout: float) -> dict[str, tuple[int, str]]:
-        """Exit code and output of every member, by role and index."""
+        """Wait for all members; return exit code and output of each, by role and index."""
         try:
             ends = {}
             for seat, process in self.processes.items():

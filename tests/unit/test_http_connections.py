@@ -66,7 +66,7 @@ class App:
 
 
 class Peer:
-    """One connection under the test's hand."""
+    """One connection that the test controls."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader

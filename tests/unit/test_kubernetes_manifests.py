@@ -338,7 +338,7 @@ class TestALargeGang:
 
 
 class TestMaxPerNode:
-    """Members are dealt into as many hands as may share a node, and those of a hand keep apart."""
+    """Members are divided into as many sets, called hands, as may share a node; members of one hand never share a node."""
 
     @staticmethod
     def hand(pod: dict[str, Any]) -> str | None:
@@ -532,7 +532,7 @@ class TestAPodTemplate:
 
 
 class TestTheUserOfMembers:
-    """PlacementDefaults images run as root, which the level restricted forbids."""
+    """Most images run as root, which the level restricted forbids."""
 
     def test_a_member_that_names_none_is_the_agents_with_a_home(self) -> None:
         pod = made(role(), run_as_user=65532).pod("worker", 0)

@@ -92,7 +92,7 @@ class JobAndAgents(RuleBasedStateMachine):
     @precondition(lambda self: not self.job.state.has_live_run and self.job.state is not JobState.SUCCEEDED)
     @rule()
     def it_is_tried_again(self) -> None:
-        """Whatever keeps the job from its next attempt ends."""
+        """End whatever keeps the job from its next attempt."""
         if self.job.hold_cause is not None and self.job.hold_cause.ends_by_itself:
             self.become(job_machine.release(self.job))
         elif self.job.state is JobState.HELD:
@@ -135,7 +135,7 @@ class JobAndAgents(RuleBasedStateMachine):
 
     @staticmethod
     def meant(before: Job, ending: RunEnding) -> set[JobState]:
-        """Return what the end of a run may mean for its job, in the words of the documentation."""
+        """Return the states that a job may be in after the end of its run, by the documentation."""
         if ending.state is RunState.SUCCEEDED:
             return {JobState.SUCCEEDED}
         if before.wish is Wish.CANCEL or ending.state is RunState.CANCELLED:

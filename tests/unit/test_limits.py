@@ -31,7 +31,7 @@ def limits(clock: Clock | None = None, **settings: Any) -> Limits:
 
 
 def refused(error: pytest.ExceptionInfo[ProblemError]) -> float:
-    """Return the seconds after which to come again."""
+    """Check that the call was refused as one too many; return the seconds after which it may be repeated."""
     assert error.value.code is Code.TOO_MANY_REQUESTS
     assert error.value.status == 429
     assert error.value.retry_after is not None

@@ -17,7 +17,7 @@ TEXT = f'preempted for {protected("a-b", "org/a", "a job")}: {protected("3 of 4"
 
 
 def as_read(text: str, queue: str) -> str:
-    """Return the text out of a JSON document, which must say the same as the text alone."""
+    """Return what a user of ``queue`` reads of a text, which must be the same alone and in a JSON document."""
     may_read = of_queue(queue)
     read: str = orjson.loads(rendered_json(orjson.dumps({"text": [text, text]}), may_read))["text"][1]
     assert read == rendered(text, may_read)

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.unit.building import NOW, ViewBuilder, nodes
+from tests.unit.building import NOW, StateBuilder, nodes
 from tests.waiting import eventually
 from trainmaster_dispatcher.scheduler import leader_api
 from trainmaster_dispatcher.scheduler.leader_api import LeadingEngine, make_reads
@@ -28,7 +28,7 @@ class Leader:
     """What the endpoint looks at; ``looks`` is how often it may still be seen, None for ever."""
 
     def __init__(self) -> None:
-        self.builder = ViewBuilder().cluster("c", nodes(1, cpu=4)).jobs(3, "j", age=60)
+        self.builder = StateBuilder().cluster("c", nodes(1, cpu=4)).jobs(3, "j", age=60)
         self.engine: Engine = self.builder.engine
         self.looks: int | None = None
 
@@ -135,6 +135,6 @@ async def test_shares_are_worked_out_once_for_the_questions_of_a_moment(
         return len(made) > 1
 
     await eventually(anew)
-    leader.engine = ViewBuilder().job("other").engine
+    leader.engine = StateBuilder().job("other").engine
     await http.get("/place/1")
     assert made[-1] is leader.engine, "another view has other shares"

@@ -4,19 +4,18 @@ from math import inf
 
 import pytest
 
-from tests.unit.building import NOW, ViewBuilder, gang, nodes, role, simple
+from tests.unit.building import NOW, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.reasons import Check, Tier, Token
 from trainmaster.protocol.states import ClusterKind
 
 
-def busy(places: int = 4, *, taken: int = 3, until: float = 100) -> ViewBuilder:
-    """Return a cluster of places for one CPU, some of which are taken for ``until`` seconds more, and a gang that wants
-    all of them."""
-    view = ViewBuilder().cluster("c", nodes(places, cpu=1))
+def busy(places: int = 4, *, taken: int = 3, until: float = 100) -> StateBuilder:
+    """Return a cluster of ``places`` CPUs, of which ``taken`` are in use for ``until`` seconds more, and a gang that wants all."""
+    view = StateBuilder().cluster("c", nodes(places, cpu=1))
     return view.run("there", simple(taken, limit=until), on="c").job("big", simple(places, limit=10))
 
 
-MAY_PASS: dict[str, tuple[ViewBuilder, list[str]]] = {
+MAY_PASS: dict[str, tuple[StateBuilder, list[str]]] = {
     "one that ends before the reserved time": (busy().job("small", simple(limit=100)), ["small"]),
     "not one that would run a second longer": (busy().job("small", simple(limit=101)), []),
     "not one without a limit": (busy().job("small", simple()), []),
@@ -46,7 +45,7 @@ MAY_PASS: dict[str, tuple[ViewBuilder, list[str]]] = {
 
 
 @pytest.mark.parametrize(("view", "started"), MAY_PASS.values(), ids=MAY_PASS)
-def test_before_a_blocked_job_may_start(view: ViewBuilder, started: list[str]) -> None:
+def test_before_a_blocked_job_may_start(view: StateBuilder, started: list[str]) -> None:
     assert view.cycle().started == started
 
 
@@ -70,14 +69,14 @@ def test_the_blocked_job_starts_when_its_time_has_come() -> None:
 
 
 def test_a_run_that_should_have_ended_is_expected_to_end_any_moment() -> None:
-    view = ViewBuilder().cluster("c", nodes(2, cpu=1)).run("over", simple(limit=50), on="c", ago=80)
+    view = StateBuilder().cluster("c", nodes(2, cpu=1)).run("over", simple(limit=50), on="c", ago=80)
     outcome = view.job("big", simple(2, limit=10)).job("small", simple(limit=30)).cycle()
     assert outcome.started == []
     assert outcome.plan.reservations[view.ids["big"]].at == NOW + 1
 
 
 def test_each_cluster_is_kept_for_one_job() -> None:
-    view = ViewBuilder()
+    view = StateBuilder()
     for name, until in (("a", 100), ("b", 200)):
         view.cluster(name, nodes(2, cpu=1)).run(f"on-{name}", simple(limit=until), on=name)
     view.job("one", simple(2, limit=10)).job("two", simple(2, limit=11)).job("three", simple(2, limit=12))
@@ -90,7 +89,7 @@ def test_each_cluster_is_kept_for_one_job() -> None:
 
 @pytest.mark.parametrize(("elsewhere", "cluster"), [(95, "a"), (80, "b")])
 def test_a_reservation_stays_unless_another_is_earlier_by_a_tenth(elsewhere: float, cluster: str) -> None:
-    view = ViewBuilder().cluster("a", nodes(2, cpu=1)).cluster("b", nodes(2, cpu=1))
+    view = StateBuilder().cluster("a", nodes(2, cpu=1)).cluster("b", nodes(2, cpu=1))
     view.run("on-a", simple(limit=100), on="a").run("on-b", simple(limit=500), on="b")
     view.job("big", simple(2, limit=10)).applied()
     assert view.engine.carried.reservations[view.ids["big"]].cluster_id == view.clusters["a"]
@@ -101,7 +100,7 @@ def test_a_reservation_stays_unless_another_is_earlier_by_a_tenth(elsewhere: flo
 def test_only_who_lacks_room_reserves() -> None:
     """Neither a job over quota nor one whose cluster is closed keeps anything from others."""
     view = (
-        ViewBuilder().queue("q", limits={"cpu": 1}).cluster("c", nodes(2, cpu=1)).run("there", simple(limit=9), on="c")
+        StateBuilder().queue("q", limits={"cpu": 1}).cluster("c", nodes(2, cpu=1)).run("there", simple(limit=9), on="c")
     )
     view.job("over", simple(2, limit=9), queue="q").cluster("closed", nodes(2, cpu=1), cordoned=True)
     outcome = view.job("small", simple()).cycle()
@@ -110,7 +109,7 @@ def test_only_who_lacks_room_reserves() -> None:
 
 
 def test_room_is_found_at_the_time_when_a_rack_is_free() -> None:
-    view = ViewBuilder().cluster(
+    view = StateBuilder().cluster(
         "c", nodes(2, "r1", cpu=1, at=(("rack", "r1"),)), nodes(2, "r2", cpu=1, at=(("rack", "r2"),))
     )
     for name, group, until in (("a", "r1", 50), ("b", "r2", 60), ("c", "r1", 70)):
@@ -123,8 +122,8 @@ def test_room_is_found_at_the_time_when_a_rack_is_free() -> None:
 class TestEndless:
     """Where no end is known."""
 
-    def view(self, age: float) -> ViewBuilder:
-        view = ViewBuilder().longest_wait("normal", 60).cluster("c", nodes(4, cpu=1)).run("there", simple(2), on="c")
+    def view(self, age: float) -> StateBuilder:
+        view = StateBuilder().longest_wait("normal", 60).cluster("c", nodes(4, cpu=1)).run("there", simple(2), on="c")
         return view.job("big", simple(4), age=age)
 
     def test_nothing_is_kept_at_first(self) -> None:

@@ -1,4 +1,4 @@
-"""BurstStart: when, where, how much and at what cost jobs go to public clusters, and what their reasons are while they do not."""
+"""Bursting: when, where, how many and at what cost jobs go to public clusters, and what their reasons are while they do not."""
 
 from collections import defaultdict
 from decimal import Decimal
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.building import GPU, NOW, ViewBuilder, gang, nodes, role, simple
+from tests.unit.building import GPU, NOW, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.reasons import Token
@@ -30,19 +30,19 @@ WIDE: dict[str, Any] = {"queues": ["main"], "budget": {"day": 1000}, "timeLimit"
 ANY = {"budget": {"day": 1000}, "timeLimit": "1h"}
 
 
-def full(**policy: Any) -> ViewBuilder:
+def full(**policy: Any) -> StateBuilder:
     """Return a private cluster without room, a public one with 8 cores at 1 an hour, and a policy that lets everything go."""
-    view = ViewBuilder().cluster("own", nodes(1, cpu=4)).run("r", simple(cpu=4, limit=2 * HOUR), on="own")
+    view = StateBuilder().cluster("own", nodes(1, cpu=4)).run("r", simple(cpu=4, limit=2 * HOUR), on="own")
     view.cluster("rented", nodes(2, cpu=4), kind=ClusterKind.PUBLIC, prices=CORE)
     return view.policy(**{**ANY, **policy})
 
 
 def limited(hours: float = 1.0, **needs: Any) -> Any:
-    """Return a job of one member that ends within the given hours, its end included."""
+    """Return the shape of a job of one member that ends within ``hours``, its end included."""
     return simple(limit=hours * HOUR - 10, **(needs or {"cpu": 1}))
 
 
-GOES: dict[str, ViewBuilder] = {
+GOES: dict[str, StateBuilder] = {
     "where its own clusters are full": full().job("j"),
     "where it fits on none of its own": full().job("j", simple(cpu=4)).cluster("own", nodes(1, cpu=2)),
     "where there is no own cluster at all": full().job("j", gang(role(), kinds=(ClusterKind.PUBLIC,))),
@@ -71,9 +71,9 @@ def test_a_job_goes(sentence: str) -> None:
     assert GOES[sentence].cycle().where == {"j": "rented"}
 
 
-STAYS: dict[str, tuple[ViewBuilder, Token, str]] = {
+STAYS: dict[str, tuple[StateBuilder, Token, str]] = {
     "without a policy": (
-        ViewBuilder()
+        StateBuilder()
         .cluster("own", nodes(1, cpu=4))
         .run("r", simple(cpu=4), on="own")
         .cluster("rented", nodes(), kind=ClusterKind.PUBLIC, prices=CORE)
@@ -375,7 +375,7 @@ def test_no_plan_exceeds_a_budget_or_a_cap(
 
 
 def hours_of(begin: float, end: float) -> dict[int, float]:
-    """Return seconds by hour."""
+    """Return the seconds between ``begin`` and ``end`` in each hour, by the hour's start in microseconds."""
     out: dict[int, float] = {}
     at = begin
     while at < end:

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.unit.building import NOW, ViewBuilder, nodes, simple
+from tests.unit.building import NOW, StateBuilder, nodes, simple
 from trainmaster.protocol.reasons import Check, Token
 from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.domain.shapes import Elasticity
@@ -33,9 +33,9 @@ class InjectedError(Exception):
     """An unexpected error."""
 
 
-def tenants() -> ViewBuilder:
-    """Tenant a with a job of shape BAD, before one of tenant b with GOOD; room for both on either of two clusters."""
-    view = ViewBuilder().queue("org/a").queue("org/b").cluster("c", nodes(2)).cluster("d", nodes(2))
+def tenants() -> StateBuilder:
+    """Return a job of tenant a with shape BAD, before one of tenant b with GOOD; both fit on either of two clusters."""
+    view = StateBuilder().queue("org/a").queue("org/b").cluster("c", nodes(2)).cluster("d", nodes(2))
     return view.job("bad", BAD, queue="org/a", of="high").job("good", GOOD, queue="org/b")
 
 
@@ -107,7 +107,7 @@ def test_a_class_that_fails_again_and_again_is_held_back_for_longer_each_time(mo
 
 
 def test_many_classes_that_fail_cost_no_more_than_a_few_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = ViewBuilder().queue("org/a").queue("org/b").cluster("c", nodes(4, cpu=4, memory="8Gi"))
+    view = StateBuilder().queue("org/a").queue("org/b").cluster("c", nodes(4, cpu=4, memory="8Gi"))
     for number in range(200):
         view.job(f"bad{number}", simple(cpu="2", memory=f"{number + 1}Mi"), queue="org/a", of="high")
     view.job("good", GOOD, queue="org/b")
@@ -121,7 +121,7 @@ def test_many_classes_that_fail_cost_no_more_than_a_few_decisions(monkeypatch: p
 
 
 def test_decisions_that_fail_without_end_are_given_up_with_their_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = ViewBuilder().cluster("c", nodes(100, cpu=4, memory="8Gi"))
+    view = StateBuilder().cluster("c", nodes(100, cpu=4, memory="8Gi"))
     for number in range(faults.MOST_RESTARTS + 1):
         view.job(f"bad{number}", simple(cpu="1", memory=f"{number + 1}Mi"))
     monkeypatch.setattr(decide, "take", failing(start_accounting.take, lambda *_: True))
@@ -131,7 +131,7 @@ def test_decisions_that_fail_without_end_are_given_up_with_their_cause(monkeypat
 
 
 def reports(layouts: ClusterLayouts, cluster_id: int) -> bool:
-    """Return whether it is cluster c, and not closed yet."""
+    """Return whether the cluster is c and has a report."""
     cluster = layouts.state.clusters[cluster_id]
     return cluster.name == "c" and cluster.report is not None
 
@@ -179,7 +179,7 @@ def test_a_cluster_that_cannot_be_worked_out_is_closed_and_the_others_take_the_j
 
 def test_a_policy_that_cannot_be_judged_lets_nobody_go_and_another_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     prices = {"onDemand": {"cpu": 1}}
-    view = ViewBuilder().queue("org/a").queue("org/b")
+    view = StateBuilder().queue("org/a").queue("org/b")
     view.cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices=prices)
     for tenant in ("a", "b"):
         view.policy(f"of-{tenant}", f"org/{tenant}", budget={"day": 1000}, timeLimit="1h")
@@ -197,7 +197,7 @@ def test_a_policy_that_cannot_be_judged_lets_nobody_go_and_another_one_does(monk
 
 
 def test_a_policy_whose_utilisation_cannot_be_known_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = ViewBuilder().cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 1}})
+    view = StateBuilder().cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 1}})
     view.policy("broken", "main", budget={"day": 9}, timeLimit="1h", when={"utilisation": {"above": 0.5}}).job("j")
     monkeypatch.setattr(burst, "fullness", failing(burst.fullness, lambda _rooms: True))
     found = view.cycle()
@@ -219,7 +219,7 @@ def test_a_reservation_that_cannot_be_worked_out_is_left_out(monkeypatch: pytest
 
 
 def test_a_run_whose_growth_fails_does_not_grow_and_another_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = ViewBuilder().cluster("c", nodes(1, cpu=8))
+    view = StateBuilder().cluster("c", nodes(1, cpu=8))
     elastic = replace(simple(4), elastic=Elasticity(1, 0.0), roles=(replace(simple(4).roles[0], least=1),))
     view.run("a", elastic, on="c", sizes={"worker": 1}).run("b", elastic, on="c", sizes={"worker": 1})
     real = elastic_growth._growth
@@ -233,7 +233,7 @@ def test_a_run_whose_growth_fails_does_not_grow_and_another_one_does(monkeypatch
 
 
 def test_a_run_that_is_spared_is_not_ended_for_others() -> None:
-    view = ViewBuilder().cluster("c", nodes(2, cpu=1)).run("low1", on="c", of="low").run("low2", on="c", of="low")
+    view = StateBuilder().cluster("c", nodes(2, cpu=1)).run("low1", on="c", of="low").run("low2", on="c", of="low")
     view.job("j", of="high")
     (start,) = view.cycle().plan.starts
     (first,) = start.evicts
@@ -246,7 +246,7 @@ def test_a_run_that_is_spared_is_not_ended_for_others() -> None:
 def test_an_error_while_victims_are_looked_for_leaves_the_accounts_of_others_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    view = ViewBuilder().queue("org/a").queue("org/b").cluster("c", nodes(1, cpu=2)).cluster("d", nodes(1, cpu=1))
+    view = StateBuilder().queue("org/a").queue("org/b").cluster("c", nodes(1, cpu=2)).cluster("d", nodes(1, cpu=1))
     view.run("low", simple(cpu=2), on="c", of="low", queue="org/a")
     view.job("bad", simple(cpu=2), queue="org/a", of="high").job("good", queue="org/b")
     monkeypatch.setattr(victims.VictimSearch, "_on", failing(victims.VictimSearch._on, lambda *_: True))
@@ -256,7 +256,7 @@ def test_an_error_while_victims_are_looked_for_leaves_the_accounts_of_others_as_
 
 
 def test_in_a_queue_that_keeps_its_order_nobody_waits_behind_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = ViewBuilder().queue("main", order=Order.STRICT).cluster("c", nodes(4))
+    view = StateBuilder().queue("main", order=Order.STRICT).cluster("c", nodes(4))
     view.job("bad", BAD, of="high").job("good", GOOD)
     monkeypatch.setattr(cluster_index, "fit", failing(fit, lambda shape, *_: shape is BAD))
     assert view.cycle().started == ["good"]
@@ -279,7 +279,7 @@ def test_jobs_that_depend_on_something_unreadable_wait_and_others_start(what: st
 
 
 def test_an_unreadable_policy_still_keeps_its_queues_from_public_clusters() -> None:
-    view = ViewBuilder().queue("main", kinds=(ClusterKind.PRIVATE, ClusterKind.PUBLIC))
+    view = StateBuilder().queue("main", kinds=(ClusterKind.PRIVATE, ClusterKind.PUBLIC))
     view.cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 1}}).job("j")
     assert view.cycle().started == ["j"]
     view.state.set_policies([unreadable_policy(1, "broken", 3, ["main"], "a fault")])

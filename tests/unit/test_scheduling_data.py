@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.building import Outcome, ViewBuilder, gang, nodes, role
+from tests.unit.building import Outcome, StateBuilder, gang, nodes, role
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.datasets import Dataset, Holder, moving
@@ -18,9 +18,9 @@ GIB = 2**30
 EU, US = {"region": "eu"}, {"region": "us"}
 
 
-def two(**more: Any) -> ViewBuilder:
-    """Return clusters in the regions eu and us."""
-    return ViewBuilder().queue("main", **more).cluster("a-eu", nodes(), labels=EU).cluster("b-us", nodes(), labels=US)
+def two(**more: Any) -> StateBuilder:
+    """Return a cluster in region eu, one in us, and queue main with fields ``more``."""
+    return StateBuilder().queue("main", **more).cluster("a-eu", nodes(), labels=EU).cluster("b-us", nodes(), labels=US)
 
 
 def reading(*names: str, **fields: Any) -> Any:
@@ -31,7 +31,7 @@ def images(**fields: Any) -> Dataset:
     return Dataset("images", 100 * GIB, **fields)
 
 
-GOES: dict[str, tuple[ViewBuilder, str]] = {
+GOES: dict[str, tuple[StateBuilder, str]] = {
     "to the region that the job wants": (two().job("j", gang(role(), regions=("us",))), "b-us"),
     "to the region that its queue allows": (two(regions=("us",)).job("j"), "b-us"),
     "to the region that a queue above allows, too": (
@@ -54,7 +54,7 @@ GOES: dict[str, tuple[ViewBuilder, str]] = {
         "b-us",
     ),
     "to where its data comes for less": (
-        ViewBuilder()
+        StateBuilder()
         .profile("normal", Weights(0, 0, 1))
         .cluster("a", nodes(), uplink=GIB)
         .cluster("b", nodes(), datasets=("images",), prices={"egress": "0.10", "onDemand": {"cpu": 5}}, uplink=GIB)
@@ -63,7 +63,7 @@ GOES: dict[str, tuple[ViewBuilder, str]] = {
         "b",
     ),
     "to where its data is there sooner": (
-        ViewBuilder()
+        StateBuilder()
         .profile("normal", Weights(0, 0, 0, wait=1))
         .cluster("a", nodes(), uplink=GIB / 10)
         .cluster("b", nodes(), uplink=GIB)
@@ -79,20 +79,20 @@ GOES: dict[str, tuple[ViewBuilder, str]] = {
         "b-us",
     ),
     "to where it is in one rack": (
-        ViewBuilder()
+        StateBuilder()
         .cluster("a", *(nodes(1, f"r{n}", cpu=2, at=(("rack", f"r{n}"),)) for n in (1, 2)))
         .cluster("b", nodes(2, cpu=2, at=(("rack", "r1"),)))
         .job("j", gang(role(2, cpu=2), preferred_level="rack")),
         "b",
     ),
     "to the edge while it is connected": (
-        ViewBuilder()
+        StateBuilder()
         .cluster("e", nodes(), kind=ClusterKind.EDGE, connected=[{"start": "00:00", "end": "01:00"}])
         .job("j"),
         "e",
     ),
     "to the edge that is for its queue": (
-        ViewBuilder()
+        StateBuilder()
         .queue("factory/line")
         .cluster("a", nodes(), kind=ClusterKind.EDGE, only_queues=("shop",))
         .cluster("e", nodes(), kind=ClusterKind.EDGE, only_queues=("factory",))
@@ -108,7 +108,7 @@ def test_a_job_goes(sentence: str) -> None:
     assert view.cycle().where == {"j": cluster}
 
 
-STAYS: dict[str, tuple[ViewBuilder, Token, str]] = {
+STAYS: dict[str, tuple[StateBuilder, Token, str]] = {
     "where the job wants another region": (
         two().job("j", gang(role(), regions=("asia",))),
         Token.NO_CLUSTER_ALLOWED,
@@ -120,7 +120,7 @@ STAYS: dict[str, tuple[ViewBuilder, Token, str]] = {
         "its queue allows region asia, this one is in eu",
     ),
     "where its data may not leave its region": (
-        ViewBuilder()
+        StateBuilder()
         .cluster("a", nodes(), labels=US)
         .dataset(images(regions=("eu",), remote=True))
         .job("j", reading("images")),
@@ -143,7 +143,7 @@ STAYS: dict[str, tuple[ViewBuilder, Token, str]] = {
         "dataset images is not there",
     ),
     "at the edge until it is connected": (
-        ViewBuilder()
+        StateBuilder()
         .cluster("e", nodes(), kind=ClusterKind.EDGE, connected=[{"start": "18:00", "end": "06:00"}])
         .later(25200)
         .job("j"),
@@ -151,7 +151,7 @@ STAYS: dict[str, tuple[ViewBuilder, Token, str]] = {
         "it is connected from 1970-01-01T18:00Z on, and nothing is sent there before",
     ),
     "at an edge that is for others": (
-        ViewBuilder().queue("shop").cluster("e", nodes(), kind=ClusterKind.EDGE, only_queues=("shop",)).job("j"),
+        StateBuilder().queue("shop").cluster("e", nodes(), kind=ClusterKind.EDGE, only_queues=("shop",)).job("j"),
         Token.NO_CLUSTER_ALLOWED,
         "it runs jobs of queue shop only",
     ),
@@ -177,7 +177,7 @@ def test_a_policy_keeps_to_regions() -> None:
 
 
 def test_the_decision_tells_what_it_costs_to_move_data_and_how_much_is_there() -> None:
-    view = ViewBuilder().cluster("a", nodes()).cluster("b", nodes(), datasets=("text",), prices={"egress": "0.05"})
+    view = StateBuilder().cluster("a", nodes()).cluster("b", nodes(), datasets=("text",), prices={"egress": "0.05"})
     view.dataset(images(clusters=frozenset({"b"}), remote=True)).dataset(Dataset("text", 300 * GIB, remote=True))
     start = view.job("j", reading("images", "text")).cycle().start("j")
     assert start.why == "b before a: more of its data is there"
@@ -209,7 +209,7 @@ clusters = st.lists(one, min_size=2, max_size=4)
 
 
 def world(found: list[Any], by: Weights, shape: Any, **queue: Any) -> Outcome:
-    view = ViewBuilder().queue("main", kinds=tuple(ClusterKind), profile=by, **queue)
+    view = StateBuilder().queue("main", kinds=tuple(ClusterKind), profile=by, **queue)
     for number, (kind, count, price, region, trouble, data, uplink, runs, product) in enumerate(found):
         name = f"c{number}"
         prices = None if price is None else {"onDemand": {"cpu": price}, "egress": f"{price / 100:.4f}"}
@@ -279,7 +279,7 @@ allowed = st.sets(regions, min_size=1)
 
 @given(clusters, allowed, allowed, allowed)
 def test_no_plan_breaks_a_rule_on_regions(found: list[Any], own: set[str], queues: set[str], data: set[str]) -> None:
-    view = ViewBuilder().queue("main", kinds=tuple(ClusterKind), regions=tuple(queues))
+    view = StateBuilder().queue("main", kinds=tuple(ClusterKind), regions=tuple(queues))
     for number, item in enumerate(found):
         view.cluster(f"c{number}", nodes(item[1]), kind=item[0], labels={"region": item[3]})
     view.dataset(Dataset("images", GIB, frozenset({"c0"}), tuple(sorted(data)), remote=True))

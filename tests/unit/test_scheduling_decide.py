@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.building import GPU, ViewBuilder, gang, nodes, role, simple
+from tests.unit.building import GPU, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token
 from trainmaster.protocol.states import ClusterKind, Order
 
@@ -10,7 +10,7 @@ ANY_KIND = tuple(ClusterKind)
 BIG = simple(cpu=8)
 
 
-def one(view: ViewBuilder) -> Reason:
+def one(view: StateBuilder) -> Reason:
     """Return the reason of the only job that waits."""
     outcome = view.cycle()
     assert not outcome.started
@@ -20,81 +20,81 @@ def one(view: ViewBuilder) -> Reason:
 
 # -- filters, one by one
 
-FILTERED: dict[str, tuple[ViewBuilder, Check, str]] = {
+FILTERED: dict[str, tuple[StateBuilder, Check, str]] = {
     "its name": (
-        ViewBuilder().cluster("c", nodes()).job("j", gang(role(), clusters=("a", "b"))),
+        StateBuilder().cluster("c", nodes()).job("j", gang(role(), clusters=("a", "b"))),
         Check.NAME,
         "the job names a, b",
     ),
     "its kind": (
-        ViewBuilder().cluster("c", nodes()).job("j", gang(role(), kinds=(ClusterKind.EDGE,))),
+        StateBuilder().cluster("c", nodes()).job("j", gang(role(), kinds=(ClusterKind.EDGE,))),
         Check.KIND,
         "the job wants edge clusters, this one is private",
     ),
     "the kinds that its queue allows": (
-        ViewBuilder().cluster("c", nodes(), kind=ClusterKind.PUBLIC).job("j"),
+        StateBuilder().cluster("c", nodes(), kind=ClusterKind.PUBLIC).job("j"),
         Check.KIND,
         "its queue allows edge and private clusters, this one is public",
     ),
     "a label": (
-        ViewBuilder()
+        StateBuilder()
         .cluster("c", nodes(), labels={"region": "us"})
         .job("j", gang(role(), selector=(("region", "eu"),))),
         Check.SELECTOR,
         "the job wants region=eu, the cluster has region=us",
     ),
     "a label that it lacks": (
-        ViewBuilder().cluster("c", nodes()).job("j", gang(role(), selector=(("region", "eu"),))),
+        StateBuilder().cluster("c", nodes()).job("j", gang(role(), selector=(("region", "eu"),))),
         Check.SELECTOR,
         "the job wants region=eu, the cluster has region=nothing",
     ),
     "a capacity report that is missing": (
-        ViewBuilder().cluster("c", silent=True).job("j"),
+        StateBuilder().cluster("c", silent=True).job("j"),
         Check.NO_REPORT,
         "its agent has not reported its capacity yet",
     ),
     "a dataset": (
-        ViewBuilder().cluster("c", nodes(), datasets=("c4",)).job("j", gang(role(), datasets=("c4", "pile"))),
+        StateBuilder().cluster("c", nodes(), datasets=("c4",)).job("j", gang(role(), datasets=("c4", "pile"))),
         Check.DATASET,
         "dataset pile is not there",
     ),
     "a capability": (
-        ViewBuilder().cluster("c", nodes()).job("j", gang(role(), capabilities=("gang", "numa"))),
+        StateBuilder().cluster("c", nodes()).job("j", gang(role(), capabilities=("gang", "numa"))),
         Check.CAPABILITY,
         "its local runtime does not offer numa",
     ),
     "its size": (
-        ViewBuilder().cluster("c", nodes()).job("j", BIG),
+        StateBuilder().cluster("c", nodes()).job("j", BIG),
         Check.NEVER_FITS,
         "needs 8 cpu on one node, the best node has 4",
     ),
     "a cordon": (
-        ViewBuilder().cluster("c", nodes(), cordoned=True).job("j"),
+        StateBuilder().cluster("c", nodes(), cordoned=True).job("j"),
         Check.CORDONED,
         "it is cordoned: an admin lets nothing new start there",
     ),
     "a lease that has run out": (
-        ViewBuilder().cluster("c", nodes(), lease=0).job("j"),
+        StateBuilder().cluster("c", nodes(), lease=0).job("j"),
         Check.UNREACHABLE,
         "its agent has not been heard from; nothing new is sent there",
     ),
     "an agent that cannot reach its own cluster": (
-        ViewBuilder().cluster("c", nodes(), closed="the API server does not answer").job("j"),
+        StateBuilder().cluster("c", nodes(), closed="the API server does not answer").job("j"),
         Check.UNREACHABLE,
         "its agent can start nothing there now: the API server does not answer",
     ),
     "an agent that was never heard": (
-        ViewBuilder().cluster("c", nodes(), lease=None).job("j"),
+        StateBuilder().cluster("c", nodes(), lease=None).job("j"),
         Check.UNREACHABLE,
         "its agent has not been heard from; nothing new is sent there",
     ),
     "a return a short while ago": (
-        ViewBuilder().cluster("c", nodes()).cluster("d", nodes(), cordoned=True).job("j", returned_by=("c",)),
+        StateBuilder().cluster("c", nodes()).cluster("d", nodes(), cordoned=True).job("j", returned_by=("c",)),
         Check.COOLING_DOWN,
         "it could not place this job a short while ago",
     ),
     "what runs there": (
-        ViewBuilder().cluster("c", nodes()).run("r", simple(3), on="c").job("j", simple(2)),
+        StateBuilder().cluster("c", nodes()).run("r", simple(3), on="c").job("j", simple(2)),
         Check.NO_ROOM,
         "room for 1 of the 2 members of role 'worker'",
     ),
@@ -102,7 +102,7 @@ FILTERED: dict[str, tuple[ViewBuilder, Check, str]] = {
 
 
 @pytest.mark.parametrize(("view", "check", "sentence"), FILTERED.values(), ids=FILTERED)
-def test_a_cluster_is_ruled_out_by(view: ViewBuilder, check: Check, sentence: str) -> None:
+def test_a_cluster_is_ruled_out_by(view: StateBuilder, check: Check, sentence: str) -> None:
     view.cycle()
     verdict = next(verdict for verdict in one(view).verdicts if verdict.cluster == "c")
     assert (verdict.check, verdict.sentence) == (check, sentence)
@@ -116,100 +116,100 @@ NOT_OF_THE_SCHEDULER = {
 }
 """What follows from a job's state alone."""
 
-REASONS: dict[str, tuple[ViewBuilder, Token, Tier, str]] = {
-    "there is no cluster": (ViewBuilder().job("j"), Token.NO_CLUSTERS, Tier.CAPACITY, "No cluster is connected."),
+REASONS: dict[str, tuple[StateBuilder, Token, Tier, str]] = {
+    "there is no cluster": (StateBuilder().job("j"), Token.NO_CLUSTERS, Tier.CAPACITY, "No cluster is connected."),
     "the only cluster is not allowed": (
-        ViewBuilder().cluster("c", nodes()).job("j", gang(role(), clusters=("d",))),
+        StateBuilder().cluster("c", nodes()).job("j", gang(role(), clusters=("d",))),
         Token.NO_CLUSTER_ALLOWED,
         Tier.CANNOT_RUN,
         "The only cluster is not allowed for it: c: the job names d.",
     ),
     "no cluster is allowed": (
-        ViewBuilder().cluster("c", nodes()).cluster("e", nodes()).job("j", gang(role(), clusters=("d",))),
+        StateBuilder().cluster("c", nodes()).cluster("e", nodes()).job("j", gang(role(), clusters=("d",))),
         Token.NO_CLUSTER_ALLOWED,
         Tier.CANNOT_RUN,
         "None of the 2 clusters is allowed for it: c: the job names d.",
     ),
     "it is larger than anything": (
-        ViewBuilder().cluster("c", nodes()).job("j", BIG),
+        StateBuilder().cluster("c", nodes()).job("j", BIG),
         Token.TOO_LARGE,
         Tier.CANNOT_RUN,
         "It fits on no cluster, not even on an empty one; c: needs 8 cpu on one node, the best node has 4.",
     ),
     "nobody offers a feature": (
-        ViewBuilder().cluster("c", nodes()).cluster("d", nodes()).job("j", gang(role(), capabilities=("numa",))),
+        StateBuilder().cluster("c", nodes()).cluster("d", nodes()).job("j", gang(role(), capabilities=("numa",))),
         Token.NOT_SUPPORTED,
         Tier.CANNOT_RUN,
         "No cluster offers what it asks for; c: its local runtime does not offer numa (and 1 more cluster like it).",
     ),
     "nobody has a dataset": (
-        ViewBuilder().cluster("c", nodes()).job("j", gang(role(), datasets=("pile",))),
+        StateBuilder().cluster("c", nodes()).job("j", gang(role(), datasets=("pile",))),
         Token.NOT_SUPPORTED,
         Tier.CANNOT_RUN,
         "No cluster offers what it asks for; c: dataset pile is not there.",
     ),
     "all is taken": (
-        ViewBuilder().cluster("c", nodes()).run("r", simple(4), on="c").job("j"),
+        StateBuilder().cluster("c", nodes()).run("r", simple(4), on="c").job("j"),
         Token.INSUFFICIENT_CAPACITY,
         Tier.CAPACITY,
         "It waits for free capacity; c: needs 1 cpu on one node, the best node has 0.",
     ),
     "its clusters are out of contact": (
-        ViewBuilder().cluster("c", nodes(), lease=-1).job("j"),
+        StateBuilder().cluster("c", nodes(), lease=-1).job("j"),
         Token.UNREACHABLE,
         Tier.CAPACITY,
         "The clusters it could go to are not in contact; c: its agent has not been heard from; nothing new is sent there.",
     ),
     "the agents of its clusters can start nothing": (
-        ViewBuilder().cluster("c", nodes(), closed="the API server does not answer").job("j"),
+        StateBuilder().cluster("c", nodes(), closed="the API server does not answer").job("j"),
         Token.UNREACHABLE,
         Tier.CAPACITY,
         "The clusters it could go to are not in contact; c: its agent can start nothing there now: the API server does not answer.",
     ),
     "its clusters have not reported": (
-        ViewBuilder().cluster("c", silent=True).job("j"),
+        StateBuilder().cluster("c", silent=True).job("j"),
         Token.UNREACHABLE,
         Tier.CAPACITY,
         "The clusters it could go to are not in contact; c: its agent has not reported its capacity yet.",
     ),
     "its clusters are closed": (
-        ViewBuilder().cluster("c", nodes(), cordoned=True).job("j"),
+        StateBuilder().cluster("c", nodes(), cordoned=True).job("j"),
         Token.CORDONED,
         Tier.CAPACITY,
         "The clusters it could go to are closed to new jobs; c: it is cordoned: an admin lets nothing new start there.",
     ),
     "it was refused where it could go": (
-        ViewBuilder().cluster("c", nodes()).cluster("d", nodes(), lease=-1).job("j", returned_by=("c",)),
+        StateBuilder().cluster("c", nodes()).cluster("d", nodes(), lease=-1).job("j", returned_by=("c",)),
         Token.COOLING_DOWN,
         Tier.CAPACITY,
         "The clusters it could go to have just refused it; c: it could not place this job a short while ago.",
     ),
     "its queue is held": (
-        ViewBuilder().queue("main", held=True).cluster("c", nodes()).job("j"),
+        StateBuilder().queue("main", held=True).cluster("c", nodes()).job("j"),
         Token.QUEUE_HELD,
         Tier.HELD,
         "Queue main is held.",
     ),
     "its queue is at its limit": (
-        ViewBuilder().queue("main", limits={"cpu": 1}).cluster("c", nodes()).run("r", on="c").job("j"),
+        StateBuilder().queue("main", limits={"cpu": 1}).cluster("c", nodes()).run("r", on="c").job("j"),
         Token.QUEUE_LIMIT,
         Tier.QUOTA,
         "Queue main uses 1 of its 1 cpu; this job needs 1 more.",
     ),
     "its queue has borrowed as much as it may": (
-        ViewBuilder().queue("main", borrowing={"cpu": 1}).cluster("c", nodes()).run("r", on="c").job("j"),
+        StateBuilder().queue("main", borrowing={"cpu": 1}).cluster("c", nodes()).run("r", on="c").job("j"),
         Token.BORROWING_LIMIT,
         Tier.QUOTA,
         "Queue main uses 1 cpu; 0 are guaranteed to it and it may borrow 1; this job needs 1 more.",
     ),
     "another queue keeps what is free": (
-        ViewBuilder().queue("other", guaranteed={"cpu": 4}, lending={"cpu": 0}).cluster("c", nodes()).job("j"),
+        StateBuilder().queue("other", guaranteed={"cpu": 4}, lending={"cpu": 0}).cluster("c", nodes()).job("j"),
         Token.KEPT_FOR_OTHERS,
         Tier.QUOTA,
         "Queue other keeps 4 cpu that it does not lend; 0 is left for others, and this job needs 1.",
     ),
     "it would delay another job": (
-        ViewBuilder()
+        StateBuilder()
         .cluster("c", nodes())
         .run("r", simple(cpu=3, limit=60), on="c", of="high")
         .job("big", simple(cpu=4), of="high")
@@ -220,7 +220,7 @@ REASONS: dict[str, tuple[ViewBuilder, Token, Tier, str]] = {
         " and this job has no time limit.",
     ),
     "nodes are reserved for a queue": (
-        ViewBuilder()
+        StateBuilder()
         .queue("team")
         .cluster("c", nodes())
         .reserved("weekend", 1, queue="team", starts=60, ends=3600)
@@ -231,7 +231,7 @@ REASONS: dict[str, tuple[ViewBuilder, Token, Tier, str]] = {
         " 1970-01-01T01:16:40Z (weekend), and this job has no time limit.",
     ),
     "its queue keeps its order": (
-        ViewBuilder()
+        StateBuilder()
         .queue("main", order=Order.STRICT)
         .cluster("c", nodes())
         .run("r", simple(cpu=3), on="c", of="high")
@@ -245,7 +245,7 @@ REASONS: dict[str, tuple[ViewBuilder, Token, Tier, str]] = {
 
 
 @pytest.mark.parametrize(("view", "token", "tier", "sentence"), REASONS.values(), ids=REASONS)
-def test_a_job_waits_because(view: ViewBuilder, token: Token, tier: Tier, sentence: str) -> None:
+def test_a_job_waits_because(view: StateBuilder, token: Token, tier: Tier, sentence: str) -> None:
     reason = one(view)
     assert (reason.token, reason.tier, reason.sentence) == (token, tier, sentence)
     assert reason.advice.endswith(".")
@@ -256,28 +256,28 @@ def test_every_token_of_the_scheduler_is_reached_by_a_scenario_above() -> None:
     assert {token for _, token, _, _ in REASONS.values()} | elsewhere == set(Token) - NOT_OF_THE_SCHEDULER
 
 
-NEARER: dict[str, tuple[ViewBuilder, Token]] = {
+NEARER: dict[str, tuple[StateBuilder, Token]] = {
     "no room before too large": (
-        ViewBuilder().cluster("c", nodes(1, cpu=8)).run("r", BIG, on="c").cluster("d", nodes()).job("j", BIG),
+        StateBuilder().cluster("c", nodes(1, cpu=8)).run("r", BIG, on="c").cluster("d", nodes()).job("j", BIG),
         Token.INSUFFICIENT_CAPACITY,
     ),
     "no contact before a cordon": (
-        ViewBuilder().cluster("c", nodes(), cordoned=True).cluster("d", nodes(), lease=-1).job("j"),
+        StateBuilder().cluster("c", nodes(), cordoned=True).cluster("d", nodes(), lease=-1).job("j"),
         Token.UNREACHABLE,
     ),
     "a cordon before too large": (
-        ViewBuilder().cluster("c", nodes(1, cpu=8), cordoned=True).cluster("d", nodes()).job("j", BIG),
+        StateBuilder().cluster("c", nodes(1, cpu=8), cordoned=True).cluster("d", nodes()).job("j", BIG),
         Token.CORDONED,
     ),
     "too large before not supported": (
-        ViewBuilder()
+        StateBuilder()
         .cluster("c", nodes())
         .cluster("d", nodes(), capabilities=())
         .job("j", gang(role(2, cpu=8), capabilities=("gang",))),
         Token.TOO_LARGE,
     ),
     "not supported before not allowed": (
-        ViewBuilder()
+        StateBuilder()
         .cluster("c", nodes(), kind=ClusterKind.PUBLIC)
         .cluster("d", nodes())
         .job("j", gang(role(), capabilities=("numa",))),
@@ -287,13 +287,13 @@ NEARER: dict[str, tuple[ViewBuilder, Token]] = {
 
 
 @pytest.mark.parametrize(("view", "token"), NEARER.values(), ids=NEARER)
-def test_the_cluster_nearest_to_a_start_gives_the_reason(view: ViewBuilder, token: Token) -> None:
+def test_the_cluster_nearest_to_a_start_gives_the_reason(view: StateBuilder, token: Token) -> None:
     assert one(view).token is token
 
 
 def test_every_cluster_has_a_verdict_by_name() -> None:
     view = (
-        ViewBuilder()
+        StateBuilder()
         .cluster("z", nodes(), cordoned=True)
         .cluster("a", silent=True)
         .cluster("m", nodes(1, cpu="0.5"))
@@ -309,34 +309,37 @@ def test_every_cluster_has_a_verdict_by_name() -> None:
 
 # -- returns
 
-RETURNED: dict[str, tuple[ViewBuilder, list[str], dict[str, str]]] = {
+RETURNED: dict[str, tuple[StateBuilder, list[str], dict[str, str]]] = {
     "a job returned by its only cluster is held": (
-        ViewBuilder().cluster("c", nodes()).job("j", returned_by=("c",)),
+        StateBuilder().cluster("c", nodes()).job("j", returned_by=("c",)),
         [],
         {"j": "every cluster it could go to returned it: c"},
     ),
     "a job returned by all clusters is held": (
-        ViewBuilder().cluster("c", nodes()).cluster("d", nodes()).job("j", returned_by=("c", "d")),
+        StateBuilder().cluster("c", nodes()).cluster("d", nodes()).job("j", returned_by=("c", "d")),
         [],
         {"j": "every cluster it could go to returned it: c, d"},
     ),
     "clusters that it could never go to do not count": (
-        ViewBuilder().cluster("c", nodes()).cluster("p", nodes(), kind=ClusterKind.PUBLIC).job("j", returned_by=("c",)),
+        StateBuilder()
+        .cluster("c", nodes())
+        .cluster("p", nodes(), kind=ClusterKind.PUBLIC)
+        .job("j", returned_by=("c",)),
         [],
         {"j": "every cluster it could go to returned it: c"},
     ),
     "a job that another cluster can take goes there": (
-        ViewBuilder().cluster("c", nodes()).cluster("d", nodes()).job("j", returned_by=("c",)),
+        StateBuilder().cluster("c", nodes()).cluster("d", nodes()).job("j", returned_by=("c",)),
         ["j"],
         {},
     ),
     "a job that another cluster will take waits for it": (
-        ViewBuilder().cluster("c", nodes()).cluster("d", nodes(), cordoned=True).job("j", returned_by=("c",)),
+        StateBuilder().cluster("c", nodes()).cluster("d", nodes(), cordoned=True).job("j", returned_by=("c",)),
         [],
         {},
     ),
     "others of its kind are not left out": (
-        ViewBuilder().cluster("c", nodes()).job("j", returned_by=("c",)).job("other"),
+        StateBuilder().cluster("c", nodes()).job("j", returned_by=("c",)).job("other"),
         ["other"],
         {"j": "every cluster it could go to returned it: c"},
     ),
@@ -344,13 +347,13 @@ RETURNED: dict[str, tuple[ViewBuilder, list[str], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("view", "started", "held"), RETURNED.values(), ids=RETURNED)
-def test_returned(view: ViewBuilder, started: list[str], held: dict[str, str]) -> None:
+def test_returned(view: StateBuilder, started: list[str], held: dict[str, str]) -> None:
     outcome = view.cycle()
     assert (outcome.started, outcome.held) == (started, held)
 
 
 def test_a_cluster_that_returned_a_job_is_tried_again_after_the_pause() -> None:
-    view = ViewBuilder().cluster("c", nodes()).cluster("d", nodes(), cordoned=True).job("j", returned_by=("c",))
+    view = StateBuilder().cluster("c", nodes()).cluster("d", nodes(), cordoned=True).job("j", returned_by=("c",))
     assert view.cycle().reason("j").token is Token.COOLING_DOWN
     view.state.set_avoided({})
     assert view.cycle().where == {"j": "c"}
@@ -358,15 +361,15 @@ def test_a_cluster_that_returned_a_job_is_tried_again_after_the_pause() -> None:
 
 # -- scores
 
-CHOSEN: dict[str, tuple[ViewBuilder, str, str]] = {
-    "the only one": (ViewBuilder().cluster("c", nodes()).job("j"), "c", "c is the only cluster where it fits now"),
+CHOSEN: dict[str, tuple[StateBuilder, str, str]] = {
+    "the only one": (StateBuilder().cluster("c", nodes()).job("j"), "c", "c is the only cluster where it fits now"),
     "private before edge": (
-        ViewBuilder().cluster("e", nodes(), kind=ClusterKind.EDGE).cluster("p", nodes()).job("j"),
+        StateBuilder().cluster("e", nodes(), kind=ClusterKind.EDGE).cluster("p", nodes()).job("j"),
         "p",
         "p before e: private clusters are preferred to edge ones",
     ),
     "edge before public": (
-        ViewBuilder()
+        StateBuilder()
         .queue("main", kinds=ANY_KIND)
         .cluster("p", nodes(), kind=ClusterKind.PUBLIC)
         .cluster("e", nodes(1, cpu=100), kind=ClusterKind.EDGE)
@@ -375,27 +378,27 @@ CHOSEN: dict[str, tuple[ViewBuilder, str, str]] = {
         "e before p: edge clusters are preferred to public ones",
     ),
     "the fuller of two": (
-        ViewBuilder().cluster("full", nodes(1, cpu=2)).cluster("empty", nodes(1, cpu=64)).job("j"),
+        StateBuilder().cluster("full", nodes(1, cpu=2)).cluster("empty", nodes(1, cpu=64)).job("j"),
         "full",
         "full before empty: it packs tighter there",
     ),
     "the one that is fuller by its runs": (
-        ViewBuilder().cluster("a", nodes(2)).cluster("b", nodes(2)).run("r", simple(4), on="a").job("j"),
+        StateBuilder().cluster("a", nodes(2)).cluster("b", nodes(2)).run("r", simple(4), on="a").job("j"),
         "a",
         "a before b: it packs tighter there",
     ),
     "the kind where it weighs more than the packing": (
-        ViewBuilder().cluster("e", nodes(1, cpu=1), kind=ClusterKind.EDGE).cluster("p", nodes(1, cpu=2)).job("j"),
+        StateBuilder().cluster("e", nodes(1, cpu=1), kind=ClusterKind.EDGE).cluster("p", nodes(1, cpu=2)).job("j"),
         "p",
         "p before e: private clusters are preferred to edge ones",
     ),
     "the packing where it weighs more than the kind": (
-        ViewBuilder().cluster("e", nodes(1, cpu=1), kind=ClusterKind.EDGE).cluster("p", nodes(1, cpu=100)).job("j"),
+        StateBuilder().cluster("e", nodes(1, cpu=1), kind=ClusterKind.EDGE).cluster("p", nodes(1, cpu=100)).job("j"),
         "e",
         "e before p: it packs tighter there",
     ),
     "by name when they are as good": (
-        ViewBuilder().cluster("a", nodes()).cluster("b", nodes()).job("j"),
+        StateBuilder().cluster("a", nodes()).cluster("b", nodes()).job("j"),
         "a",
         "a before b: both are as good, and their names decide",
     ),
@@ -403,14 +406,14 @@ CHOSEN: dict[str, tuple[ViewBuilder, str, str]] = {
 
 
 @pytest.mark.parametrize(("view", "cluster", "why"), CHOSEN.values(), ids=CHOSEN)
-def test_the_cluster_that_is_taken(view: ViewBuilder, cluster: str, why: str) -> None:
+def test_the_cluster_that_is_taken(view: StateBuilder, cluster: str, why: str) -> None:
     outcome = view.cycle()
     assert outcome.where == {"j": cluster}
     assert outcome.start("j").why == why
 
 
 def test_the_table_shows_what_each_candidate_scored() -> None:
-    view = ViewBuilder().cluster("a", nodes(1, cpu=4)).cluster("e", nodes(1, cpu=2), kind=ClusterKind.EDGE).job("j")
+    view = StateBuilder().cluster("a", nodes(1, cpu=4)).cluster("e", nodes(1, cpu=2), kind=ClusterKind.EDGE).job("j")
     assert view.cycle().start("j").table == (
         {"cluster": "a", "score": 8.25, "kind": 1.0, "packing": 0.25, "money": 1.0},
         {"cluster": "e", "score": 7.7, "kind": 0.6, "packing": 0.5, "money": 1.0},
@@ -418,7 +421,7 @@ def test_the_table_shows_what_each_candidate_scored() -> None:
 
 
 def test_jobs_without_needs_are_scored_too() -> None:
-    view = ViewBuilder().cluster("a", nodes()).job("j", gang(role(cpu=0)))
+    view = StateBuilder().cluster("a", nodes()).job("j", gang(role(cpu=0)))
     assert view.cycle().where == {"j": "a"}
 
 
@@ -427,7 +430,7 @@ def test_jobs_without_needs_are_scored_too() -> None:
 
 def test_an_elastic_job_starts_whole_where_it_can_and_small_where_it_must() -> None:
     shape = gang(role(1, "launcher"), role(6, least=2))
-    view = ViewBuilder().cluster("c", nodes(3)).jobs(2, "j", shape)
+    view = StateBuilder().cluster("c", nodes(3)).jobs(2, "j", shape)
     outcome = view.cycle()
     assert outcome.start("j1").sizes == {"launcher": 1, "worker": 6}
     assert outcome.start("j2").sizes == {"launcher": 1, "worker": 2}
@@ -435,17 +438,17 @@ def test_an_elastic_job_starts_whole_where_it_can_and_small_where_it_must() -> N
 
 
 def test_the_smallest_size_decides_whether_it_could_ever_fit() -> None:
-    view = ViewBuilder().cluster("c", nodes(1)).job("j", gang(role(100, least=5)))
+    view = StateBuilder().cluster("c", nodes(1)).job("j", gang(role(100, least=5)))
     assert one(view).sentence.endswith("room for 4 of the 5 members of role 'worker'.")
 
 
 def test_the_advice_on_what_is_blocked_is_of_the_smallest_size() -> None:
-    view = ViewBuilder().cluster("c", nodes(1)).run("r", simple(3), on="c").job("j", gang(role(100, least=2)))
+    view = StateBuilder().cluster("c", nodes(1)).run("r", simple(3), on="c").job("j", gang(role(100, least=2)))
     assert one(view).sentence == "It waits for free capacity; c: room for 1 of the 2 members of role 'worker'."
 
 
 def test_a_cycle_has_a_limit_and_says_nothing_of_those_it_did_not_look_at() -> None:
-    view = ViewBuilder().cluster("c", nodes(9)).jobs(5, "j").job("other", simple(2))
+    view = StateBuilder().cluster("c", nodes(9)).jobs(5, "j").job("other", simple(2))
     outcome = view.cycle(most_starts=2)
     assert outcome.started == ["j1", "j2"]
     assert outcome.plan.reasons == {}
@@ -454,14 +457,14 @@ def test_a_cycle_has_a_limit_and_says_nothing_of_those_it_did_not_look_at() -> N
 
 
 def test_the_next_cycle_goes_on_where_the_last_one_stopped() -> None:
-    view = ViewBuilder().cluster("c", nodes(1)).jobs(6, "j")
+    view = StateBuilder().cluster("c", nodes(1)).jobs(6, "j")
     assert view.applied().started == ["j1", "j2", "j3", "j4"]
     assert view.applied().started == []
     assert view.ended("j2").applied().started == ["j5"]
 
 
 def test_classes_of_which_all_jobs_start_have_no_reason() -> None:
-    outcome = ViewBuilder().cluster("c", nodes(1)).jobs(3, "j").job("g", simple(gpu=1)).cycle()
+    outcome = StateBuilder().cluster("c", nodes(1)).jobs(3, "j").job("g", simple(gpu=1)).cycle()
     assert outcome.plan.reasons
     assert outcome.reason("g").sentence.endswith(f"needs 1 {GPU} on one node, the best node has 0.")
 
@@ -470,7 +473,7 @@ def test_classes_of_which_all_jobs_start_have_no_reason() -> None:
 
 
 def test_changing_what_the_reason_names_leads_to_the_next_reason_and_at_last_to_a_start() -> None:
-    view = ViewBuilder().queue("main", held=True, limits={"cpu": 2}).cluster("c", silent=True, cordoned=True, lease=-1)
+    view = StateBuilder().queue("main", held=True, limits={"cpu": 2}).cluster("c", silent=True, cordoned=True, lease=-1)
     view.job("j", simple(2))
     path = [one(view).token]
     view.queue("main", limits={"cpu": 1})
@@ -503,7 +506,7 @@ def test_changing_what_the_reason_names_leads_to_the_next_reason_and_at_last_to_
 
 def test_what_a_cluster_lacks_is_told_as_it_is_now_though_it_was_asked_for_a_start_in_between() -> None:
     wanted, half = simple(cpu=2), simple(cpu="500m")
-    view = ViewBuilder().cluster("a", nodes()).cluster("b", nodes()).job("j", wanted)
+    view = StateBuilder().cluster("a", nodes()).cluster("b", nodes()).job("j", wanted)
     view.run("r1", simple(cpu=3), on="a").run("r2", simple(cpu=3), on="b")
     assert view.cycle().verdict("j", "a").sentence == "needs 2 cpu on one node, the best node has 1"
     view.run("r3", half, on="a").ended("r2")
@@ -514,7 +517,7 @@ def test_what_a_cluster_lacks_is_told_as_it_is_now_though_it_was_asked_for_a_sta
 
 def test_what_a_cluster_lacks_is_told_by_its_nodes_of_now_though_it_lacks_as_much_as_before() -> None:
     wanted = simple(cpu=2)
-    view = ViewBuilder().cluster("a", nodes()).job("j", wanted).run("r1", simple(cpu=3), on="a")
+    view = StateBuilder().cluster("a", nodes()).job("j", wanted).run("r1", simple(cpu=3), on="a")
     assert view.cycle().reason("j").token is Token.INSUFFICIENT_CAPACITY
     view.ended("r1").cluster("a", nodes(cpu=1))
     assert view.cycle().reason("j").token is Token.TOO_LARGE

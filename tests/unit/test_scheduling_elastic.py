@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.building import NOW, Outcome, ViewBuilder, gang, nodes, role, simple
+from tests.unit.building import NOW, Outcome, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import QueueState
 from trainmaster_dispatcher.domain.shapes import Elasticity, Shape
@@ -17,13 +17,13 @@ LONG = 10_000.0
 
 
 def elastic(most: int = 8, least: int = 2, step: int = 2, cool_down: float = 30.0) -> Shape:
-    """Return workers of one CPU each."""
+    """Return an elastic gang of ``least`` to ``most`` workers of one CPU each."""
     return gang(role(most, least=least), elastic=Elasticity(step, cool_down))
 
 
-def running(size: int, most: int = 8, *, places: int = 8, queue: str = "main") -> ViewBuilder:
-    """Return a cluster of the given places, and an elastic run of the given members on it that was never resized."""
-    view = ViewBuilder().cluster("c", nodes(places, cpu=1))
+def running(size: int, most: int = 8, *, places: int = 8, queue: str = "main") -> StateBuilder:
+    """Return a cluster of ``places`` CPUs, and on it an elastic run ``e`` of ``size`` members that was never resized."""
+    view = StateBuilder().cluster("c", nodes(places, cpu=1))
     if queue != "main":
         view.queue(queue)
     return view.run("e", elastic(most), on="c", queue=queue, sizes={"worker": size}, placement=at(size), ago=LONG)
@@ -45,7 +45,7 @@ def gives(outcome: Outcome) -> dict[str, int | None]:
     return {names[one.job_id]: None if one.sizes is None else sum(one.sizes.values()) for one in leaving}
 
 
-def gone(view: ViewBuilder) -> None:
+def gone(view: StateBuilder) -> None:
     """End the members that were asked to leave."""
     for job_id, run in list(view.state.runs.items()):
         if run.leaving:
@@ -58,12 +58,12 @@ def gone(view: ViewBuilder) -> None:
 
 class TestStart:
     def test_it_starts_at_its_least_though_there_is_room_for_all(self) -> None:
-        outcome = ViewBuilder().cluster("c", nodes(8, cpu=1)).job("e", elastic()).cycle()
+        outcome = StateBuilder().cluster("c", nodes(8, cpu=1)).job("e", elastic()).cycle()
         assert outcome.start("e").sizes == {"worker": 2}
         assert outcome.plan.grows == []
 
     def test_it_goes_only_where_it_can_be_resized(self) -> None:
-        view = ViewBuilder().cluster("rigid", nodes(8, cpu=1), capabilities=("gang",))
+        view = StateBuilder().cluster("rigid", nodes(8, cpu=1), capabilities=("gang",))
         outcome = view.job("e", replace(elastic(), capabilities=("gang", "resize"))).cycle()
         assert outcome.reason("e").token is Token.NOT_SUPPORTED
 
@@ -82,7 +82,7 @@ class TestGrowth:
         assert grows(running(7).cycle()) == {"e": 8}
 
     def test_it_cools_down_after_its_start_too(self) -> None:
-        view = ViewBuilder().cluster("c", nodes(8, cpu=1)).job("e", elastic())
+        view = StateBuilder().cluster("c", nodes(8, cpu=1)).job("e", elastic())
         view.applied()
         assert grows(view.later(29).cycle()) == {}
         assert grows(view.later(1).cycle()) == {"e": 4}
@@ -92,7 +92,7 @@ class TestGrowth:
 
     def test_roles_grow_in_step(self) -> None:
         shape = gang(role(9, "a", least=1), role(5, "b", least=1), elastic=Elasticity(1, 0.0))
-        view = ViewBuilder().cluster("c", nodes(20, cpu=1))
+        view = StateBuilder().cluster("c", nodes(20, cpu=1))
         view.run("e", shape, on="c", sizes={"a": 1, "b": 1}, ago=LONG)
         seen = []
         for _ in range(12):
@@ -104,7 +104,7 @@ class TestGrowth:
         assert view.cycle().plan.grows == []
 
     def test_who_was_resized_longest_ago_grows_first(self) -> None:
-        view = ViewBuilder().cluster("c", nodes(6, cpu=1))
+        view = StateBuilder().cluster("c", nodes(6, cpu=1))
         for name, ago in (("a", 40.0), ("b", 50.0)):
             view.run(name, elastic(), on="c", sizes={"worker": 2}, placement=at(2), ago=LONG, resized=ago)
         assert grows(view.cycle()) == {"b": 4}
@@ -211,7 +211,7 @@ class TestGivingBack:
         assert view.cycle().started == ["j"]
 
     def test_the_run_that_has_grown_most_gives_first(self) -> None:
-        view = ViewBuilder().cluster("c", nodes(12, cpu=1))
+        view = StateBuilder().cluster("c", nodes(12, cpu=1))
         for name, size in (("a", 5), ("b", 7)):
             view.run(name, elastic(), on="c", sizes={"worker": size}, placement=at(size), ago=LONG)
         assert gives(view.job("j", simple(3)).cycle()) == {"b": 2}
@@ -241,7 +241,7 @@ class TestTwoThatWait:
 
 def test_where_quota_depends_on_products_it_grows_on_those_that_it_has() -> None:
     shape = gang(role(8, least=2, cpu=1, gpu=1), elastic=Elasticity(2, 0.0))
-    view = ViewBuilder().queue("main", limits={"gpu@product=B": 9})
+    view = StateBuilder().queue("main", limits={"gpu@product=B": 9})
     a, b = (nodes(4, name, labels={"product": name}, cpu=1, gpu=1) for name in ("A", "B"))
     view.cluster("c", a, b).run("e", shape, on="c", sizes={"worker": 2}, placement={"A": {"worker": 2}}, ago=LONG)
     (growth,) = view.applied().plan.grows
@@ -251,12 +251,12 @@ def test_where_quota_depends_on_products_it_grows_on_those_that_it_has() -> None
 
 def test_a_role_of_one_size_never_grows_whatever_is_reported() -> None:
     shape = gang(role(4, "a", least=1), role(2, "b"), elastic=Elasticity(1, 0.0))
-    view = ViewBuilder().cluster("c", nodes(9, cpu=1)).run("e", shape, on="c", sizes={"a": 4, "b": 1}, ago=LONG)
+    view = StateBuilder().cluster("c", nodes(9, cpu=1)).run("e", shape, on="c", sizes={"a": 4, "b": 1}, ago=LONG)
     assert view.cycle().plan.grows == []
 
 
 def test_members_leave_from_the_last_groups_and_never_more_than_are_there() -> None:
-    view = ViewBuilder().cluster("c", nodes(4, "x", cpu=1), nodes(4, "y", cpu=1))
+    view = StateBuilder().cluster("c", nodes(4, "x", cpu=1), nodes(4, "y", cpu=1))
     view.run("e", elastic(), on="c", sizes={"worker": 6}, placement={"x": {"worker": 4}, "y": {"worker": 2}})
     run = view.state.runs[view.ids["e"]]
     assert [(key.group, many) for key, many in members_of(run, {"worker": 3})] == [("y", 2), ("x", 1)]
@@ -275,7 +275,7 @@ def test_members_leave_from_the_last_groups_and_never_more_than_are_there() -> N
 def test_no_cycle_gives_out_more_than_there_is_or_takes_the_least_away(
     runs: list[tuple[int, int]], jobs: list[int], places: int
 ) -> None:
-    view = ViewBuilder().cluster("c", nodes(places, cpu=1))
+    view = StateBuilder().cluster("c", nodes(places, cpu=1))
     taken = 0
     for number, (size, ago) in enumerate(runs):
         if taken + size <= places:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.building import NOW, ViewBuilder, nodes, simple
+from tests.unit.building import NOW, StateBuilder, nodes, simple
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import QueueState
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
@@ -30,9 +30,9 @@ def content(state: SchedulerState) -> dict[str, Any]:
     return {name: deepcopy(value) for name, value in vars(state).items() if name not in _WORKED_OUT}
 
 
-def busy() -> ViewBuilder:
+def busy() -> StateBuilder:
     view = (
-        ViewBuilder()
+        StateBuilder()
         .queue("a", limits={"cpu": 6})
         .queue("b")
         .cluster("c", nodes(2, cpu=4))
@@ -124,7 +124,7 @@ def test_caches_are_made_anew_where_changes_were_not_taken_in_time(monkeypatch: 
 
 def test_a_layout_is_worked_out_once_until_the_load_of_its_group_changes() -> None:
     placed = {"nodes": {"worker": 1}}
-    view = ViewBuilder().cluster("c", nodes(2, cpu=4)).run("r1", simple(cpu=2), on="c", placement=placed)
+    view = StateBuilder().cluster("c", nodes(2, cpu=4)).run("r1", simple(cpu=2), on="c", placement=placed)
     layouts = ClusterLayouts(view.state)
     first = layouts.now(1).groups
     assert all(layouts.now(1).groups[name] is entries for name, entries in first.items())
@@ -144,7 +144,7 @@ def test_a_layout_is_worked_out_once_until_the_load_of_its_group_changes() -> No
 
 
 class Counted:
-    """How often a method was called, and with what first."""
+    """Counts the calls of a method."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
         self.calls = 0
@@ -157,9 +157,9 @@ class Counted:
         monkeypatch.setattr(owner, name, counting)
 
 
-def over_limit(classes: int = 50) -> ViewBuilder:
-    """Return a queue that has used up its limit, with the given number of classes of jobs that wait."""
-    view = ViewBuilder().queue("a", limits={"cpu": 2}).cluster("c", nodes(4, cpu=8))
+def over_limit(classes: int = 50) -> StateBuilder:
+    """Return a queue that has used up its limit, where ``classes`` classes of jobs wait, with one job each."""
+    view = StateBuilder().queue("a", limits={"cpu": 2}).cluster("c", nodes(4, cpu=8))
     view.run("r", simple(cpu=2), on="c", queue="a")
     for number in range(classes):
         view.job(f"j{number}", simple(cpu=f"{1000 + number}m"), queue="a")
@@ -211,7 +211,7 @@ def test_a_job_of_a_higher_class_still_ends_a_run_of_its_queue() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_plans_with_remembered_refusals_equal_plans_without(seed: int) -> None:
-    chance, view = random.Random(seed), ViewBuilder()
+    chance, view = random.Random(seed), StateBuilder()
     view.queue("org", limits={"cpu": 6}).queue("org/a", limits={"cpu": 3}).queue("org/b").queue(
         "other", limits={"cpu": 2}
     )

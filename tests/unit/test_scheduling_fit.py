@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tests.unit.building import GPU, ViewBuilder, amounts, gang, nodes, role, simple
+from tests.unit.building import GPU, StateBuilder, amounts, gang, nodes, role, simple
 from trainmaster.protocol.agent import HOST_LEVEL, CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.jobs import AffinityTerm, JobSpec, Toleration
 from trainmaster_dispatcher.domain.shapes import Shape, shape_from, shape_of
@@ -276,51 +276,51 @@ def test_the_sizes_to_try(shape: Shape, sizes: list[dict[str, int]]) -> None:
 
 
 def test_members_that_run_apart_leave_no_node_whole() -> None:
-    view = ViewBuilder().cluster("c", nodes(2, cpu=4)).job("j", simple(cpu=4))
+    view = StateBuilder().cluster("c", nodes(2, cpu=4)).job("j", simple(cpu=4))
     apart = gang(role(2, cpu=1, max_per_node=1))
     assert view.run("r", apart, on="c", placement={"nodes": {"worker": 2}}).cycle().started == []
-    together = ViewBuilder().cluster("c", nodes(2, cpu=4)).job("j", simple(cpu=4))
+    together = StateBuilder().cluster("c", nodes(2, cpu=4)).job("j", simple(cpu=4))
     assert together.run("r", simple(2), on="c", placement={"nodes": {"worker": 2}}).cycle().started == ["j"]
 
 
 def test_runs_that_are_where_they_should_not_be_are_still_counted() -> None:
     """A cluster that has put four members on three nodes has them there."""
     view = (
-        ViewBuilder()
+        StateBuilder()
         .cluster("c", nodes(3, cpu=2))
         .run("r", gang(role(4, cpu=1, max_per_node=1)), on="c", placement={"nodes": {"worker": 4}})
     )
     assert ClusterLayouts(view.state).now(1).total() == amounts(cpu=2)
 
 
-def left(view: ViewBuilder, cluster: str = "c") -> list[dict[str, int]]:
+def left(view: StateBuilder, cluster: str = "c") -> list[dict[str, int]]:
     nodes = ClusterLayouts(view.state).now(view.clusters[cluster]).nodes
     return [one.free for one in nodes for _ in range(one.count)]
 
 
-ROOMS: dict[str, tuple[ViewBuilder, list[dict[str, int]]]] = {
+ROOMS: dict[str, tuple[StateBuilder, list[dict[str, int]]]] = {
     "a run takes from the group that it was placed in": (
-        ViewBuilder()
+        StateBuilder()
         .cluster("c", nodes(1, "a", cpu=4), nodes(1, "b", cpu=4))
         .run("r", simple(2), on="c", placement={"b": {"worker": 2}}),
         [{"cpu": 4000}, {"cpu": 2000}],
     ),
     "members without a place yet take the tightest node": (
-        ViewBuilder().cluster("c", nodes(1, "a", cpu=4), nodes(1, "b", cpu=2)).run("r", simple(), on="c"),
+        StateBuilder().cluster("c", nodes(1, "a", cpu=4), nodes(1, "b", cpu=2)).run("r", simple(), on="c"),
         [{"cpu": 4000}, {"cpu": 1000}],
     ),
     "members of a group that is gone take from the others": (
-        ViewBuilder().cluster("c", nodes(1, "a", cpu=4)).run("r", simple(3), on="c", placement={"z": {"worker": 3}}),
+        StateBuilder().cluster("c", nodes(1, "a", cpu=4)).run("r", simple(3), on="c", placement={"z": {"worker": 3}}),
         [{"cpu": 1000}],
     ),
     "an agent's word makes no more members than the run has": (
-        ViewBuilder()
+        StateBuilder()
         .cluster("c", nodes(1, "a", cpu=4))
         .run("r", simple(2), on="c", placement={"a": {"worker": 10**15}}),
         [{"cpu": 2000}],
     ),
     "members that fit no node in this layout use what is free all the same": (
-        ViewBuilder()
+        StateBuilder()
         .cluster("c", nodes(2, cpu=4))
         .run("one", simple(cpu=1), on="c", placement={"nodes": {"worker": 1}})
         .run("two", simple(2, cpu=2), on="c", placement={"nodes": {"worker": 2}})
@@ -328,24 +328,24 @@ ROOMS: dict[str, tuple[ViewBuilder, list[dict[str, int]]]] = {
         [{"cpu": 0}, {"cpu": 0}],
     ),
     "a cluster that has shrunk under its runs owes": (
-        ViewBuilder().cluster("c", nodes(1, "a", cpu=2)).run("r", simple(1, cpu=3), on="c"),
+        StateBuilder().cluster("c", nodes(1, "a", cpu=2)).run("r", simple(1, cpu=3), on="c"),
         [{"cpu": -1000}],
     ),
     "runs elsewhere take nothing here": (
-        ViewBuilder().cluster("c", nodes()).cluster("d", nodes()).run("r", simple(4), on="d"),
+        StateBuilder().cluster("c", nodes()).cluster("d", nodes()).run("r", simple(4), on="d"),
         [{"cpu": 4000}],
     ),
-    "a cluster that has not reported has no nodes": (ViewBuilder().cluster("c", silent=True).run("r", on="c"), []),
+    "a cluster that has not reported has no nodes": (StateBuilder().cluster("c", silent=True).run("r", on="c"), []),
 }
 
 
 @pytest.mark.parametrize(("view", "free"), ROOMS.values(), ids=ROOMS)
-def test_the_room_left(view: ViewBuilder, free: list[dict[str, int]]) -> None:
+def test_the_room_left(view: StateBuilder, free: list[dict[str, int]]) -> None:
     assert left(view) == free
 
 
 def test_nothing_new_starts_where_the_cluster_has_shrunk_under_its_runs() -> None:
-    view = ViewBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=3), on="c").job("j", simple(cpu="0.5"))
+    view = StateBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=3), on="c").job("j", simple(cpu="0.5"))
     assert (
         view.cycle().reason("j").sentence
         == "It waits for free capacity; c: needs 0.5 cpu on one node, the best node has 0."

@@ -1,4 +1,4 @@
-"""A view that has followed the world for many cycles decides as one that was just built from it.
+"""A state that has followed the world for many cycles leads to the same decisions as one that was just built from it.
 
 Worlds are made from a seed, so that an example is told by its number; ``TRAINMASTER_DEEP`` makes them live longer.
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.building import GPU, gang, nodes, role
-from tests.unit.test_scheduling_properties import IDS, LEAVES, PATHS, SHAPES, World, bare_view
+from tests.unit.test_scheduling_properties import IDS, LEAVES, PATHS, SHAPES, World, bare_state
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Numa, Pool, Taint
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.prices import PriceBookSpec
@@ -47,22 +47,22 @@ MORE = (*ELASTIC, *BOUND)
 PRICED = tariff_of(PriceBookSpec.model_validate({"name": "book", "onDemand": {"cpu": 1, "devices": {GPU: 5}}}))
 
 
-def empty_view() -> SchedulerState:
-    """Return a view that knows the shapes of other tests, and more."""
-    view = bare_view()
+def empty_state() -> SchedulerState:
+    """Return a state that has the shapes of other tests, and more."""
+    view = bare_state()
     for number, shape in enumerate(MORE, start=len(SHAPES) + 1):
         view.put_shape(number, shape)
     return view
 
 
 class Life:
-    """A world in which things happen, a view that follows it, and views that are built from it again."""
+    """A world in which things happen, a state that follows it, and states that are built from it again."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.now = START
         self.world = World()
-        self.follower = Follower(engine=Engine(empty_view()))
+        self.follower = Follower(engine=Engine(empty_state()))
         self.classes = [PriorityClass(1, "low", 0), PriorityClass(2, "high", 100, longest_wait=30.0)]
         self.next_job = 1
         self.put_classes(self.state)
@@ -190,7 +190,7 @@ class Life:
         self.state.put_waiting(job)
 
     def end(self) -> None:
-        """End a run; some jobs wait again."""
+        """End a run; its job may wait again."""
         job_id = self.chance.choice(sorted(self.world.runs))
         run = self.world.runs.pop(job_id)
         self.state.drop_job(job_id)
@@ -201,7 +201,7 @@ class Life:
             self.put_waiting(again)
 
     def move(self) -> None:
-        """Report where the members are, as the agent does."""
+        """Move a run's members to other nodes, as its agent reports it."""
         job_id = self.chance.choice(sorted(self.world.runs))
         run = self.world.runs[job_id]
         report = self.world.clusters[run.cluster_id].report
@@ -307,7 +307,7 @@ class Life:
     # Cycles
 
     def rebuilt(self) -> Engine:
-        view = empty_view()
+        view = empty_state()
         self.put_classes(view)
         steps = self.world.steps()
         self.chance.shuffle(steps)
@@ -367,7 +367,7 @@ class Life:
 
 
 def live(seed: int, most_cycles: int) -> tuple[int, ...]:
-    """Run a life of at most the given number of cycles; return jobs started, runs ended for others, reservations made, runs that
+    """Run a life of at most ``most_cycles`` cycles; return jobs started, runs ended for others, reservations made, runs that
     grew and shrank.
 
     Then jobs that went by a policy, and to nodes of a pool.

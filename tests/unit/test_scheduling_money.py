@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.building import GPU, Outcome, ViewBuilder, gang, nodes, role, simple
+from tests.unit.building import GPU, Outcome, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.weights import BALANCED, Weights
 
@@ -18,9 +18,9 @@ def core(price: float | str) -> dict[str, Any]:
     return {"onDemand": {"cpu": f"{float(price):.6f}"}}
 
 
-def two(first: dict[str, Any] | None, second: dict[str, Any] | None, **queue: Any) -> ViewBuilder:
+def two(first: dict[str, Any] | None, second: dict[str, Any] | None, **queue: Any) -> StateBuilder:
     """Return clusters a and b, equal except for their prices, and queue main."""
-    view = ViewBuilder().queue("main", **queue)
+    view = StateBuilder().queue("main", **queue)
     return view.cluster("a", nodes(2), prices=first).cluster("b", nodes(2), prices=second)
 
 
@@ -28,7 +28,7 @@ CHOSEN = {
     "of clusters alike the cheaper one": (two(core(2), core(1)).job("j"), "b"),
     "free before what costs": (two(core("0.01"), None).job("j"), "b"),
     "a little money does not outweigh that a cluster is one's own": (
-        ViewBuilder()
+        StateBuilder()
         .queue("main", kinds=ALL)
         .cluster("own", nodes(2), prices=core(1))
         .cluster("rented", nodes(2), kind=ClusterKind.PUBLIC)
@@ -36,7 +36,7 @@ CHOSEN = {
         "own",
     ),
     "by the cheapest profile it does": (
-        ViewBuilder()
+        StateBuilder()
         .queue("main", kinds=ALL, profile=CHEAPEST)
         .cluster("own", nodes(2), prices=core(1))
         .cluster("rented", nodes(2), kind=ClusterKind.PUBLIC)
@@ -44,7 +44,7 @@ CHOSEN = {
         "rented",
     ),
     "the profile of a queue above counts": (
-        ViewBuilder()
+        StateBuilder()
         .queue("org", profile=CHEAPEST)
         .queue("org/team", kinds=ALL)
         .cluster("own", nodes(2), prices=core(1))
@@ -53,7 +53,7 @@ CHOSEN = {
         "rented",
     ),
     "the profile of a class comes before that of the queue": (
-        ViewBuilder()
+        StateBuilder()
         .queue("main", kinds=ALL, profile=CHEAPEST)
         .profile("normal", BALANCED)
         .cluster("own", nodes(2), prices=core(1))
@@ -62,7 +62,7 @@ CHOSEN = {
         "own",
     ),
     "the profile of a job comes before all": (
-        ViewBuilder()
+        StateBuilder()
         .queue("main", kinds=ALL)
         .profile("normal", BALANCED)
         .cluster("own", nodes(2), prices=core(1))
@@ -71,7 +71,7 @@ CHOSEN = {
         "rented",
     ),
     "a product is charged at its own price": (
-        ViewBuilder()
+        StateBuilder()
         .cluster(
             "a",
             nodes(1, cpu=4, gpu=1, labels={"nvidia.com/gpu.product": "H100"}),
@@ -102,7 +102,7 @@ CHOSEN = {
 
 
 @pytest.mark.parametrize(("view", "cluster"), CHOSEN.values(), ids=CHOSEN)
-def test_the_cluster_that_is_taken(view: ViewBuilder, cluster: str) -> None:
+def test_the_cluster_that_is_taken(view: StateBuilder, cluster: str) -> None:
     assert view.cycle().where == {"j": cluster}
 
 
@@ -124,7 +124,7 @@ weights = st.builds(
 
 
 def chosen(found: list[tuple[ClusterKind, int, int, float | None]], by: Weights, jobs: int = 1) -> Outcome:
-    view = ViewBuilder().queue("main", kinds=ALL, profile=by)
+    view = StateBuilder().queue("main", kinds=ALL, profile=by)
     for number, (kind, count, cpu, price) in enumerate(found):
         view.cluster(f"c{number}", nodes(count, cpu=cpu), kind=kind, prices=None if price is None else core(price))
     for number in range(jobs):
@@ -151,7 +151,7 @@ def test_with_all_weights_but_one_at_zero_the_best_by_that_score_wins(
     found: list[tuple[ClusterKind, int, int, float | None]], name: str
 ) -> None:
     by = Weights(**{name: 1.0})
-    view = ViewBuilder().queue("main", kinds=ALL, profile=by)
+    view = StateBuilder().queue("main", kinds=ALL, profile=by)
     for number, (kind, count, cpu, price) in enumerate(found):
         view.cluster(f"c{number}", nodes(count, cpu=cpu), kind=kind, prices=None if price is None else core(price))
     start = view.job("j").cycle().start("j")
@@ -167,7 +167,7 @@ def test_the_quick_way_and_the_long_one_choose_alike(
 ) -> None:
     """A quota on a narrowed line makes the plan look at each cluster."""
     quick = chosen(found, by, jobs)
-    view = ViewBuilder().queue("main", kinds=ALL, profile=by, limits={"cpu@kind=public": 10_000})
+    view = StateBuilder().queue("main", kinds=ALL, profile=by, limits={"cpu@kind=public": 10_000})
     for number, (kind, count, cpu, price) in enumerate(found):
         view.cluster(f"c{number}", nodes(count, cpu=cpu), kind=kind, prices=None if price is None else core(price))
     for number in range(jobs):

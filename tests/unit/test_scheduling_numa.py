@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.building import GPU, ViewBuilder, amounts, gang, nodes, role
+from tests.unit.building import GPU, StateBuilder, amounts, gang, nodes, role
 from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Numa
 from trainmaster.protocol.jobs import JobSpec
@@ -21,7 +21,7 @@ from trainmaster_dispatcher.scheduling.packing.numa import after, holds, names_o
 def zoned(
     count: int = 1, name: str = "nodes", *, policy: str = "singleNode", zones: list[dict[str, int]], **more: Any
 ) -> NodeGroup:
-    """Return nodes of which each has in all what its zones have."""
+    """Return a group of nodes with these NUMA zones, each of which has free the sum of its zones."""
     each = [amounts(**zone) for zone in zones]
     total: Resources = {}
     for zone in each:
@@ -202,8 +202,8 @@ def test_members_alike_find_zones_whenever_they_can(groups: list[NodeGroup], siz
 
 
 class TestCycle:
-    def cluster(self) -> ViewBuilder:
-        return ViewBuilder().cluster("c", zoned(zones=TWO_HALVES), capabilities=("gang", "numa"))
+    def cluster(self) -> StateBuilder:
+        return StateBuilder().cluster("c", zoned(zones=TWO_HALVES), capabilities=("gang", "numa"))
 
     def test_a_run_of_ours_fills_its_zone(self) -> None:
         view = self.cluster().run("first", bound(gpu=3), on="c", placement={"nodes": {"worker": 1}})

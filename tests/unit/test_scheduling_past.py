@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.building import NOW, ViewBuilder, nodes
+from tests.unit.building import NOW, StateBuilder, nodes
 from tests.unit.test_scheduling_tree import counted, crowd
 from trainmaster_dispatcher.scheduling.queries.queue_position import place_of, quotas_of, usage_of
 from trainmaster_dispatcher.scheduling.state.usage_decay import LONGEST_GAP, DecayedUsage
@@ -15,7 +15,7 @@ from trainmaster_dispatcher.scheduling.state.usage_decay import LONGEST_GAP, Dec
 DAY = 86_400.0
 
 
-def had(view: ViewBuilder, half_life: float = DAY, **levels: float) -> ViewBuilder:
+def had(view: StateBuilder, half_life: float = DAY, **levels: float) -> StateBuilder:
     """Set these levels of past usage, by queue."""
     view.state.past = DecayedUsage(half_life, NOW, {view.queues[name]: level for name, level in levels.items()})
     return view
@@ -80,34 +80,34 @@ class TestLevels:
 
 class TestTurns:
     def test_who_had_more_lets_others_go_first(self) -> None:
-        view = crowd(ViewBuilder().queue("a").queue("b"), "a", "b")
+        view = crowd(StateBuilder().queue("a").queue("b"), "a", "b")
         assert counted(view) == {"a": 6, "b": 6}
         assert counted(had(view, a=0.5)) == {"a": 3, "b": 9}
         assert counted(had(view, a=2.0)) == {"b": 12}
         assert counted(had(view, a=0.5, b=0.5)) == {"a": 6, "b": 6}
 
     def test_what_was_long_ago_counts_less(self) -> None:
-        view = had(crowd(ViewBuilder().queue("a").queue("b"), "a", "b"), half_life=100.0, a=1.0)
+        view = had(crowd(StateBuilder().queue("a").queue("b"), "a", "b"), half_life=100.0, a=1.0)
         assert counted(view.later(100.0)) == {"a": 3, "b": 9}
 
     def test_what_is_guaranteed_does_not_wear_off(self) -> None:
-        view = crowd(ViewBuilder().queue("a", guaranteed={"cpu": 8}).queue("b"), "a", "b")
+        view = crowd(StateBuilder().queue("a", guaranteed={"cpu": 8}).queue("b"), "a", "b")
         assert counted(view) == {"a": 10, "b": 2}
         assert counted(had(view, a=5.0)) == {"a": 9, "b": 3}, "its guarantee, and the one job that brings it beyond"
 
     def test_of_two_within_their_guarantees_the_one_that_had_less_goes_first(self) -> None:
-        view = ViewBuilder().queue("a", guaranteed={"cpu": 8}).queue("b", guaranteed={"cpu": 8})
+        view = StateBuilder().queue("a", guaranteed={"cpu": 8}).queue("b", guaranteed={"cpu": 8})
         assert counted(had(crowd(view, "a", "b", places=4), a=1.0)) == {"b": 4}
 
     def test_it_counts_at_each_level_of_the_tree(self) -> None:
-        view = ViewBuilder().queue("x").queue("x/a").queue("x/b").queue("y")
+        view = StateBuilder().queue("x").queue("x/a").queue("x/b").queue("y")
         crowd(view, "x/a", "x/b", "y")
         names = counted(had(view, **{"x/a": 1.0}))
         assert names == Counter({"x/b": 6, "y": 6})
 
     def test_rows_of_jobs_alike_end_where_the_next_queue_is_due(self) -> None:
         """Both levels are even where a has 448 of 1,024 places and b 576; a row is 1/1024 of everything at most."""
-        view = ViewBuilder().queue("a").queue("b")
+        view = StateBuilder().queue("a").queue("b")
         view.cluster("c", nodes(16, cpu=64))
         for queue in ("a", "b"):
             view.jobs(1024, f"{queue}#", queue=queue)
@@ -115,7 +115,7 @@ class TestTurns:
 
 
 def test_a_place_tells_what_the_queue_had_before() -> None:
-    view = had(crowd(ViewBuilder().queue("a").queue("b"), "a", "b"), a=0.5)
+    view = had(crowd(StateBuilder().queue("a").queue("b"), "a", "b"), a=0.5)
     ledger = quotas_of(view.engine, NOW)
     place = place_of(view.state, ledger, view.ids["a#1"], NOW)
     assert place is not None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.building import NOW, ViewBuilder, gang, nodes, role, simple
+from tests.unit.building import NOW, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.queue_position import Place, Trial
 from trainmaster.protocol.reasons import Check, Tier, Token
 from trainmaster.protocol.states import ClusterKind, Order
@@ -30,16 +30,16 @@ from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 CLASSES = {"low": 1, "normal": 2, "high": 3}
 
 
-def placed(builder: ViewBuilder, name: str) -> Place:
+def placed(builder: StateBuilder, name: str) -> Place:
     place = place_of(builder.state, quotas_of(builder.engine, builder.now), builder.ids[name], builder.now)
     assert place is not None
     return place
 
 
 def tried(
-    builder: ViewBuilder, shape: Shape | None = None, *, queue: str = "main", of: str = "normal", priority: int = 0
+    builder: StateBuilder, shape: Shape | None = None, *, queue: str = "main", of: str = "normal", priority: int = 0
 ) -> Trial:
-    """Return the outcome for a job that is submitted now."""
+    """Return the trial of a job that would be submitted now."""
     job = WaitingJob(0, 0, "new", builder.queues[queue], CLASSES[of], 0, priority, builder.now, 0)
     trial = try_out(builder.engine, quotas_of(builder.engine, builder.now), job, shape or simple(), builder.now)
     assert trial is not None
@@ -50,7 +50,7 @@ def tried(
 
 
 def test_usage_is_told_by_line_of_a_queue_and_all_below_it() -> None:
-    view = ViewBuilder().queue("a", guaranteed={"cpu": 4}, weight=2.0).queue("a/x").queue("a/y")
+    view = StateBuilder().queue("a", guaranteed={"cpu": 4}, weight=2.0).queue("a/x").queue("a/y")
     view.queue("main", limits={"cpu@kind=edge": 9})
     view.cluster("c", nodes(4, cpu=4)).cluster("e", nodes(1, cpu=4), kind=ClusterKind.EDGE)
     view.run("r1", simple(cpu=2), on="c", queue="a/x").run("r2", simple(3, cpu=1), on="e", queue="a/y")
@@ -65,7 +65,7 @@ def test_usage_is_told_by_line_of_a_queue_and_all_below_it() -> None:
 
 
 def test_a_queue_that_uses_nothing_is_told_so() -> None:
-    view = ViewBuilder().cluster("c", nodes())
+    view = StateBuilder().cluster("c", nodes())
     (main,) = usage_of(view.state, quotas_of(view.engine, view.now)).queues
     assert (main.running, main.used, main.share, main.share_beyond_guarantee) == (0, {}, 0.0, 0.0)
 
@@ -74,19 +74,19 @@ def test_a_queue_that_uses_nothing_is_told_so() -> None:
 
 
 def test_a_job_is_told_how_many_are_before_it_and_in_which_queue() -> None:
-    view = ViewBuilder().queue("other").jobs(5, "elsewhere", queue="other").jobs(3, "j")
+    view = StateBuilder().queue("other").jobs(5, "elsewhere", queue="other").jobs(3, "j")
     place = placed(view, "j2")
     assert (place.queue, place.position, place.jobs_ahead, place.jobs_in_queue) == ("main", 2, 1, 3)
 
 
 def test_jobs_of_all_classes_and_shapes_of_the_queue_are_counted() -> None:
-    view = ViewBuilder().job("high", of="high").job("big", simple(cpu=2), age=50).job("low", of="low", age=999)
+    view = StateBuilder().job("high", of="high").job("big", simple(cpu=2), age=50).job("low", of="low", age=999)
     view.job("j")
     assert [placed(view, name).position for name in ("high", "big", "j", "low")] == [1, 2, 3, 4]
 
 
 def test_what_makes_the_key_is_told() -> None:
-    view = ViewBuilder().longest_wait("normal", 100).job("j", age=30, priority=1)
+    view = StateBuilder().longest_wait("normal", 100).job("j", age=30, priority=1)
     factors = placed(view, "j").factors
     submitted = NOW - 30 + 0.001
     assert (factors.priority_class, factors.class_value, factors.priority) == ("normal", 100, 1)
@@ -98,11 +98,11 @@ def test_what_makes_the_key_is_told() -> None:
 
 
 def test_a_class_without_a_longest_wait_has_no_time_of_urgency() -> None:
-    assert placed(ViewBuilder().job("j"), "j").factors.urgent_at is None
+    assert placed(StateBuilder().job("j"), "j").factors.urgent_at is None
 
 
 def test_the_queues_are_told_from_the_root_with_their_turns_among_those_that_wait() -> None:
-    view = ViewBuilder().cluster("c", nodes(1, cpu=10)).queue("a", weight=2, guaranteed={"cpu": 2}).queue("a/x")
+    view = StateBuilder().cluster("c", nodes(1, cpu=10)).queue("a", weight=2, guaranteed={"cpu": 2}).queue("a/x")
     view.queue("a/idle").queue("a/y").queue("b").run("r1", simple(cpu=4), on="c", queue="a/x")
     view.job("j", queue="a/x").job("k", queue="a/y").job("l", queue="b")
     first, second = placed(view, "j").factors.queues
@@ -115,12 +115,12 @@ def test_the_queues_are_told_from_the_root_with_their_turns_among_those_that_wai
 
 @pytest.mark.parametrize("name", ["running", "gone"])
 def test_a_job_that_does_not_wait_has_no_place(name: str) -> None:
-    view = ViewBuilder().cluster("c", nodes(1, cpu=4)).run("running", on="c")
+    view = StateBuilder().cluster("c", nodes(1, cpu=4)).run("running", on="c")
     assert place_of(view.state, quotas_of(view.engine, NOW), view.ids.get(name, 99), NOW) is None
 
 
 def test_a_job_whose_queue_is_not_known_yet_has_no_place() -> None:
-    view = ViewBuilder().queue("gone").job("j", queue="gone")
+    view = StateBuilder().queue("gone").job("j", queue="gone")
     view.state.drop_queue(view.queues["gone"])
     assert place_of(view.state, quotas_of(view.engine, NOW), view.ids["j"], NOW) is None
 
@@ -141,7 +141,7 @@ waiting_jobs = st.lists(
 def test_the_position_is_the_index_in_a_full_sort(
     given_jobs: list[tuple[str, int, int, float]], normal: float | None, low: float | None
 ) -> None:
-    view = ViewBuilder()
+    view = StateBuilder()
     for of, seconds in (("normal", normal), ("low", low)):
         if seconds is not None:
             view.longest_wait(of, seconds)
@@ -157,7 +157,7 @@ def test_the_position_is_the_index_in_a_full_sort(
 
 
 def test_a_job_that_fits_would_start_at_once_and_is_told_where() -> None:
-    view = ViewBuilder().cluster("c", nodes(1, cpu=2)).cluster("full", nodes(1, cpu=1)).run("r", on="full")
+    view = StateBuilder().cluster("c", nodes(1, cpu=2)).cluster("full", nodes(1, cpu=1)).run("r", on="full")
     trial = tried(view)
     assert (trial.could_run, trial.starts_now, trial.cluster) == (True, True, "c")
     assert trial.why.startswith("c is the only cluster where it fits now")
@@ -168,7 +168,7 @@ def test_a_job_that_fits_would_start_at_once_and_is_told_where() -> None:
 
 
 def test_a_job_that_lacks_room_is_told_its_place_and_until_when_it_starts() -> None:
-    view = ViewBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=2, limit=500.0), on="c", ago=100)
+    view = StateBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=2, limit=500.0), on="c", ago=100)
     trial = tried(view)
     assert (trial.could_run, trial.starts_now) == (True, False)
     assert (trial.cluster, trial.expected_start) == ("c", datetime.fromtimestamp(NOW + 400, UTC))
@@ -179,14 +179,14 @@ def test_a_job_that_lacks_room_is_told_its_place_and_until_when_it_starts() -> N
 
 
 def test_without_time_limits_nobody_knows_when() -> None:
-    view = ViewBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=2), on="c")
+    view = StateBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=2), on="c")
     trial = tried(view)
     assert trial.expected_start is None
     assert trial.cluster is None
 
 
 def test_a_job_that_fits_nowhere_could_never_run() -> None:
-    trial = tried(ViewBuilder().cluster("c", nodes(1, cpu=2)), simple(cpu=64))
+    trial = tried(StateBuilder().cluster("c", nodes(1, cpu=2)), simple(cpu=64))
     assert not trial.could_run
     assert trial.reason is not None
     assert (trial.reason.token, trial.reason.tier) == (Token.TOO_LARGE, Tier.CANNOT_RUN)
@@ -195,7 +195,7 @@ def test_a_job_that_fits_nowhere_could_never_run() -> None:
 
 
 def test_that_it_could_never_run_is_told_before_what_passes() -> None:
-    view = ViewBuilder().queue("held", held=True).queue("narrow", limits={"cpu": 1}).cluster("c", nodes(1, cpu=2))
+    view = StateBuilder().queue("held", held=True).queue("narrow", limits={"cpu": 1}).cluster("c", nodes(1, cpu=2))
     assert not tried(view, simple(cpu=64), queue="held").could_run
     over = tried(view, simple(cpu=2), queue="narrow")
     assert not over.could_run
@@ -207,15 +207,15 @@ def test_that_it_could_never_run_is_told_before_what_passes() -> None:
 @pytest.mark.parametrize(
     ("view", "token"),
     [
-        (ViewBuilder().queue("q", held=True).cluster("c", nodes()), Token.QUEUE_HELD),
-        (ViewBuilder().queue("q", max_running=1).cluster("c", nodes()).run("r", on="c", queue="q"), Token.QUEUE_LIMIT),
-        (ViewBuilder().queue("q"), Token.NO_CLUSTERS),
-        (ViewBuilder().queue("q").cluster("c", silent=True), Token.UNREACHABLE),
-        (ViewBuilder().queue("q").cluster("c", nodes(), cordoned=True), Token.CORDONED),
+        (StateBuilder().queue("q", held=True).cluster("c", nodes()), Token.QUEUE_HELD),
+        (StateBuilder().queue("q", max_running=1).cluster("c", nodes()).run("r", on="c", queue="q"), Token.QUEUE_LIMIT),
+        (StateBuilder().queue("q"), Token.NO_CLUSTERS),
+        (StateBuilder().queue("q").cluster("c", silent=True), Token.UNREACHABLE),
+        (StateBuilder().queue("q").cluster("c", nodes(), cordoned=True), Token.CORDONED),
     ],
     ids=lambda value: str(value) if isinstance(value, Token) else "",
 )
-def test_what_may_pass_makes_a_job_wait(view: ViewBuilder, token: Token) -> None:
+def test_what_may_pass_makes_a_job_wait(view: StateBuilder, token: Token) -> None:
     trial = tried(view, queue="q")
     assert (trial.could_run, trial.starts_now) == (True, False)
     assert trial.reason is not None
@@ -223,7 +223,7 @@ def test_what_may_pass_makes_a_job_wait(view: ViewBuilder, token: Token) -> None
 
 
 def test_it_does_not_start_on_what_is_kept_for_a_job_that_waits_longer() -> None:
-    view = ViewBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=1, limit=500.0), on="c")
+    view = StateBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=1, limit=500.0), on="c")
     view.job("big", simple(cpu=2, limit=10.0), age=60)
     view.applied()
     trial = tried(view)
@@ -236,7 +236,7 @@ def test_it_does_not_start_on_what_is_kept_for_a_job_that_waits_longer() -> None
 
 
 def test_in_a_queue_that_keeps_its_order_it_stands_behind_a_blocked_job() -> None:
-    view = ViewBuilder().queue("q", order=Order.STRICT).cluster("c", nodes(1, cpu=4)).cluster("d", nodes(1, cpu=4))
+    view = StateBuilder().queue("q", order=Order.STRICT).cluster("c", nodes(1, cpu=4)).cluster("d", nodes(1, cpu=4))
     view.run("r", simple(cpu=2), on="c").run("s", simple(cpu=2), on="d").job("huge", simple(cpu=4), queue="q", age=60)
     trial = tried(view, queue="q")
     assert trial.reason is not None
@@ -245,14 +245,14 @@ def test_in_a_queue_that_keeps_its_order_it_stands_behind_a_blocked_job() -> Non
 
 
 def test_it_is_told_how_many_runs_would_be_ended_for_it() -> None:
-    view = ViewBuilder().cluster("c", nodes(1, cpu=2)).run("a", on="c", of="low").run("b", on="c", of="low")
+    view = StateBuilder().cluster("c", nodes(1, cpu=2)).run("a", on="c", of="low").run("b", on="c", of="low")
     trial = tried(view, simple(cpu=2), of="high")
     assert (trial.starts_now, trial.runs_ended) == (True, 2)
     assert trial.why == "c, where 2 runs end for it"
 
 
 def test_the_place_counts_class_and_priority() -> None:
-    view = ViewBuilder().jobs(3, "j", age=60).job("high", of="high")
+    view = StateBuilder().jobs(3, "j", age=60).job("high", of="high")
     assert tried(view).place.position == 5
     assert tried(view, priority=2).place.position == 2
     assert tried(view, of="low").place.position == 5
@@ -260,7 +260,7 @@ def test_the_place_counts_class_and_priority() -> None:
 
 
 def test_a_queue_or_class_that_is_not_known_yet_cannot_be_tried() -> None:
-    view = ViewBuilder()
+    view = StateBuilder()
     job = WaitingJob(0, 0, "new", view.queues["main"], 2, 0, 0, NOW, 0)
     ledger = quotas_of(view.engine, NOW)
     assert try_out(view.engine, ledger, replace(job, queue_id=99), simple(), NOW) is None
@@ -304,9 +304,9 @@ members = st.lists(
 )
 
 
-def world(given_members: list[Member], *, distinct: bool = False) -> ViewBuilder:
+def world(given_members: list[Member], *, distinct: bool = False) -> StateBuilder:
     """Return jobs and runs in queues of all sorts. ``distinct``: no two jobs have the same shape."""
-    view = ViewBuilder().longest_wait("low", 100).queue("a/x", guaranteed={"cpu": 2}).queue("a/y", limits={"cpu": 3})
+    view = StateBuilder().longest_wait("low", 100).queue("a/x", guaranteed={"cpu": 2}).queue("a/y", limits={"cpu": 3})
     view.queue("strict", order=Order.STRICT).queue("held", held=True)
     view.cluster("c", nodes(2, cpu=4)).cluster("d", nodes(1, cpu=3)).cluster("e", silent=True)
     for number, (queue, of, make, runs, age) in enumerate(given_members, start=1):
@@ -337,8 +337,8 @@ def test_a_trial_leaves_the_view_as_it_was(given_members: list[Member], queue: s
     assert trial.fits_empty or not trial.starts_now
 
 
-def settle(view: ViewBuilder) -> None:
-    """Let cycles go on until nothing changes any more."""
+def settle(view: StateBuilder) -> None:
+    """Run cycles until nothing changes any more; runs that were asked to stop end."""
     while True:
         plan = view.applied().plan
         stopping = [run.job_id for run in view.state.runs.values() if run.is_stopping]
@@ -366,7 +366,7 @@ def test_what_is_said_to_start_in_a_settled_world_does_start_there(
 
 
 def test_a_trial_that_fails_leaves_the_view_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = ViewBuilder().cluster("c", nodes()).job("j")
+    view = StateBuilder().cluster("c", nodes()).job("j")
     before = picture(view.state)
 
     def broken(*_: object) -> None:

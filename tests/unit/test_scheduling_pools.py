@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.building import NOW, ViewBuilder, gang, nodes, role, simple
+from tests.unit.building import NOW, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.agent import Pool
 from trainmaster.protocol.reasons import Tier, Token
 from trainmaster.protocol.states import ClusterKind
@@ -22,9 +22,9 @@ def pool(count: int = 2, **more: Any) -> Pool:
     return Pool(most=4, **nodes(count, "big", cpu=8, **more).model_dump())
 
 
-def growing(count: int = 2, **more: Any) -> ViewBuilder:
+def growing(count: int = 2, **more: Any) -> StateBuilder:
     """Return a cluster with one node of 4 cores, and a pool that may bring some of 8."""
-    return ViewBuilder().cluster("c", nodes(1, cpu=4), pools=(pool(count),), **more)
+    return StateBuilder().cluster("c", nodes(1, cpu=4), pools=(pool(count),), **more)
 
 
 def test_a_job_that_fits_on_no_node_goes_to_one_that_is_to_come() -> None:
@@ -80,7 +80,7 @@ def test_when_the_run_ends_the_nodes_may_be_asked_for_again() -> None:
     assert view.ended("a").cycle().started == ["b"]
 
 
-REFUSED: dict[str, tuple[ViewBuilder, Token]] = {
+REFUSED: dict[str, tuple[StateBuilder, Token]] = {
     "by quota": (growing().queue("main", limits={"cpu": 4}).job("j", BIG), Token.QUEUE_LIMIT),
     "where the pool's nodes are too small": (growing().job("j", simple(cpu=9)), Token.TOO_LARGE),
     "where no more may come now": (growing(0).job("j", BIG), Token.INSUFFICIENT_CAPACITY),
@@ -122,7 +122,7 @@ def test_a_job_on_trial_is_told_that_it_could_run_though_only_on_nodes_to_come()
 
 
 def test_by_a_policy_it_goes_to_a_pool_and_the_time_until_nodes_are_there_is_paid_for() -> None:
-    view = ViewBuilder().cluster("own", nodes(1, cpu=4))
+    view = StateBuilder().cluster("own", nodes(1, cpu=4))
     prices = {"onDemand": {"cpu": 1}}
     view.cluster("rented", kind=ClusterKind.PUBLIC, prices=prices, pools=(pool(),), timeout=100.0)
     start = view.policy(budget={"day": 100}, timeLimit="1h").job("j", BIG).cycle().start("j")
@@ -132,7 +132,7 @@ def test_by_a_policy_it_goes_to_a_pool_and_the_time_until_nodes_are_there_is_pai
 
 
 def test_a_policy_without_spot_does_not_use_a_pool_of_spot_nodes() -> None:
-    view = ViewBuilder().cluster("own", nodes(1, cpu=4))
+    view = StateBuilder().cluster("own", nodes(1, cpu=4))
     spot = pool(labels={"trainmaster.dev/spot": "true"})
     view.cluster("rented", kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 1}}, pools=(spot,))
     view.policy(budget={"day": 100}, timeLimit="1h", spot="never").job("j", BIG)
@@ -152,9 +152,9 @@ def gpus(product: str, count: int, *, coming: bool = False) -> Any:
     return Pool(most=4, **found.model_dump()) if coming else found
 
 
-def by_product(**limits: int) -> ViewBuilder:
-    """Return a view without GPUs, whose pools may bring A100 and V100."""
-    view = ViewBuilder().queue("main", limits={f"gpu@product={name}": most for name, most in limits.items()})
+def by_product(**limits: int) -> StateBuilder:
+    """Return a cluster without GPUs, whose pools may bring A100 and V100, and queue main with limits by product."""
+    view = StateBuilder().queue("main", limits={f"gpu@product={name}": most for name, most in limits.items()})
     return view.cluster("c", nodes(1, cpu=4), pools=(gpus("A100", 2, coming=True), gpus("V100", 2, coming=True)))
 
 
@@ -179,7 +179,7 @@ def test_what_could_come_counts_for_the_quota_of_its_product() -> None:
 
 
 def test_by_a_policy_a_pool_is_chosen_by_product_too() -> None:
-    view = ViewBuilder().queue("main", limits={"gpu@product=A100": 0, "gpu@kind=public": 10})
+    view = StateBuilder().queue("main", limits={"gpu@product=A100": 0, "gpu@kind=public": 10})
     view.cluster(
         "rented",
         nodes(1, cpu=4),
@@ -195,14 +195,14 @@ def test_by_a_policy_a_pool_is_chosen_by_product_too() -> None:
 
 
 def test_nodes_that_are_there_are_used_before_commoner_ones_that_are_to_come() -> None:
-    view = ViewBuilder().cluster("c", gpus("V100", 1), pools=(gpus("A100", 4, coming=True),))
+    view = StateBuilder().cluster("c", gpus("V100", 1), pools=(gpus("A100", 4, coming=True),))
     start = view.job("j", gang(role(3, cpu=1, gpu=1))).cycle().start("j")
     assert start.placement == {"v100": {"worker": 2}, f"{COMING}a100": {"worker": 1}}
 
 
 def test_who_waits_for_a_product_is_not_thought_to_take_another_one_meanwhile() -> None:
     """A node of the wrong product is free for others, and the last node to come is promised once."""
-    view = ViewBuilder().queue("bound", limits={"gpu@product=A100": 0}).queue("free")
+    view = StateBuilder().queue("bound", limits={"gpu@product=A100": 0}).queue("free")
     view.cluster("c", gpus("A100", 1), pools=(gpus("V100", 1, coming=True),))
     view.jobs(2, "j", simple(cpu=1, gpu=2), queue="bound")
     assert view.applied().started == ["j1"]
@@ -213,6 +213,6 @@ def test_who_waits_for_a_product_is_not_thought_to_take_another_one_meanwhile() 
 
 def test_nodes_that_are_there_are_used_first_even_where_more_of_another_product_could_come() -> None:
     small = Pool(most=9, **nodes(9, "small", labels={PRODUCT: "A100"}, cpu=8, gpu=1).model_dump())
-    view = ViewBuilder().cluster("c", nodes(1, "v", labels={PRODUCT: "V100"}, cpu=8, gpu=4), pools=(small,))
+    view = StateBuilder().cluster("c", nodes(1, "v", labels={PRODUCT: "V100"}, cpu=8, gpu=4), pools=(small,))
     start = view.job("j", gang(role(6, cpu=1, gpu=1))).cycle().start("j")
     assert start.placement == {"v": {"worker": 4}, f"{COMING}small": {"worker": 2}}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.building import GPU, Outcome, ViewBuilder, nodes, simple
+from tests.unit.building import GPU, Outcome, StateBuilder, nodes, simple
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind, Preemption
 from trainmaster_dispatcher.scheduling.preemption.victims import PAUSE_SECONDS
@@ -18,30 +18,30 @@ def evicted(outcome: Outcome) -> list[str]:
     return [names[one.job_id] for start in outcome.plan.starts for one in start.evicts]
 
 
-def full(view: ViewBuilder, *runs: str, queue: str = "main", of: str = "low", ago: float = 0.0) -> ViewBuilder:
-    """Return a cluster of as many places for one CPU as there are runs of one CPU on it."""
+def full(view: StateBuilder, *runs: str, queue: str = "main", of: str = "low", ago: float = 0.0) -> StateBuilder:
+    """Add a cluster with one CPU for each of ``runs``, and these runs, which fill it."""
     view.cluster("c", nodes(len(runs), cpu=1))
     for name in runs:
         view.run(name, on="c", queue=queue, of=of, ago=ago)
     return view
 
 
-def tree() -> ViewBuilder:
+def tree() -> StateBuilder:
     """Return queues owed (2 CPU guaranteed), rich (1 CPU guaranteed) and poor (nothing)."""
-    return ViewBuilder().queue("owed", guaranteed={"cpu": 2}).queue("rich", guaranteed={"cpu": 1}).queue("poor")
+    return StateBuilder().queue("owed", guaranteed={"cpu": 2}).queue("rich", guaranteed={"cpu": 1}).queue("poor")
 
 
-GIVES_WAY: dict[str, tuple[ViewBuilder, list[str]]] = {
-    "a lower class to a higher one of its queue": (full(ViewBuilder(), "r1").job("j", of="high"), ["r1"]),
-    "not an equal class": (full(ViewBuilder(), "r1", of="high").job("j", of="high", age=999, priority=100), []),
-    "not a higher class": (full(ViewBuilder(), "r1", of="high").job("j"), []),
-    "not a lower class of another queue": (full(ViewBuilder().queue("q"), "r1", queue="q").job("j", of="high"), []),
+GIVES_WAY: dict[str, tuple[StateBuilder, list[str]]] = {
+    "a lower class to a higher one of its queue": (full(StateBuilder(), "r1").job("j", of="high"), ["r1"]),
+    "not an equal class": (full(StateBuilder(), "r1", of="high").job("j", of="high", age=999, priority=100), []),
+    "not a higher class": (full(StateBuilder(), "r1", of="high").job("j"), []),
+    "not a lower class of another queue": (full(StateBuilder().queue("q"), "r1", queue="q").job("j", of="high"), []),
     "not a class that says it is not preemptible": (
-        full(ViewBuilder().lasting("low"), "r1").job("j", of="high"),
+        full(StateBuilder().lasting("low"), "r1").job("j", of="high"),
         [],
     ),
     "not a queue that lets nobody be preempted": (
-        full(ViewBuilder().queue("main", preemption=Preemption.NEVER), "r1").job("j", of="high"),
+        full(StateBuilder().queue("main", preemption=Preemption.NEVER), "r1").job("j", of="high"),
         [],
     ),
     "a borrower to a queue that is owed": (full(tree(), "r1", "r2", queue="poor").job("j", queue="owed"), ["r1"]),
@@ -80,19 +80,19 @@ GIVES_WAY: dict[str, tuple[ViewBuilder, list[str]]] = {
     "nobody where it would not help": (full(tree(), "r1", queue="poor").job("j", simple(cpu=2), queue="owed"), []),
     "cousins, where the parents are owed": (
         full(
-            ViewBuilder().queue("x", guaranteed={"cpu": 1}).queue("x/a", guaranteed={"cpu": 1}).queue("y/b"),
+            StateBuilder().queue("x", guaranteed={"cpu": 1}).queue("x/a", guaranteed={"cpu": 1}).queue("y/b"),
             "r1",
             queue="y/b",
         ).job("j", queue="x/a"),
         ["r1"],
     ),
     "cousins, where the parent says nothing of its own": (
-        full(ViewBuilder().queue("x/a", guaranteed={"cpu": 1}).queue("y/b"), "r1", queue="y/b").job("j", queue="x/a"),
+        full(StateBuilder().queue("x/a", guaranteed={"cpu": 1}).queue("y/b"), "r1", queue="y/b").job("j", queue="x/a"),
         ["r1"],
     ),
     "not cousins, where the parent has had its guarantee by another child": (
         full(
-            ViewBuilder()
+            StateBuilder()
             .queue("x", guaranteed={"cpu": 1})
             .queue("x/a", guaranteed={"cpu": 1})
             .queue("x/c")
@@ -108,7 +108,7 @@ GIVES_WAY: dict[str, tuple[ViewBuilder, list[str]]] = {
 
 
 @pytest.mark.parametrize(("view", "victims"), GIVES_WAY.values(), ids=GIVES_WAY)
-def test_who_gives_way(view: ViewBuilder, victims: list[str]) -> None:
+def test_who_gives_way(view: StateBuilder, victims: list[str]) -> None:
     outcome = view.cycle()
     assert evicted(outcome) == victims
     assert (outcome.started == ["j"]) is bool(victims) or "d" in view.clusters
@@ -124,14 +124,14 @@ def test_the_start_says_whom_it_costs_what_and_why() -> None:
     assert "1 runs end for them" in outcome.plan.sentence
 
 
-CHOSEN: dict[str, tuple[ViewBuilder, str, list[str]]] = {
+CHOSEN: dict[str, tuple[StateBuilder, str, list[str]]] = {
     "the lowest class first": (
-        ViewBuilder().cluster("c", nodes(2, cpu=1)).run("n", on="c", of="normal").run("l", on="c", of="low", ago=99),
+        StateBuilder().cluster("c", nodes(2, cpu=1)).run("n", on="c", of="normal").run("l", on="c", of="low", ago=99),
         "1",
         ["l"],
     ),
     "of equals the one with the least work done": (
-        full(ViewBuilder(), "old", "young").older("old", 90),
+        full(StateBuilder(), "old", "young").older("old", 90),
         "1",
         ["young"],
     ),
@@ -141,12 +141,12 @@ CHOSEN: dict[str, tuple[ViewBuilder, str, list[str]]] = {
         ["m1"],
     ),
     "one large rather than several small ones": (
-        full(ViewBuilder(), "s1", "s2").cluster("d", nodes(1, cpu=2)).run("l", simple(cpu=2), on="d", of="low"),
+        full(StateBuilder(), "s1", "s2").cluster("d", nodes(1, cpu=2)).run("l", simple(cpu=2), on="d", of="low"),
         "2",
         ["l"],
     ),
     "no more than are needed": (
-        ViewBuilder()
+        StateBuilder()
         .cluster("c", nodes(1, "small", cpu=1), nodes(1, "big", cpu=2))
         .run("young", on="c", of="low", placement={"small": {"worker": 1}})
         .run("old", simple(cpu=2), on="c", of="low", ago=50, placement={"big": {"worker": 1}}),
@@ -157,7 +157,7 @@ CHOSEN: dict[str, tuple[ViewBuilder, str, list[str]]] = {
 
 
 @pytest.mark.parametrize(("view", "taker", "victims"), CHOSEN.values(), ids=CHOSEN)
-def test_of_those_who_may_give_way(view: ViewBuilder, taker: str, victims: list[str]) -> None:
+def test_of_those_who_may_give_way(view: StateBuilder, taker: str, victims: list[str]) -> None:
     if taker == "owed":
         view.job("j", queue="owed")
     else:
@@ -166,7 +166,7 @@ def test_of_those_who_may_give_way(view: ViewBuilder, taker: str, victims: list[
 
 
 def test_all_victims_are_on_the_one_cluster_where_the_gang_then_fits() -> None:
-    view = ViewBuilder().cluster("a", nodes(1, cpu=1)).cluster("b", nodes(2, cpu=1))
+    view = StateBuilder().cluster("a", nodes(1, cpu=1)).cluster("b", nodes(2, cpu=1))
     view.run("r1", on="a", of="low").run("r2", on="b", of="low").run("r3", on="b", of="low")
     outcome = view.job("j", simple(2), of="high").cycle()
     assert sorted(evicted(outcome)) == ["r2", "r3"]
@@ -175,7 +175,7 @@ def test_all_victims_are_on_the_one_cluster_where_the_gang_then_fits() -> None:
 
 def test_a_queue_at_its_limit_makes_room_for_its_higher_class() -> None:
     view = (
-        ViewBuilder().queue("q", limits={"cpu": 1}).cluster("c", nodes(9, cpu=1)).run("r", on="c", queue="q", of="low")
+        StateBuilder().queue("q", limits={"cpu": 1}).cluster("c", nodes(9, cpu=1)).run("r", on="c", queue="q", of="low")
     )
     outcome = view.job("j", queue="q", of="high").applied()
     assert [one.job_id for one in outcome.plan.stops] == [view.ids["r"]]
@@ -202,7 +202,7 @@ def test_what_is_owed_comes_back_at_once_though_another_queue_keeps_its_own_part
 
 
 def test_what_is_stopping_already_is_waited_for() -> None:
-    view = full(ViewBuilder(), "r1", "r2")
+    view = full(StateBuilder(), "r1", "r2")
     view.stopping("r1")
     outcome = view.job("j", of="high").cycle()
     assert evicted(outcome) == []
@@ -210,7 +210,7 @@ def test_what_is_stopping_already_is_waited_for() -> None:
 
 
 def test_what_is_stopping_on_one_cluster_is_waited_for_before_a_run_on_another_is_ended() -> None:
-    view = ViewBuilder().queue("other")
+    view = StateBuilder().queue("other")
     view.cluster("a", nodes(1, cpu=1)).run("r1", on="a", queue="other")
     view.cluster("b", nodes(1, cpu=1)).run("r2", on="b", of="low")
     view.stopping("r1")
@@ -219,7 +219,7 @@ def test_what_is_stopping_on_one_cluster_is_waited_for_before_a_run_on_another_i
 
 
 def test_until_the_victims_have_gone_nobody_else_gets_their_place() -> None:
-    view = full(ViewBuilder(), "r1", "r2").job("j", simple(2), of="high")
+    view = full(StateBuilder(), "r1", "r2").job("j", simple(2), of="high")
     assert sorted(evicted(view.applied())) == ["r1", "r2"]
     assert view.job("next").cycle().started == []
     view.ended("r1")
@@ -230,7 +230,7 @@ def test_until_the_victims_have_gone_nobody_else_gets_their_place() -> None:
 
 
 def test_several_jobs_of_one_cycle_never_count_on_the_same_victim() -> None:
-    view = full(ViewBuilder(), *(f"r{number}" for number in range(6))).jobs(9, "j", of="high")
+    view = full(StateBuilder(), *(f"r{number}" for number in range(6))).jobs(9, "j", of="high")
     outcome = view.cycle()
     assert len(outcome.started) == 6
     assert sorted(evicted(outcome)) == [f"r{number}" for number in range(6)]
@@ -268,8 +268,8 @@ def test_an_exchange_is_never_undone_by_the_next_ones() -> None:
 class TestQuotaThatIsFreed:
     """What is given back by runs that end is kept for the job that they end for."""
 
-    def until_started(self, view: ViewBuilder, job: str, most: int = 6) -> list[int]:
-        """Return how many runs were ended in each cycle until the job started; ended runs go, and their jobs wait again."""
+    def until_started(self, view: StateBuilder, job: str, most: int = 6) -> list[int]:
+        """Run cycles until the job starts; return how many runs each ended. Ended runs go, and their jobs wait again."""
         ended = []
         for _ in range(most):
             outcome = view.applied()
@@ -285,13 +285,13 @@ class TestQuotaThatIsFreed:
         raise AssertionError(f"{job} did not start: {ended}")
 
     def test_nobody_of_the_queue_uses_it_up_before(self) -> None:
-        view = ViewBuilder().queue("q", limits={"cpu": 2}).cluster("c", nodes(9, cpu=1))
+        view = StateBuilder().queue("q", limits={"cpu": 2}).cluster("c", nodes(9, cpu=1))
         view.run("r1", on="c", queue="q", of="low").run("r2", on="c", queue="q", of="low")
         view.job("j", simple(2), queue="q", of="high").jobs(9, "low", queue="q", of="low")
         assert self.until_started(view, "j") == [2, 0]
 
     def test_nobody_of_a_sibling_does_either(self) -> None:
-        view = ViewBuilder().queue("x", limits={"cpu": 2}).queue("x/owed", guaranteed={"cpu": 2}).queue("x/poor")
+        view = StateBuilder().queue("x", limits={"cpu": 2}).queue("x/owed", guaranteed={"cpu": 2}).queue("x/poor")
         view.cluster("c", nodes(9, cpu=1)).run("r1", on="c", queue="x/poor").run("r2", on="c", queue="x/poor")
         view.job("j", simple(2), queue="x/owed").jobs(9, "p", queue="x/poor")
         assert self.until_started(view, "j") == [2, 0]
@@ -305,7 +305,7 @@ def test_a_limit_elsewhere_does_not_stop_a_queue_from_taking_back() -> None:
 
 
 def test_a_guarantee_of_a_product_is_taken_back() -> None:
-    view = ViewBuilder().queue("owed", guaranteed={"gpu@product=H100": 2}).queue("poor")
+    view = StateBuilder().queue("owed", guaranteed={"gpu@product=H100": 2}).queue("poor")
     view.cluster("c", nodes(1, labels={"product": "H100"}, gpu=2))
     view.run("r", simple(gpu=2), on="c", queue="poor", placement={"nodes": {"worker": 1}})
     assert evicted(view.job("j", simple(gpu=2), queue="owed").cycle()) == ["r"]
@@ -314,8 +314,8 @@ def test_a_guarantee_of_a_product_is_taken_back() -> None:
 class TestSeveralProducts:
     """A cluster with devices of two products: on which line a gang is charged is part of the exchange."""
 
-    def cluster(self, **owed: Any) -> ViewBuilder:
-        view = ViewBuilder().queue("owed", **owed).queue("poor")
+    def cluster(self, **owed: Any) -> StateBuilder:
+        view = StateBuilder().queue("owed", **owed).queue("poor")
         groups = [nodes(1, name, labels={"product": name}, gpu=2) for name in ("A", "H100")]
         view.cluster("c", *groups)
         for name in ("A", "H100"):
@@ -342,7 +342,7 @@ class TestSeveralProducts:
         assert evicted(outcome) == ["on H100"]
 
     def test_a_limit_of_a_product_that_a_sibling_has_filled_is_made_room_under(self) -> None:
-        view = ViewBuilder().queue("x", limits={"gpu@product=H100": 2})
+        view = StateBuilder().queue("x", limits={"gpu@product=H100": 2})
         view.queue("x/owed", guaranteed={"gpu@product=H100": 2}).queue("x/poor")
         view.cluster("c", nodes(2, "H100", labels={"product": "H100"}, gpu=2))
         view.run("borrower", simple(gpu=2), on="c", queue="x/poor", placement={"H100": {"worker": 1}})
@@ -362,16 +362,16 @@ def test_alike_jobs_of_a_queue_without_rights_do_not_stand_in_the_way_of_one_tha
 
 def test_quota_that_was_freed_for_a_queue_goes_to_it_and_not_to_one_with_no_right_to_it() -> None:
     """Else it would be taken back again, without an end: a/1 comes first by name, and only one job of a may run."""
-    view = ViewBuilder().queue("a", max_running=1).queue("a/1").queue("a/2").queue("a/2/x", guaranteed={"cpu": 1})
+    view = StateBuilder().queue("a", max_running=1).queue("a/1").queue("a/2").queue("a/2/x", guaranteed={"cpu": 1})
     view.cluster("c", nodes(1, cpu=1)).run("borrower", on="c", queue="a/1").job("owed", queue="a/2/x")
     assert [one.job_id for one in view.cycle().plan.stops] == [view.ids["borrower"]]
     view.ended("borrower")
     assert view.job("borrower", queue="a/1").cycle().started == ["owed"]
 
 
-def beside_a_reservation(free_cpus: int = 3) -> ViewBuilder:
-    """Queue q may use 4 CPU and runs one job; cluster c is kept for a large job of another queue once that one has ended."""
-    view = ViewBuilder().queue("other", weight=9.0).queue("q", limits={"cpu": 4})
+def beside_a_reservation(free_cpus: int = 3) -> StateBuilder:
+    """Return queue q, which may use 4 CPU and runs one job, and cluster c, reserved for a large job of another queue after it."""
+    view = StateBuilder().queue("other", weight=9.0).queue("q", limits={"cpu": 4})
     view.cluster("c", nodes(1, "cpus", cpu=1 + free_cpus), nodes(1, "gpus", cpu=1, gpu=1))
     view.run("short", simple(cpu=1, limit=20.0), on="c", queue="q", of="high")
     view.job("large", simple(cpu=4), queue="other", age=9)
@@ -391,7 +391,7 @@ def test_runs_end_for_quota_where_the_job_ends_before_the_reservation() -> None:
 
 
 def test_runs_end_for_quota_where_their_room_is_enough_beside_the_reservation() -> None:
-    view = ViewBuilder().queue("other", weight=9.0).queue("q", limits={"cpu": 4})
+    view = StateBuilder().queue("other", weight=9.0).queue("q", limits={"cpu": 4})
     view.cluster("c", nodes(1, "cpus", cpu=4), nodes(1, "gpus", cpu=3, gpu=1))
     view.run("short", simple(cpu=1, limit=20.0), on="c", queue="q", of="high")
     view.job("large", simple(cpu=4), queue="other", age=9)

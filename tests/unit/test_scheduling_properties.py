@@ -172,13 +172,13 @@ class World:
     provisioning: dict[tuple[int, str], Learnt] = field(default_factory=dict)
 
     def put_policies(self, view: SchedulerState) -> None:
-        """Burst policies, what they have spent, and how pools were seen to grow."""
+        """Put in burst policies, what they have spent, and how pools were seen to grow."""
         view.set_policies(self.policies)
         view.spending, view.job_spent = self.spending, self.job_spent
         view.set_provisioning(self.provisioning)
 
     def steps(self) -> list[Callable[[SchedulerState], None]]:
-        """Return what builds a state of it, in any order."""
+        """Return the steps that build a state of this world; they may run in any order."""
         return [
             *(lambda view, queue=queue: view.put_queue(queue) for queue in self.queues.values()),
             *(lambda view, cluster=cluster: view.put_cluster(cluster) for cluster in self.clusters.values()),
@@ -190,7 +190,7 @@ class World:
         ]
 
     def view(self, shuffled: int | None = None) -> SchedulerState:
-        view = bare_view()
+        view = bare_state()
         steps = self.steps()
         if shuffled is not None:
             random.Random(shuffled).shuffle(steps)
@@ -206,7 +206,7 @@ class World:
             del self.waiting[hold.job.id]
 
 
-def bare_view() -> SchedulerState:
+def bare_state() -> SchedulerState:
     view = SchedulerState()
     for number, value in ((1, 0), (2, 100)):
         view.put_class(PriorityClass(number, f"class{number}", value))
@@ -230,7 +230,7 @@ def worlds(draw: st.DrawFn, *, most_jobs: int = 16) -> World:
 
 
 def lived(world: World, ended: Iterable[int]) -> World:
-    """Return the world after a cycle, of whose runs some have ended."""
+    """Apply one cycle to the world, end the runs of these jobs, and return it."""
     world.apply(decide(Engine(world.view()), NOW))
     for job_id in ended:
         world.runs.pop(job_id, None)
@@ -242,7 +242,7 @@ used_worlds = st.builds(lived, worlds(most_jobs=10), st.sets(st.integers(1, 30),
 
 @st.composite
 def busy_worlds(draw: st.DrawFn) -> World:
-    """Return a world with runs of an earlier cycle and more jobs that wait."""
+    """Draw a world with runs of an earlier cycle and more jobs that wait."""
     world = draw(used_worlds)
     more = draw(st.lists(jobs, max_size=10))
     world.waiting |= {job.id + 100: replace(job, id=job.id + 100) for job in more}
@@ -347,7 +347,7 @@ def test_no_queue_exceeds_a_limit(world: World) -> None:
 
 @given(busy_worlds())
 def test_every_run_that_ends_for_another_had_to_give_way(world: World) -> None:
-    """The rules, judged again from the world: see ``scheduling/preempt.py``."""
+    """The rules, judged again from the world: see ``scheduling/preemption/victims.py``."""
     plan = decide(Engine(world.view()), NOW)
     ending = [(start.job, start.cluster_id, one) for start in plan.starts for one in start.evicts]
     assert len({one.job_id for _, _, one in ending}) == len(ending), "nobody gives way twice"
@@ -496,7 +496,7 @@ def test_changing_what_the_reason_names_starts_the_job_or_leads_to_another_reaso
 
 
 def mend(world: World, job: WaitingJob, token: Token) -> bool:
-    """Change exactly what the token names; False when only the job itself could change."""
+    """Change exactly what the token names; return False when only the job itself could change."""
     match token:
         case Token.QUEUE_HELD:
             world.queues = {number: replace(queue, state=QueueState.OPEN) for number, queue in world.queues.items()}
@@ -525,7 +525,7 @@ def mend(world: World, job: WaitingJob, token: Token) -> bool:
     return True
 
 
-# -- the view
+# -- the state
 
 
 @given(worlds(most_jobs=6), st.data())

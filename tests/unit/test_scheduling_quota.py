@@ -2,42 +2,42 @@
 
 import pytest
 
-from tests.unit.building import ViewBuilder, gang, nodes, role, simple
+from tests.unit.building import StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.reasons import Tier, Token
 
 
-def plenty(view: ViewBuilder) -> ViewBuilder:
+def plenty(view: StateBuilder) -> StateBuilder:
     return view.cluster("c", nodes(100, cpu=10, memory="64Gi", gpu=8))
 
 
-LIMITED: dict[str, tuple[ViewBuilder, int, str]] = {
+LIMITED: dict[str, tuple[StateBuilder, int, str]] = {
     "the limit of its own queue": (
-        ViewBuilder().queue("a", limits={"cpu": 3}),
+        StateBuilder().queue("a", limits={"cpu": 3}),
         3,
         "Queue a uses 3 of its 3 cpu; this job needs 1 more.",
     ),
     "a limit of its parent": (
-        ViewBuilder().queue("o", limits={"cpu": 2}).queue("o/a", limits={"cpu": 3}),
+        StateBuilder().queue("o", limits={"cpu": 2}).queue("o/a", limits={"cpu": 3}),
         2,
         "Queue o uses 2 of its 2 cpu; this job needs 1 more.",
     ),
     "a limit of the root": (
-        ViewBuilder().queue("o", limits={"cpu": 4}).queue("o/t", limits={"cpu": 9}).queue("o/t/a"),
+        StateBuilder().queue("o", limits={"cpu": 4}).queue("o/t", limits={"cpu": 9}).queue("o/t/a"),
         4,
         "Queue o uses 4 of its 4 cpu; this job needs 1 more.",
     ),
-    "the most running jobs": (ViewBuilder().queue("a", max_running=2), 2, "Queue a runs 2 of at most 2 jobs."),
+    "the most running jobs": (StateBuilder().queue("a", max_running=2), 2, "Queue a runs 2 of at most 2 jobs."),
     "the most running jobs of its parent": (
-        ViewBuilder().queue("o", max_running=1).queue("o/a"),
+        StateBuilder().queue("o", max_running=1).queue("o/a"),
         1,
         "Queue o runs 1 of at most 1 jobs.",
     ),
-    "a limit on what it does not use": (ViewBuilder().queue("a", limits={"gpu": 0}), 10, ""),
+    "a limit on what it does not use": (StateBuilder().queue("a", limits={"gpu": 0}), 10, ""),
 }
 
 
 @pytest.mark.parametrize(("view", "started", "sentence"), LIMITED.values(), ids=LIMITED)
-def test_a_queue_is_held_back_by(view: ViewBuilder, started: int, sentence: str) -> None:
+def test_a_queue_is_held_back_by(view: StateBuilder, started: int, sentence: str) -> None:
     outcome = plenty(view).jobs(10, "job", queue=list(view.queues)[-1]).cycle()
     assert len(outcome.started) == started
     if sentence:
@@ -47,7 +47,7 @@ def test_a_queue_is_held_back_by(view: ViewBuilder, started: int, sentence: str)
 
 
 def test_a_limit_of_nothing_allows_nothing() -> None:
-    outcome = plenty(ViewBuilder().queue("a", limits={"gpu": 0})).job("g", simple(gpu=1), queue="a").cycle()
+    outcome = plenty(StateBuilder().queue("a", limits={"gpu": 0})).job("g", simple(gpu=1), queue="a").cycle()
     assert outcome.started == []
     assert outcome.reason("g").sentence == (
         "It can never start in queue a: it needs 1 nvidia.com/gpu, and queue a is limited to 0."
@@ -56,7 +56,7 @@ def test_a_limit_of_nothing_allows_nothing() -> None:
 
 def test_a_job_above_the_limit_is_told_that_waiting_does_not_help() -> None:
     outcome = (
-        plenty(ViewBuilder().queue("a", limits={"memory": "4Gi"})).job("m", simple(2, memory="3Gi"), queue="a").cycle()
+        plenty(StateBuilder().queue("a", limits={"memory": "4Gi"})).job("m", simple(2, memory="3Gi"), queue="a").cycle()
     )
     reason = outcome.reason("m")
     assert reason.sentence == "It can never start in queue a: it needs 6Gi memory, and queue a is limited to 4Gi."
@@ -65,7 +65,7 @@ def test_a_job_above_the_limit_is_told_that_waiting_does_not_help() -> None:
 
 
 def test_a_queue_that_may_run_no_job_never_starts_one() -> None:
-    reason = plenty(ViewBuilder().queue("a", max_running=0)).job("j", queue="a").cycle().reason("j")
+    reason = plenty(StateBuilder().queue("a", max_running=0)).job("j", queue="a").cycle().reason("j")
     assert reason.sentence == "It can never start in queue a: queue a may run no job at all."
     assert reason.advice.startswith("Waiting will not help")
 
@@ -73,37 +73,39 @@ def test_a_queue_that_may_run_no_job_never_starts_one() -> None:
 def test_amounts_that_look_alike_are_told_to_the_byte() -> None:
     limit = 4 * 2**30
     outcome = (
-        plenty(ViewBuilder().queue("a", limits={"memory": limit})).job("m", simple(memory=limit + 1), queue="a").cycle()
+        plenty(StateBuilder().queue("a", limits={"memory": limit}))
+        .job("m", simple(memory=limit + 1), queue="a")
+        .cycle()
     )
     assert f"needs {limit + 1} memory, and queue a is limited to {limit}" in outcome.reason("m").sentence
 
 
 def test_what_runs_counts_for_the_queue_and_all_above_it() -> None:
-    view = plenty(ViewBuilder().queue("o", limits={"cpu": 10}).queue("o/a").queue("o/b"))
+    view = plenty(StateBuilder().queue("o", limits={"cpu": 10}).queue("o/a").queue("o/b"))
     view.run("there", simple(4, cpu=2), on="c", queue="o/b").jobs(9, "job", queue="o/a")
     assert len(view.cycle().started) == 2
 
 
 def test_runs_that_need_nothing_count_as_running_jobs() -> None:
-    view = plenty(ViewBuilder().queue("a", max_running=1)).run("there", simple(cpu=0), on="c", queue="a")
+    view = plenty(StateBuilder().queue("a", max_running=1)).run("there", simple(cpu=0), on="c", queue="a")
     assert view.job("j", queue="a").cycle().started == []
 
 
 def test_jobs_of_another_shape_may_still_fit_the_limit() -> None:
-    view = plenty(ViewBuilder().queue("a", limits={"cpu": 3}))
+    view = plenty(StateBuilder().queue("a", limits={"cpu": 3}))
     view.job("big", simple(cpu=2), queue="a").job("big2", simple(cpu=2), queue="a").job("small", queue="a")
     assert view.cycle().started == ["big", "small"]
 
 
 def test_an_elastic_job_starts_at_the_size_that_its_queue_allows() -> None:
     shape = gang(role(8, least=2, cpu=1))
-    outcome = plenty(ViewBuilder().queue("a", limits={"cpu": 4})).job("e", shape, queue="a").cycle()
+    outcome = plenty(StateBuilder().queue("a", limits={"cpu": 4})).job("e", shape, queue="a").cycle()
     assert outcome.start("e").sizes == {"worker": 2}
 
 
 @pytest.mark.parametrize("held", ["a", "o", "o/t"])
 def test_a_held_queue_starts_nothing_and_neither_does_what_is_below(held: str) -> None:
-    view = plenty(ViewBuilder().queue("a").queue("o").queue("o/t").queue("o/t/x")).queue(held, held=True)
+    view = plenty(StateBuilder().queue("a").queue("o").queue("o/t").queue("o/t/x")).queue(held, held=True)
     outcome = view.job("in", queue="a" if held == "a" else "o/t/x").job("out").cycle()
     assert outcome.started == ["out"]
     reason = outcome.reason("in")

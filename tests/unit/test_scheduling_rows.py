@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.building import ViewBuilder, nodes, simple
+from tests.unit.building import StateBuilder, nodes, simple
 from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.scheduling.cycle import start_accounting
 from trainmaster_dispatcher.scheduling.quotas.fair_share import LONGEST_ROW, STEP, FairShareQueue
@@ -37,10 +37,10 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     return lengths
 
 
-def some_world(seed: int) -> ViewBuilder:
+def some_world(seed: int) -> StateBuilder:
     """Return a few queues with quotas, clusters of some nodes, and jobs of few shapes that often come one behind the other."""
     chance = random.Random(seed)
-    world = ViewBuilder()
+    world = StateBuilder()
     queues = ["main", "main/a", "main/b", "other"][: chance.randint(1, 4)]
     for path in queues:
         world.queue(
@@ -88,7 +88,7 @@ def test_rows_decide_as_one_job_after_the_other(
 
 
 def test_a_queue_alone_starts_its_jobs_in_long_rows(rows: Counter[int]) -> None:
-    stage = ViewBuilder().cluster("c", nodes(50, cpu=4)).jobs(150, "j", simple(cpu=1))
+    stage = StateBuilder().cluster("c", nodes(50, cpu=4)).jobs(150, "j", simple(cpu=1))
     plan = stage.cycle().plan
     assert [one.job.id for one in plan.starts] == sorted(one.job.id for one in plan.starts)
     assert len(plan.starts) == 150
@@ -96,22 +96,22 @@ def test_a_queue_alone_starts_its_jobs_in_long_rows(rows: Counter[int]) -> None:
 
 
 def test_what_does_not_fit_on_the_best_cluster_goes_to_the_next(rows: Counter[int]) -> None:
-    stage = ViewBuilder().cluster("c1", nodes(2, cpu=4)).cluster("c2", nodes(3, cpu=4))
+    stage = StateBuilder().cluster("c1", nodes(2, cpu=4)).cluster("c2", nodes(3, cpu=4))
     plan = stage.jobs(30, "j", simple(cpu=1)).cycle().plan
     assert Counter(one.cluster_id for one in plan.starts) == {1: 8, 2: 12}
     assert len(plan.reasons) == 1
 
 
 def test_a_limit_ends_a_row_where_it_would_end_the_jobs_one_by_one(rows: Counter[int]) -> None:
-    stage = ViewBuilder().queue("main", limits={"cpu": 7}).cluster("c", nodes(10, cpu=4)).jobs(20, "j", simple(cpu=2))
+    stage = StateBuilder().queue("main", limits={"cpu": 7}).cluster("c", nodes(10, cpu=4)).jobs(20, "j", simple(cpu=2))
     assert len(stage.cycle().plan.starts) == 3
-    stage = ViewBuilder().queue("main", max_running=5).cluster("c", nodes(10, cpu=4)).jobs(20, "j", simple(cpu=2))
+    stage = StateBuilder().queue("main", max_running=5).cluster("c", nodes(10, cpu=4)).jobs(20, "j", simple(cpu=2))
     assert len(stage.cycle().plan.starts) == 5
 
 
 def test_others_of_the_queue_keep_their_places(rows: Counter[int]) -> None:
     """A job of another shape that was submitted between equivalent jobs starts between them."""
-    stage = ViewBuilder().cluster("c", nodes(50, cpu=4))
+    stage = StateBuilder().cluster("c", nodes(50, cpu=4))
     stage.jobs(5, "early", simple(cpu=1)).jobs(1, "other", simple(cpu=2)).jobs(5, "late", simple(cpu=1))
     plan = stage.cycle().plan
     assert [one.job.name for one in plan.starts] == [
@@ -123,7 +123,7 @@ def test_others_of_the_queue_keep_their_places(rows: Counter[int]) -> None:
 
 def test_siblings_are_ahead_of_one_another_by_a_step_and_a_job_at_most(rows: Counter[int]) -> None:
     whole = 40_000
-    stage = ViewBuilder().queue("a").queue("b", weight=2.0).cluster("c", nodes(whole // 4, cpu=4))
+    stage = StateBuilder().queue("a").queue("b", weight=2.0).cluster("c", nodes(whole // 4, cpu=4))
     stage.jobs(400, "x", simple(cpu=1), queue="a").jobs(400, "y", simple(cpu=1), queue="b")
     a, b = stage.queues["a"], stage.queues["b"]
     used = {a: 0.0, b: 0.0}
@@ -144,7 +144,7 @@ def test_runs_alike_are_counted_together_as_one_by_one() -> None:
         return LiveRun(job_id, 1, shape_id, 1, (("worker", 1),), (("nodes", (("worker", 1),)),), 2, NOW)
 
     def view() -> SchedulerState:
-        stage = ViewBuilder().cluster("c", nodes(10, cpu=4))
+        stage = StateBuilder().cluster("c", nodes(10, cpu=4))
         stage.jobs(6, "j", simple(cpu=1)).jobs(2, "k", simple(cpu=2))
         return stage.state
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.building import GPU, Outcome, ViewBuilder, gang, nodes, role, simple
+from tests.unit.building import GPU, Outcome, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.agent import Taint
 from trainmaster.protocol.jobs import Toleration
 from trainmaster.protocol.reasons import Token
@@ -46,7 +46,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     return times
 
 
-def some_cluster(world: ViewBuilder, chance: random.Random, number: int) -> None:
+def some_cluster(world: StateBuilder, chance: random.Random, number: int) -> None:
     """Add a cluster of a few groups of nodes, which may be out of contact, cordoned or of another kind."""
     groups = []
     for one in range(chance.randint(1, 3)):
@@ -68,14 +68,14 @@ def some_cluster(world: ViewBuilder, chance: random.Random, number: int) -> None
     world.cluster(f"c{number}", *groups, kind=kind, cordoned=chance.random() < 0.1, lease=lease)
 
 
-def some_world(chance: random.Random) -> ViewBuilder:
-    world = ViewBuilder()
+def some_world(chance: random.Random) -> StateBuilder:
+    world = StateBuilder()
     for number in range(chance.randint(1, 4)):
         some_cluster(world, chance, number)
     return world
 
 
-def more_happens(world: ViewBuilder, chance: random.Random, cycle: int) -> None:
+def more_happens(world: StateBuilder, chance: random.Random, cycle: int) -> None:
     """Change clusters, and add runs and jobs."""
     if cycle and chance.random() < 0.4:
         some_cluster(world, chance, chance.randrange(len(world.clusters) + 1))
@@ -121,9 +121,9 @@ def test_they_say_what_a_look_at_each_cluster_says(
     assert found[True] > 100, "nothing was shown"
 
 
-def full(count: int) -> ViewBuilder:
+def full(count: int) -> StateBuilder:
     """Return clusters of nodes of 4 CPU and 8 GiB with 1 CPU and 7 GiB left."""
-    world = ViewBuilder()
+    world = StateBuilder()
     for number in range(count):
         world.cluster(f"c{number}", nodes(2, cpu=4, memory="8Gi"))
         for one in range(2):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.building import NOW, ViewBuilder, gang, nodes, role, simple
+from tests.unit.building import NOW, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token
 from trainmaster.protocol.states import ClusterKind, Order, QueueState
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
@@ -14,63 +14,63 @@ from trainmaster_dispatcher.scheduling.cycle.decide import decide
 H100, A100 = {"product": "H100"}, {"product": "A100"}
 
 
-def counted(view: ViewBuilder) -> Counter[str]:
+def counted(view: StateBuilder) -> Counter[str]:
     """Return how many jobs of each name start, ignoring numbers."""
     return Counter(name.partition("#")[0] for name in view.cycle().started)
 
 
-def crowd(view: ViewBuilder, *queues: str, places: int = 12) -> ViewBuilder:
-    """Add ``places`` places for one CPU each, and as many jobs in each of these queues."""
+def crowd(view: StateBuilder, *queues: str, places: int = 12) -> StateBuilder:
+    """Add a cluster of ``places`` CPUs, and as many one-CPU jobs in each of these queues."""
     view.cluster("c", nodes(places, cpu=1))
     for queue in queues:
         view.jobs(places, f"{queue}#", queue=queue)
     return view
 
 
-SHARING: dict[str, tuple[ViewBuilder, dict[str, int]]] = {
+SHARING: dict[str, tuple[StateBuilder, dict[str, int]]] = {
     "what is guaranteed comes before what is borrowed": (
-        crowd(ViewBuilder().queue("a", guaranteed={"cpu": 8}).queue("b"), "a", "b"),
+        crowd(StateBuilder().queue("a", guaranteed={"cpu": 8}).queue("b"), "a", "b"),
         {"a": 10, "b": 2},
     ),
     "beyond guarantees, siblings share alike": (
-        crowd(ViewBuilder().queue("a", guaranteed={"cpu": 4}).queue("b", guaranteed={"cpu": 2}), "a", "b"),
+        crowd(StateBuilder().queue("a", guaranteed={"cpu": 4}).queue("b", guaranteed={"cpu": 2}), "a", "b"),
         {"a": 7, "b": 5},
     ),
     "beyond guarantees, weights divide": (
-        crowd(ViewBuilder().queue("a", weight=2, guaranteed={"cpu": 3}).queue("b", guaranteed={"cpu": 3}), "a", "b"),
+        crowd(StateBuilder().queue("a", weight=2, guaranteed={"cpu": 3}).queue("b", guaranteed={"cpu": 3}), "a", "b"),
         {"a": 7, "b": 5},
     ),
     "a line has a weight of its own": (
-        crowd(ViewBuilder().queue("a", weights={"cpu": 3}).queue("b"), "a", "b"),
+        crowd(StateBuilder().queue("a", weights={"cpu": 3}).queue("b"), "a", "b"),
         {"a": 9, "b": 3},
     ),
     "guarantees above what is there are shared by weight": (
-        crowd(ViewBuilder().queue("a", guaranteed={"cpu": 99}).queue("b", guaranteed={"cpu": 99}), "a", "b"),
+        crowd(StateBuilder().queue("a", guaranteed={"cpu": 99}).queue("b", guaranteed={"cpu": 99}), "a", "b"),
         {"a": 6, "b": 6},
     ),
     "an idle guarantee is lent": (
-        crowd(ViewBuilder().queue("a", guaranteed={"cpu": 8}).queue("b"), "b"),
+        crowd(StateBuilder().queue("a", guaranteed={"cpu": 8}).queue("b"), "b"),
         {"b": 12},
     ),
     "what is not lent stays free": (
-        crowd(ViewBuilder().queue("a", guaranteed={"cpu": 8}, lending={"cpu": 3}).queue("b"), "b"),
+        crowd(StateBuilder().queue("a", guaranteed={"cpu": 8}, lending={"cpu": 3}).queue("b"), "b"),
         {"b": 7},
     ),
     "what is kept is the queue's own to use": (
-        crowd(ViewBuilder().queue("a", guaranteed={"cpu": 8}, lending={"cpu": 0}).queue("b"), "a", "b"),
+        crowd(StateBuilder().queue("a", guaranteed={"cpu": 8}, lending={"cpu": 0}).queue("b"), "a", "b"),
         {"a": 10, "b": 2},
     ),
     "a borrowing limit binds": (
-        crowd(ViewBuilder().queue("a", guaranteed={"cpu": 2}, borrowing={"cpu": 3}).queue("b"), "a"),
+        crowd(StateBuilder().queue("a", guaranteed={"cpu": 2}, borrowing={"cpu": 3}).queue("b"), "a"),
         {"a": 5},
     ),
     "a parent's guarantee is its children's together": (
-        crowd(ViewBuilder().queue("x", guaranteed={"cpu": 8}).queue("x/1").queue("x/2").queue("y"), "x/1", "x/2", "y"),
+        crowd(StateBuilder().queue("x", guaranteed={"cpu": 8}).queue("x/1").queue("x/2").queue("y"), "x/1", "x/2", "y"),
         {"x/1": 5, "x/2": 5, "y": 2},
     ),
     "a parent's borrowing limit binds its children together": (
         crowd(
-            ViewBuilder().queue("x", guaranteed={"cpu": 2}, borrowing={"cpu": 2}).queue("x/1").queue("x/2"),
+            StateBuilder().queue("x", guaranteed={"cpu": 2}, borrowing={"cpu": 2}).queue("x/1").queue("x/2"),
             "x/1",
             "x/2",
         ),
@@ -78,7 +78,7 @@ SHARING: dict[str, tuple[ViewBuilder, dict[str, int]]] = {
     ),
     "what a cousin keeps is kept from its uncle": (
         crowd(
-            ViewBuilder()
+            StateBuilder()
             .queue("x", guaranteed={"cpu": 6}, lending={"cpu": 0})
             .queue("x/1", guaranteed={"cpu": 6}, lending={"cpu": 0})
             .queue("y"),
@@ -87,30 +87,30 @@ SHARING: dict[str, tuple[ViewBuilder, dict[str, int]]] = {
         {"y": 6},
     ),
     "limit and guarantee may be the same": (
-        crowd(ViewBuilder().queue("a", guaranteed={"cpu": 5}, limits={"cpu": 5}).queue("b"), "a", "b"),
+        crowd(StateBuilder().queue("a", guaranteed={"cpu": 5}, limits={"cpu": 5}).queue("b"), "a", "b"),
         {"a": 5, "b": 7},
     ),
 }
 
 
 @pytest.mark.parametrize(("view", "parts"), SHARING.values(), ids=SHARING)
-def test_between_queues(view: ViewBuilder, parts: dict[str, int]) -> None:
+def test_between_queues(view: StateBuilder, parts: dict[str, int]) -> None:
     assert counted(view) == parts
 
 
-def reason_of(view: ViewBuilder, job: str) -> Reason:
+def reason_of(view: StateBuilder, job: str) -> Reason:
     return view.cycle().reason(job)
 
 
 def test_a_borrowing_limit_is_told_as_one() -> None:
-    view = crowd(ViewBuilder().queue("a", guaranteed={"cpu": 2}, borrowing={"cpu": 3}), "a")
+    view = crowd(StateBuilder().queue("a", guaranteed={"cpu": 2}, borrowing={"cpu": 3}), "a")
     reason = reason_of(view, "a#12")
     assert (reason.token, reason.tier) == (Token.BORROWING_LIMIT, Tier.QUOTA)
     assert reason.sentence == ("Queue a uses 5 cpu; 2 are guaranteed to it and it may borrow 3; this job needs 1 more.")
 
 
 def test_what_others_keep_is_told_with_their_name() -> None:
-    view = crowd(ViewBuilder().queue("a", guaranteed={"cpu": 8}, lending={"cpu": 3}).queue("b"), "b")
+    view = crowd(StateBuilder().queue("a", guaranteed={"cpu": 8}, lending={"cpu": 3}).queue("b"), "b")
     reason = reason_of(view, "b#12")
     assert (reason.token, reason.tier) == (Token.KEPT_FOR_OTHERS, Tier.QUOTA)
     assert reason.sentence == "Queue a keeps 5 cpu that it does not lend; 0 is left for others, and this job needs 1."
@@ -118,7 +118,7 @@ def test_what_others_keep_is_told_with_their_name() -> None:
 
 def test_a_queue_uses_what_it_keeps_though_others_had_taken_too_much_before() -> None:
     """A cluster has shrunk under its runs: the kept part is still the queue's own as soon as nodes are free."""
-    view = ViewBuilder().queue("a", guaranteed={"cpu": 2}, lending={"cpu": 0}).queue("b").cluster("c", nodes(4, cpu=1))
+    view = StateBuilder().queue("a", guaranteed={"cpu": 2}, lending={"cpu": 0}).queue("b").cluster("c", nodes(4, cpu=1))
     for number in range(3):
         view.run(f"r{number}", on="c", queue="b")
     assert view.job("mine", queue="a").cycle().started == ["mine"]
@@ -129,7 +129,7 @@ class TestNarrowedLines:
 
     def test_a_limit_on_public_clusters_leaves_private_ones_open(self) -> None:
         kinds = (ClusterKind.PRIVATE, ClusterKind.PUBLIC)
-        view = ViewBuilder().queue("a", limits={"cpu@kind=public": 2}, kinds=kinds)
+        view = StateBuilder().queue("a", limits={"cpu@kind=public": 2}, kinds=kinds)
         view.cluster("own", nodes(3, cpu=1)).cluster("cloud", nodes(9, cpu=1), kind=ClusterKind.PUBLIC)
         outcome = view.jobs(9, "a#", queue="a").cycle()
         assert Counter(outcome.where.values()) == {"own": 3, "cloud": 2}
@@ -140,7 +140,7 @@ class TestNarrowedLines:
         assert outcome.verdict("a#9", "own").check is Check.NO_ROOM
 
     def test_a_limit_on_a_product_sends_further_jobs_to_another_one(self) -> None:
-        view = ViewBuilder().queue("a", limits={"gpu@product=H100": 2})
+        view = StateBuilder().queue("a", limits={"gpu@product=H100": 2})
         view.cluster("c", nodes(1, "new", labels=H100, gpu=8), nodes(1, "old", labels=A100, gpu=4))
         outcome = view.jobs(9, "a#", simple(gpu=1), queue="a").cycle()
         groups = Counter(group for start in outcome.plan.starts for group in start.placement)
@@ -148,7 +148,7 @@ class TestNarrowedLines:
         assert {start.product.name for start in outcome.plan.starts if start.product} == {"H100", "A100"}
 
     def test_a_gang_gets_one_product_where_quota_depends_on_it(self) -> None:
-        view = ViewBuilder().queue("a", limits={"gpu@product=H100": 8})
+        view = StateBuilder().queue("a", limits={"gpu@product=H100": 8})
         view.cluster("c", nodes(1, "new", labels=H100, gpu=2), nodes(1, "old", labels=A100, gpu=2))
         outcome = view.job("mixed", simple(3, gpu=1), queue="a").job("one", simple(2, gpu=1), queue="a").cycle()
         assert outcome.started == ["one"]
@@ -156,26 +156,26 @@ class TestNarrowedLines:
 
     def test_all_lines_bind_that_a_member_matches(self) -> None:
         kinds = (ClusterKind.PUBLIC,)
-        view = ViewBuilder().queue("a", limits={"gpu": 5, "gpu@product=H100": 4, "gpu@kind=public": 3}, kinds=kinds)
+        view = StateBuilder().queue("a", limits={"gpu": 5, "gpu@product=H100": 4, "gpu@kind=public": 3}, kinds=kinds)
         view.cluster("cloud", nodes(1, labels=H100, gpu=8), kind=ClusterKind.PUBLIC)
         assert len(view.jobs(9, "a#", simple(gpu=1), queue="a").cycle().started) == 3
 
     def test_what_runs_is_charged_where_its_agent_says_it_is(self) -> None:
-        view = ViewBuilder().queue("a", limits={"gpu@product=H100": 2})
+        view = StateBuilder().queue("a", limits={"gpu@product=H100": 2})
         view.cluster("c", nodes(1, "new", labels=H100, gpu=2), nodes(1, "old", labels=A100, gpu=2))
         view.run("there", simple(2, gpu=1), on="c", queue="a", placement={"old": {"worker": 2}})
         outcome = view.jobs(4, "a#", simple(gpu=1), queue="a").cycle()
         assert [list(start.placement) for start in outcome.plan.starts] == [["new"], ["new"]]
 
     def test_what_is_kept_of_a_product_is_kept_from_queues_that_say_nothing_of_it(self) -> None:
-        view = ViewBuilder().queue("a", guaranteed={"gpu@product=H100": 2}, lending={"gpu@product=H100": 0}).queue("b")
+        view = StateBuilder().queue("a", guaranteed={"gpu@product=H100": 2}, lending={"gpu@product=H100": 0}).queue("b")
         view.cluster("c", nodes(1, "new", labels=H100, gpu=4))
         outcome = view.jobs(4, "b#", simple(gpu=1), queue="b").cycle()
         assert len(outcome.started) == 2
         assert outcome.reason("b#4").token is Token.KEPT_FOR_OTHERS
 
     def test_a_product_that_is_renamed_is_charged_anew(self) -> None:
-        view = ViewBuilder().queue("a", limits={"gpu@product=H100": 2})
+        view = StateBuilder().queue("a", limits={"gpu@product=H100": 2})
         view.cluster("c", nodes(1, "new", labels=A100, gpu=4))
         view.run("there", simple(2, gpu=1), on="c", queue="a", placement={"new": {"worker": 2}})
         assert len(view.jobs(1, "a#", simple(gpu=1), queue="a").cycle().started) == 1
@@ -199,7 +199,7 @@ class TestStates:
         ],
     )
     def test_who_starts_jobs(self, state: QueueState, starts: bool) -> None:
-        view = ViewBuilder().cluster("c", nodes()).queue("x", state=state).job("j", queue="x")
+        view = StateBuilder().cluster("c", nodes()).queue("x", state=state).job("j", queue="x")
         outcome = view.cycle()
         assert (outcome.started == ["j"]) is starts
         if not starts:
@@ -208,7 +208,7 @@ class TestStates:
 
     def test_what_runs_in_a_suspended_queue_and_below_it_is_ended(self) -> None:
         view = (
-            ViewBuilder().cluster("c", nodes(4, cpu=1)).queue("x", state=QueueState.SUSPENDED).queue("x/y").queue("z")
+            StateBuilder().cluster("c", nodes(4, cpu=1)).queue("x", state=QueueState.SUSPENDED).queue("x/y").queue("z")
         )
         view.run("own", on="c", queue="x").run("below", on="c", queue="x/y").run("other", on="c", queue="z")
         plan = decide(view.engine, view.now)
@@ -217,20 +217,20 @@ class TestStates:
         }
 
     def test_a_run_that_is_stopping_is_not_ended_again(self) -> None:
-        view = ViewBuilder().cluster("c", nodes()).queue("x", state=QueueState.SUSPENDED).run("own", on="c", queue="x")
+        view = StateBuilder().cluster("c", nodes()).queue("x", state=QueueState.SUSPENDED).run("own", on="c", queue="x")
         run = view.state.runs[view.ids["own"]]
         view.state.put_run(replace(run, is_stopping=True))
         assert decide(view.engine, view.now).stops == []
 
     def test_runs_of_a_suspended_queue_end_so_many_in_a_cycle(self) -> None:
-        view = ViewBuilder().cluster("c", nodes(9, cpu=1)).queue("x", state=QueueState.SUSPENDED)
+        view = StateBuilder().cluster("c", nodes(9, cpu=1)).queue("x", state=QueueState.SUSPENDED)
         for number in range(9):
             view.run(f"r{number}", on="c", queue="x")
         assert len(decide(view.engine, view.now, most_starts=4).stops) == 4
 
     def test_what_a_suspended_queue_gives_back_is_not_taken_from_others_as_well(self) -> None:
         """The guarantee of b is met by what leaves; nothing more is ended for it."""
-        view = ViewBuilder().cluster("c", nodes(2, cpu=1)).queue("x", state=QueueState.SUSPENDED)
+        view = StateBuilder().cluster("c", nodes(2, cpu=1)).queue("x", state=QueueState.SUSPENDED)
         view.queue("b", guaranteed={"cpu": 1}).queue("z")
         view.run("leaves", on="c", queue="x", ago=100).run("stays", on="c", queue="z", ago=100).job("b", queue="b")
         plan = decide(view.engine, view.now)
@@ -241,8 +241,8 @@ class TestStates:
 class TestStrictOrder:
     """In a strict queue nobody passes a job that may start later."""
 
-    def queue(self, **more: Any) -> ViewBuilder:
-        return ViewBuilder().queue("s", order=Order.STRICT, **more).cluster("c", nodes(2, cpu=2))
+    def queue(self, **more: Any) -> StateBuilder:
+        return StateBuilder().queue("s", order=Order.STRICT, **more).cluster("c", nodes(2, cpu=2))
 
     def test_what_is_behind_a_blocked_job_waits_for_it(self) -> None:
         view = self.queue().run("there", simple(cpu=1), on="c").job("big", simple(2, cpu=2), queue="s")
@@ -275,7 +275,7 @@ def test_shares_are_measured_by_what_is_in_contact_and_what_was_a_quarter_of_an_
     """The GPU cluster is silent: for fifteen minutes a CPU job is a small share of the whole, afterwards a large one."""
 
     def first_queue(silent_for: float) -> str:
-        view = ViewBuilder().queue("cpu").queue("both")
+        view = StateBuilder().queue("cpu").queue("both")
         view.cluster("c", nodes(1, cpu=4, memory="8Gi")).cluster("far", nodes(9, cpu=4), lease=-silent_for)
         view.run("r1", simple(cpu=1), on="c", queue="cpu").run("r2", simple(memory="1Gi"), on="c", queue="both")
         view.job("cpu#", simple(cpu="0.1"), queue="cpu").job("both#", simple(cpu="0.1"), queue="both")
@@ -286,12 +286,12 @@ def test_shares_are_measured_by_what_is_in_contact_and_what_was_a_quarter_of_an_
 
 
 def test_decide_leaves_the_view_as_it_was() -> None:
-    view = crowd(ViewBuilder().queue("a", guaranteed={"cpu": 3}, lending={"cpu": 1}).queue("b"), "a", "b")
+    view = crowd(StateBuilder().queue("a", guaranteed={"cpu": 3}, lending={"cpu": 1}).queue("b"), "a", "b")
     assert decide(view.engine, NOW) == decide(view.engine, NOW)
 
 
 def test_an_elastic_gang_takes_the_size_that_a_narrowed_limit_allows() -> None:
     """The least size is tried where the full one is over a limit that depends on the place."""
     shape = gang(role(6, least=2, gpu=1))
-    view = ViewBuilder().queue("a", limits={"gpu@product=H100": 3}).cluster("c", nodes(1, labels=H100, gpu=8))
+    view = StateBuilder().queue("a", limits={"gpu@product=H100": 3}).cluster("c", nodes(1, labels=H100, gpu=8))
     assert view.job("e", shape, queue="a").cycle().start("e").sizes == {"worker": 2}

@@ -2,18 +2,18 @@
 
 import pytest
 
-from tests.unit.building import NOW, ViewBuilder, nodes, simple
+from tests.unit.building import NOW, StateBuilder, nodes, simple
 from trainmaster.protocol.reasons import Check, Tier, Token
 
 DAY = 86_400.0
 
 
-def world(count: int = 4) -> ViewBuilder:
+def world(count: int = 4) -> StateBuilder:
     """Return a cluster of nodes with 4 CPUs each, queue ``main`` for whom nodes are kept, and queue ``other``."""
-    return ViewBuilder().queue("other").cluster("c", nodes(count, cpu=4))
+    return StateBuilder().queue("other").cluster("c", nodes(count, cpu=4))
 
 
-def weekend(view: ViewBuilder, kept: int = 4, starts: float = 3600, ends: float = DAY) -> ViewBuilder:
+def weekend(view: StateBuilder, kept: int = 4, starts: float = 3600, ends: float = DAY) -> StateBuilder:
     return view.reserved("weekend", kept, queue="main", starts=starts, ends=ends)
 
 
@@ -46,7 +46,7 @@ def test_the_limit_of_the_queue_counts() -> None:
 
 
 def test_the_queue_and_those_below_it_start_as_ever() -> None:
-    view = ViewBuilder().queue("main/a").queue("other").cluster("c", nodes(2, cpu=4))
+    view = StateBuilder().queue("main/a").queue("other").cluster("c", nodes(2, cpu=4))
     view = weekend(view, kept=2).job("own", simple(cpu=4), queue="main/a").job("not", simple(cpu=4), queue="other")
     assert view.cycle().started == ["own"]
 
@@ -83,7 +83,7 @@ def test_without_clusters_each_keeps_as_many() -> None:
 
 def test_only_nodes_with_the_labels_are_kept_and_others_are_found() -> None:
     """The best fit would be a node that is kept."""
-    view = ViewBuilder().queue("other")
+    view = StateBuilder().queue("other")
     view.cluster("c", nodes(1, "kept", cpu=4, labels={"disk": "ssd"}), nodes(1, "plain", cpu=8))
     view.reserved("w", 1, queue="main", starts=60, ends=DAY, selector=(("disk", "ssd"),))
     outcome = view.job("j", simple(cpu=4), queue="other").cycle()
@@ -141,7 +141,7 @@ def test_a_blocked_job_is_not_promised_a_start_in_the_window() -> None:
 
 
 def test_nobody_gives_way_to_a_job_that_might_use_what_is_kept() -> None:
-    view = ViewBuilder().queue("owed", guaranteed={"cpu": 4}).queue("borrows").cluster("c", nodes(1, cpu=4))
+    view = StateBuilder().queue("owed", guaranteed={"cpu": 4}).queue("borrows").cluster("c", nodes(1, cpu=4))
     view.run("r", simple(cpu=4), on="c", queue="borrows", placement={"nodes": {"worker": 1}}, ago=100)
     view.job("j", simple(cpu=4), queue="owed")
     assert view.cycle().plan.starts[0].evicts

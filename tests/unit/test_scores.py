@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.building import ViewBuilder, nodes
+from tests.unit.building import StateBuilder, nodes
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.scoring import PROFILES, SCORE_WEIGHTS, ProfileName, WeightsSpec
 from trainmaster.protocol.states import ClusterKind
@@ -34,7 +34,7 @@ FOUNDATIONS = {"__init__", "base", "registry", "totals"}
 
 
 def at(free: int = 4, *, kind: ClusterKind = ClusterKind.PRIVATE, **scored: Any) -> Fit:
-    """Return a cluster of 8 cores, of which the gang needs 2."""
+    """Return the fit of a gang of 2 cores on a cluster that has ``free`` of 8 cores free; ``scored``: what its scores depend on."""
     return Fit(Cluster(1, "c", kind), {"cpu": free}, {"cpu": 8}, {"cpu": 2}, **scored)
 
 
@@ -215,5 +215,5 @@ def test_no_score_but_those_of_a_placement_or_a_queue_is_left_out_by_the_quick_w
 
 
 def test_a_decision_without_a_profile_shows_the_scores_that_make_a_difference() -> None:
-    start = ViewBuilder().cluster("a", nodes(2)).cluster("b", nodes(3)).job("j").cycle().start("j")
+    start = StateBuilder().cluster("a", nodes(2)).cluster("b", nodes(3)).job("j").cycle().start("j")
     assert [list(line) for line in start.table] == [["cluster", "score", "kind", "packing", "money"]] * 2

@@ -29,7 +29,7 @@ async def turns_of(clock: Clock, at_once: int = 2, most_waiting: int = 128) -> C
 
 
 async def begins(turns: CallTurns, key: int) -> "asyncio.Task[Turn]":
-    """Return a call that has come, whether it waits or not."""
+    """Let a call come; return its task, which has its turn or waits for it."""
     task = asyncio.create_task(turns.begin(key))
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -26,7 +26,7 @@ CPU, GPU = PricedResource("cpu"), PricedResource("nvidia.com/gpu", "H100")
 
 
 def priced(cpu: int, gpu: int = 0) -> Tariff:
-    """Return prices of a core-hour and a GPU-hour in billionths."""
+    """Return a tariff with these prices of a core-hour and a GPU-hour."""
     return Tariff({CPU: Rate(cpu * NANOS, 1000), GPU: Rate(gpu * NANOS, 1)})
 
 

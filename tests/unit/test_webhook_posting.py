@@ -36,7 +36,7 @@ bxpz6xtZBI8itomw8bXiOLecIPvcKSIo8FiLTA==
 
 
 class Names:
-    """A name server under a test's hand: gives the next answer each time it is asked."""
+    """A name server that a test controls: gives the next answer each time it is asked."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = [[ip_address(text) for text in answer] for answer in answers]

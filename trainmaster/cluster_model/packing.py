@@ -186,7 +186,7 @@ class _Gang:
         return all(total.get(name, 0) >= amount for name, amount in wanted.items())
 
     def _looseness(self, need: Need, node: Node, left: Resources) -> tuple[float | str, ...]:
-        """Unwanted taints last, then nodes whose devices would lie idle, then by how much would stay free."""
+        """Return a sort key: unwanted taints last, then nodes whose devices would lie idle, then by how much would stay free."""
         disliked = sum(1 for taint in node.taints if not is_tolerated(taint, need.tolerations))
         idle_devices = sum(1 for name in left if name not in _COMMON and left[name] and name not in need.resources)
         rest = sum(left.get(name, 0) / max(1, self._largest.get(name, 0)) for name in need.resources or self._largest)

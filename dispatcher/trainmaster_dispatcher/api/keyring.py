@@ -80,7 +80,7 @@ class Keyring:
         self._unknown[key_hash] = None
 
     async def _look(self, moment: float) -> None:
-        """Return once a check of the store has succeeded that began after ``moment`` of the clock."""
+        """Wait until a check of the store has succeeded that began after ``moment`` of the clock."""
         if self._looked_at > moment:
             return
         async with self._looking:

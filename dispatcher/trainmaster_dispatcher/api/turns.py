@@ -82,7 +82,7 @@ class TooManyWaitError(Exception):
 
 
 class CallTurns:
-    """CallTurns of the calls of one process. For use within one event loop.
+    """Turns of the calls of one process. For use within one event loop.
 
     ``at_once``: the most calls of one key under way, 0: no bound. ``most_waiting``: the most that wait of one key.
     """

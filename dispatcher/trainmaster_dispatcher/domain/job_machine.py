@@ -90,7 +90,7 @@ def dispatch(job: Job) -> Job:
 
 
 def adopt(job: Job, attempt: int) -> Job:
-    """Return the waiting job as running: the store was restored, and an agent has run ``attempt`` of the job."""
+    """Return the waiting job as dispatched: the store was restored, and an agent has run ``attempt`` of the job."""
     waiting = job if job.state is JobState.QUEUED else job.moved(JobState.QUEUED)
     return waiting.moved(JobState.DISPATCHED)._replace(attempt=attempt, message="")
 

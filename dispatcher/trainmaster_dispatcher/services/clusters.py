@@ -30,7 +30,7 @@ def _unknown(name: str) -> ProblemError:
 
 
 async def join(tx: Transaction, spec: JoinSpec) -> dict[str, Any]:
-    """Return a key for the agent of a cluster, which is created if it does not exist.
+    """Create a key for the agent of a cluster and return it; a cluster that does not exist is created.
 
     Raises ProblemError CONFLICT when the cluster exists with another kind or other labels than those given.
     """
@@ -60,7 +60,7 @@ def _check_same(there: ClusterSpec, wanted: JoinSpec) -> None:
 
 
 async def rotate(tx: Transaction, name: str, *, revoke_old: bool) -> dict[str, Any]:
-    """Return another key for the agent of a cluster; the old keys remain valid unless ``revoke_old``."""
+    """Create another key for the agent of a cluster and return it; the old keys remain valid unless ``revoke_old``."""
     if await store.lock_cluster(tx, name) is None:
         raise _unknown(name)
     made = await _new_key(tx, name)

@@ -198,7 +198,7 @@ class Supervisor:
         return all(member.state == "succeeded" for member in deciding or self._crew.members)
 
     def _start_again(self, member: Member) -> bool:
-        """Return whether the failed member restarts, alone or with all others."""
+        """Restart the failed member, alone or with all others, if its policy says so; return whether it restarts."""
         policy = self._plan["failures"][member.plan["role"]]
         if member.refused:
             return False

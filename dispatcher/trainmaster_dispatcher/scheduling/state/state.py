@@ -266,7 +266,7 @@ class SchedulerState(DeclaredState):
             del self.waiting[key.queue_id]
 
     def drop_job(self, job_id: int) -> None:
-        """Remove a job that neither waits nor runs: it ended, is held, or is about to be added again."""
+        """Remove a job that no longer waits or runs: it ended, is held, or is about to be added again."""
         if self._is_shared:
             self._own()
         job = self.jobs.pop(job_id, None)
