@@ -34,7 +34,7 @@ _PR_SET_PDEATHSIG = 1
 _HARMLESS_USER = "nobody"
 """A user that owns nothing; members of root's installation run as that user."""
 _START_SECONDS = 120.0
-"""Time in which Redis and the api must listen, on a slow machine and from files whose bytecode is not there yet."""
+"""Time in which Redis and the api must listen, on a slow machine and when every module is still to be compiled."""
 _WEBHOOK_SECRET = "TRAINMASTER_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 CLUSTERS: dict[str, dict[str, Any]] = {
