@@ -446,7 +446,7 @@ def _again_at(excess: Excess, bounds: Bounds, now: float) -> float:
 
 
 def fullness(index: ClusterIndex) -> float:
-    """Return the utilisation of the most used resource over all private clusters together; 1 if there are no private clusters."""
+    """Return the utilisation of the most used resource over all private clusters together; 1 where none reports capacity."""
     used: Resources = {}
     there: Resources = {}
     for cluster in index.clusters:
