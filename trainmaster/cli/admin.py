@@ -137,7 +137,7 @@ def make_key(
         list[str] | None,
         typer.Option(help="For users: a queue that the key may use, with all below it; may be repeated."),
     ] = None,
-    cluster: Annotated[str | None, typer.Option(help="For agents: the cluster that the key opens.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="For agents: the cluster that the key is for.")] = None,
     expires_in: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long the key is valid, such as 90d; without it, for ever.")
     ] = None,

@@ -70,7 +70,7 @@ def _budget(one: Mapping[str, Any]) -> str:
 
 @burst_app.command()
 def show(ctx: typer.Context, name: Name, output: OutputOption = Format.YAML) -> None:
-    """Show one policy and how it stands."""
+    """Show one policy, its live runs and its budgets."""
     show_object(ctx, BURST_POLICY, name, output)
 
 
@@ -87,7 +87,7 @@ def preview(
         ),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replaces @NAME@ in the files.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replace @NAME@ in the files.")
     ] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -131,7 +131,7 @@ def _preview_row(one: "Preview") -> list[object]:
 
 @burst_app.command()
 def pause(ctx: typer.Context, name: Name) -> None:
-    """Pause a policy: nothing more goes by it, and what runs goes on."""
+    """Pause a policy: no more jobs go by it, and live runs continue."""
     _set_paused(ctx, name, True)
     print(f"{name}  paused")
 
@@ -152,5 +152,5 @@ def _set_paused(ctx: typer.Context, name: str, paused: bool) -> None:
 
 @burst_app.command()
 def remove(ctx: typer.Context, name: Name) -> None:
-    """Remove a policy; what runs by it goes on."""
+    """Remove a policy; live runs by it continue."""
     remove_object(ctx, BURST_POLICY, name)

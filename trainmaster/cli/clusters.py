@@ -101,7 +101,7 @@ def _runs(cluster: "ClusterView") -> str:
 
 @clusters_app.command()
 def cordon(ctx: typer.Context, name: ClusterName) -> None:
-    """Close a cluster: nothing new starts there, and what runs goes on."""
+    """Close a cluster: nothing new starts there, and live runs continue."""
     with config.connect(ctx) as client:
         client.cordon(name)
     print(f"{name}  cordoned")
@@ -253,7 +253,7 @@ def _many(runs: int) -> str:
 def declare_lost(
     ctx: typer.Context,
     name: ClusterName,
-    force: Annotated[bool, typer.Option("--force", help="Even if its agent is in contact.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Do it even if the cluster's agent is in contact.")] = False,
     orphans: Annotated[bool, typer.Option("--orphans", help="Only runs of which its agent has no record.")] = False,
     yes: Yes = False,
     output: OutputOption = Format.TABLE,
@@ -288,7 +288,7 @@ def quarantined(
     stop_all: Annotated[bool, typer.Option("--stop-all", help="Stop all of them.")] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """List, or stop, runs that go on although the store has forgotten them since it was restored from a backup."""
+    """List, or stop, runs that continue although the store, restored from a backup, does not contain them."""
     with config.connect(ctx) as client:
         if stop or stop_all:
             stopping = client.stop_quarantined(name, () if stop_all else stop or ())

@@ -28,7 +28,7 @@ def submit(
     ctx: typer.Context,
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="YAML or JSON file with jobs; - is stdin.")],
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replaces @NAME@ in the files.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replace @NAME@ in the files.")
     ] = None,
     parameters: Annotated[
         str | None,

@@ -46,12 +46,12 @@ quarantined_objects = BOOK.picture(
 # -- stores, as each process finds them
 
 postgres_away = BOOK.gauge("postgres_away", "1 while this process cannot reach Postgres.", _API, _SCHEDULER)
-redis_away = BOOK.gauge("redis_away", "1 while this process cannot reach the Redis that is set.", _API, _SCHEDULER)
+redis_away = BOOK.gauge("redis_away", "1 while this process cannot reach its configured Redis.", _API, _SCHEDULER)
 redis_listener_restarts = BOOK.counter(
-    "redis_listener_restarts", "Times that this process began anew to listen to Redis.", _API, _SCHEDULER
+    "redis_listener_restarts", "Times that this process had to subscribe to Redis again.", _API, _SCHEDULER
 )
 redis_messages_dropped = BOOK.counter(
-    "redis_messages_dropped", "Wake-ups and log chunks dropped, by why.", _API, _SCHEDULER, labels=("reason",)
+    "redis_messages_dropped", "Wake-ups and log chunks dropped, by reason.", _API, _SCHEDULER, labels=("reason",)
 )
 for _reason in ("away", "full", "follower", "garbage"):
     redis_messages_dropped.labels(_reason)
@@ -81,7 +81,7 @@ http_bodies_refused = BOOK.counter("http_bodies_refused", "Requests refused beca
 parsers_killed = BOOK.counter("parsers_killed", "Large submissions given up because checking them took too long.", _API)
 http_connections = BOOK.gauge("http_connections", "Connections that are open, as counted each second.", _API)
 http_connections_ended = BOOK.counter(
-    "http_connections_ended", "Connections ended because they broke a bound, by which.", _API, labels=("reason",)
+    "http_connections_ended", "Connections ended because they exceeded a bound, by reason.", _API, labels=("reason",)
 )
 for _reason in ("silent", "header", "header-bytes", "body", "unread-answer", "too-many", "evicted"):
     http_connections_ended.labels(_reason)
@@ -93,11 +93,11 @@ calls_refused = BOOK.counter(
 )
 for _limit in ("rate", "at-once", "events", "logs", "wrong-keys", "keyless"):
     calls_refused.labels(_limit)
-reports = BOOK.counter("reports", "Agents' reports of runs, by what they came to.", _API, labels=("verdict",))
+reports = BOOK.counter("reports", "Agents' reports of runs, by verdict.", _API, labels=("verdict",))
 for _verdict in ("applied", "duplicate", "stale", "illegal", "unknown"):
     reports.labels(_verdict)  # at 0 from the start: Prometheus cannot see an increase to a first value
 agent_sessions = BOOK.counter(
-    "agent_sessions", "Sessions that agents began; each supersedes the one before.", _API, labels=("cluster",)
+    "agent_sessions", "Sessions that agents began; each replaces the one before.", _API, labels=("cluster",)
 )
 agent_superseded = BOOK.counter(
     "agent_superseded", "Syncs refused because a newer session has taken over.", _API, labels=("cluster",)
@@ -133,7 +133,7 @@ decisions = BOOK.counter(
     _SCHEDULER,
     labels=("outcome",),
 )
-starts = BOOK.counter("starts", "Runs granted to clusters.", _SCHEDULER, labels=("cluster",))
+starts = BOOK.counter("starts", "Runs sent to clusters.", _SCHEDULER, labels=("cluster",))
 wait_seconds = BOOK.histogram(
     "wait_seconds",
     "Time from a job's submission to its first dispatch.",
@@ -142,20 +142,23 @@ wait_seconds = BOOK.histogram(
     buckets=_WAITS,
 )
 wakeups = BOOK.counter(
-    "wakeups", "Ends of the scheduler's waits: woken, or looked by itself.", _SCHEDULER, labels=("by",)
+    "wakeups",
+    "Ends of the scheduler's waits: after a wake-up, or after a second without one.",
+    _SCHEDULER,
+    labels=("by",),
 )
 feed_lag_seconds = BOOK.picture(
-    "feed_lag_seconds", "Age of the oldest change that this scheduler has not taken in.", _SCHEDULER
+    "feed_lag_seconds", "Age of the oldest change that this scheduler has not read yet.", _SCHEDULER
 )
 feed_rows_unsettled = BOOK.picture(
-    "feed_rows_unsettled", "Changes that this scheduler has not taken in; counted up to 100,000.", _SCHEDULER
+    "feed_rows_unsettled", "Changes that this scheduler has not read yet; counted up to 100,000.", _SCHEDULER
 )
 
 # -- the store's content, measured by the leader alone
 
 jobs = BOOK.picture("jobs", "Jobs that have not ended.", _SCHEDULER, labels=("queue", "state"))
 waiting_jobs = BOOK.picture(
-    "waiting_jobs", "Queued jobs by what they wait for: the token of their reason.", _SCHEDULER, labels=("token",)
+    "waiting_jobs", "Queued jobs by the token of the reason why they wait.", _SCHEDULER, labels=("token",)
 )
 oldest_queued_seconds = BOOK.picture(
     "oldest_queued_seconds",
@@ -164,11 +167,11 @@ oldest_queued_seconds = BOOK.picture(
     labels=("priority_class",),
 )
 wait_target_seconds = BOOK.picture(
-    "wait_target_seconds", "The longest wait that a priority class promises.", _SCHEDULER, labels=("priority_class",)
+    "wait_target_seconds", "The longestWait of a priority class.", _SCHEDULER, labels=("priority_class",)
 )
 burst_budget_used_ratio = BOOK.picture(
     "burst_budget_used_ratio",
-    "The part of a burst policy's budget that runs have spent in its hour, day or month of now.",
+    "The part of a burst policy's budget that runs have spent in its current hour, day or month.",
     _SCHEDULER,
     labels=("policy", "span"),
 )
@@ -209,7 +212,7 @@ agent_sync_seconds = BOOK.histogram(
 )
 agent_contained_errors = BOOK.counter(
     "agent_contained_errors",
-    "Unexpected errors while one run, object or message was handled; the others went on.",
+    "Unexpected errors while one run, object or message was handled; the others were not affected.",
     _AGENT,
     labels=("place",),
 )

@@ -54,9 +54,9 @@ class QueueFigures(Lenient):
     running: int
     """Number of live runs, including stopping ones: what they hold is not free yet."""
     used: dict[str, str] = Field(default_factory=dict)
-    """Usage by line, such as ``cpu`` or ``cpu@kind=public``, as a quantity; unused lines are left out."""
+    """Usage by flavor, such as ``cpu`` or ``cpu@kind=public``, as a quantity; unused flavors are left out."""
     share: float
-    """Its dominant share: the largest part of any line that it uses, divided by its weight."""
+    """Its dominant share: the largest fraction of any flavor that it uses, divided by its weight."""
     share_beyond_guarantee: float
     """Its dominant share of usage beyond its guarantees; the lowest among siblings has the next turn."""
     past_share: float = 0.0

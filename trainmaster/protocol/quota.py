@@ -1,4 +1,4 @@
-"""Quotas of queues: lines such as ``nvidia.com/gpu@product=H100``, and the quantities of each."""
+"""Quotas of queues: flavors such as ``nvidia.com/gpu@product=H100``, and the quantities of each."""
 
 from typing import Annotated, Self
 
@@ -14,14 +14,16 @@ _ATTRIBUTES = ("product", "kind")
 
 
 def parse_line(text: str) -> tuple[str, str, str]:
-    """Return resource, product and kind of a line; the last two are empty if it is not narrowed by them. Raises ValueError."""
+    """Return resource, product and kind of a flavor; the last two are empty if it does not name them. Raises ValueError."""
     resource, at, narrowing = text.partition("@")
     _NAME.validate_python(resource)
     found: dict[str, str] = {}
     for part in narrowing.split(",") if at else ():
         name, equals, value = part.partition("=")
         if name not in _ATTRIBUTES or not equals or not value:
-            raise ValueError(f"a line is narrowed as in cpu@kind=public or nvidia.com/gpu@product=H100; got {text!r}")
+            raise ValueError(
+                f"a flavor is written as cpu, cpu@kind=public or nvidia.com/gpu@product=H100; got {text!r}"
+            )
         if name in found:
             raise ValueError(f"{name} is there twice in {text!r}")
         found[name] = value
@@ -53,11 +55,11 @@ LineName = Annotated[
         "nvidia.com/gpu@product=H100",
     ),
 ]
-"""The name of a line, with its attributes in canonical order."""
+"""The name of a flavor, with its attributes in canonical order."""
 
 
 class QuotaSpec(Strict):
-    """Quota of a queue and all below it for one line. Quantities that are left out do not restrict."""
+    """Quota of a queue and all below it for one flavor. Quantities that are left out do not restrict."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
@@ -70,7 +72,7 @@ class QuotaSpec(Strict):
     lending_limit: Quantity | None = None
     """The most of the unused guarantee that others may borrow; by default all of it."""
     weight: Annotated[float, Field(ge=0.000_001, le=1_000_000)] | None = None
-    """Weight for this line, instead of the queue's."""
+    """Weight for this flavor, instead of the queue's."""
 
     def amount(self, name: str, resource: str) -> int | None:
         """Return the quantity ``name`` in the resource's unit; None if it was not given."""

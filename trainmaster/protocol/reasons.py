@@ -106,7 +106,7 @@ class Token(StrEnum):
         tier=Tier.HELD,
         sentence="Its last run failed and it waits before the next try{because}.",
         advice="It is tried again by itself; at once with: trainmaster resume {job}",
-        meaning="its last run failed; it is tried again at the time shown",
+        meaning="its last run failed; it is tried again at the time that the sentence gives",
     )
     START_TIME = ReasonKind(
         code="StartTime",
@@ -124,7 +124,7 @@ class Token(StrEnum):
         code="Unplaceable",
         tier=Tier.HELD,
         sentence="The clusters it was sent to could not place it{because}.",
-        advice="Read what they said, change the job or mend the cluster, then: trainmaster resume {job}",
+        advice="Read the clusters' messages, correct the job or the cluster, then: trainmaster resume {job}",
         meaning="clusters returned it five times in a row, or every one that could take it did",
     )
     QUEUE_HELD = ReasonKind(
@@ -195,7 +195,7 @@ class Token(StrEnum):
         tier=Tier.CAPACITY,
         sentence=NOT_BY_POLICY,
         advice="It starts when enough is freed, or when others that are at public clusters end.",
-        meaning="so many jobs, nodes or resources are at public clusters by the policy already",
+        meaning="the policy's limit of jobs, nodes or resources at public clusters is reached",
         see="reference/burst-policies.md",
     )
     BURST_BUDGET = ReasonKind(
@@ -218,7 +218,7 @@ class Token(StrEnum):
         tier=Tier.CAPACITY,
         sentence="It would delay a job that waits for more; {cluster}: {finding}{others}.",
         advice="It starts when that job has started. With a shorter time limit it could go first.",
-        meaning="it would fit, but would delay a job that room is kept for",
+        meaning="it would fit, but would delay a job for which capacity is reserved",
     )
     RESERVED_FOR_QUEUE = ReasonKind(
         code="ReservedForQueue",
@@ -339,7 +339,7 @@ class Check(StrEnum):
     RESERVED = CheckKind("reserved", Token.RESERVED, "is kept for another job")
     WINDOW = CheckKind("window", Token.RESERVED_FOR_QUEUE, "has nodes that an admin has reserved for a queue")
     COOLING_DOWN = CheckKind("coolingDown", Token.COOLING_DOWN, "returned this job a short while ago")
-    QUOTA = CheckKind("quota", None, "would break a quota on a narrowed line")
+    QUOTA = CheckKind("quota", None, "would exceed a quota of a flavor with a product or a kind")
     BURST = CheckKind("burst", None, "is a public one that the burst policy does not let it go to")
     UNREACHABLE = CheckKind(
         "unreachable", Token.UNREACHABLE, "is out of contact, or its agent can start nothing there now"

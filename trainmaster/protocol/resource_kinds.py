@@ -176,7 +176,7 @@ DATASET = ResourceKind(
     lists="All data that was declared.",
     shows="One dataset.",
     puts="Declare data, or change what was declared.",
-    deletes="Forget what was declared; jobs that name it go where agents report it.",
+    deletes="Remove the declaration of a dataset; jobs that name it then go to clusters whose agents report it.",
     columns=(
         Column("NAME", "name"),
         Column("SIZE", "size"),
@@ -193,8 +193,8 @@ BURST_POLICY = ResourceKind(
     member="burstPolicies",
     load=_burst_policy,
     shows="One burst policy.",
-    puts="Make or change a burst policy. What runs by it goes on as it was.",
-    deletes="Remove a burst policy. What runs by it goes on; nothing more goes.",
+    puts="Make or change a burst policy. Live runs by it continue unchanged.",
+    deletes="Remove a burst policy. Live runs by it continue; no more jobs go by it.",
     nothing="there is no burst policy, so no job goes to a public cluster by one; trainmaster apply -f FILE makes them",
 )
 RESERVATION = ResourceKind(
@@ -206,7 +206,7 @@ RESERVATION = ResourceKind(
     lists="Nodes that are reserved for the caller's queues, by the beginning of their windows, ended ones included.",
     shows="One reservation.",
     puts="Make or change a reservation.",
-    deletes="Remove a reservation; what it kept is free for all.",
+    deletes="Remove a reservation; the nodes that it kept are free for all queues.",
     nothing="nothing is reserved; an admin reserves nodes with: trainmaster apply -f FILE",
 )
 

@@ -42,7 +42,7 @@ class QueueSpec(Strict):
     path: QueuePath
     weight: Annotated[float, Field(ge=0.000_001, le=1_000_000)] = 1.0
     resources: Annotated[dict[LineName, QuotaSpec], bounded(200)] = Field(default_factory=dict)
-    """Guarantees and limits of this queue and all below it, by line. ``limits: {cpu: 10}`` is short for only limits."""
+    """Guarantees and limits of this queue and all below it, by flavor. ``limits: {cpu: 10}`` is short for only limits."""
     order: Order = Order.BEST_EFFORT
     """Whether jobs behind one that cannot start may pass it."""
     default_time_limit: Duration | None = None

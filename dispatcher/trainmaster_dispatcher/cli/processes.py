@@ -107,7 +107,7 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8470,
     audience: Annotated[
         Audience,
-        typer.Option("--for", help="Whom it serves, so that apis for users and for agents can be scaled apart."),
+        typer.Option("--for", help="Whom it serves, so that apis for users and for agents can be scaled separately."),
     ] = Audience.ALL,
     plain_logs: PlainLogs = False,
 ) -> None:
@@ -167,11 +167,11 @@ def scheduler(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -
 
 
 def worker(
-    concurrency: Annotated[int, typer.Option(min=1, max=64, help="How many side jobs at the same time.")] = 3,
+    concurrency: Annotated[int, typer.Option(min=1, max=64, help="The most side jobs at the same time.")] = 3,
     metrics_port: MetricsPort = None,
     plain_logs: PlainLogs = False,
 ) -> None:
-    """Run a worker: brings out webhook messages and removes what is old. Any number may run."""
+    """Run a worker: it sends webhook messages, counts usage and removes old data. Any number may run."""
     settings = _side_settings(plain_logs=plain_logs)
     from trainmaster_dispatcher.worker.app import run_worker
     from trainmaster_dispatcher.worker.task_metrics import watch_tasks
@@ -182,7 +182,7 @@ def worker(
 
 
 def beat(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -> None:
-    """Run a beat: triggers the workers' periodic checks. One is enough, several do no harm."""
+    """Run a beat: it triggers the workers' periodic tasks. One is enough, several do no harm."""
     settings = _side_settings(plain_logs=plain_logs)
     from trainmaster_dispatcher.worker.app import run_beat
 
@@ -225,7 +225,7 @@ def migrate() -> None:
 
 @admin_app.command("first-key")
 def first_key(name: Annotated[str, typer.Option(help="Name of the key.")] = "admin") -> None:
-    """Make an admin's API key in the store itself, for a new installation; prints it once."""
+    """Create an admin's API key in the store, for a new installation; prints it once."""
     settings = _settings()
     from trainmaster_dispatcher.services.bootstrap import make_first_key
 
@@ -240,12 +240,17 @@ def bootstrap(
     out: Annotated[Path, typer.Option(help="Folder for the keys: NAME/key for each, readable by this user only.")],
     files: Annotated[
         list[str] | None,
-        typer.Option("-f", "--file", metavar="FILE", help="Queues, priority classes and clusters in YAML. Repeatable."),
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="YAML file with objects to declare, such as queues and clusters. May be repeated.",
+        ),
     ] = None,
 ) -> None:
-    """Make what a new installation lacks: an admin's key, what files declare, a key for the agent of each cluster in them.
+    """Create what does not exist yet: an admin's key, the objects in the files, a key for the agent of each cluster in them.
 
-    What exists already stays as it is, so it may run at each start.
+    Existing objects and keys are not changed, so it may run at each start.
     """
     settings = _settings()
     from trainmaster_dispatcher.cli.bootstrap import make_installation, read_declared
@@ -259,7 +264,7 @@ def bootstrap(
 @admin_app.command()
 def recovered(
     finish: Annotated[
-        bool, typer.Option("--finish", help="End the recovery now, though agents have not reported yet what they run.")
+        bool, typer.Option("--finish", help="End the recovery now, before all agents have reported what they run.")
     ] = False,
 ) -> None:
     """Say that the store was restored from a backup. Run it before the dispatcher's processes start again.
@@ -281,8 +286,8 @@ def recovered(
         finally:
             await stores.close()
         return (
-            f"store epoch {epoch}: nothing starts before every cluster's agent has reported what it runs. Start the dispatcher's"
-            " processes now; trainmaster clusters shows which clusters are waited for"
+            f"store epoch {epoch}: nothing starts before every cluster's agent has reported what it runs. Start the"
+            " dispatcher's processes now; trainmaster clusters shows which clusters have not reported yet"
         )
 
     typer.echo(_await_store(settings, lambda: asyncio.run(work())))

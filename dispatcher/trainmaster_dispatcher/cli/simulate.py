@@ -49,14 +49,14 @@ def simulate(
         Path,
         typer.Argument(
             metavar="WORKLOAD",
-            help="A log (.swf, .swf.gz), a table (.csv, .csv.gz), or history: what the installation has really done.",
+            help="A log (.swf, .swf.gz), a table (.csv, .csv.gz), or history: the jobs that the installation has really run.",
             show_default=False,
         ),
     ],
     fleet: Annotated[
         Path | None,
         typer.Option(
-            help="The fleet, as for agent run --simulated; for history, the installation's own unless told otherwise.",
+            help="The fleet, as for agent run --simulated; for history, the installation's own by default.",
             show_default=False,
         ),
     ] = None,
@@ -65,13 +65,13 @@ def simulate(
         typer.Option("-f", "--file", help="Queues, classes, clusters, price books and burst policies, as for apply."),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replaces @NAME@ in the files of -f.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replace @NAME@ in the files of -f.")
     ] = None,
     sweep: Annotated[
         str | None,
         typer.Option(
             metavar="NAME=V1,V2",
-            help="Simulates once for each value of @NAME@, or of a field of burst policies such as burst.after, and compares.",
+            help="Simulate once for each value of @NAME@, or of a field of burst policies such as burst.after, and compares.",
             show_default=False,
         ),
     ] = None,
@@ -80,33 +80,45 @@ def simulate(
         typer.Option(
             "--case",
             metavar="NAME=FILE,FILE",
-            help="Simulates with these files on top of those of -f, and compares the cases; NAME= is without any. Repeatable.",
+            help="Simulate with these files in addition to those of -f, and compare the cases; NAME= adds none. May be repeated.",
             show_default=False,
         ),
     ] = None,
-    queue: Annotated[str | None, typer.Option(help="For jobs that name none.", show_default=False)] = None,
-    since: Annotated[str, typer.Option(help="Of history: a date, a time, or so long ago, such as 12h or 7d.")] = "7d",
-    until: Annotated[str | None, typer.Option(help="The same; now unless told otherwise.", show_default=False)] = None,
+    queue: Annotated[str | None, typer.Option(help="Queue of jobs that name none.", show_default=False)] = None,
+    since: Annotated[
+        str, typer.Option(help="Start of the history: a date, a time, or a duration ago, such as 12h or 7d.")
+    ] = "7d",
+    until: Annotated[
+        str | None,
+        typer.Option(help="End of the history, written in the same way; now by default.", show_default=False),
+    ] = None,
     limits: Annotated[
         LimitsFrom, typer.Option(help="Time limits: as asked for in the workload, the true run times, or none.")
     ] = LimitsFrom.REQUESTED,
     faster: Annotated[
-        float, typer.Option(min=0.001, max=1000, help="Divides the times between submissions.", metavar="FACTOR")
+        float,
+        typer.Option(
+            min=0.001, max=1000, help="Factor by which the times between submissions are divided.", metavar="FACTOR"
+        ),
     ] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="In place of the fleet's.", show_default=False)] = None,
-    currency: Annotated[str, typer.Option(help="What the prices are in, for the report.")] = "EUR",
+    seed: Annotated[int | None, typer.Option(help="Seed, instead of the fleet's.", show_default=False)] = None,
+    currency: Annotated[str, typer.Option(help="Currency of the prices, for the report.")] = "EUR",
     background: Annotated[
-        bool, typer.Option("--background", help="Lets the installation simulate, and prints the simulation's number.")
+        bool,
+        typer.Option(
+            "--background", help="Let a worker of the installation simulate, and print the simulation's number."
+        ),
     ] = False,
-    title: Annotated[str, typer.Option(help="Of the report.")] = "",
+    title: Annotated[str, typer.Option(help="Title of the report.")] = "",
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Writes a report with charts, too.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write a report with charts to this file.", show_default=False),
     ] = None,
     output: Annotated[
         SimulateFormat, typer.Option("-o", "--output", help="csv writes a line for each job.")
     ] = SimulateFormat.TABLE,
 ) -> None:
-    """Let a workload run through the real scheduler on simulated clusters, and say how long jobs wait and what it costs.
+    """Run a workload with the real scheduler on simulated clusters, and show how long jobs wait and what it costs.
 
     The same workload, fleet and seed give the same result.
     """

@@ -27,10 +27,10 @@ def register(app: typer.Typer) -> None:
 @simulations_app.callback(invoke_without_command=True)
 def simulations(
     ctx: typer.Context,
-    most: Annotated[int, typer.Option("--most", min=1, help="How many are listed, the latest first.")] = 20,
+    most: Annotated[int, typer.Option("--most", min=1, help="The most simulations to list, the latest first.")] = 20,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """List simulations. They are asked for with: trainmaster simulate WORKLOAD --background"""
+    """List simulations. To start one: trainmaster simulate WORKLOAD --background"""
     if ctx.invoked_subcommand is not None:
         return
     with config.connect(ctx) as client:
@@ -65,13 +65,16 @@ def _progress(one: "SimulationView") -> str:
 def show(
     ctx: typer.Context,
     simulation: Id,
-    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended; exits as for jobs.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it has ended; the exit code shows how, as for jobs.")
+    ] = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Writes the report with charts, too.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the report with charts to this file.", show_default=False),
     ] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show one simulation and, once it has succeeded, what it found."""
+    """Show one simulation and, once it has succeeded, its result."""
     from trainmaster.protocol.simulations import SimulationState
 
     with config.connect(ctx) as client:
@@ -85,7 +88,7 @@ def show(
 
 @simulations_app.command()
 def cancel(ctx: typer.Context, simulation: Id) -> None:
-    """End one that is queued or running."""
+    """Cancel a simulation that is queued or running."""
     with config.connect(ctx) as client:
         client.cancel_simulation(simulation)
     print(f"simulation {simulation} is cancelled")
@@ -93,7 +96,7 @@ def cancel(ctx: typer.Context, simulation: Id) -> None:
 
 @simulations_app.command()
 def remove(ctx: typer.Context, simulation: Id) -> None:
-    """Forget one that has ended, with its report."""
+    """Remove a simulation that has ended, with its report."""
     with config.connect(ctx) as client:
         client.remove_simulation(simulation)
     print(f"simulation {simulation} is removed")
