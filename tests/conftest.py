@@ -1,6 +1,7 @@
 """Fixtures for all tests: a real Postgres, a Redis that speaks the protocol, and a whole dispatcher in this process."""
 
 import asyncio
+import gc
 import itertools
 import os
 import socket
@@ -40,6 +41,7 @@ ADMIN_KEY = "tmk_admin"
 LEASE_SECONDS = 6.0
 """Long enough for a test whose agent speaks once, even while the machine is busy with other tests."""
 _names = itertools.count()
+gc.set_threshold(50_000, 20, 50)  # thousands of collected tests are no garbage, and would be visited again and again
 
 
 _SYSTEMS = ("tests/e2e/", "tests/faults/")

@@ -11,7 +11,7 @@ from tests.faults.stage import CLUSTERS, LEASE, LIMIT, Flow, Stage
 
 pytestmark = pytest.mark.faults
 
-JOBS = 200
+JOBS = 120
 FLOW_SECONDS = 4.0
 
 
