@@ -9,8 +9,8 @@ ARG PYTHON=3.11.16-slim-trixie
 FROM python:${PYTHON} AS wheels
 WORKDIR /build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
-# uv installs into this environment.
-ENV VIRTUAL_ENV=/opt/trainmaster UV_NO_CACHE=1
+# uv installs into this environment. It trusts the certificates that the base image trusts, as pip does.
+ENV VIRTUAL_ENV=/opt/trainmaster UV_NO_CACHE=1 UV_SYSTEM_CERTS=1
 RUN python -m venv --without-pip /opt/trainmaster
 # Only locked versions, of files with the hashes that are written there. The checks below fail where a list lacks what is needed.
 COPY requirements/build.txt requirements/dispatcher.txt requirements/agent.txt requirements/
