@@ -111,6 +111,7 @@ def test_a_bare_number_counts_as_seconds() -> None:
     adapter = TypeAdapter(Duration)
     assert parse_duration(adapter.validate_python(90)) == 90
     assert parse_duration(adapter.validate_python(0.25)) == 0.25
+    assert adapter.validate_python(-0.0) == "0.0s"
     refused: tuple[object, ...] = (True, None, -3, float("nan"), float("inf"), [1])
     for wrong in refused:
         with pytest.raises(ValidationError):

@@ -52,7 +52,8 @@ def format_duration(seconds: float) -> str:
 
 
 def _to_text(value: object) -> object:
-    return f"{value}s" if isinstance(value, int | float) and not isinstance(value, bool) else value
+    # Adding 0 makes 0.0 of -0.0, which JSON can hold and a number of at least 0 allows.
+    return f"{value + 0}s" if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _check(value: str) -> str:

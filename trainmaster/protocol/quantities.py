@@ -64,7 +64,7 @@ def _amount(text: str, *, is_cpu: bool) -> int:
     value = _EXACT.multiply(Decimal(number), _SUFFIX.get(suffix or "", Decimal(1)))
     if exponent:
         value = _EXACT.scaleb(value, int(exponent))
-    if value < 0:
+    if number.startswith("-"):
         raise ValueError(f"{text!r} is negative; a quantity is 0 or more")
     scaled = _EXACT.scaleb(value, 3) if is_cpu else value
     return _MOST + 1 if scaled > _MOST else int(_EXACT.to_integral_value(scaled))
@@ -96,7 +96,8 @@ def format_resources(resources: Resources) -> str:
 
 
 def _to_text(value: object) -> object:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    # Adding 0 makes 0.0 of -0.0, which JSON can hold and a number of at least 0 allows.
+    return str(value + 0) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _check(value: str) -> str:
