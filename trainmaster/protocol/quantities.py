@@ -64,7 +64,7 @@ def _amount(text: str, *, is_cpu: bool) -> int:
     value = _EXACT.multiply(Decimal(number), _SUFFIX.get(suffix or "", Decimal(1)))
     if exponent:
         value = _EXACT.scaleb(value, int(exponent))
-    if number.startswith("-"):
+    if value < 0:
         raise ValueError(f"{text!r} is negative; a quantity is 0 or more")
     scaled = _EXACT.scaleb(value, 3) if is_cpu else value
     return _MOST + 1 if scaled > _MOST else int(_EXACT.to_integral_value(scaled))
@@ -102,6 +102,8 @@ def _to_text(value: object) -> object:
 
 def _check(value: str) -> str:
     parse_quantity("", value)
+    if value.startswith("-"):  # a zero, which is stored as it was written, and the API's form has no sign for
+        raise ValueError(f"{value!r} has a minus; a quantity is 0 or more")
     return value
 
 
