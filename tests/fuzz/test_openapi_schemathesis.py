@@ -195,7 +195,7 @@ _BEYOND_SCHEMA = re.compile(
             r"is more than",
             r"end must be later than (start|begin)",
             r"until has to be later than since",
-            r"until must not be above",
+            r"until must not be higher than above",
             r"elastic (needs|goes by|cannot)",
             r"a role of an elastic job keeps",
             r"success\.role|the role that success waits for",
