@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
@@ -208,11 +209,16 @@ class FakeAgent:
         return value
 
     async def next_start(self) -> dict[str, Any]:
-        """Wait for the next run to start and return it."""
+        """Wait for the next run to start and return it. Stays in contact while that takes long, as agents do."""
+        last_contact = time.monotonic()
 
         async def look() -> bool:
+            nonlocal last_contact
             if not self.starts:
                 self.starts.extend((await self.desired(0.5))["start"])
+            if not self.starts and time.monotonic() - last_contact > LEASE_SECONDS / 3:
+                await self.sync()
+                last_contact = time.monotonic()
             return bool(self.starts)
 
         await eventually(look)
