@@ -74,7 +74,7 @@ class Stage:
         }
         self._make_tenants()
         redis = self.add("redis", redis_command(redis_port))
-        wait_for_port(redis_port, _process(redis), 20, "Redis")
+        wait_for_port(redis_port, _process(redis), 60, "Redis")
         for kind, ports in (("users", self.user_ports), ("agents", self.agent_ports)):
             for number, port in enumerate(ports):
                 self.add(f"api-{kind}-{number}", [*PROGRAM, "serve", "--for", kind, "--port", str(port)])
@@ -85,7 +85,7 @@ class Stage:
             self.add("beat", [*PROGRAM, "beat"])
         for name, child in self.children.items():
             if name.startswith("api-"):
-                wait_for_port(int(child.command[-1]), _process(child), 30, name)
+                wait_for_port(int(child.command[-1]), _process(child), 120, name)
         self._start_agents()
 
     def _make_tenants(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.conftest import ADMIN_KEY, Service, job
+from tests.conftest import ADMIN_KEY, FakeAgent, Service, job
 from tests.integration.rows import picture
 from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
@@ -36,9 +36,10 @@ class Case:
 
 @dataclass
 class World:
-    """An installation with a queue tree, a waiting and a running job."""
+    """An installation with a queue tree, a waiting and a running job, whose cluster is in contact."""
 
     service: Service
+    agent: FakeAgent
     names: dict[str, str]
 
     async def refusal(self, case: Case) -> tuple[int, str, list[str]]:
@@ -60,6 +61,7 @@ class World:
         """Check that every case is refused as written and leaves the store as it was."""
         wrong = []
         for case in cases:
+            await self.agent.sync()
             before = await picture(self.service.stores)
             status, code, paths = await self.refusal(case)
             if (status, code) != (case.status, case.code) or (case.at and case.at not in paths):
@@ -81,7 +83,7 @@ async def world(service: Service) -> World:
     await agent.report(run, RunState.RUNNING, 1)
     waiting = await service.submit("waits", "team/a", "64")
     await service.until(running, "running")
-    return World(service, {"waiting": waiting, "running": running, "run": run})
+    return World(service, agent, {"waiting": waiting, "running": running, "run": run})
 
 
 def role(**fields: Any) -> dict[str, Any]:
