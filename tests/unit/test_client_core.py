@@ -1,17 +1,22 @@
 """The client's core: what is sent, what answers mean, and what is tried again."""
 
 import json
+import ssl
+from pathlib import Path
 
+import certifi
 import httpx
 import pytest
 
 from tests.unit.scripted import JOB, URL, Script, job, problem
+from trainmaster.cli.config import open_client
 from trainmaster.client import calls, core
 from trainmaster.client.aio import AgentClient
+from trainmaster.client.config import Context
 from trainmaster.client.core import Request, Response, Retries
 from trainmaster.client.errors import AddressError, StrangerError
 from trainmaster.client.values import JobFilter
-from trainmaster.client.wire import goes_through_proxies
+from trainmaster.client.wire import goes_through_proxies, trusted_certificates
 from trainmaster.protocol.agent import StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError, UnreachableError
 from trainmaster.protocol.jobs import JobSpec
@@ -234,6 +239,40 @@ def test_pages_are_followed_to_the_last() -> None:
 )
 def test_proxies_are_not_for_this_machine(url: str, through: bool) -> None:
     assert goes_through_proxies(url) is through
+
+
+@pytest.mark.parametrize("url", ["https://localhost:8443", "https://127.0.0.1", "https://trainmaster.example.org"])
+def test_certificates_of_ones_own_are_trusted_on_every_machine(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = tmp_path / "ca.pem"
+    bundle = Path(certifi.where()).read_text()
+    authority.write_text(bundle[bundle.index("-----BEGIN") : bundle.index("-----END CERTIFICATE-----") + 25])
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    trusted = trusted_certificates(url)
+    assert isinstance(trusted, ssl.SSLContext)
+    assert len(trusted.get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("http://trainmaster.example.org", "trainmaster.example.org"),
+        ("http://10.1.2.3:8470", "10.1.2.3"),
+        ("https://trainmaster.example.org", None),
+        ("http://localhost:8470", None),
+        ("http://[::1]:8470", None),
+    ],
+)
+def test_a_key_that_others_could_read_on_its_way_is_said(
+    url: str, named: str | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    open_client(Context(url, "tmk_x")).close()
+    words = capfd.readouterr().err
+    assert (f"the API key goes to {named} over plain HTTP" in words) if named else not words
+    monkeypatch.setenv("TRAINMASTER_PLAIN_HTTP", "1")
+    open_client(Context(url, "tmk_x")).close()
+    assert not capfd.readouterr().err
 
 
 # The agent's side

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from trainmaster.client.config import Context, config_path, write_context
+from trainmaster.client.config import Context, config_path, plain_http_warning, write_context
 from trainmaster.client.config import load as load_context
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ def open_client(context: Context) -> "Client":
     from trainmaster.client.core import Retries
     from trainmaster.client.http import Client
 
+    if warning := plain_http_warning(context.url):
+        from trainmaster.cli.output import note
+
+        note(warning)
     return Client(context.url, context.key, retries=Retries(deadline_seconds=_DEADLINE_SECONDS), on_retry=_tell_retry)
 
 

@@ -70,7 +70,14 @@ app = typer.Typer(
 def common(
     ctx: typer.Context,
     url: Annotated[str | None, typer.Option(envvar="TRAINMASTER_URL", help="Address of the dispatcher.")] = None,
-    key: Annotated[str | None, typer.Option(envvar="TRAINMASTER_API_KEY", help="API key.", show_default=False)] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TRAINMASTER_API_KEY",
+            help="API key. The list of processes shows it to all users of this machine; the variable and the file do not.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     ctx.obj = Flags(url, key)
 

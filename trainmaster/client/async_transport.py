@@ -33,6 +33,7 @@ class AsyncTransport:
                 headers=wire.headers(key),
                 limits=wire.LIMITS,
                 trust_env=wire.goes_through_proxies(self.url),
+                verify=wire.trusted_certificates(self.url),
                 transport=transport,
             )
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 URL_VARIABLE = "TRAINMASTER_URL"
 KEY_VARIABLE = "TRAINMASTER_API_KEY"
+PLAIN_HTTP_VARIABLE = "TRAINMASTER_PLAIN_HTTP"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,29 @@ def _checked_url(url: str, given_as: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise _wrong(f"{url!r} is not the address of a dispatcher; it looks like https://trainmaster.example.org")
     return url.rstrip("/")
+
+
+def plain_http_warning(url: str) -> str:
+    """Return what to say before an API key goes to ``url``; empty where it is encrypted, or does not leave this machine, or that is
+    wanted."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or is_this_machine(url) or os.environ.get(PLAIN_HTTP_VARIABLE):
+        return ""
+    return (
+        f"the API key goes to {parts.hostname} over plain HTTP, where others on the network may read it; "
+        f"use https://, or set {PLAIN_HTTP_VARIABLE}=1 if that network is your own"
+    )
+
+
+def is_this_machine(url: str) -> bool:
+    """Return whether a URL's host is a name or an address of this machine itself."""
+    from ipaddress import ip_address
+
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -20,8 +20,7 @@ class AgentPool:
     def __init__(self, url: str) -> None:
         self._url = url
         # Plain HTTP has nothing to verify, so the certificates need not be read.
-        is_plain = urlsplit(url).scheme == "http"
-        self._verify = False if is_plain else httpx.create_ssl_context(trust_env=wire.goes_through_proxies(url))
+        self._verify = False if urlsplit(url).scheme == "http" else wire.trusted_certificates(url)
 
     def client(self, key: str) -> AgentClient:
         """Return a client with an agent's key; the caller closes it."""

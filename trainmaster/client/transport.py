@@ -35,6 +35,7 @@ class Transport:
                 headers=wire.headers(key),
                 limits=wire.LIMITS,
                 trust_env=wire.goes_through_proxies(self.url),
+                verify=wire.trusted_certificates(self.url),
                 transport=transport,
             )
 

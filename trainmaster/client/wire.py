@@ -1,13 +1,14 @@
 """httpx for all transports: its setup, and the mapping of its values and errors to ours."""
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import httpx
 
+from trainmaster.client.config import is_this_machine
 from trainmaster.client.core import USER_AGENT, Request, Response
 from trainmaster.client.errors import AddressError, SilentError
 from trainmaster.protocol.errors import UnreachableError
@@ -28,11 +29,13 @@ def timeouts(seconds: float) -> httpx.Timeout:
 
 def goes_through_proxies(url: str) -> bool:
     """Return whether the environment's proxies apply: not for this machine itself."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return not ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"
+    return not is_this_machine(url)
+
+
+def trusted_certificates(url: str) -> ssl.SSLContext | bool:
+    """Return what a server is verified by. ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` hold for this machine's own names, too, which
+    httpx would only heed together with its proxies."""
+    return httpx.create_ssl_context() if urlsplit(url).scheme == "https" else True
 
 
 def build(http: httpx.Client | httpx.AsyncClient, request: Request, seconds: float) -> httpx.Request:

@@ -1,14 +1,13 @@
 """``trainmaster agent``: runs the agent of a local, simulated or Kubernetes cluster."""
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import typer
 import yaml
@@ -16,9 +15,11 @@ from pydantic import ValidationError
 
 from trainmaster import process_logs
 from trainmaster.cli.process import MetricsPort, PlainLogs, fail, serve_metrics, until_stopped, user_ids
+from trainmaster.client.config import is_this_machine, plain_http_warning
 from trainmaster.protocol.states import Exit
 from trainmaster_agent.cli.fleet import fleet, run_agents
 
+log = logging.getLogger(__name__)
 agent_app = typer.Typer(help="The agent of one cluster.", no_args_is_help=True)
 agent_app.command("fleet")(fleet)
 
@@ -67,6 +68,8 @@ def agent_run(
     """
     process_logs.set_up(json=not plain_logs)
     secret = _read_secret(key_file, key)
+    if warning := plain_http_warning(url):
+        log.warning("%s", warning)
     if kubernetes is not None:
         if simulated is not None or cluster is not None:
             raise fail("give only one of --cluster, --simulated and --kubernetes", Exit.USAGE)
@@ -81,7 +84,7 @@ def agent_run(
         raise fail("give either --cluster and --state-dir, or --simulated, or --kubernetes", Exit.USAGE)
     if not secret:
         raise fail("give the agent's API key with --key-file or TRAINMASTER_API_KEY", Exit.USAGE)
-    if not trust_submitters and not _is_loopback(url):
+    if not trust_submitters and not is_this_machine(url):
         raise fail(
             f"{url} is not on this machine: whoever may submit there could run any command here as this user; "
             "if all of them are trusted, add --trust-submitters",
@@ -144,16 +147,6 @@ def _run_on_kubernetes(
         raise fail(f"another replica of this agent has taken over: {error}", Exit.CONFLICT) from error
     except (AccessError, PlacementUnavailableError, RecordsExposedError) as error:
         raise fail(str(error), Exit.USAGE) from error
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _run_agent(url: str, secret: str, runtime: Any, *, measured: bool) -> None:

@@ -43,6 +43,8 @@ _CLOSED: tuple[Network, ...] = (
     IPv6Network("64:ff9b:1::/48"),  # the same for local use,
     IPv6Network("2001::/32"),  # through Teredo,
     IPv6Network("2002::/16"),  # and through 6to4
+    IPv6Network("3fff::/20"),  # for documentation
+    IPv6Network("5f00::/16"),  # segments of a network's own routing
     IPv6Network("fec0::/10"),  # of a site
 )
 """Networks that ``ipaddress`` calls public, or may, although they lead into a private network."""
