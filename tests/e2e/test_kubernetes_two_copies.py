@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from bench.kube_stage import KubeCluster
-from bench.stage import ADMIN_KEY
+from bench.stage import ADMIN_KEY, PROGRAM
 from tests.cluster.chart import NAMESPACE, helm
 from tests.cluster.fixtures import need_programs
 from tests.cluster.sandbox import Life, overlaps
@@ -23,6 +23,8 @@ from tests.e2e.fault_scene import RUN_LABEL, Scene, a_gang, open_scene, path_of,
 from trainmaster.client.http import Client
 from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE
 from trainmaster_agent.runtime.kubernetes import orphans
+from trainmaster_dispatcher.cli.embedded import free_port, redis_command
+from trainmaster_dispatcher.cli.up import Child
 
 need_programs(whole_module=True)
 if helm() is None:
@@ -200,3 +202,59 @@ async def test_two_agents_with_one_key_do_not_take_turns(tmp_path: Path) -> None
                 await end(scene, job)
             no_copies_met(scene)
         print(f"\ntwo agents with one key, {ROUNDS} times: {len(scene.site.kubelet.starts)} starts, no copies met")
+
+
+def add_installation(scene: Scene, number: int, agent: list[str]) -> tuple[str, list[str]]:
+    """Start a second installation on the database of the first one: a Redis, an api, a scheduler, and an agent that speaks to them.
+
+    Return the address of its api, and the names of its processes, the agent's first.
+    """
+    stage, port, redis_port = scene.stage, free_port(), free_port()
+    env = {**stage.env, "REDIS_URL": f"redis://127.0.0.1:{redis_port}/0"}
+    url = f"http://127.0.0.1:{port}"
+    agent = [url if before == "--url" else word for before, word in itertools.pairwise(["", *agent])]
+    commands = {
+        f"{RIVAL}-{number}": agent,
+        f"other-redis-{number}": redis_command(redis_port),
+        f"other-api-{number}": [*PROGRAM, "serve", "--port", str(port)],
+        f"other-scheduler-{number}": [*PROGRAM, "scheduler"],
+    }
+    for name, command in commands.items():
+        stage.children[name] = Child(name, command, env, stage.folder / "logs" / f"{name}.log")
+        stage.children[name].start()
+    return url, list(commands)
+
+
+async def test_two_installations_on_one_database_run_each_job_once(tmp_path: Path) -> None:
+    """Jobs come in by both apis, and in every other round the second installation's scheduler has to take over."""
+    async with open_scene(tmp_path, NODES) as scene:
+        command = await in_other_namespace(scene, "rival", lease=True)
+        for number in range(ROUNDS):
+            lasting = await scene.submit(a_gang(f"lasting-{number}", SIZE, "stubborn", stopGrace=GRACE))
+            await scene.until_job(lasting, "running")
+            lives = {life.uid for life in scene.site.kubelet.living()}
+            url, names = add_installation(scene, number, command)
+            await scene.until_said(names[0], "another agent with other records acts for cluster")
+            if number % 2:
+                scene.kill("scheduler-0")
+            with Client(url, ADMIN_KEY) as client:
+                by_the_other = (
+                    await asyncio.to_thread(client.submit, a_gang(f"by-the-other-{number}", 2, "stubborn"))
+                )[0]
+            by_the_first = await scene.submit(a_gang(f"by-the-first-{number}", 2, "stubborn"))
+            for job in (by_the_other, by_the_first):
+                await scene.until_job(job, "running")
+                assert (starts_of(scene, job), len((await scene.job(job)).runs)) == (2, 1)
+            assert lives <= {life.uid for life in scene.site.kubelet.living()}
+            with Client(url, ADMIN_KEY) as client:
+                for job in (lasting, by_the_other, by_the_first):
+                    await asyncio.to_thread(client.cancel, job)
+            await until(lambda: not scene.site.kubelet.living(), "no member lives")
+            for name in names:
+                scene.kill(name)
+            if number % 2:
+                scene.start("scheduler-0")
+            no_copies_met(scene)
+        starts = len(scene.site.kubelet.starts)
+        assert starts == ROUNDS * (SIZE + 4)
+        print(f"\ntwo installations on one database, {ROUNDS} times: {starts} starts, no copies met")
