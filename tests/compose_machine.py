@@ -52,7 +52,7 @@ class Machine:
         """Start a service once all that it waits for is as its ``depends_on`` says."""
         for other, wait in self.services[name].get("depends_on", {}).items():
             if other in self.services and wait["condition"] == "service_healthy":
-                eventually_sync(lambda other=other: self.is_healthy(other), 60)  # type: ignore[misc]
+                self._await_health(other)
             elif other in self.services:
                 assert self.processes[other].wait(60) == 0, self.log(other)
         env = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ} | self._image
@@ -68,7 +68,10 @@ class Machine:
         for name in self.services:
             self.start(name)
         for name in self.lasting:
-            eventually_sync(lambda name=name: self.is_healthy(name), 60)  # type: ignore[misc]
+            self._await_health(name)
+
+    def _await_health(self, name: str) -> None:
+        eventually_sync(lambda: self.is_healthy(name), 60, every=0.5)  # each look starts a Python
 
     def stop_all(self) -> None:
         """Stop all services as Compose does. Fails the test when one does not end with 0."""

@@ -5,6 +5,7 @@ import gc
 import itertools
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from sqlalchemy import create_engine, text
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import preloaded
 from tests.openapi_check import CHECKED
 from tests.waiting import eventually
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, RunReport, SyncRequest, run_digest
@@ -41,7 +43,11 @@ from trainmaster_dispatcher.store.migrate import migrate
 ADMIN_KEY = "tmk_admin"
 LEASE_SECONDS = 6.0
 """Long enough for a test whose agent speaks once, even while the machine is busy with other tests."""
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Trusts nobody. Clients of plain HTTP are made with it, as loading the certificates that a client trusts takes 40 ms."""
 _names = itertools.count()
+if not os.environ.get("TRAINMASTER_DEEP"):
+    preloaded.install()
 gc.set_threshold(50_000, 20, 50)  # thousands of collected tests are no garbage, and would be visited again and again
 
 
@@ -240,12 +246,18 @@ class Service:
 
     def agent(self, cluster: str = "private", **fields: Any) -> FakeAgent:
         return FakeAgent(
-            httpx.AsyncClient(base_url=self.url, timeout=60, event_hooks=CHECKED), f"tmk_{cluster}", **fields
+            httpx.AsyncClient(base_url=self.url, timeout=60, event_hooks=CHECKED, verify=NO_TLS),
+            f"tmk_{cluster}",
+            **fields,
         )
 
     def as_key(self, key: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(
-            base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=60, event_hooks=CHECKED
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=60,
+            event_hooks=CHECKED,
+            verify=NO_TLS,
         )
 
     async def submit(self, name: str = "job", queue: str = "default", cpu: str = "1", **fields: Any) -> str:
@@ -322,7 +334,11 @@ async def service(database_url: str, redis_url: str, default_requests: str) -> A
         stop = asyncio.Event()
         scheduling = asyncio.create_task(Scheduler(stores).run(stop))
         async with httpx.AsyncClient(
-            base_url=url, headers={"Authorization": f"Bearer {ADMIN_KEY}"}, timeout=60, event_hooks=CHECKED
+            base_url=url,
+            headers={"Authorization": f"Bearer {ADMIN_KEY}"},
+            timeout=60,
+            event_hooks=CHECKED,
+            verify=NO_TLS,
         ) as http:
             yield Service(url, settings, stores, http)
         stop.set()

@@ -5,23 +5,28 @@ import time
 from collections.abc import Awaitable, Callable
 
 _LOOK_SECONDS = 0.02
+_MOST_SECONDS = 0.1
+_GROWTH = 1.2
+"""Between looks: long waits do not keep the machine busy with looking."""
 _SLOWNESS = 6
 """How many times slower than an idle machine a busy one may be before a test fails."""
 
 
 async def eventually(look: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
     """Return once ``look`` is true; fail the test when it is not within ``seconds`` of a machine that is idle."""
-    ends = time.monotonic() + _SLOWNESS * seconds
+    ends, pause = time.monotonic() + _SLOWNESS * seconds, _LOOK_SECONDS
     while not await look():
         if time.monotonic() > ends:
             raise AssertionError(f"{look.__qualname__} was not true within {_SLOWNESS * seconds:g} s")
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(pause)
+        pause = min(pause * _GROWTH, _MOST_SECONDS)
 
 
-def eventually_sync(look: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Do what ``eventually`` does, for tests without an event loop."""
-    ends = time.monotonic() + _SLOWNESS * seconds
+def eventually_sync(look: Callable[[], bool], seconds: float = 10.0, every: float = _LOOK_SECONDS) -> None:
+    """Do what ``eventually`` does, for tests without an event loop. ``every``: seconds between looks; a look may be expensive."""
+    ends, pause = time.monotonic() + _SLOWNESS * seconds, every
     while not look():
         if time.monotonic() > ends:
             raise AssertionError(f"{look.__qualname__} was not true within {_SLOWNESS * seconds:g} s")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(pause)
+        pause = max(every, min(pause * _GROWTH, _MOST_SECONDS))

@@ -3,6 +3,7 @@
 Postgres and Redis run from the environment of the tests; nothing else of that environment is used.
 """
 
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -128,8 +129,10 @@ def test_the_system_runs_from_it(
     )
     try:
         machine.start_all()
+        assert [path.parent.name for path in machine.keys] == ["key-admin", "key-edge", "key-private", "key-public"]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in machine.keys} == {0o600}
         ask = machine.client(dispatcher.program)
-        eventually_sync(lambda: ask("clusters").count(" ready ") == 3, 30)
+        eventually_sync(lambda: ask("clusters").count(" ready ") == 3, 30, every=0.5)
         (hello,) = ask("submit", str(ROOT / "examples/hello.yaml"), "--wait").split()[:1]
         assert f"Hello from {hello}-r1" in ask("logs", hello)
         (gang,) = ask("submit", "-", "--wait", stdin=GANG.replace("@RECEIVER@", receiver.url)).split()[:1]

@@ -28,10 +28,12 @@ def test_the_installed_wheels_come_up_and_run_a_job(tmp_path: Path) -> None:
         run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", project)
     venv.create(tmp_path / "venv", with_pip=False)
     clean = tmp_path / "venv" / "bin"
-    install = (image.UV, "pip", "install", "--quiet", "--python", clean / "python", "--compile-bytecode")
+    install = (image.UV, "pip", "install", "--quiet", "--python", clean / "python")
     (tmp_path / "constraints.txt").write_text(locked.constraints("demo"))
     found = ("--constraint", tmp_path / "constraints.txt", "--find-links", tmp_path / "dist")
     run(*install, *found, "trainmaster[embedded]")
+    image.share_bytecode(image.Installed(tmp_path / "venv"))
+    run(clean / "python", "-m", "compileall", "-q", tmp_path / "venv" / "lib")
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
     env |= {"TRAINMASTER_CONFIG": str(tmp_path / "config.yaml"), "PATH": f"{clean}:{env['PATH']}"}
     log = (tmp_path / "up.log").open("w+b")

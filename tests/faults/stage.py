@@ -15,6 +15,7 @@ import httpx
 import psutil
 import yaml
 
+from tests.conftest import NO_TLS
 from tests.faults.link import Link
 from tests.waiting import eventually_sync
 from trainmaster.protocol.states import ClusterKind, JobState
@@ -62,7 +63,7 @@ class Stage:
         self.redis_port = free_port()
         self.postgres = EmbeddedPostgres(folder / "pg")
         self.expected: dict[str, Expected] = {}
-        self.http = httpx.Client(timeout=10)
+        self.http = httpx.Client(timeout=10, verify=NO_TLS)
 
     # -- building up and tearing down
 

@@ -4,7 +4,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
@@ -49,9 +49,14 @@ class Mistake(NamedTuple):
     words: str
 
 
-class Source(NamedTuple):
-    path: str
-    tree: ast.Module
+class Source:
+    """A file's syntax: all its nodes, and its functions with their docstrings."""
+
+    def __init__(self, path: str, tree: ast.Module) -> None:
+        self.path = path
+        self.nodes = tuple(ast.walk(tree))
+        functions = ((node, ast.get_docstring(node)) for node in self.nodes if isinstance(node, Function))
+        self.functions = tuple((node, docstring) for node, docstring in functions if docstring)
 
 
 def sources() -> Iterator[Source]:
@@ -60,20 +65,12 @@ def sources() -> Iterator[Source]:
             yield Source(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text()))
 
 
-def _functions(tree: ast.Module) -> Iterator[tuple[Function, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, Function):
-            docstring = ast.get_docstring(node)
-            if docstring:
-                yield node, docstring
-
-
 def _first_word(docstring: str) -> str:
     return docstring.split(maxsplit=1)[0].rstrip(",.:;")
 
 
 def openings(source: Source) -> Iterator[Mistake]:
-    for node, docstring in _functions(source.tree):
+    for node, docstring in source.functions:
         if _first_word(docstring) in _CONNECTIVES:
             yield Mistake("opening", node.lineno, f"{node.name}: {docstring[:60]}")
 
@@ -84,7 +81,7 @@ def _is_action(node: Function) -> bool:
 
 
 def verbs(source: Source) -> Iterator[Mistake]:
-    for node, docstring in _functions(source.tree):
+    for node, docstring in source.functions:
         word = _first_word(docstring)
         ends_in_s = word.endswith("s") and word not in _VERBS_ENDING_IN_S
         if _is_action(node) and (word in _NOUNS or ends_in_s or not word[0].isupper()):
@@ -92,7 +89,7 @@ def verbs(source: Source) -> Iterator[Mistake]:
 
 
 def predicates(source: Source) -> Iterator[Mistake]:
-    for node, docstring in _functions(source.tree):
+    for node, docstring in source.functions:
         is_bool = isinstance(node.returns, ast.Name) and node.returns.id == "bool"
         if is_bool and _PREDICATE.match(node.name) and not docstring.startswith("Return whether "):
             yield Mistake("predicate", node.lineno, f"{node.name}: {docstring[:60]}")
@@ -103,9 +100,9 @@ def _is_literal(statement: ast.stmt) -> TypeGuard[ast.Expr]:
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
-def _documents(tree: ast.Module) -> Iterator[tuple[ast.Expr, bool]]:
+def _documents(nodes: Sequence[ast.AST]) -> Iterator[tuple[ast.Expr, bool]]:
     """Yield every string that stands as a statement, and whether it documents something: its block, or the field before it."""
-    for node in ast.walk(tree):
+    for node in nodes:
         for block in ("body", "orelse", "finalbody"):
             before: ast.AST | None = None
             for statement in () if isinstance(node, ast.IfExp | ast.Lambda) else getattr(node, block, ()):
@@ -118,7 +115,7 @@ def _documents(tree: ast.Module) -> Iterator[tuple[ast.Expr, bool]]:
 
 
 def vague_words(source: Source) -> Iterator[Mistake]:
-    for statement, _ in _documents(source.tree):
+    for statement, _ in _documents(source.nodes):
         assert isinstance(statement.value, ast.Constant)
         found = _VAGUE.search(" ".join(str(statement.value.value).split()))
         if found:
@@ -126,7 +123,7 @@ def vague_words(source: Source) -> Iterator[Mistake]:
 
 
 def stray_literals(source: Source) -> Iterator[Mistake]:
-    for statement, documents in _documents(source.tree):
+    for statement, documents in _documents(source.nodes):
         if not documents:
             yield Mistake("literal", statement.lineno, ast.unparse(statement)[:60])
 
@@ -135,16 +132,16 @@ def retired_names(source: Source) -> Iterator[Mistake]:
     stem = Path(source.path).stem
     if stem in _RETIRED_MODULES:
         yield Mistake("name", 1, f"module {stem}")
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.ClassDef) and node.name in _RETIRED_CLASSES:
             yield Mistake("name", node.lineno, f"class {node.name}")
         if isinstance(node, Function) and node.name.lstrip("_") in _RETIRED_FUNCTIONS:
             yield Mistake("name", node.lineno, f"function {node.name}")
 
 
-def _identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _identifiers(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the names of variables, parameters, arguments, attributes, functions, classes and imports."""
-    for node in ast.walk(tree):
+    for node in nodes:
         for field in ("id", "arg", "attr", "name", "asname"):
             name = getattr(node, field, None)
             if isinstance(name, str):
@@ -152,7 +149,7 @@ def _identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def retired_identifiers(source: Source) -> Iterator[Mistake]:
-    for line, name in _identifiers(source.tree):
+    for line, name in _identifiers(source.nodes):
         if name.strip("_").lower() in _RETIRED_IDENTIFIERS:
             yield Mistake("identifier", line, name)
 

@@ -31,7 +31,7 @@ from trainmaster_dispatcher.services.feed_follower import Applied, Follower
 
 IS_DEEP = bool(os.environ.get("TRAINMASTER_DEEP"))
 # Each batch has to show every kind of decision, so it holds a hundred short lives or some long ones.
-EXAMPLES, CYCLES, BATCHES = (50, 2000, 20) if IS_DEEP else (240, 40, 4)
+EXAMPLES, CYCLES, BATCHES = (50, 2000, 20) if IS_DEEP else (160, 40, 2)
 """The examples are dealt out to ``BATCHES`` tests."""
 MOST_WAITING = 25
 START = 1_000_000.0

@@ -16,7 +16,7 @@ from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.selection.unfeasible_keys import CachedRefusal, RefusalCache
 from trainmaster_dispatcher.scheduling.state.plan import Plan
 
-EXAMPLES, BATCHES = (600, 6) if os.environ.get("TRAINMASTER_DEEP") else (240, 3)
+EXAMPLES, BATCHES = (600, 6) if os.environ.get("TRAINMASTER_DEEP") else (160, 2)
 GPU_TAINT = Taint(key=GPU, value="present", effect="NoSchedule")
 SHAPES: tuple[Shape, ...] = (
     *(simple(cpu=cpu, memory=f"{memory}Gi") for cpu in (1, 2, 5) for memory in (1, 3, 9)),

@@ -4,6 +4,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,15 +17,22 @@ def script(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.fixture(scope="module")
-def affected() -> list[str]:
+def changed_tests() -> dict[str, Any]:
+    """The names of the script; it reads each file once."""
+    return runpy.run_path(str(ROOT / "scripts/changed-tests"))
+
+
+@pytest.fixture(scope="module")
+def affected(changed_tests: dict[str, Any]) -> list[str]:
     """The tests that a change of the fair share may break."""
-    found = runpy.run_path(str(ROOT / "scripts/changed-tests"))
     files = [
         str(path.relative_to(ROOT))
         for top in ("dispatcher", "trainmaster", "tests")
         for path in (ROOT / top).rglob("*.py")
     ]
-    tests: list[str] = found["affected"]({"dispatcher/trainmaster_dispatcher/scheduling/quotas/fair_share.py"}, files)
+    tests: list[str] = changed_tests["affected"](
+        {"dispatcher/trainmaster_dispatcher/scheduling/quotas/fair_share.py"}, files
+    )
     return tests
 
 
@@ -38,17 +46,15 @@ def test_tests_that_do_not_import_it_are_not_named(affected: list[str]) -> None:
     assert "tests/unit/test_job_machine.py" not in affected
 
 
-def test_a_file_that_is_no_python_counts_for_the_tests_that_name_it() -> None:
-    found = runpy.run_path(str(ROOT / "scripts/changed-tests"))
+def test_a_file_that_is_no_python_counts_for_the_tests_that_name_it(changed_tests: dict[str, Any]) -> None:
     files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("*.py")]
-    assert "tests/unit/test_openapi.py" in found["affected"]({"scripts/rest-reference"}, files)
+    assert "tests/unit/test_openapi.py" in changed_tests["affected"]({"scripts/rest-reference"}, files)
 
 
-def test_what_a_registry_imports_by_name_counts_for_the_tests_of_the_registry() -> None:
-    found = runpy.run_path(str(ROOT / "scripts/changed-tests"))
+def test_what_a_registry_imports_by_name_counts_for_the_tests_of_the_registry(changed_tests: dict[str, Any]) -> None:
     files = [str(path.relative_to(ROOT)) for top in ("dispatcher", "tests") for path in (ROOT / top).rglob("*.py")]
     money = "dispatcher/trainmaster_dispatcher/scheduling/selection/scores/money.py"
-    assert "tests/unit/test_scheduling_money.py" in found["affected"]({money}, files)
+    assert "tests/unit/test_scheduling_money.py" in changed_tests["affected"]({money}, files)
 
 
 def test_a_commit_that_does_not_exist_is_an_error() -> None:

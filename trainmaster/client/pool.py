@@ -1,7 +1,5 @@
 """Clients for the agents of many clusters in one process."""
 
-from urllib.parse import urlsplit
-
 import httpx
 
 from trainmaster.client import wire
@@ -19,8 +17,7 @@ class AgentPool:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        # Plain HTTP has nothing to verify, so the certificates need not be read.
-        self._verify = False if urlsplit(url).scheme == "http" else wire.trusted_certificates(url)
+        self._verify = wire.trusted_certificates(url)
 
     def client(self, key: str) -> AgentClient:
         """Return a client with an agent's key; the caller closes it."""
