@@ -62,7 +62,7 @@ def test_every_claim_of_an_example_holds(name: str, tmp_path: Path) -> None:
     [
         ("fairness", "starting Postgres"),
         pytest.param("fairness", "1. greedy asks", marks=pytest.mark.deep),
-        ("burst", "2. Four jobs"),
+        pytest.param("burst", "2. Four jobs", marks=pytest.mark.deep),
     ],
 )
 def test_ctrl_c_stops_everything(name: str, reached: str, tmp_path: Path) -> None:

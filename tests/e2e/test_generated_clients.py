@@ -119,6 +119,7 @@ def test_a_client_of_openapi_python_client(
     check(follow(generators / "python", scripts()[0], tmp_path, installation))
 
 
+@pytest.mark.deep
 def test_a_client_of_openapi_generator(
     generators: Path, installation: Installation, document: Path, tmp_path: Path
 ) -> None:

@@ -534,13 +534,13 @@ async def test_members_of_a_dead_agent_are_dead_before_the_disconnect_limit(
     orphaned: LocalLab, agents: KilledAgents
 ) -> None:
     lab = orphaned
-    agent = agents.start(start_run(lab, A, Part(STUBBORN), disconnect=2.0))
+    agent = agents.start(start_run(lab, A, Part(STUBBORN), disconnect=10.0))
     await eventually(lambda: lab.ready(A) == 1, "the member is at work")
     agents.kill_after(agent, 1)
     lease = layout.read_lease(lab.state_dir, layout.boot_id())
     assert lease is not None
-    await eventually(lambda: lab.living(A) == 0, "the member is dead", within=2.5)
-    assert lab.now() < lease + 2.0
+    await eventually(lambda: lab.living(A) == 0, "the member is dead", within=10.5)
+    assert lab.now() < lease + 10.0
     await lab.reopen()
     assert (await until_over(lab, A)).state is RunState.LOST
 

@@ -13,6 +13,7 @@ from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LA
 from trainmaster_agent.placement.gates import GATE, Gates
 from trainmaster_agent.placement.native import Native
 from trainmaster_agent.placement.port import PlacementPort
+from trainmaster_agent.runtime.kubernetes.config import AwaitNames
 from trainmaster_agent.runtime.kubernetes.environment import MOST_LISTED
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests, roster_name
 from trainmaster_agent.runtime.kubernetes.record import Progress, RunAnchor
@@ -58,6 +59,7 @@ def made(
     policy: AdmissionPolicy | None = None,
     progress: Progress | None = None,
     run_as_user: int | None = None,
+    await_names: AwaitNames | None = None,
     levels: dict[str, str] | None = None,
     pins: dict[str, dict[str, int]] | None = None,
     products: dict[str, tuple[str, str]] | None = None,
@@ -93,6 +95,7 @@ def made(
         port=PORT,
         products=products_of,
         run_as_user=run_as_user,
+        await_names=await_names,
     )
 
 

@@ -69,6 +69,22 @@ class Patience(Strict):
     """With emulated gangs: from open gates to a node for every member; then all members are recreated and it is tried again."""
 
 
+class AwaitNames(Strict):
+    """The container that delays the start of a gang's members until the names of their peers resolve."""
+
+    image: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+    """An image with ``sh`` and ``getent``, such as the agent's own."""
+    timeout: Duration = "1m"
+    """How long; then a member starts, although a name may be missing."""
+
+    @field_validator("timeout")
+    @classmethod
+    def _sensible(cls, value: str) -> str:
+        if not 5 <= parse_duration(value) <= 600:
+            raise ValueError("members wait 5s to 10m for names: a cluster's DNS may be 30s late")
+        return value
+
+
 class KubernetesCluster(Strict):
     """One cluster and the settings of its agent."""
 
@@ -98,6 +114,8 @@ class KubernetesCluster(Strict):
     """Rendezvous port of members that declare none."""
     run_as_user: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = 65532
     """User of members whose template names none, so that images built for root can run; None: the image's own."""
+    await_names: AwaitNames | None = None
+    """Whether members of a gang start once the names of their peers resolve; None: at once."""
     checkpoint: bool = True
     """Whether members may be sent their checkpoint signal; needs the permission to run a command in their containers."""
     datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()

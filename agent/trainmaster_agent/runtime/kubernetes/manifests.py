@@ -14,6 +14,8 @@ from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role
 from trainmaster_agent.kube.paths import CONFIG_MAPS, SERVICES
 from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
 from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, PlacementPort
+from trainmaster_agent.runtime.kubernetes import name_wait
+from trainmaster_agent.runtime.kubernetes.config import AwaitNames
 from trainmaster_agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
 from trainmaster_agent.runtime.kubernetes.record import RunAnchor, run_labels
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts
@@ -41,15 +43,19 @@ class Manifests:
         port: int,
         products: Callable[[Iterable[str]], Mapping[str, Sequence[str]]],
         run_as_user: int | None = None,
+        await_names: AwaitNames | None = None,
         holder: str = "",
     ) -> None:
         """``holder``: the records in which the run is.
 
         ``products``: by label the products of devices in node groups, where nodes have others, too.
 
+        ``await_names``: what delays the start of a gang's members until they can find each other; None: nothing does.
+
         ``run_as_user``: of members whose template names no user; None: the image's own.
         """
         self._run_as_user = run_as_user
+        self._await_names = await_names
         self._record = record
         self._facts = facts
         self._placement = placement
@@ -170,6 +176,9 @@ class Manifests:
             mount = {"name": _ROSTER_VOLUME, "mountPath": ROSTER_PATH, "readOnly": True}
             for container in spec["containers"]:
                 container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
+            if self._await_names is not None:
+                wait = name_wait.init_container(self._await_names, self.size, mount, spec["containers"][0])
+                spec["initContainers"] = [wait, *(spec.get("initContainers") or [])]
         return {
             "apiVersion": "v1",
             "kind": "Pod",

@@ -262,6 +262,7 @@ class RunReconcilers:
                 priority_class=self._config.placement.priority_class,
                 port=self._config.port,
                 run_as_user=self._config.run_as_user,
+                await_names=self._config.await_names,
                 holder=self._anchors.holder,
                 products=self._products,
             )
