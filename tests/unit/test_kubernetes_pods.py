@@ -95,3 +95,18 @@ def test_what_is_too_long_keeps_its_end(most: int) -> None:
     assert short.startswith("fail")
     assert short.endswith("file")
     assert shortened("two\nlines ", most) == "two lines"
+
+
+def waits(reason: str, name: str = "main") -> dict[str, Any]:
+    return {"name": name, "state": {"waiting": {"reason": reason, "message": f"of {name}"}}}
+
+
+def test_an_init_container_whose_image_cannot_be_pulled_is_told_and_not_the_container_that_waits_for_it() -> None:
+    of = {"phase": "Pending", "containerStatuses": [waits("PodInitializing")]}
+    sight = seen(of | {"initContainerStatuses": [waits("ImagePullBackOff", "data"), waits("PodInitializing", "next")]})
+    assert (sight.stage, sight.reason, sight.message) == ("bound", "ImagePullBackOff", "of data")
+
+
+def test_members_that_only_initialize_say_so() -> None:
+    sight = seen({"phase": "Pending", "containerStatuses": [waits("PodInitializing")]})
+    assert (sight.stage, sight.reason) == ("bound", "PodInitializing")

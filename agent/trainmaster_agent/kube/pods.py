@@ -25,6 +25,8 @@ START_FAILURES = frozenset(("StartError", "ContainerCannotRun"))
 """Reasons of containers whose command the runtime could not execute; the message is the runtime's."""
 _NO_EXIT_CODE = UNSEEN_ENDS | START_FAILURES
 """Reasons with an invented exit code: no process ended with it."""
+_WAITS_FOR_OTHERS = frozenset(("PodInitializing", "ContainerCreating"))
+"""Reasons of containers that wait for others, such as for an init container whose image cannot be pulled, or are about to start."""
 
 Stage = Literal["gated", "waiting", "bound", "running", "succeeded", "failed"]
 
@@ -112,7 +114,10 @@ def see(pod: Mapping[str, Any]) -> PodSight | None:
     elif spec.get("nodeName"):
         started = bool(containers) and all(_has_started(one) for one in containers if not _is_init(one, status))
         stage = "running" if phase == "Running" and started else "bound"
-        trouble = next((one["state"]["waiting"] for one in containers if (one.get("state") or {}).get("waiting")), None)
+        waits = [one["state"]["waiting"] for one in containers if (one.get("state") or {}).get("waiting")]
+        trouble = next(
+            (one for one in waits if one.get("reason") not in _WAITS_FOR_OTHERS), waits[0] if waits else None
+        )
         if trouble is not None:
             reason, message = str(trouble.get("reason") or ""), str(trouble.get("message") or "")
     else:
