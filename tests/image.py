@@ -73,12 +73,17 @@ class Installed:
         return done.stdout
 
 
-def install(part: str, folder: Path) -> Installed:
-    """Do below ``folder`` what the stages of the Dockerfile do that make the environment of the image ``part``."""
+def install(part: str, folder: Path, sibling: Path | None = None) -> Installed:
+    """Do below ``folder`` what the stages of the Dockerfile do that make the environment of the image ``part``.
+
+    ``sibling``: the folder of another image, whose stages have installed the tools and made the wheels already, as for all images.
+    """
     build, installed = folder / "build", Installed(folder / "opt")
-    venv.create(folder / "python", with_pip=True)
+    tools = (sibling or folder) / "python"
+    if sibling is None:
+        venv.create(tools, with_pip=True)
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    env["PATH"] = f"{folder / 'python' / 'bin'}:{env['PATH']}"
+    env["PATH"] = f"{tools / 'bin'}:{env['PATH']}"
     build.mkdir()
     for instruction in (one for stage in dockerfile.chain(f"build-{part}") for one in stage.instructions):
         match instruction.word:
@@ -89,6 +94,9 @@ def install(part: str, folder: Path) -> Installed:
             case "RUN":
                 if "compileall" in instruction.rest:
                     share_bytecode(installed)
+                if sibling is not None and instruction.rest.startswith("pip "):
+                    shutil.copytree(sibling / "build" / "dist", build / "dist", dirs_exist_ok=True)
+                    continue
                 command = instruction.rest.replace(_PLACE, str(installed.folder))
                 done = subprocess.run(
                     ["sh", "-ec", command], cwd=build, env=env, capture_output=True, text=True, timeout=900, check=False

@@ -62,7 +62,14 @@ FOREIGN = {"dispatcher": {"kubernetes", "aiohttp"}, "agent": {"fastapi", "sqlalc
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Installed]:
     """The environments of both images, by their names."""
-    return cache(lambda part: image.install(part, tmp_path_factory.mktemp(part)))
+    folders: list[Path] = []
+
+    @cache
+    def install(part: str) -> Installed:
+        folders.append(tmp_path_factory.mktemp(part))
+        return image.install(part, folders[-1], folders[0] if folders[1:] else None)
+
+    return install
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -1,5 +1,6 @@
 """Equivalent jobs directly behind one another start together: as they would one after the other, and in turns with others."""
 
+import os
 import random
 from collections import Counter
 from typing import Any
@@ -15,6 +16,7 @@ from trainmaster_dispatcher.scheduling.state.plan import Plan
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 NOW = 1_000_000.0
+WORLDS = 3000 if os.environ.get("TRAINMASTER_DEEP") else 600
 
 
 def outcome(plan: Plan) -> tuple[Any, ...]:
@@ -78,7 +80,7 @@ def some_world(seed: int) -> StateBuilder:
 def test_rows_decide_as_one_job_after_the_other(
     batch: int, rows: Counter[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seed in range(batch, 1200, 4):
+    for seed in range(batch, WORLDS, 4):
         plan = some_world(seed).cycle().plan
         with monkeypatch.context() as patched:
             patched.setattr(start_accounting, "LONGEST_ROW", 1)
