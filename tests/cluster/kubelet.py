@@ -17,8 +17,8 @@ from aiohttp import web
 
 from tests.cluster.api import ApiError
 from tests.cluster.behaviour import CRASHED, KILLED, NO_SUCH_COMMAND
-from tests.cluster.container_logs import LogServer
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.kubelet_port import KubeletPort
 from tests.cluster.nodes import LEASES, Shape, conditions, lease, node_object, node_path
 from tests.cluster.pod_status import lost_patch, never_ran_patch, status_patch
 from tests.cluster.programs import exit_of
@@ -34,7 +34,7 @@ class Kubelet:
 
     def __init__(self, plane: ControlPlane) -> None:
         self._api = plane.client()
-        self._logs = LogServer(self._container)
+        self._port = KubeletPort(self._container)
         self._pods: dict[str, Sandbox] = {}
         self._by_name: dict[tuple[str, str], Sandbox] = {}
         self._awake: dict[str, asyncio.Event] = {}
@@ -58,7 +58,7 @@ class Kubelet:
     async def start(cls, plane: ControlPlane, lease_seconds: float | None = None) -> "Kubelet":
         """Start it; with ``lease_seconds``, nodes renew their leases that often, for planes whose nodes have a short grace."""
         kubelet = cls(plane)
-        await kubelet._logs.start(plane.certificates)
+        await kubelet._port.start(plane.certificates)
         kubelet._spawn(kubelet._follow())
         if lease_seconds is not None:
             kubelet._spawn(kubelet._beat(lease_seconds))
@@ -69,7 +69,7 @@ class Kubelet:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._logs.stop()
+        await self._port.stop()
         await self._api.close()
         if self.failures:
             raise self.failures[0]
@@ -180,7 +180,7 @@ class Kubelet:
         async def create(name: str) -> None:
             self._awake[name] = asyncio.Event()
             self._awake[name].set()
-            await self._api.post("/api/v1/nodes", node_object(name, shape, self._logs.port))
+            await self._api.post("/api/v1/nodes", node_object(name, shape, self._port.port))
 
         await asyncio.gather(*map(create, names))
 

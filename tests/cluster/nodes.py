@@ -25,7 +25,10 @@ def node_path(name: str) -> str:
 
 
 def node_object(name: str, shape: Shape, port: int) -> dict[str, Any]:
-    """Return a node that is ready from its creation on and whose logs are served at ``port`` of loopback."""
+    """Return a node that is ready from its creation on and whose kubelet serves logs and exec at ``port`` of loopback.
+
+    Its declared feature tells the API server to pass on the web sockets of exec, and not to speak SPDY instead (KEP-4006).
+    """
     resources = ALLOCATABLE | dict(shape.allocatable)
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     return {
@@ -39,6 +42,7 @@ def node_object(name: str, shape: Shape, port: int) -> dict[str, Any]:
             "conditions": conditions(ready=True),
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": name}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+            "declaredFeatures": ["ExtendWebSocketsToKubelet"],
             "nodeInfo": {
                 "architecture": "amd64",
                 "bootID": "",

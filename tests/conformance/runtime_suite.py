@@ -416,8 +416,9 @@ class RuntimeConformance:
         again = {"action": "restartGang", "limit": 2}
         parts = (Part(fails_at_first(2), name="bad"), Part(WAITS_FOR_GATE, count=2))
         await lab.runtime.start(start_run(lab, A, *parts, memberFailure=again))
-        status = await until(lab, A, lambda status: restarts(status, "worker") == [2, 2] and placed(status) == 3)
-        assert (status.state, restarts(status, "bad")) == (RunState.RUNNING, [2])
+        await until(lab, A, lambda status: restarts(status, "worker") == [2, 2] and placed(status) == 3)
+        status = await until_state(lab, A, RunState.RUNNING)
+        assert restarts(status, "bad") == [2]
         lab.open_gate(A)
         status = await until_over(lab, A)
         assert status.state is RunState.SUCCEEDED

@@ -24,34 +24,41 @@ class Execs:
 
     async def serve(self, request: web.Request, pod: Object) -> web.WebSocketResponse:
         """Run the command; raises ApiError 400 for a container that does not run, and for any other request than by web socket."""
-        socket = web.WebSocketResponse(protocols=_PROTOCOLS)
-        if not socket.can_prepare(request):
+        if not web.WebSocketResponse(protocols=_PROTOCOLS).can_prepare(request):
             raise ApiError(400, "Upgrade request required")
         statuses = pod["status"].get("containerStatuses") or []
         if not statuses or "running" not in statuses[0]["state"]:
             raise ApiError(400, "container not found")
-        await socket.prepare(request)
-        status = self._run(pod, request.query.getall("command"))
-        await socket.send_bytes(_ERRORS + orjson.dumps(status))
-        await socket.close()
-        return socket
+        status, signal = run_command(pod["spec"]["containers"][0]["image"], request.query.getall("command"))
+        if signal is not None:
+            self.signals.append((pod["metadata"]["name"], signal))
+        return await answer_exec(request, status)
 
-    def _run(self, pod: Object, command: Sequence[str]) -> Object:
-        image = pod["spec"]["containers"][0]["image"]
-        if list(command[:2]) == _SHELL:
-            if image == "scratch":
-                return _missing('exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown')
-            words = command[2].split()
-        elif command[0] == "kill" and image in ("slim", "scratch"):
-            return _missing('exec: "kill": executable file not found in $PATH: unknown')
-        else:
-            words = list(command)
-        if words[0] != "kill" or words[2:] != ["1"]:
-            message = "command terminated with non-zero exit code"
-            causes = [{"reason": "ExitCode", "message": "2"}]
-            return {"status": "Failure", "message": message, "reason": "NonZeroExitCode", "details": {"causes": causes}}
-        self.signals.append((pod["metadata"]["name"], words[1].removeprefix("-")))
-        return {"metadata": {}, "status": "Success"}
+
+def run_command(image: str, command: Sequence[str]) -> tuple[Object, str | None]:
+    """Return the status with which a command ends in a container of ``image``, and the signal that it has sent, if any."""
+    if list(command[:2]) == _SHELL:
+        if image == "scratch":
+            return _missing('exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown'), None
+        words = command[2].split()
+    elif command[0] == "kill" and image in ("slim", "scratch"):
+        return _missing('exec: "kill": executable file not found in $PATH: unknown'), None
+    else:
+        words = list(command)
+    if words[0] != "kill" or words[2:] != ["1"]:
+        message = "command terminated with non-zero exit code"
+        details = {"causes": [{"reason": "ExitCode", "message": "2"}]}
+        return {"status": "Failure", "message": message, "reason": "NonZeroExitCode", "details": details}, None
+    return {"metadata": {}, "status": "Success"}, words[1].removeprefix("-")
+
+
+async def answer_exec(request: web.Request, status: Object) -> web.WebSocketResponse:
+    """Answer with nothing but the status with which the command ended."""
+    socket = web.WebSocketResponse(protocols=_PROTOCOLS)
+    await socket.prepare(request)
+    await socket.send_bytes(_ERRORS + orjson.dumps(status))
+    await socket.close()
+    return socket
 
 
 def _missing(why: str) -> Object:

@@ -1,4 +1,7 @@
-"""The kubelet's HTTPS port, as far as logs go: what ``kubectl logs`` asks for through the API server."""
+"""The kubelet's HTTPS port, as far as logs and exec go: what ``kubectl logs`` and ``kubectl exec`` ask for through the API server.
+
+Commands in containers can send signals to the first process, which the members of these tests survive, and nothing else.
+"""
 
 import asyncio
 import hashlib
@@ -10,19 +13,21 @@ from aiohttp import web
 
 from tests.cluster.certificates import Certificates
 from tests.cluster.sandbox import Container
+from tests.fake_kube.execs import answer_exec, run_command
 
 Find = Callable[[str, str, str], Container | None]
 """By namespace, pod and container."""
 _LOOK_SECONDS = 0.05
 
 
-class LogServer:
-    """Serves ``/containerLogs/NAMESPACE/POD/CONTAINER`` at a free port of loopback."""
+class KubeletPort:
+    """Serves ``/containerLogs/NAMESPACE/POD/CONTAINER`` and ``/exec/NAMESPACE/POD/CONTAINER`` at a free port of loopback."""
 
     def __init__(self, find: Find) -> None:
         self._find = find
         app = web.Application()
-        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._serve)
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._serve_logs)
+        app.router.add_get("/exec/{namespace}/{pod}/{container}", self._serve_exec)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         self.port = 0
 
@@ -37,11 +42,25 @@ class LogServer:
     async def stop(self) -> None:
         await self._runner.cleanup()
 
-    async def _serve(self, request: web.Request) -> web.StreamResponse:
+    def _container(self, request: web.Request) -> Container:
         names = request.match_info
         container = self._find(names["namespace"], names["pod"], names["container"])
         if container is None:
-            raise web.HTTPNotFound(text=f"container {names['container']} of pod {names['pod']} is not here")
+            raise web.HTTPNotFound(
+                text=f"container {names['container']} of pod {names['pod']} does not exist on this node"
+            )
+        return container
+
+    async def _serve_exec(self, request: web.Request) -> web.StreamResponse:
+        container = self._container(request)
+        if container.started is None or container.exit is not None:
+            raise web.HTTPInternalServerError(text=f"container {container.name} does not run")
+        status, _ = run_command(container.image, request.query.getall("command"))
+        return await answer_exec(request, status)
+
+    async def _serve_logs(self, request: web.Request) -> web.StreamResponse:
+        names = request.match_info
+        container = self._container(request)
         query = request.query
         if query.get("previous") == "true":
             raise web.HTTPBadRequest(text=f"previous terminated container {container.name} not found")
