@@ -206,7 +206,7 @@ _BEYOND_SCHEMA = re.compile(
             r"cases or sweep, not both",
             r"the filter is empty",
             r"key (has|needs)|only an agent's key",
-            r"is there twice",
+            r"is given twice",
             r"no command, argument or environment value has",
             r"must have exactly the parameters",
             # A reserved beginning of names.

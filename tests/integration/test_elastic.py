@@ -86,8 +86,8 @@ async def test_a_run_starts_small_and_grows_by_steps_while_nobody_waits(service:
     events = (await service.http.get(f"/v1/jobs/{job_id}/events")).json()["events"]
     told_of = [(event["kind"], event["message"]) for event in events if event["kind"] == "resize"]
     assert told_of == [
-        ("resize", "to 5 main: it grows: nobody waits for the room"),
-        ("resize", "to 8 main: it grows: nobody waits for the room"),
+        ("resize", "to 5 main: it grows: no job waits for this capacity"),
+        ("resize", "to 8 main: it grows: no job waits for this capacity"),
     ]
 
 

@@ -121,7 +121,7 @@ async def test_a_stored_report_that_cannot_be_read_closes_its_cluster_alone(serv
     pinned = await service.submit("waits", placement={"clusters": ["private"]})
 
     async def tells() -> bool:
-        return "closed until this is mended" in (await service.http.get(f"/v1/jobs/{pinned}/why")).text
+        return "closed until this is fixed" in (await service.http.get(f"/v1/jobs/{pinned}/why")).text
 
     await eventually(tells)
     for call in ("cordon", "uncordon", "drain"):

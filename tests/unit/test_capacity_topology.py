@@ -112,7 +112,7 @@ def test_hyper_nodes_that_make_no_sense_do_no_harm() -> None:
     ("wrong", "message"),
     [
         ({"levels": [{"level": "host", "label": "kubernetes.io/hostname"}]}, "always the narrowest level"),
-        ({"levels": [{"level": "rack", "label": "a"}, {"level": "rack", "label": "b"}]}, "'rack' is there twice"),
+        ({"levels": [{"level": "rack", "label": "a"}, {"level": "rack", "label": "b"}]}, "'rack' is given twice"),
         ({"grid": {"cpu": "0"}}, "must be more than 0"),
         ({"mostGroup": 5}, "Extra inputs"),
     ],

@@ -99,7 +99,7 @@ def test_of_budgets_is_told(api: Api, sentence: str) -> None:
     ("paused", "known", "state"),
     [
         (False, status(), "open"),
-        (False, status(closed="5 of at most 5 jobs are there"), "5 of at most 5 jobs are there"),
+        (False, status(closed="it runs 5 of at most 5 jobs"), "it runs 5 of at most 5 jobs"),
         (True, status(closed="paused"), "paused"),
         (True, None, "paused"),
         (False, None, "unknown: no scheduler answered"),
@@ -260,7 +260,12 @@ def test_mistakes_of_a_policy_are_told_by_file_and_document(api: Api, tmp_path: 
 
 
 def test_a_preview_that_no_scheduler_answers_has_an_exit_code_of_its_own(api: Api) -> None:
-    api.on(TRY, problem(Code.STORE_AWAY, "what would go now is known to the leading scheduler: no scheduler leads"))
+    api.on(
+        TRY,
+        problem(
+            Code.STORE_AWAY, "the burst preview needs the leading scheduler, which did not answer: no scheduler leads"
+        ),
+    )
     done = run("burst", "preview")
     assert (done.exit_code, done.stdout) == (Exit.STORE_AWAY, "")
     assert "no scheduler leads" in done.stderr

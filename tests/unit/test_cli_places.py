@@ -169,8 +169,8 @@ def test_a_dry_run_of_jobs_that_could_run_succeeds(api: Api, tmp_path: Path) -> 
 def test_wide_shows_where_there_is_room(api: Api, tmp_path: Path) -> None:
     verdict = {"cluster": "alpha", "check": "noRoom", "sentence": "needs 4 cpu on one node, the best node has 2"}
     done = tried(api, tmp_path, STARTS, WAITS | {"reason": REASON | {"verdicts": [verdict]}}, words=("-o", "wide"))
-    assert "\n  room now on alpha; without any run on alpha, beta\n" in done.stdout
-    assert "\n  room now on no cluster; without any run on no cluster\n" in done.stdout
+    assert "\n  fits now on alpha; without any run on alpha, beta\n" in done.stdout
+    assert "\n  fits now on no cluster; without any run on no cluster\n" in done.stdout
     assert "\n  alpha    noRoom  needs 4 cpu on one node, the best node has 2\n" in done.stdout
 
 

@@ -26,6 +26,15 @@ _NOT_ACTIONS = ("property", "fixture", "contextmanager", "command", "callback", 
 """Decorators of functions whose docstring may be a noun phrase or a sentence."""
 _PREDICATE = re.compile(r"_?(is|has|can|may|needs|was|are)_")
 _VAGUE = re.compile(r"\bso many\b|\balike\b|\b(it|they) (is|are) away\b|\b(is|are) not there\b", re.IGNORECASE)
+_VAGUE_MESSAGES = re.compile(
+    r"\b(is|are) not there\b|\bnobody knows\b|\bis there (twice|already)\b|\bmended\b|\bfor the (room|place)\b|\bthe room\b|\bsurely\b"
+    r"|\b(it|they|which) (is|are) away\b|\b(been|be) (judged|heard from)\b|\bat work\b|\bhave gone\b|\bso many\b|\balike\b",
+    re.IGNORECASE,
+)
+"""Words of messages that leave open what happened, to what, or what to do."""
+_PRODUCTION = ("trainmaster/", "agent/", "dispatcher/")
+_COMMENTS_OF_TABLES = "dispatcher/trainmaster_dispatcher/store/tables.py"
+"""Its strings are comments in the database, which only a migration changes."""
 _RETIRED_MODULES = frozenset(
     "anchors asking assess book books burial candidates carrier chance cluster_books costs crew ends facts fate fit floor "
     "following grow growth held hosts intake keeper lacks lines looks memory mistakes moments news opening past places "
@@ -80,6 +89,14 @@ def _is_action(node: Function) -> bool:
     return not node.name.startswith(("test_", "__")) and not any(word in decorators for word in _NOT_ACTIONS)
 
 
+def nouns(source: Source) -> Iterator[Mistake]:
+    for node in source.nodes:
+        if isinstance(node, ast.Module | ast.ClassDef) and source.path.startswith(("agent/", "dispatcher/", "trainmaster/c")):
+            docstring = ast.get_docstring(node)
+            if docstring and _first_word(docstring) in ("What", "How", "Whether", "Why"):
+                yield Mistake("noun", getattr(node, "lineno", 1), docstring[:60])
+
+
 def verbs(source: Source) -> Iterator[Mistake]:
     for node, docstring in source.functions:
         word = _first_word(docstring)
@@ -122,6 +139,17 @@ def vague_words(source: Source) -> Iterator[Mistake]:
             yield Mistake("vague", statement.lineno, found[0])
 
 
+def vague_messages(source: Source) -> Iterator[Mistake]:
+    if not source.path.startswith(_PRODUCTION) or source.path == _COMMENTS_OF_TABLES:
+        return
+    documents = {id(statement.value) for statement, _ in _documents(source.nodes)}
+    for node in source.nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
+            found = _VAGUE_MESSAGES.search(" ".join(node.value.split()))
+            if found:
+                yield Mistake("message", node.lineno, found[0])
+
+
 def stray_literals(source: Source) -> Iterator[Mistake]:
     for statement, documents in _documents(source.nodes):
         if not documents:
@@ -156,9 +184,11 @@ def retired_identifiers(source: Source) -> Iterator[Mistake]:
 
 RULES: dict[str, Callable[[Source], Iterator[Mistake]]] = {
     "opening": openings,
+    "noun": nouns,
     "verb": verbs,
     "predicate": predicates,
     "vague": vague_words,
+    "message": vague_messages,
     "literal": stray_literals,
     "name": retired_names,
     "identifier": retired_identifiers,
@@ -180,18 +210,22 @@ def test_every_docstring_keeps_the_rule(rule: str, everything: tuple[Source, ...
 
 WRONG = {
     "opening": 'def f() -> int:\n    """What it is."""',
+    "noun": 'class C:\n    """What it is."""',
     "verb": 'def f() -> int:\n    """The size."""',
     "predicate": 'def is_open() -> bool:\n    """True if it is open."""',
     "vague": 'def f(many: int) -> None:\n    """Drop so many."""',
+    "message": "raise fail('the queue is not there')",
     "literal": 'f()\n"""Says nothing about anything."""',
     "name": "class Keeper:\n    pass",
     "identifier": "class Phase(Enum):\n    ASKED = auto()",
 }
 RIGHT = {
     "opening": 'def f() -> int:\n    """Return what it is."""',
+    "noun": 'class C:\n    """The size of it."""',
     "verb": '@property\ndef size() -> int:\n    """The size."""\ndef f() -> None:\n    """Pass it on."""',
     "predicate": 'def is_open() -> bool:\n    """Return whether it is open."""',
     "vague": 'def f(many: int) -> None:\n    """Drop ``many`` items."""',
+    "message": "raise fail('the queue does not exist')",
     "literal": 'size = 1\n"""Number of items."""\nclass C:\n    """A class."""\n    of: int\n    """A field."""',
     "name": "class Supervisor:\n    pass",
     "identifier": 'class Phase(Enum):\n    REQUESTED = "asked"\ndef has_room() -> None:\n    pass',
@@ -200,7 +234,7 @@ RIGHT = {
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_finds_what_breaks_it_and_nothing_else(rule: str) -> None:
-    assert len(list(RULES[rule](Source("a/b.py", ast.parse(WRONG[rule]))))) == 1
-    assert not list(RULES[rule](Source("a/b.py", ast.parse(RIGHT[rule]))))
+    assert len(list(RULES[rule](Source("agent/b.py", ast.parse(WRONG[rule]))))) == 1
+    assert not list(RULES[rule](Source("agent/b.py", ast.parse(RIGHT[rule]))))
     third_person = ast.parse('def f() -> None:\n    """Writes it down."""')
-    assert len(list(verbs(Source("a/b.py", third_person)))) == 1
+    assert len(list(verbs(Source("agent/b.py", third_person)))) == 1

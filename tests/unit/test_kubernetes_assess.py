@@ -291,14 +291,14 @@ CASES: dict[str, Case] = {
         state=RunState.RUNNING,
         words=(
             "worker-0, worker-1, worker-2 on node node-0, which has not answered since 1970-01-01 00:16:40 UTC "
-            "(NodeStatusUnknown): nobody knows whether it runs. Unless the node answers, Kubernetes tells it to end"
+            "(NodeStatusUnknown): whether it still runs is unknown. Unless the node answers, Kubernetes tells it to end"
         ),
     ),
     "a member that was told to end on a silent node is told to count still": Case(
         (pod(0, deleting=True), pod(1, node="node-1"), pod(2, node="node-1")),
         sights={"unready": {"node-0": Unready(silent=True, since=NOW)}},
         state=RunState.RUNNING,
-        words="nobody knows whether it has. Each counts as running until the node answers again, or until its object is removed",
+        words="whether it has is unknown. Each counts as running until the node answers again, or until its object is removed",
     ),
     "a run that is stopped says which silent node holds that up": Case(
         (pod(0, deleting=True, grace=10), pod(1, "succeeded"), pod(2, "succeeded")),

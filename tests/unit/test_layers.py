@@ -69,3 +69,20 @@ def test_time_is_a_parameter_of(path: Path) -> None:
 )
 def test_a_clock_would_be_found(line: str) -> None:
     assert list(readings(ast.parse(line)))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "trainmaster_dispatcher.api.app",
+        "trainmaster_dispatcher.scheduler.loop",
+        "trainmaster_dispatcher.worker.app",
+        "trainmaster_dispatcher.worker.tasks",
+        "trainmaster_agent.runtime.kubernetes.runtime",
+        "trainmaster_agent.runtime.local.runtime",
+    ],
+)
+def test_no_process_that_serves_loads_the_fake_cluster(module: str) -> None:
+    code = f"import sys, {module}; print([one for one in sys.modules if '.fake_cluster' in one or '.whatif' in one])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

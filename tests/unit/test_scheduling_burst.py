@@ -144,13 +144,13 @@ STAYS: dict[str, tuple[StateBuilder, Token, str]] = {
     "when the budget of a day is spent": (
         full(budget={"day": 5}).job("j", limited()).spent("overflow", "4.01"),
         Token.BURST_BUDGET,
-        "the budget of 5.00 for a day is not enough: 4.01 by runs that have ended, 0.00 by those at work until they end, and this"
+        "the budget of 5.00 for a day is not enough: 4.01 was spent by runs that have ended, 0.00 is committed to live runs, and this"
         " one may cost 1.00 in it (1.00 an hour for 1h at most, its start and end included)",
     ),
     "when others may still cost so much": (
         full(budget={"day": 5}).job("a", limited(cpu=3)).job("j", limited(1, cpu="2500m")),
         Token.BURST_BUDGET,
-        "0.00 by runs that have ended, 3.00 by those at work until they end, and this one may cost 2.50 in it",
+        "0.00 was spent by runs that have ended, 3.00 is committed to live runs, and this one may cost 2.50 in it",
     ),
     "when it would cost too much for a job": (
         full(budget={"day": 500, "job": 2}).job("j", limited(cpu=3)),
@@ -170,7 +170,7 @@ STAYS: dict[str, tuple[StateBuilder, Token, str]] = {
     "where no budget can hold": (
         full().cluster("rented", nodes(2, cpu=4), kind=ClusterKind.PUBLIC).job("j"),
         Token.INSUFFICIENT_CAPACITY,
-        "rented: it has no price book, so no budget can hold there",
+        "rented: it has no price book, so the cost there, which a budget bounds, is unknown",
     ),
     "to a cluster that the policy does not name": (
         full(clusters=["other"]).job("j"),

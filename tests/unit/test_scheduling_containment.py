@@ -168,7 +168,7 @@ def test_a_cluster_that_cannot_be_worked_out_is_closed_and_the_others_take_the_j
         assert (fault.kind, fault.name) == ("cluster", "c")
         assert view.state.clusters[view.clusters["c"]].fault == "cluster c cannot be used (InjectedError)"
         assert found.verdict("waits", "c").check is Check.NO_REPORT
-        assert "closed until this is mended: cluster c" in found.verdict("waits", "c").sentence
+        assert "closed until this is fixed: cluster c" in found.verdict("waits", "c").sentence
     else:
         assert name == "__init__"
     monkeypatch.undo()
@@ -202,7 +202,7 @@ def test_a_policy_whose_utilisation_cannot_be_known_is_closed(monkeypatch: pytes
     monkeypatch.setattr(burst, "fullness", failing(burst.fullness, lambda _rooms: True))
     found = view.cycle()
     assert found.started == []
-    assert "keeps the policy from being judged" in found.reason("j").sentence
+    assert "keeps the policy from being evaluated" in found.reason("j").sentence
 
 
 def test_a_reservation_that_cannot_be_worked_out_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ def test_jobs_that_depend_on_something_unreadable_wait_and_others_start(what: st
     found = view.cycle()
     assert found.started == ["good"]
     assert found.reason("bad").token is Token.INTERNAL_ERROR
-    assert found.reason("bad").sentence == "It is held back until this is mended: a fault."
+    assert found.reason("bad").sentence == "It is held back until this is fixed: a fault."
 
 
 def test_an_unreadable_policy_still_keeps_its_queues_from_public_clusters() -> None:

@@ -130,7 +130,7 @@ STAYS: dict[str, tuple[StateBuilder, Token, str]] = {
     "where its data is not, and is not read from elsewhere": (
         two().dataset(images(clusters=frozenset({"c"}))).job("j", reading("images")),
         Token.NOT_SUPPORTED,
-        "dataset images is not there",
+        "it does not have dataset images",
     ),
     "where its data is nowhere": (
         two().dataset(images(remote=True)).job("j", reading("images")),
@@ -140,7 +140,7 @@ STAYS: dict[str, tuple[StateBuilder, Token, str]] = {
     "where nobody has declared its data": (
         two().job("j", reading("images")),
         Token.NOT_SUPPORTED,
-        "dataset images is not there",
+        "it does not have dataset images",
     ),
     "at the edge until it is connected": (
         StateBuilder()

@@ -56,7 +56,7 @@ FILTERED: dict[str, tuple[StateBuilder, Check, str]] = {
     "a dataset": (
         StateBuilder().cluster("c", nodes(), datasets=("c4",)).job("j", gang(role(), datasets=("c4", "pile"))),
         Check.DATASET,
-        "dataset pile is not there",
+        "it does not have dataset pile",
     ),
     "a capability": (
         StateBuilder().cluster("c", nodes()).job("j", gang(role(), capabilities=("gang", "numa"))),
@@ -76,7 +76,7 @@ FILTERED: dict[str, tuple[StateBuilder, Check, str]] = {
     "a lease that has run out": (
         StateBuilder().cluster("c", nodes(), lease=0).job("j"),
         Check.UNREACHABLE,
-        "its agent has not been heard from; nothing new is sent there",
+        "its agent is out of contact; nothing new is sent there",
     ),
     "an agent that cannot reach its own cluster": (
         StateBuilder().cluster("c", nodes(), closed="the API server does not answer").job("j"),
@@ -86,7 +86,7 @@ FILTERED: dict[str, tuple[StateBuilder, Check, str]] = {
     "an agent that was never heard": (
         StateBuilder().cluster("c", nodes(), lease=None).job("j"),
         Check.UNREACHABLE,
-        "its agent has not been heard from; nothing new is sent there",
+        "its agent is out of contact; nothing new is sent there",
     ),
     "a return a short while ago": (
         StateBuilder().cluster("c", nodes()).cluster("d", nodes(), cordoned=True).job("j", returned_by=("c",)),
@@ -146,7 +146,7 @@ REASONS: dict[str, tuple[StateBuilder, Token, Tier, str]] = {
         StateBuilder().cluster("c", nodes()).job("j", gang(role(), datasets=("pile",))),
         Token.NOT_SUPPORTED,
         Tier.CANNOT_RUN,
-        "No cluster offers what it asks for; c: dataset pile is not there.",
+        "No cluster offers what it asks for; c: it does not have dataset pile.",
     ),
     "all is taken": (
         StateBuilder().cluster("c", nodes()).run("r", simple(4), on="c").job("j"),
@@ -158,7 +158,7 @@ REASONS: dict[str, tuple[StateBuilder, Token, Tier, str]] = {
         StateBuilder().cluster("c", nodes(), lease=-1).job("j"),
         Token.UNREACHABLE,
         Tier.CAPACITY,
-        "The clusters it could go to are not in contact; c: its agent has not been heard from; nothing new is sent there.",
+        "The clusters it could go to are not in contact; c: its agent is out of contact; nothing new is sent there.",
     ),
     "the agents of its clusters can start nothing": (
         StateBuilder().cluster("c", nodes(), closed="the API server does not answer").job("j"),

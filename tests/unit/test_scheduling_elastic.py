@@ -115,14 +115,14 @@ class TestGrowth:
 
     @pytest.mark.parametrize(
         "why",
-        ["a job waits for the room", "a job waits for quota", "its queue is at its limit", "its queue is held",
+        ["a job waits for the capacity", "a job waits for quota", "its queue is at its limit", "its queue is held",
          "the cluster is cordoned", "the cluster is out of contact", "the agent can start nothing", "the runtime cannot",
          "it is stopping"],
     )  # fmt: skip
     def test_it_does_not_grow_if(self, why: str) -> None:
         view = running(2)
         match why:
-            case "a job waits for the room":
+            case "a job waits for the capacity":
                 view.job("big", simple(7))
             case "a job waits for quota":
                 view.queue("main", limits={"cpu": 8}).job("big", simple(1, cpu=7))

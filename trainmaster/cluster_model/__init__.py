@@ -1,1 +1,4 @@
-"""What dispatcher and agents must agree on about a cluster. Pure: no I/O, no clock, and nothing but the protocol is imported."""
+"""The rules about a cluster on which dispatcher and agents must agree.
+
+Pure: no I/O, no clock, and nothing but the protocol is imported.
+"""

@@ -130,7 +130,7 @@ def place(
 
 
 class _Gang:
-    """What is to be placed, and the orders of roles in which that is tried."""
+    """The members to be placed, and the orders of roles in which that is tried."""
 
     def __init__(self, needs: Sequence[Need], nodes: Sequence[Node], free: Mapping[str, Resources]) -> None:
         self._free = free

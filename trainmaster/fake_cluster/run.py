@@ -19,7 +19,7 @@ MemberState = Literal["pending", "running", "succeeded", "failed", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class FakeEnd:
-    """How a run ends, or will end once its members are gone."""
+    """The end of a run, or the one to come once its members are gone."""
 
     state: RunState
     message: str = ""

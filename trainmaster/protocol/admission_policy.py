@@ -26,7 +26,10 @@ HARMLESS_ANNOTATIONS = (
 
 
 class AdmissionPolicy(Strict):
-    """What pod templates and templates may use. The default allows the least. Lists hold names, or prefixes such as ``data-*``."""
+    """The parts of a cluster that templates and pod templates may use.
+
+    The default allows the least. Lists hold names, or prefixes such as ``data-*``.
+    """
 
     level: Literal["restricted", "baseline"] = "restricted"
     service_accounts: Patterns = ()

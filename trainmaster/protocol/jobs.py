@@ -154,7 +154,7 @@ class MemberFailure(Strict):
     @classmethod
     def _sensible(cls, value: str) -> str:
         if parse_duration(value) > _LONGEST_RESTART_BACK_OFF:
-            raise ValueError("backOff is at most 1h: the run keeps its place meanwhile")
+            raise ValueError("backOff is at most 1h: the run keeps its capacity meanwhile")
         return value
 
 
@@ -263,7 +263,7 @@ class Checkpoint(Strict):
     @classmethod
     def _sensible(cls, value: str) -> str:
         if not 0 < parse_duration(value) <= _LONGEST_CHECKPOINT:
-            raise ValueError("wait is more than 0s and at most 10m: another job waits for the place meanwhile")
+            raise ValueError("wait is more than 0s and at most 10m: another job waits for that capacity meanwhile")
         return value
 
 
@@ -338,7 +338,7 @@ class JobSpec(Strict):
         if self.min_member is not None:
             raise ValueError("elastic goes by the minReplicas of each role, so minMember has to be left out")
         if self.topology.required is not None or any(role.max_per_node is not None for role in self.roles):
-            raise ValueError("elastic cannot be kept together with topology.required or maxPerNode")
+            raise ValueError("elastic cannot be combined with topology.required or maxPerNode")
         return self
 
     @model_validator(mode="after")

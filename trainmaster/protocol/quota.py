@@ -25,7 +25,7 @@ def parse_line(text: str) -> tuple[str, str, str]:
                 f"a flavor is written as cpu, cpu@kind=public or nvidia.com/gpu@product=H100; got {text!r}"
             )
         if name in found:
-            raise ValueError(f"{name} is there twice in {text!r}")
+            raise ValueError(f"{name} is given twice in {text!r}")
         found[name] = value
     if "kind" in found and found["kind"] not in set(ClusterKind):
         raise ValueError(f"{found['kind']!r} is no kind of cluster; there are {', '.join(ClusterKind)}")

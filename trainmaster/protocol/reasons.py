@@ -12,7 +12,7 @@ from trainmaster.protocol.base import Lenient, Timestamp
 
 
 class Tier(StrEnum):
-    """How far a job has come towards a start; the first tier that blocks is the one that is reported."""
+    """The steps towards a start of a job; the first tier that blocks is the one that is reported."""
 
     CANNOT_RUN = "cannot run as written"
     HELD = "held"
@@ -98,7 +98,7 @@ class Token(StrEnum):
         code="Suspended",
         tier=Tier.HELD,
         sentence="It was suspended while it ran{because}.",
-        advice="Let it go on with: trainmaster resume {job}",
+        advice="Resume it with: trainmaster resume {job}",
         meaning="it was suspended while it ran",
     )
     BACKING_OFF = ReasonKind(
@@ -137,7 +137,7 @@ class Token(StrEnum):
     INTERNAL_ERROR = ReasonKind(
         code="InternalError",
         tier=Tier.HELD,
-        sentence="It is held back until this is mended: {cause}.",
+        sentence="It is held back until this is fixed: {cause}.",
         advice="It is tried again by itself. If this stays, tell an admin: the scheduler's log names the error.",
         meaning=(
             "an unexpected error keeps the scheduler from deciding on it, or what is stored of it, its queue or its class"
@@ -179,7 +179,7 @@ class Token(StrEnum):
         code="Preempting",
         tier=Tier.QUOTA,
         sentence="Its queue is at its limit, and runs of a lower class in it are being ended for it.",
-        advice="It starts when they have gone.",
+        advice="It starts when those runs have ended.",
         meaning="runs are being ended so that its queue has the quota for it",
     )
     BURST_NOT_YET = ReasonKind(
@@ -308,7 +308,7 @@ class Token(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckKind:
-    """What is known of a check."""
+    """The texts and the token of a check."""
 
     code: str
     """As it is stored and shown: it never changes."""
@@ -368,7 +368,7 @@ class Check(StrEnum):
 
 
 class Verdict(Lenient):
-    """What one cluster lacked for a class of jobs, or that it was fit."""
+    """The outcome for a class of jobs on one cluster: the check that ruled it out, or that it fits there."""
 
     cluster: str
     check: Check

@@ -1,4 +1,4 @@
-"""How the best of the clusters that fit is found: scores by name, and profiles, which are weights of scores."""
+"""The choice of the best of the clusters that fit: scores by name, and profiles, which are weights of scores."""
 
 from collections.abc import Mapping
 from enum import StrEnum

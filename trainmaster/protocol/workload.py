@@ -4,6 +4,9 @@ from typing import Any
 
 from trainmaster.protocol.base import Lenient
 
+MOST_JOBS = 1_000_000
+"""The largest number of jobs of a workload."""
+
 
 class WorkloadJob(Lenient):
     """A job that has run. Times are seconds since the epoch; ``run``: duration of its last run in seconds."""

@@ -100,7 +100,7 @@ class CapacityConfig(Strict):
         ):
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:
-                raise ValueError(f"{what} {twice!r} is there twice")
+                raise ValueError(f"{what} {twice!r} is given twice")
         return self
 
     def steps(self) -> tuple[Resources, int]:

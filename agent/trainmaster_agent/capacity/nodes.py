@@ -31,7 +31,7 @@ _POLICIES = (
 
 
 class NodeState(StrEnum):
-    """Whether a node may be given members."""
+    """The state of a node that decides whether it may be given members."""
 
     READY = "ready"
     CORDONED = "cordoned"

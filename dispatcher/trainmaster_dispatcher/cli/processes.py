@@ -199,7 +199,7 @@ def _side_settings(*, plain_logs: bool) -> Any:
     """Return the settings of worker and beat, after setting up logs and waiting for both stores, without which they can do nothing."""
     settings = _settings()
     if not settings.redis_url:
-        raise fail("set REDIS_URL, for example redis://host/0: workers are told through it what to do", Exit.USAGE)
+        raise fail("set REDIS_URL, for example redis://host/0: workers get their tasks through Redis", Exit.USAGE)
     process_logs.set_up(json=not plain_logs)
     _check_schema(settings)
     _check_soft_state(settings)

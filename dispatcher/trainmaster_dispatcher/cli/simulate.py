@@ -71,7 +71,7 @@ def simulate(
         str | None,
         typer.Option(
             metavar="NAME=V1,V2",
-            help="Simulate once for each value of @NAME@, or of a field of burst policies such as burst.after, and compares.",
+            help="Simulate once for each value of @NAME@, or of a field of burst policies such as burst.after, and compare.",
             show_default=False,
         ),
     ] = None,
@@ -167,7 +167,7 @@ def simulate(
             _print_jobs(outcome)
         found.append(Case(name, figures_of(outcome)))
     if html is not None:
-        _write(html, page(title or f"What {workload.name} would have been", trace.name, found, currency))
+        _write(html, page(title or f"Simulation of {workload.name}", trace.name, found, currency))
     return _tell(trace, found, output)
 
 
@@ -253,7 +253,7 @@ def _span(since: str, until: str | None) -> "tuple[datetime, datetime]":
 
 
 class _Past(NamedTuple):
-    """What an installation has done, its clusters, and what is declared there."""
+    """An installation's history, its clusters, and its declared objects."""
 
     trace: "Trace"
     fleet: "Fleet"

@@ -77,7 +77,7 @@ def states_passed(before: RunState, after: RunState) -> tuple[RunState, ...]:
 def apply(run: Run, report: Report) -> RunOutcome:
     """Return the outcome of a report by the run's agent. Total: every run and report has an outcome."""
     if report.generation > run.generation:
-        return RunOutcome(ReportVerdict.ILLEGAL, run, why=f"generation {report.generation} was never asked for")
+        return RunOutcome(ReportVerdict.ILLEGAL, run, why=f"the dispatcher never issued generation {report.generation}")
     if report.seq <= run.seq:
         same = report.seq == run.seq and report.state is run.state
         return RunOutcome(ReportVerdict.DUPLICATE if same else ReportVerdict.STALE, run)

@@ -55,7 +55,7 @@ def _check_same(there: ClusterSpec, wanted: JoinSpec) -> None:
     if differs:
         raise ProblemError(
             Code.CONFLICT,
-            f"cluster {there.name!r} is there and {', '.join(differs)}; change it with: trainmaster apply -f FILE",
+            f"cluster {there.name!r} exists already, and {', '.join(differs)}; change it with: trainmaster apply -f FILE",
         )
 
 
@@ -158,7 +158,7 @@ async def declare_lost(stores: Stores, caller: Caller, name: str, *, force: bool
             raise ProblemError(
                 Code.CLUSTER_IN_CONTACT,
                 f"the agent of cluster {name!r} is in contact, so its runs can be stopped: trainmaster clusters drain"
-                f" {name}; if they are surely gone, --force declares them lost all the same",
+                f" {name}; if its runs have certainly ended, --force declares them lost",
             )
         await agents.end_session(tx, cluster_id)
         await recovery.note_recovered(tx, cluster_id)

@@ -52,7 +52,7 @@ def _short_enough(value: str) -> str:
 
 
 class JobPatch(Strict):
-    """What may be changed of a job that waits."""
+    """A change of a job that waits."""
 
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
     priority_class: Name40 | None = None
@@ -81,7 +81,7 @@ Grace = Annotated[Duration, AfterValidator(_short_enough)]
 
 
 class CancelSpec(Strict):
-    """How jobs are cancelled."""
+    """The terms on which jobs are cancelled."""
 
     grace: Grace | None = None
     """Most time that members may take to end, where their specification says more; also for a stop that is under way."""

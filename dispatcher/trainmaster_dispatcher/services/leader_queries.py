@@ -48,7 +48,7 @@ class Question(Lenient):
 
 
 class Questions(Lenient):
-    """What one dry run asks."""
+    """The jobs of one dry run."""
 
     jobs: tuple[Question, ...]
 
@@ -186,7 +186,9 @@ async def preview(stores: Stores, leader: Leader, tried: Sequence[BurstPolicySpe
             raise NoAnswerError("no scheduler leads")
         found = await leader.preview(reads, question)
     except NoAnswerError as error:
-        raise ProblemError(Code.STORE_AWAY, f"what would go now is known to the leading scheduler: {error}") from error
+        raise ProblemError(
+            Code.STORE_AWAY, f"the burst preview needs the leading scheduler, which did not answer: {error}"
+        ) from error
     return _dump(found.model_copy(update={"currency": stores.settings.currency, "looked_at": len(found.previews)}))
 
 

@@ -24,7 +24,7 @@ Step = Callable[[Transaction, float, int], Awaitable[bool]]
 
 @dataclass(slots=True)
 class Removed:
-    """What one turn removed. ``finished``: the turn came to the end of all old data."""
+    """The number of rows and partitions that one turn removed. ``finished``: the turn came to the end of all old data."""
 
     partitions: int = 0
     jobs: int = 0

@@ -2,6 +2,8 @@
 
 The api checks an order against what is declared and queues it; a worker claims the order, gathers the installation as it is
 at that moment, and passes all of it to a process of its own, which knows no store; the process's results are stored as they arrive.
+
+What-if and the fake cluster are imported where an order is checked, so that no api or worker loads them before somebody simulates.
 """
 
 import asyncio
@@ -21,14 +23,11 @@ from trainmaster.protocol.simulations import (
     SimulationView,
 )
 from trainmaster.protocol.states import KeyRole
-from trainmaster.protocol.workload import Workload
+from trainmaster.protocol.workload import MOST_JOBS, Workload
 from trainmaster_dispatcher.services import declared_kinds, job_queries, workload_export
 from trainmaster_dispatcher.store import simulations as store
 from trainmaster_dispatcher.store.database import Database, Transaction
 from trainmaster_dispatcher.store.keys import Caller
-from trainmaster_dispatcher.whatif.engine import Simulation
-from trainmaster_dispatcher.whatif.scenario import first_leaf, plan_of, read_workload
-from trainmaster_dispatcher.whatif.trace import MOST_JOBS
 
 _Found = TypeVar("_Found")
 
@@ -52,6 +51,9 @@ async def installation(tx: Transaction, caller: Caller) -> Installation:
 
 
 def _check(spec: SimulationSpec, there: Installation) -> None:
+    from trainmaster_dispatcher.whatif.engine import Simulation
+    from trainmaster_dispatcher.whatif.scenario import first_leaf, plan_of, read_workload
+
     fleet, cases = plan_of(spec, there)
     for _, one in cases:
         Simulation(fleet, one)

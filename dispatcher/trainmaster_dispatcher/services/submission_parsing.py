@@ -229,7 +229,9 @@ def _grace(spec: JobSpec, prefix: str) -> list[Mistake]:
     if parse_duration(spec.stop_grace) <= LONGEST_STOP_GRACE:
         return []
     path = f"{prefix}.stopGrace" if prefix else "stopGrace"
-    return [Mistake(path=path, message="is at most 10m: until its members have ended, nobody else gets what they hold")]
+    return [
+        Mistake(path=path, message="is at most 10m: until its members have ended, no other job gets what they hold")
+    ]
 
 
 Checked = dict[bytes, tuple[tuple[Mistake, ...], tuple[Mistake, ...]]]

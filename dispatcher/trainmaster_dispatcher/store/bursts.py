@@ -34,7 +34,7 @@ POLICIES = DeclaredTable(
 
 
 class Spent(NamedTuple):
-    """What a run by a policy has cost. ``cost`` was counted in the hour of ``began``; a row with a ``rate`` is not counted yet.
+    """The cost of a run by a policy. ``cost`` was counted in the hour of ``began``; a row with a ``rate`` is not counted yet.
 
     ``began`` and ``ended`` are in microseconds since the epoch.
     """

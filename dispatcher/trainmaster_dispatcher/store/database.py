@@ -309,7 +309,7 @@ def dumps(value: Any) -> str:
     try:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError as error:
-        raise ProblemError(Code.INVALID_SPEC, f"this cannot be kept: {error}") from error
+        raise ProblemError(Code.INVALID_SPEC, f"this value cannot be stored: {error}") from error
 
 
 def driver_url(url: str) -> str:

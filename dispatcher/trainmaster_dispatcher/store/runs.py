@@ -89,7 +89,7 @@ class NewRun:
 
 
 class Origin(NamedTuple):
-    """How a run's lease relates to the current agent of its cluster.
+    """The relation of a run's lease to the current agent of its cluster.
 
     ``same_records``: the run was leased to the records that this agent has. ``same_place``: its members, if any were started, live
     where this agent looks for members.
@@ -112,7 +112,7 @@ class RunOfEarlierHolder(NamedTuple):
 
 
 class ProvisioningWait(NamedTuple):
-    """How long a run has waited for nodes that a pool had to add; ``seconds`` None: the run was returned without them."""
+    """The time that a run has waited for nodes that a pool had to add; ``seconds`` None: the run was returned without them."""
 
     cluster_id: int
     pool: str
@@ -120,7 +120,7 @@ class ProvisioningWait(NamedTuple):
 
 
 class StoredEnd(TypedDict, total=False):
-    """How a run has ended, as its agent reports: ``RunEnd`` of the agent protocol in wire form."""
+    """The end of a run, as its agent reports it: ``RunEnd`` of the agent protocol in wire form."""
 
     category: str
     exitCode: int
@@ -130,7 +130,7 @@ class StoredEnd(TypedDict, total=False):
 
 
 class StoredResult(TypedDict, total=False):
-    """What an agent has reported of a run beside its state."""
+    """An agent's report of a run beside its state."""
 
     message: str
     end: StoredEnd | None

@@ -90,7 +90,7 @@ async def is_lead(tx: Transaction, token: int) -> bool:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cursor:
-    """How far the feed has been read: everything of transactions below ``xid``."""
+    """The position up to which the feed has been read: everything of transactions below ``xid``."""
 
     xid: int
 

@@ -55,7 +55,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What admins declare, as in the files of ``trainmaster apply``."""
+    """The declared objects, as in the files of ``trainmaster apply``."""
 
     queues: Sequence[QueueSpec]
     classes: Sequence[PriorityClassSpec] = ()

@@ -175,6 +175,4 @@ def simulate(
         tell(0, len(what.trace.jobs))
         cases.append(Case(name, figures_of(Simulation(what.fleet, one).run(what.trace, tell))))
     result = {**head_of(what.trace), "cases": [{"name": case.name, **to_data(case.figures)} for case in cases]}
-    return StudyResult(
-        result, page(title or f"What {what.trace.name} would have been", what.trace.name, cases, currency)
-    )
+    return StudyResult(result, page(title or f"Simulation of {what.trace.name}", what.trace.name, cases, currency))

@@ -12,7 +12,7 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.validation_errors import mistakes_of
-from trainmaster.protocol.workload import Workload, WorkloadJob
+from trainmaster.protocol.workload import MOST_JOBS, Workload, WorkloadJob
 
 Limits = Literal["asked", "exact", "none"]
 """The time limit of a job: the requested one in the log, its true run time, or none."""
@@ -21,8 +21,6 @@ _MOMENT = 2.0**-10
 _SWF_FIELDS = 18
 _GPU = "nvidia.com/gpu"
 _MOST_MISTAKES = 50
-MOST_JOBS = 1_000_000
-"""The largest number of jobs of a workload."""
 
 
 @dataclass(frozen=True, slots=True)

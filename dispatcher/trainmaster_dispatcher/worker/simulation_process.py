@@ -20,7 +20,6 @@ from pydantic import ValidationError
 
 from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.simulations import SimulationOrder, SimulationProgress
-from trainmaster_dispatcher.whatif.scenario import scenario, simulate
 
 _TELL_SECONDS = 0.5
 _LONGEST_LINE = 256 * 1024 * 1024
@@ -30,7 +29,7 @@ _LAST_WORDS = 2000
 
 @dataclass(slots=True)
 class Heard:
-    """What such a process has reported so far. ``problem``: why it cannot be done; if ``result`` and ``problem`` are
+    """The reports of such a process so far. ``problem``: why it cannot be done; if ``result`` and ``problem`` are
     empty, it died."""
 
     progress: dict[str, Any] = field(default_factory=dict)
@@ -101,6 +100,9 @@ async def _keep_words(process: asyncio.subprocess.Process, heard: Heard) -> None
 
 
 def main() -> None:
+    # Imported here, as workers import this module, too, and simulate nothing themselves.
+    from trainmaster_dispatcher.whatif.scenario import scenario, simulate
+
     os.nice(_POLITENESS)
     line = sys.stdin.buffer.readline()
     threading.Thread(target=_end_with_input, daemon=True).start()

@@ -65,7 +65,7 @@ def classify(pod: PodSight) -> Loss | Failure | PodRefusal:
         )
         return Loss(message, FailureCategory.NODE_LOST)
     if why in _TAKEN:
-        return Loss(f"the cluster took {name} away ({why}){words}")
+        return Loss(f"the cluster removed {name} ({why}){words}")
     if pod.reason == "Evicted" or pod.disrupted == "TerminationByKubelet":
         end = RunEnd(category=FailureCategory.EVICTED, member=name, message=f"{name} was evicted by its node{words}")
         return Failure(end)

@@ -84,10 +84,13 @@ def _words(node: str, pods: list[PodSight], how: Unready) -> str:
     place = f"{listed} on node {node}, which has not answered since {since}{why}"
     if any(pod.deleting for pod in pods):
         return (
-            f"{place}: told to end, and nobody knows whether it has. Each counts as running until the node answers again, or "
+            f"{place}: told to end, and whether it has is unknown. Each counts as running until the node answers again, or "
             f"until its object is removed (kubectl delete node {node}), which is right only if the machine is off"
         )
-    return f"{place}: nobody knows whether it runs. Unless the node answers, Kubernetes tells it to end, usually 5 minutes after that"
+    return (
+        f"{place}: whether it still runs is unknown. Unless the node answers, Kubernetes tells it to end, usually 5 minutes "
+        "after that"
+    )
 
 
 def clock(at: float) -> str:

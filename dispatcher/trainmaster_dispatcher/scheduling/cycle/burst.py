@@ -145,7 +145,7 @@ class Bursts:
 
     def _note(self, policy: BurstPolicy, error: Exception) -> BurstRefusal:
         self.faults.append(Fault("burst_policy", policy.id, policy.name, error))
-        sentence = f"an error inside Trainmaster ({type(error).__name__}) keeps the policy from being judged"
+        sentence = f"an error inside Trainmaster ({type(error).__name__}) keeps the policy from being evaluated"
         return BurstRefusal(policy.name, None, sentence)
 
     def note_start(self, job: WaitingJob, burst: BurstStart) -> None:
@@ -176,7 +176,9 @@ class Bursts:
             least = next((one for one in state.classes.values() if one.name == policy.class_at_least), None)
             own = state.classes[key.class_id]
             if least is None:
-                return BurstRefusal(policy.name, None, f"it names class {policy.class_at_least}, which is not there")
+                return BurstRefusal(
+                    policy.name, None, f"it names priority class {policy.class_at_least}, which does not exist"
+                )
             if own.value < least.value:
                 return BurstRefusal(
                     policy.name, None, f"it takes jobs of class {least.name} and above, this one is {own.name}"
@@ -307,7 +309,7 @@ class Bursts:
                 verdicts.append(ruled_out)
                 continue
             if cluster.tariff.is_free:
-                sentence = "it has no price book, so no budget can hold there"
+                sentence = "it has no price book, so the cost there, which a budget bounds, is unknown"
                 verdicts.append(Verdict(cluster=cluster.name, check=Check.BURST, sentence=sentence))
                 continue
             outcome = self._best_on(policy, first, scheduling_key, cluster)
@@ -377,7 +379,7 @@ class Bursts:
             return best
         if refused is not None:
             return refused
-        return verdict or Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence="no room is left there")
+        return verdict or Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence="no capacity is left there")
 
     def _option(
         self,

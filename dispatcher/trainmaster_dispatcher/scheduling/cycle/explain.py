@@ -156,7 +156,9 @@ def excess(one: Excess, bounds: Bounds, queues: Sequence[str]) -> str:
         earlier = f"earlier runs of it have cost {money(one.spent)} and " if one.spent else ""
         cost = f"{earlier}{cost}"
     else:
-        others = f"{money(one.spent)} by runs that have ended, {money(one.committed)} by those at work until they end,"
+        others = (
+            f"{money(one.spent)} was spent by runs that have ended, {money(one.committed)} is committed to live runs,"
+        )
         cost = f"{protected(others, queues, 'other runs spend from it,')} and {cost} in it"
     rate = f"{money(bounds.rate)} an hour for {span(bounds.total)} at most, its start and end included"
     return f"the budget of {money(one.limit)} for {'an' if one.name == 'hour' else 'a'} {one.name} is not enough: {cost} ({rate})"
@@ -193,7 +195,7 @@ def gives_back(state: SchedulerState, victim: LiveRun, keeps: Mapping[str, int],
     """Return why members of an elastic run leave."""
     many = sum(size for _, size in victim.sizes) - sum(keeps.values())
     whom = protected(job_id(taker.name, taker.id), state.queues[taker.queue_id].path, ANOTHER_JOB)
-    return f"gives {many} of its members back: {whom} waits for the room"
+    return f"gives {many} of its members back: {whom} waits for the capacity"
 
 
 def evicted(state: SchedulerState, victim: LiveRun, taker: WaitingJob, queue: Queue, *, by_class: bool) -> str:

@@ -121,7 +121,7 @@ def _closed(policy: BurstPolicy, jobs: int, now: float) -> str:
             f"opens at {datetime.fromtimestamp(opens, UTC):%Y-%m-%dT%H:%MZ}" if opens < inf else "closed at all hours"
         )
     if policy.jobs is not None and jobs >= policy.jobs:
-        return f"{jobs} of at most {policy.jobs} jobs are there"
+        return f"it runs {jobs} of at most {policy.jobs} jobs"
     return ""
 
 

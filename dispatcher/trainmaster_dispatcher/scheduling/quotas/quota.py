@@ -31,7 +31,7 @@ _NO_RIGHT = 1e-9
 
 
 class Obstacle(NamedTuple):
-    """What a start would exceed: the token, the queue, and a sentence without its full stop."""
+    """The limit that a start would exceed: the token, the queue, and a sentence without its full stop."""
 
     token: Token
     queue: Queue

@@ -87,7 +87,7 @@ def by_selector(candidate: Candidate) -> str | None:
 
 def by_report(candidate: Candidate) -> str | None:
     if candidate.cluster.fault:
-        return f"it is closed until this is mended: {candidate.cluster.fault}"
+        return f"it is closed until this is fixed: {candidate.cluster.fault}"
     report = candidate.cluster.report
     if report is None:
         return "its agent has not reported its capacity yet"
@@ -102,7 +102,7 @@ def by_dataset(candidate: Candidate) -> str | None:
         if has(dataset, name, holder):
             continue
         if dataset is None or not dataset.remote:
-            return f"dataset {name} is not there"
+            return f"it does not have dataset {name}"
         if name not in candidate.anywhere:
             return f"dataset {name} is on no cluster, so it cannot be moved there"
     return None
@@ -129,7 +129,7 @@ def by_cordon(candidate: Candidate) -> str | None:
 
 
 def by_lease(candidate: Candidate) -> str | None:
-    return None if candidate.lease_left > 0 else "its agent has not been heard from; nothing new is sent there"
+    return None if candidate.lease_left > 0 else "its agent is out of contact; nothing new is sent there"
 
 
 def by_closed(candidate: Candidate) -> str | None:

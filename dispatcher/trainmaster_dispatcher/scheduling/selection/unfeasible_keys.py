@@ -14,7 +14,9 @@ from trainmaster_dispatcher.scheduling.state.declared_objects import Access, Clu
 
 @dataclass(slots=True)
 class CachedRefusal:
-    """Why jobs start on no cluster: verdicts by cluster name, and the clusters that lack only capacity. It must not be changed."""
+    """The reason why jobs start on no cluster: verdicts by cluster name, and the clusters that lack only
+    capacity. It must not be changed.
+    """
 
     verdicts: list[Verdict]
     full: list[int]

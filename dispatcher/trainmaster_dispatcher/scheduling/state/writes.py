@@ -21,7 +21,7 @@ from trainmaster_dispatcher.domain.run_orders import (
 )
 from trainmaster_dispatcher.scheduling.state.plan import Eviction, Growth, Plan, Start
 
-_GROWS = "it grows: nobody waits for the room"
+_GROWS = "it grows: no job waits for this capacity"
 
 
 @dataclass(frozen=True, slots=True)
