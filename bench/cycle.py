@@ -183,25 +183,25 @@ class Leader:
     _waiting: Counter[ClassKey] = field(init=False)
 
     def __post_init__(self) -> None:
-        view = self.world.state
+        state = self.world.state
         self._follower = Follower(engine=self.world.engine)
-        self._waiting = Counter(view.class_of(job_id) for job_id in view.jobs)
+        self._waiting = Counter(state.class_of(job_id) for job_id in state.jobs)
 
     def cycle(self, changes: Changes) -> Plan:
         """Run one cycle, one second after the previous one."""
-        view = self.world.state
+        state = self.world.state
         self._now += 1.0
         # The runs that were preempted have ended by now.
         changes.ended += sorted(self._ending)
         self._began = began = time.perf_counter()
-        changes.put(view)
-        for cluster_id in view.clusters:
-            view.lease_until[cluster_id] = self._now + 15
-        view.sweep()
-        view.set_avoided({})
-        self._memory.look(view)
+        changes.put(state)
+        for cluster_id in state.clusters:
+            state.lease_until[cluster_id] = self._now + 15
+        state.sweep()
+        state.set_avoided({})
+        self._memory.look(state)
         taken_in = time.perf_counter()
-        self._waiting.update(view.class_of(job.id) for job in changes.submitted)
+        self._waiting.update(state.class_of(job.id) for job in changes.submitted)
         decision_began = time.perf_counter()
         plan = decide(self._follower.engine, self._now)
         decided = time.perf_counter()
@@ -469,7 +469,7 @@ def take_over(stage: Stage, ports: dict[str, int]) -> dict[str, Any]:
             children = [stage.children[name] for name in ports]
             return next((each for each in children if each.process and holder.endswith(f":{each.process.pid}")), None)
 
-        wait_until(lambda: all(has_absorbed(port) for port in ports.values()), "the whole view in both schedulers")
+        wait_until(lambda: all(has_absorbed(port) for port in ports.values()), "the whole state in both schedulers")
         start = one("SELECT clock_timestamp()")
         wait_until(lambda: decided_since(start), "a decision")
         while (child := leading()) is None:

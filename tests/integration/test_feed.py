@@ -162,29 +162,29 @@ async def test_no_interleaving_loses_a_change_or_tells_it_unsettled(stores: Stor
     assert len(committed) > 150
 
 
-def indexes(view: SchedulerState) -> dict[str, Any]:
+def indexes(state: SchedulerState) -> dict[str, Any]:
     """Return all that a state holds, in a form that compares."""
     waiting = {
         queue: {key: list(jobs) for key, jobs in classes.items() if jobs}
-        for queue, classes in view.waiting.items()
+        for queue, classes in state.waiting.items()
         if classes
     }
     return {
-        "queues": view.queues,
-        "classes": view.classes,
-        "clusters": view.clusters,
-        "jobs": view.jobs,
-        "runs": view.runs,
-        "avoided": view.avoided,
+        "queues": state.queues,
+        "classes": state.classes,
+        "clusters": state.clusters,
+        "jobs": state.jobs,
+        "runs": state.runs,
+        "avoided": state.avoided,
         "waiting": waiting,
-        "load": {cluster: load for cluster, load in view.load.items() if load},
-        "used": view.used,
-        "running": view.running,
-        "runs_on": {cluster: runs for cluster, runs in view.runs_on.items() if runs},
+        "load": {cluster: load for cluster, load in state.load.items() if load},
+        "used": state.used,
+        "running": state.running,
+        "runs_on": {cluster: runs for cluster, runs in state.runs_on.items() if runs},
     }
 
 
-async def test_a_view_that_follows_equals_a_view_loaded_afresh(service: Service) -> None:
+async def test_a_state_that_follows_equals_a_state_loaded_afresh(service: Service) -> None:
     dice = random.Random(7)
     follower = Follower()
     await follower.absorb(service.stores, 0.0)
