@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_agent_tails import CLUSTER, LEASE, ScriptedDispatcher, order
+from tests.unit.test_agent_log_tails import CLUSTER, LEASE, ScriptedDispatcher, order
 from tests.waiting import eventually
 from trainmaster.protocol.agent import (
     CapacityReport,

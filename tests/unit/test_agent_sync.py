@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.unit.test_agent_tails import CLUSTER, LEASE, ScriptedDispatcher, order
+from tests.unit.test_agent_log_tails import CLUSTER, LEASE, ScriptedDispatcher, order
 from tests.waiting import eventually
 from trainmaster.protocol.agent import CapacityReport, DesiredAnswer, StopRun, SyncAnswer, SyncRequest
 from trainmaster.protocol.errors import UnreachableError
