@@ -81,7 +81,7 @@ class Case:
 
     size: Size
     world: Callable[[Size], World]
-    floors: tuple[Target, ...] = ()
+    targets: tuple[Target, ...] = ()
     stirred: bool = False
 
 
@@ -291,10 +291,10 @@ def run_world(name: str, scale: float, seconds: float, profile: bool) -> dict[st
     """Run one case, in this process."""
     case = WORLDS[name]
     leader, figures = built(case.world, case.size.scaled(scale))
-    news = partial(leader.world.happens, NOW, submits=_CHANGES, reports=len(leader.world.state.clusters) // 10)
+    changes = partial(leader.world.happens, NOW, submits=_CHANGES, reports=len(leader.world.state.clusters) // 10)
     with profiled(profile):
         if case.stirred:
-            leader.go_on(seconds, news, until_settled=False, most=_STIRRED)
+            leader.go_on(seconds, changes, until_settled=False, most=_STIRRED)
         else:
             leader.go_on(seconds, Changes, until_settled=True)
     return figures | leader.figures() | {"rss_bytes": rss_bytes()}
@@ -533,18 +533,18 @@ STORED = (
 )
 
 
-def beside(figures: dict[str, Any], floors: Sequence[Target], scale: float) -> dict[str, Any]:
-    """Return the figures with their floors; whether a floor holds is stated at full size only. It does not if the
+def beside(figures: dict[str, Any], targets: Sequence[Target], scale: float) -> dict[str, Any]:
+    """Return the figures with their targets; whether a target holds is stated at full size only. It does not if the
     figure is missing."""
     checked = {}
-    for floor in floors:
-        value = figures.get(floor.figure)
-        bounds = {name: bound for name, bound in floor._asdict().items() if name != "figure" and bound is not None}
-        least, most = floor.at_least, floor.at_most
+    for target in targets:
+        value = figures.get(target.figure)
+        bounds = {name: bound for name, bound in target._asdict().items() if name != "figure" and bound is not None}
+        least, most = target.at_least, target.at_most
         holds = None
         if scale >= 1 and "not_measured" not in figures:
             holds = value is not None and (least is None or value >= least) and (most is None or value <= most)
-        checked[floor.figure] = {"measured": value, **bounds, "holds": holds}
+        checked[target.figure] = {"measured": value, **bounds, "holds": holds}
     return figures | {"floors": checked}
 
 
@@ -553,7 +553,7 @@ def measure(name: str, scale: float, seconds: float, profile: bool) -> dict[str,
         return beside(compare_changes(scale, seconds, profile), COMPARED, scale)
     if name == "store":
         return beside(run_store(scale), STORED, scale)
-    return beside(apart(run_world, name, scale, seconds, profile), WORLDS[name].floors, scale)
+    return beside(apart(run_world, name, scale, seconds, profile), WORLDS[name].targets, scale)
 
 
 def main() -> None:

@@ -115,7 +115,7 @@ async def test_changes_of_tenants_are_in_the_same_order(stores: Stores) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_interleaving_loses_a_change_or_tells_it_unsettled(stores: Stores, seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     cursor = await start(stores)
     delivered: list[int] = []
     committed: set[int] = set()
@@ -128,9 +128,9 @@ async def test_no_interleaving_loses_a_change_or_tells_it_unsettled(stores: Stor
             try:
                 async with stores.database.transaction() as tx:
                     await tell(tx, job_id)
-                    for _ in range(dice.randrange(6)):
+                    for _ in range(rng.randrange(6)):
                         await tx.one("SELECT 1")
-                    if dice.random() < 0.15:
+                    if rng.random() < 0.15:
                         raise ZeroDivisionError
                 committed.add(job_id)
             except ZeroDivisionError:
@@ -185,7 +185,7 @@ def indexes(state: SchedulerState) -> dict[str, Any]:
 
 
 async def test_a_state_that_follows_equals_a_state_loaded_afresh(service: Service) -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     follower = Follower()
     await follower.absorb(service.stores, 0.0)
     agents = [service.agent(), service.agent("edge", session="session-e", holder="holder-e")]
@@ -193,22 +193,22 @@ async def test_a_state_that_follows_equals_a_state_loaded_afresh(service: Servic
         await agent.connect(cpu=6)
     await service.http.put("/v1/queues/team", json={"path": "team", "weight": 2})
     for turn in range(12):
-        queue = dice.choice(["default", "team"])
-        jobs = [job(f"j{turn}-{n}", queue, dice.choice("124"), suspend=dice.random() < 0.2) for n in range(4)]
+        queue = rng.choice(["default", "team"])
+        jobs = [job(f"j{turn}-{n}", queue, rng.choice("124"), suspend=rng.random() < 0.2) for n in range(4)]
         await service.http.post("/v1/jobs", json={"jobs": jobs})
         await follower.absorb(service.stores, 0.0)
         for agent in agents:
             for run in (await agent.desired())["start"]:
                 agent.starts.append(run)
-            for run in agent.starts[: dice.randrange(3)]:
-                state = dice.choice([RunState.SUCCEEDED, RunState.FAILED, RunState.RETURNED, RunState.RUNNING])
+            for run in agent.starts[: rng.randrange(3)]:
+                state = rng.choice([RunState.SUCCEEDED, RunState.FAILED, RunState.RETURNED, RunState.RUNNING])
                 end = RunEnd(category=FailureCategory.EXIT, exit_code=1) if state is RunState.FAILED else None
                 await agent.report(run["run"], state, turn + 1, end=end)
             await agent.sync()
-        action = dice.choice(["cancel", "suspend", "resume", "retry"])
-        await service.http.post(f"/v1/jobs/{action}", json={"filter": {"name": f"j*-{dice.randrange(4)}"}})
+        action = rng.choice(["cancel", "suspend", "resume", "retry"])
+        await service.http.post(f"/v1/jobs/{action}", json={"filter": {"name": f"j*-{rng.randrange(4)}"}})
         if turn % 4 == 2:
-            await service.http.post(f"/v1/clusters/edge/{dice.choice(['cordon', 'uncordon'])}")
+            await service.http.post(f"/v1/clusters/edge/{rng.choice(['cordon', 'uncordon'])}")
             await service.http.put(f"/v1/queues/q{turn}", json={"path": f"q{turn}", "maxRunning": turn})
         if turn % 4 == 3:
             await service.http.delete(f"/v1/queues/q{turn - 1}")

@@ -210,7 +210,7 @@ def test_a_reservation_that_cannot_be_worked_out_is_left_out(monkeypatch: pytest
     monkeypatch.setattr(
         AdvanceReservations,
         "_others",
-        failing(AdvanceReservations._others, lambda _windows, _cluster, one, _at: bool(one.nodes)),
+        failing(AdvanceReservations._others, lambda _reservations, _cluster, one, _at: bool(one.nodes)),
     )
     found = builder.cycle()
     assert sorted(found.started) == ["bad", "good"]

@@ -264,9 +264,9 @@ def test_the_place_counts_class_and_priority() -> None:
 def test_a_queue_or_class_that_is_not_known_yet_cannot_be_tried() -> None:
     builder = StateBuilder()
     job = WaitingJob(0, 0, "new", builder.queues["main"], 2, 0, 0, NOW, 0)
-    ledger = quotas_of(builder.engine, NOW)
-    assert try_out(builder.engine, ledger, replace(job, queue_id=99), simple(), NOW) is None
-    assert try_out(builder.engine, ledger, replace(job, class_id=99), simple(), NOW) is None
+    quotas = quotas_of(builder.engine, NOW)
+    assert try_out(builder.engine, quotas, replace(job, queue_id=99), simple(), NOW) is None
+    assert try_out(builder.engine, quotas, replace(job, class_id=99), simple(), NOW) is None
 
 
 # No trace

@@ -116,11 +116,11 @@ class TestTurns:
 
 def test_a_place_tells_what_the_queue_had_before() -> None:
     builder = had(crowd(StateBuilder().queue("a").queue("b"), "a", "b"), a=0.5)
-    ledger = quotas_of(builder.engine, NOW)
-    place = place_of(builder.state, ledger, builder.ids["a#1"], NOW)
+    quotas = quotas_of(builder.engine, NOW)
+    place = place_of(builder.state, quotas, builder.ids["a#1"], NOW)
     assert place is not None
     (turn,) = place.factors.queues
     assert (turn.past_share, turn.share, turn.rank, turn.siblings) == (0.5, 0.0, 2, 2)
-    shares = {usage.queue: (usage.share, usage.past_share) for usage in usage_of(builder.state, ledger).queues}
+    shares = {usage.queue: (usage.share, usage.past_share) for usage in usage_of(builder.state, quotas).queues}
     assert shares["a"] == (0.0, 0.5)
     assert shares["b"] == (0.0, 0.0)
