@@ -81,7 +81,7 @@ class Case:
 
     size: Size
     world: Callable[[Size], World]
-    floors: tuple[Target, ...] = ()
+    targets: tuple[Target, ...] = ()
     stirred: bool = False
 
 
@@ -183,25 +183,25 @@ class Leader:
     _waiting: Counter[ClassKey] = field(init=False)
 
     def __post_init__(self) -> None:
-        view = self.world.state
+        state = self.world.state
         self._follower = Follower(engine=self.world.engine)
-        self._waiting = Counter(view.class_of(job_id) for job_id in view.jobs)
+        self._waiting = Counter(state.class_of(job_id) for job_id in state.jobs)
 
     def cycle(self, changes: Changes) -> Plan:
         """Run one cycle, one second after the previous one."""
-        view = self.world.state
+        state = self.world.state
         self._now += 1.0
         # The runs that were preempted have ended by now.
         changes.ended += sorted(self._ending)
         self._began = began = time.perf_counter()
-        changes.put(view)
-        for cluster_id in view.clusters:
-            view.lease_until[cluster_id] = self._now + 15
-        view.sweep()
-        view.set_avoided({})
-        self._memory.look(view)
+        changes.put(state)
+        for cluster_id in state.clusters:
+            state.lease_until[cluster_id] = self._now + 15
+        state.sweep()
+        state.set_avoided({})
+        self._memory.look(state)
         taken_in = time.perf_counter()
-        self._waiting.update(view.class_of(job.id) for job in changes.submitted)
+        self._waiting.update(state.class_of(job.id) for job in changes.submitted)
         decision_began = time.perf_counter()
         plan = decide(self._follower.engine, self._now)
         decided = time.perf_counter()
@@ -291,10 +291,10 @@ def run_world(name: str, scale: float, seconds: float, profile: bool) -> dict[st
     """Run one case, in this process."""
     case = WORLDS[name]
     leader, figures = built(case.world, case.size.scaled(scale))
-    news = partial(leader.world.happens, NOW, submits=_CHANGES, reports=len(leader.world.state.clusters) // 10)
+    changes = partial(leader.world.happens, NOW, submits=_CHANGES, reports=len(leader.world.state.clusters) // 10)
     with profiled(profile):
         if case.stirred:
-            leader.go_on(seconds, news, until_settled=False, most=_STIRRED)
+            leader.go_on(seconds, changes, until_settled=False, most=_STIRRED)
         else:
             leader.go_on(seconds, Changes, until_settled=True)
     return figures | leader.figures() | {"rss_bytes": rss_bytes()}
@@ -469,7 +469,7 @@ def take_over(stage: Stage, ports: dict[str, int]) -> dict[str, Any]:
             children = [stage.children[name] for name in ports]
             return next((each for each in children if each.process and holder.endswith(f":{each.process.pid}")), None)
 
-        wait_until(lambda: all(has_absorbed(port) for port in ports.values()), "the whole view in both schedulers")
+        wait_until(lambda: all(has_absorbed(port) for port in ports.values()), "the whole state in both schedulers")
         start = one("SELECT clock_timestamp()")
         wait_until(lambda: decided_since(start), "a decision")
         while (child := leading()) is None:
@@ -533,18 +533,18 @@ STORED = (
 )
 
 
-def beside(figures: dict[str, Any], floors: Sequence[Target], scale: float) -> dict[str, Any]:
-    """Return the figures with their floors; whether a floor holds is stated at full size only. It does not if the
+def beside(figures: dict[str, Any], targets: Sequence[Target], scale: float) -> dict[str, Any]:
+    """Return the figures with their targets; whether a target holds is stated at full size only. It does not if the
     figure is missing."""
     checked = {}
-    for floor in floors:
-        value = figures.get(floor.figure)
-        bounds = {name: bound for name, bound in floor._asdict().items() if name != "figure" and bound is not None}
-        least, most = floor.at_least, floor.at_most
+    for target in targets:
+        value = figures.get(target.figure)
+        bounds = {name: bound for name, bound in target._asdict().items() if name != "figure" and bound is not None}
+        least, most = target.at_least, target.at_most
         holds = None
         if scale >= 1 and "not_measured" not in figures:
             holds = value is not None and (least is None or value >= least) and (most is None or value <= most)
-        checked[floor.figure] = {"measured": value, **bounds, "holds": holds}
+        checked[target.figure] = {"measured": value, **bounds, "holds": holds}
     return figures | {"floors": checked}
 
 
@@ -553,7 +553,7 @@ def measure(name: str, scale: float, seconds: float, profile: bool) -> dict[str,
         return beside(compare_changes(scale, seconds, profile), COMPARED, scale)
     if name == "store":
         return beside(run_store(scale), STORED, scale)
-    return beside(apart(run_world, name, scale, seconds, profile), WORLDS[name].floors, scale)
+    return beside(apart(run_world, name, scale, seconds, profile), WORLDS[name].targets, scale)
 
 
 def main() -> None:

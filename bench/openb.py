@@ -159,12 +159,12 @@ class Filling:
     def fill(self, tasks: Sequence[Task], clusters: Sequence[str | None]) -> tuple[int, int]:
         """Return the tasks and GPUs that are placed when the first task cannot be. ``clusters``: that of each task, None for any."""
         engine = Engine()
-        view = engine.state
-        view.put_queue(queue_of(1, None, QueueSpec(path="tasks", order=Order.STRICT)))
-        view.put_class(class_of(1, PriorityClassSpec(name="normal", value=0)))
+        state = engine.state
+        state.put_queue(queue_of(1, None, QueueSpec(path="tasks", order=Order.STRICT)))
+        state.put_class(class_of(1, PriorityClassSpec(name="normal", value=0)))
         for key, (one, report) in enumerate(zip(self._fleet.clusters, self._reports, strict=True), start=1):
-            view.put_cluster(cluster_of(key, ClusterSpec(name=one.name), report))
-            view.lease_until[key] = inf
+            state.put_cluster(cluster_of(key, ClusterSpec(name=one.name), report))
+            state.lease_until[key] = inf
         ids: dict[str, int] = {}
         for number, (task, cluster) in enumerate(zip(tasks, clusters, strict=True), start=1):
             text = json.dumps(spec_of(task, cluster), sort_keys=True)
@@ -172,11 +172,11 @@ class Filling:
                 ids[text] = len(ids) + 1
                 if text not in self._shapes:
                     self._shapes[text] = shape_from(shape_of(JobSpec.model_validate_json(text)))
-                view.put_shape(ids[text], self._shapes[text])
-            view.put_waiting(WaitingJob(number, 1, f"t{number}", 1, 1, ids[text], 0, float(number), 0))
+                state.put_shape(ids[text], self._shapes[text])
+            state.put_waiting(WaitingJob(number, 1, f"t{number}", 1, 1, ids[text], 0, float(number), 0))
         while plan := decide(engine, 0.0).starts:
-            view.put_runs(runs_of(plan, 0.0))
-        placed = min(view.jobs, default=len(tasks) + 1) - 1
+            state.put_runs(runs_of(plan, 0.0))
+        placed = min(state.jobs, default=len(tasks) + 1) - 1
         return placed, sum(task.gpus for task in tasks[:placed])
 
 

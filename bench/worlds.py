@@ -133,13 +133,13 @@ class Changes:
     ended: list[int] = field(default_factory=list)
     submitted: list[WaitingJob] = field(default_factory=list)
 
-    def put(self, view: SchedulerState) -> None:
+    def put(self, state: SchedulerState) -> None:
         for cluster in self.clusters:
-            view.put_cluster(cluster)
+            state.put_cluster(cluster)
         for job_id in self.ended:
-            view.drop_job(job_id)
+            state.drop_job(job_id)
         for job in self.submitted:
-            view.put_waiting(job)
+            state.put_waiting(job)
 
 
 class World:

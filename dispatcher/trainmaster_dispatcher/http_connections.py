@@ -328,10 +328,10 @@ def _answer_of(problem: ProblemError) -> bytes:
 def bounded_protocol(bounds: ConnectionBounds) -> type[BoundedProtocol]:
     """Return the protocol of one server, with a register of its own."""
 
-    class Bounded(BoundedProtocol):
+    class ServerProtocol(BoundedProtocol):
         _register = Connections(bounds)
 
-    return Bounded
+    return ServerProtocol
 
 
 def server_config(app: Any, bounds: ConnectionBounds, **options: Any) -> Config:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.chart import JOBS, helm
 from tests.cluster.fixtures import need_programs
-from tests.e2e.fault_scene import Scene, a_gang, open_scene
+from tests.e2e.fault_testbed import Testbed, a_gang, open_testbed
 
 need_programs(whole_module=True)
 if helm() is None:
@@ -28,27 +28,27 @@ MOMENTS = [
 """The last one is just after all; 100 and 101 are around the end of a batch."""
 
 
-async def one_kill(scene: Scene, number: int, kind: str, count: int) -> tuple[int, int, int]:
+async def one_kill(testbed: Testbed, number: int, kind: str, count: int) -> tuple[int, int, int]:
     """Kill the agent once ``count`` objects of ``kind`` exist, and start it again; return starts, runs and returned runs."""
-    site = scene.site
+    site = testbed.site
     gate = f"gate-{number}"
     if kind == "dispatched":
-        job = await scene.submit(a_gang(f"kill-{number}", SIZE, "gate", gate))
-        await scene.until_job(job, "dispatched")
+        job = await testbed.submit(a_gang(f"kill-{number}", SIZE, "gate", gate))
+        await testbed.until_job(job, "dispatched")
     else:
         seeing = asyncio.create_task(site.seen(kind, count))
         await asyncio.sleep(0.3)
-        job = await scene.submit(a_gang(f"kill-{number}", SIZE, "gate", gate))
+        job = await testbed.submit(a_gang(f"kill-{number}", SIZE, "gate", gate))
         await seeing
-    scene.kill("agent-north")
+    testbed.kill("agent-north")
     await asyncio.sleep(0.3)
     there = len(await site.objects("pods"))
-    scene.start("agent-north")
-    await scene.until_job(job, "running")
-    runs = await scene.runs(job)
+    testbed.start("agent-north")
+    await testbed.until_job(job, "running")
+    runs = await testbed.runs(job)
     assert len(await site.objects("pods", runs[-1].id)) == SIZE
     site.kubelet.open_gate(gate)
-    done = await scene.until_job(job, "succeeded", "failed", "cancelled")
+    done = await testbed.until_job(job, "succeeded", "failed", "cancelled")
     assert done.state == "succeeded", done
     await site.until_empty()
     starts = site.starts(runs[-1].id)
@@ -62,21 +62,21 @@ async def one_kill(scene: Scene, number: int, kind: str, count: int) -> tuple[in
 
 @pytest.mark.parametrize("placement", ["native", "gates"])
 async def test_a_gang_starts_once_whenever_its_agent_is_killed(tmp_path: Path, placement: str) -> None:
-    async with open_scene(tmp_path, NODES, placement=placement) as scene:
+    async with open_testbed(tmp_path, NODES, placement=placement) as testbed:
         moments = [(number, kind, count) for number, (_, kind, count) in enumerate(MOMENTS)]
         if placement == "gates":
             moments = [one for one in moments if one[1] != "podgroups"][::3]
-        outcomes = [await one_kill(scene, *moment) for moment in moments]
-        doubled = scene.site.doubled()
+        outcomes = [await one_kill(testbed, *moment) for moment in moments]
+        doubled = testbed.site.doubled()
         runs, returned = sum(one[1] for one in outcomes), sum(one[2] for one in outcomes)
         print(
-            f"\n{placement}: {len(outcomes)} kills, {len(doubled)} doubled, {len(await scene.site.left())} kinds leaked,"
+            f"\n{placement}: {len(outcomes)} kills, {len(doubled)} doubled, {len(await testbed.site.left())} kinds leaked,"
             f" returned {returned} of {runs} runs"
         )
         assert not doubled
-        assert not await scene.site.left()
+        assert not await testbed.site.left()
     with contextlib.suppress(FileNotFoundError):
-        assert "Traceback" not in scene.log("agent-north")
+        assert "Traceback" not in testbed.log("agent-north")
 
 
 async def test_a_gang_that_nearly_fills_its_quota_is_completed_by_the_agent_that_comes_after(tmp_path: Path) -> None:
@@ -85,21 +85,21 @@ async def test_a_gang_that_nearly_fills_its_quota_is_completed_by_the_agent_that
     The quota has room for 32 more, as many as the agent creates at a time: a creation that was cut off stays counted
     until Kubernetes recounts, which may take five minutes.
     """
-    async with open_scene(tmp_path, NODES) as scene:
-        site = scene.site
+    async with open_testbed(tmp_path, NODES) as testbed:
+        site = testbed.site
         quota = {"metadata": {"name": "team"}, "spec": {"hard": {"requests.cpu": "92"}}}
         await site.api.post(f"/api/v1/namespaces/{JOBS}/resourcequotas", quota)
         seeing = asyncio.create_task(site.seen("pods", 20))
         await asyncio.sleep(0.3)
-        job = await scene.submit(a_gang("quota", 60, "gate", "end"))
+        job = await testbed.submit(a_gang("quota", 60, "gate", "end"))
         await seeing
-        scene.kill("agent-north")
+        testbed.kill("agent-north")
         await asyncio.sleep(0.3)
         there = len(await site.objects("pods"))
-        scene.start("agent-north")
-        await scene.until_job(job, "running")
+        testbed.start("agent-north")
+        await testbed.until_job(job, "running")
         site.kubelet.open_gate("end")
-        done = await scene.until_job(job, "succeeded", "failed", "cancelled")
+        done = await testbed.until_job(job, "succeeded", "failed", "cancelled")
         assert (done.state, len(done.runs)) == ("succeeded", 1), done
         assert sorted(site.starts(done.runs[0].id).values()) == [1] * 60
         await site.until_empty()

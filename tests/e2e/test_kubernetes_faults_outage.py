@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.chart import helm
 from tests.cluster.control_plane import SCHEDULER
 from tests.cluster.fixtures import need_programs
-from tests.e2e.fault_scene import RESTART_MEMBER, Scene, Site, a_gang, kubectl, open_scene, until
+from tests.e2e.fault_testbed import RESTART_MEMBER, Site, Testbed, a_gang, kubectl, open_testbed, until
 from trainmaster.protocol.states import RunState
 
 need_programs(whole_module=True)
@@ -21,19 +21,19 @@ AWAY_SECONDS = 120.0 if os.environ.get("TRAINMASTER_DEEP") == "1" else 20.0
 NODE = {"cpu": "16", "memory": "64Gi", "pods": "110"}
 
 
-async def check_end(scene: Scene, jobs: dict[str, int]) -> str:
+async def check_end(testbed: Testbed, jobs: dict[str, int]) -> str:
     """Check that each job succeeds, its members start once and in one run only, and nothing is left; return it as a sentence."""
     returned = runs = 0
     for job, members in jobs.items():
-        done = await scene.until_job(job, "succeeded", "failed", "cancelled")
+        done = await testbed.until_job(job, "succeeded", "failed", "cancelled")
         assert done.state == "succeeded", done
         assert done.retries_used == 0
         returned += sum(run.state == "returned" for run in done.runs)
         runs += len(done.runs)
-        starts = [scene.sites[run.cluster].starts(run.id) for run in done.runs]
+        starts = [testbed.sites[run.cluster].starts(run.id) for run in done.runs]
         assert sorted(count for of_run in starts for count in of_run.values()) == [1] * members, done.runs
     doubled = 0
-    for site in scene.sites.values():
+    for site in testbed.sites.values():
         await site.until_empty()
         doubled += len(site.doubled())
     assert not doubled
@@ -50,85 +50,85 @@ async def until_living(site: Site, count: int) -> None:
 
 async def test_jobs_outlive_their_api_server(tmp_path: Path) -> None:
     """One that waits, one that ends meanwhile, one that is being created, and one that is submitted meanwhile."""
-    async with open_scene(tmp_path, {"north": (8, NODE)}) as scene:
-        site = scene.site
-        lasting = await scene.submit(a_gang("lasting", 4, "gate", "end"))
-        short = await scene.submit(a_gang("short", 2, "gate", "short"))
-        await scene.until_job(lasting, "running")
-        await scene.until_job(short, "running")
+    async with open_testbed(tmp_path, {"north": (8, NODE)}) as testbed:
+        site = testbed.site
+        lasting = await testbed.submit(a_gang("lasting", 4, "gate", "end"))
+        short = await testbed.submit(a_gang("short", 2, "gate", "short"))
+        await testbed.until_job(lasting, "running")
+        await testbed.until_job(short, "running")
         before = uids(site)
         seeing = asyncio.create_task(site.seen("pods", 30))
         await asyncio.sleep(0.3)
-        half = await scene.submit(a_gang("half", 100, "gate", "end"))
+        half = await testbed.submit(a_gang("half", 100, "gate", "end"))
         await seeing
         await site.plane.stop_api_server(signal.SIGKILL)
         site.kubelet.open_gate("short")
-        early = await scene.submit(a_gang("early", 3, "succeed"))
-        await scene.until_cluster("north", lambda cluster: "has not answered" in cluster.closed)
-        reason = (await scene.cluster("north")).closed
-        given_back = await scene.until_run(early, RunState.PREEMPTED)
+        early = await testbed.submit(a_gang("early", 3, "succeed"))
+        await testbed.until_cluster("north", lambda cluster: "has not answered" in cluster.closed)
+        reason = (await testbed.cluster("north")).closed
+        given_back = await testbed.until_run(early, RunState.PREEMPTED)
         assert "has not answered" in given_back.message
-        later = await scene.submit(a_gang("later", 3, "succeed"))
+        later = await testbed.submit(a_gang("later", 3, "succeed"))
         await asyncio.sleep(AWAY_SECONDS)
         still = uids(site) & before
         assert len(still) == 4, "the members of the lasting job run on"
-        assert not (await scene.job(later)).runs, "nothing is sent to a cluster that is closed"
-        assert (await scene.job(early)).state == "queued"
+        assert not (await testbed.job(later)).runs, "nothing is sent to a cluster that is closed"
+        assert (await testbed.job(early)).state == "queued"
         await site.plane.start_api_server()
-        await scene.until_job(half, "running")
-        await scene.until_cluster("north", lambda cluster: not cluster.closed)
+        await testbed.until_job(half, "running")
+        await testbed.until_cluster("north", lambda cluster: not cluster.closed)
         assert still <= uids(site)
         site.kubelet.open_gate("end")
-        words = await check_end(scene, {lasting: 4, short: 2, half: 100, early: 3, later: 3})
+        words = await check_end(testbed, {lasting: 4, short: 2, half: 100, early: 3, later: 3})
         print(f"\nAPI server away for {AWAY_SECONDS:g} s ({reason!r}): {words}")
 
 
 async def test_when_one_of_two_clusters_is_full_or_away_jobs_go_to_the_other(tmp_path: Path) -> None:
     sizes = {"north": (2, NODE), "south": (2, NODE)}
-    async with open_scene(tmp_path, sizes) as scene:
-        first = await scene.submit(a_gang("first", 32, "gate", "first"))
-        full = (await scene.until_job(first, "running")).runs[0].cluster
-        second = await scene.submit(a_gang("second", 24, "gate", "second"))
-        other = (await scene.until_job(second, "running")).runs[0].cluster
+    async with open_testbed(tmp_path, sizes) as testbed:
+        first = await testbed.submit(a_gang("first", 32, "gate", "first"))
+        full = (await testbed.until_job(first, "running")).runs[0].cluster
+        second = await testbed.submit(a_gang("second", 24, "gate", "second"))
+        other = (await testbed.until_job(second, "running")).runs[0].cluster
         assert {full, other} == {"north", "south"}
-        site = scene.sites[other]
+        site = testbed.sites[other]
         before = uids(site)
         await site.plane.stop_api_server(signal.SIGKILL)
-        third = await scene.submit(a_gang("third", 16, "gate", "third"))
-        fourth = await scene.submit(a_gang("fourth", 4, "gate", "third"))
-        await scene.until_cluster(other, lambda cluster: bool(cluster.closed))
-        closed = (await scene.cluster(other)).closed
-        assert not (await scene.job(third)).runs
-        scene.sites[full].kubelet.open_gate("first")
-        assert (await scene.until_job(third, "running")).cluster == full
-        assert (await scene.until_job(fourth, "running")).cluster == full
+        third = await testbed.submit(a_gang("third", 16, "gate", "third"))
+        fourth = await testbed.submit(a_gang("fourth", 4, "gate", "third"))
+        await testbed.until_cluster(other, lambda cluster: bool(cluster.closed))
+        closed = (await testbed.cluster(other)).closed
+        assert not (await testbed.job(third)).runs
+        testbed.sites[full].kubelet.open_gate("first")
+        assert (await testbed.until_job(third, "running")).cluster == full
+        assert (await testbed.until_job(fourth, "running")).cluster == full
         await asyncio.sleep(AWAY_SECONDS)
         assert uids(site) == before, "the members of the second job run on"
         await site.plane.start_api_server()
-        await scene.until_cluster(other, lambda cluster: not cluster.closed)
+        await testbed.until_cluster(other, lambda cluster: not cluster.closed)
         for name in ("second", "third"):
-            for one in scene.sites.values():
+            for one in testbed.sites.values():
                 one.kubelet.open_gate(name)
-        words = await check_end(scene, {first: 32, second: 24, third: 16, fourth: 4})
+        words = await check_end(testbed, {first: 32, second: 24, third: 16, fourth: 4})
         print(f"\ntwo clusters, one full, the other's API server away ({closed!r}): {words}")
 
 
 async def test_changes_are_seen_after_the_api_server_has_forgotten_the_place_of_a_watch(tmp_path: Path) -> None:
     """The agent stands still while things change and the API server starts again: its watches then get 410."""
-    async with open_scene(tmp_path, {"north": (2, NODE)}) as scene:
-        site = scene.site
-        ends = await scene.submit(a_gang("ends", 3, "gate", "ends"))
-        mends = await scene.submit(a_gang("mends", 3, "gate", "mends", memberFailure=RESTART_MEMBER))
-        await scene.until_job(ends, "running")
-        run = (await scene.until_job(mends, "running")).runs[0].id
-        scene.process("agent-north").send_signal(signal.SIGSTOP)
+    async with open_testbed(tmp_path, {"north": (2, NODE)}) as testbed:
+        site = testbed.site
+        ends = await testbed.submit(a_gang("ends", 3, "gate", "ends"))
+        mends = await testbed.submit(a_gang("mends", 3, "gate", "mends", memberFailure=RESTART_MEMBER))
+        await testbed.until_job(ends, "running")
+        run = (await testbed.until_job(mends, "running")).runs[0].id
+        testbed.process("agent-north").send_signal(signal.SIGSTOP)
         site.kubelet.open_gate("ends")
         await kubectl(site, "delete", "pod", f"{run}-worker-1")
         await until(lambda: len(site.kubelet.living()) == 2, "what was to end has ended")
         await site.plane.stop_api_server(signal.SIGKILL)
         await site.plane.start_api_server()
-        scene.process("agent-north").send_signal(signal.SIGCONT)
-        await scene.until_job(ends, "succeeded")
+        testbed.process("agent-north").send_signal(signal.SIGCONT)
+        await testbed.until_job(ends, "succeeded")
 
         def has_come_again() -> bool:
             # kube-scheduler ends itself where a pod of the same name came while its own watch was broken; as kubelets do:
@@ -137,9 +137,9 @@ async def test_changes_are_seen_after_the_api_server_has_forgotten_the_place_of_
 
         await until(has_come_again, "the member that was deleted has come again")
         site.kubelet.open_gate("mends")
-        done = await scene.until_job(mends, "succeeded", "failed")
+        done = await testbed.until_job(mends, "succeeded", "failed")
         assert done.state == "succeeded"
-        lost = scene.log("agent-north").count("listing all ")
+        lost = testbed.log("agent-north").count("listing all ")
         assert lost, "no watch was told 410"
         assert site.starts(run) == {f"{run}-worker-0": 1, f"{run}-worker-1": 2, f"{run}-worker-2": 1}
         assert not site.doubled()

@@ -15,14 +15,14 @@ _HOSTNAME = "kubernetes.io/hostname"
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
 
 
-class Guest(NamedTuple):
+class PodInfo(NamedTuple):
     """A pod and what it takes, which never changes after its creation."""
 
     pod: Object
     needs: Resources
 
     @classmethod
-    def of(cls, pod: Object) -> "Guest":
+    def of(cls, pod: Object) -> "PodInfo":
         return cls(pod, {**pod_requests({"spec": pod["spec"]}), "pods": 1})
 
     @property
@@ -39,9 +39,9 @@ class NodeSpace:
     node: Object
     allocatable: Resources = field(init=False)
     used: Counter[str] = field(default_factory=Counter)
-    guests: dict[Key, Guest] = field(default_factory=dict)
-    averse: dict[Key, Guest] = field(default_factory=dict)
-    """Those of the guests that keep others away."""
+    pod_infos: dict[Key, PodInfo] = field(default_factory=dict)
+    averse: dict[Key, PodInfo] = field(default_factory=dict)
+    """Those of the pods that keep others away."""
 
     def __post_init__(self) -> None:
         self.renew(self.node)
@@ -51,27 +51,27 @@ class NodeSpace:
         self.node = node
         self.allocatable = parse_resources({name: str(text) for name, text in node["status"]["allocatable"].items()})
 
-    def occupy(self, key: Key, guest: Guest) -> None:
+    def occupy(self, key: Key, pod_info: PodInfo) -> None:
         """Count a pod; one that is counted already stays counted once."""
-        if key not in self.guests:
-            self.guests[key] = guest
-            self.used.update(guest.needs)
-            if guest.aversions:
-                self.averse[key] = guest
+        if key not in self.pod_infos:
+            self.pod_infos[key] = pod_info
+            self.used.update(pod_info.needs)
+            if pod_info.aversions:
+                self.averse[key] = pod_info
 
     def release(self, key: Key) -> None:
         self.averse.pop(key, None)
-        if guest := self.guests.pop(key, None):
-            self.used.subtract(guest.needs)
+        if pod_info := self.pod_infos.pop(key, None):
+            self.used.subtract(pod_info.needs)
 
     @property
     def labels(self) -> dict[str, str]:
         return self.node["metadata"].get("labels") or {}
 
-    def load_with(self, guest: Guest) -> float:
+    def load_with(self, pod_info: PodInfo) -> float:
         """Return the mean share of CPU and memory that would be taken: the lowest is best (``LeastAllocated``)."""
         shares = [
-            (self.used[name] + guest.needs.get(name, 0)) / self.allocatable[name]
+            (self.used[name] + pod_info.needs.get(name, 0)) / self.allocatable[name]
             for name in ("cpu", "memory")
             if self.allocatable.get(name)
         ]
@@ -81,25 +81,25 @@ class NodeSpace:
 class Surroundings:
     """All nodes, for rules of one pod that depend on the pods of other nodes."""
 
-    def __init__(self, rooms: Iterable[NodeSpace]) -> None:
-        self.rooms = list(rooms)
-        self._averse = [(space, guest) for space in self.rooms for guest in space.averse.values()]
+    def __init__(self, node_spaces: Iterable[NodeSpace]) -> None:
+        self.node_spaces = list(node_spaces)
+        self._averse = [(space, pod_info) for space in self.node_spaces for pod_info in space.averse.values()]
 
-    def avoids(self, guest: Guest, space: NodeSpace) -> bool:
-        """Return whether the guest's anti-affinity excludes a pod near the room."""
+    def avoids(self, pod_info: PodInfo, space: NodeSpace) -> bool:
+        """Return whether the pod's anti-affinity excludes a pod near the node."""
         return any(
-            _meant(term, guest.pod, other.pod)
-            for term in guest.aversions
+            _meant(term, pod_info.pod, other.pod)
+            for term in pod_info.aversions
             for near in self._near(space, term["topologyKey"])
-            for other in near.guests.values()
+            for other in near.pod_infos.values()
         )
 
-    def is_avoided(self, guest: Guest, space: NodeSpace) -> bool:
-        """Return whether the anti-affinity of a pod near the room excludes the guest."""
+    def is_avoided(self, pod_info: PodInfo, space: NodeSpace) -> bool:
+        """Return whether the anti-affinity of a pod near the node excludes the pod."""
         return any(
             term["topologyKey"] in space.labels
             and space.labels[term["topologyKey"]] == near.labels.get(term["topologyKey"])
-            and _meant(term, other.pod, guest.pod)
+            and _meant(term, other.pod, pod_info.pod)
             for near, other in self._averse
             for term in other.aversions
         )
@@ -107,12 +107,16 @@ class Surroundings:
     def _near(self, space: NodeSpace, key: str) -> list[NodeSpace]:
         if key not in space.labels:
             return []
-        return [space] if key == _HOSTNAME else [one for one in self.rooms if one.labels.get(key) == space.labels[key]]
+        return (
+            [space]
+            if key == _HOSTNAME
+            else [one for one in self.node_spaces if one.labels.get(key) == space.labels[key]]
+        )
 
 
-def obstacles(guest: Guest, space: NodeSpace, around: Surroundings) -> list[str]:
+def obstacles(pod_info: PodInfo, space: NodeSpace, around: Surroundings) -> list[str]:
     """Return why the pod does not fit: the messages of the first plugin that refuses; empty if it fits."""
-    spec = guest.pod["spec"]
+    spec = pod_info.pod["spec"]
     if space.node["spec"].get("unschedulable"):
         return ["node(s) were unschedulable"]
     for taint in space.node["spec"].get("taints") or ():
@@ -120,11 +124,11 @@ def obstacles(guest: Guest, space: NodeSpace, around: Surroundings) -> list[str]
             return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
     if not _selects(spec, space):
         return ["node(s) didn't match Pod's node affinity/selector"]
-    if short := list(_shortages(guest, space)):
+    if short := list(_shortages(pod_info, space)):
         return short
-    if around.is_avoided(guest, space):
+    if around.is_avoided(pod_info, space):
         return ["node(s) didn't satisfy existing pods anti-affinity rules"]
-    return ["node(s) didn't match pod anti-affinity rules"] if around.avoids(guest, space) else []
+    return ["node(s) didn't match pod anti-affinity rules"] if around.avoids(pod_info, space) else []
 
 
 def unavailable(reasons: Iterable[list[str]]) -> str:
@@ -166,8 +170,8 @@ def _selects(spec: Object, space: NodeSpace) -> bool:
     )
 
 
-def _shortages(guest: Guest, space: NodeSpace) -> Iterator[str]:
-    for name, amount in guest.needs.items():
+def _shortages(pod_info: PodInfo, space: NodeSpace) -> Iterator[str]:
+    for name, amount in pod_info.needs.items():
         if name == "pods" and name not in space.allocatable:
             continue
         if space.used[name] + amount > space.allocatable.get(name, 0):

@@ -6,7 +6,7 @@ Wakes with the changes that may let a pod be bound, and works in a turn of the e
 import asyncio
 import itertools
 
-from tests.fake_kube.fitting import Guest, NodeSpace, Surroundings, obstacles, unavailable
+from tests.fake_kube.fitting import NodeSpace, PodInfo, Surroundings, obstacles, unavailable
 from tests.fake_kube.objects import Object, is_deleting, is_finished, node_of, set_condition
 from tests.fake_kube.resources import NODES, PODS, Table
 from tests.fake_kube.store import Change, Key, Store
@@ -22,7 +22,7 @@ class Scheduler:
         self._store = store
         self._table = table
         self._verbs = verbs
-        self._rooms: dict[str, NodeSpace] = {}
+        self._node_spaces: dict[str, NodeSpace] = {}
         self._waiting: dict[Key, int] = {}
         """Pods that are to be bound, with their places in the order of creation."""
         self._active: set[Key] = set()
@@ -51,26 +51,26 @@ class Scheduler:
             return
         self._waiting.pop(key, None)
         self._active.discard(key)
-        space = self._rooms.get(node_of(pod or change.value))
+        space = self._node_spaces.get(node_of(pod or change.value))
         if space is None:
             return
         if pod is not None and not is_finished(pod):
-            space.occupy(key, Guest.of(pod))
-        elif key in space.guests:
+            space.occupy(key, PodInfo.of(pod))
+        elif key in space.pod_infos:
             space.release(key)
             self._look_again()
 
     def _follow_node(self, change: Change) -> None:
         name = change.key.name
         if change.new is None:
-            self._rooms.pop(name, None)
-        elif name in self._rooms:
-            self._rooms[name].renew(change.new)
+            self._node_spaces.pop(name, None)
+        elif name in self._node_spaces:
+            self._node_spaces[name].renew(change.new)
         else:
-            space = self._rooms[name] = NodeSpace(change.new)
+            space = self._node_spaces[name] = NodeSpace(change.new)
             for key, pod in self._store.scan(PODS.id).items():
                 if node_of(pod) == name and not is_finished(pod):
-                    space.occupy(key, Guest.of(pod))
+                    space.occupy(key, PodInfo.of(pod))
         self._look_again()
 
     def _look_again(self) -> None:
@@ -115,7 +115,7 @@ class Scheduler:
             (key for key in self._waiting if self._is_member(key, group_key)), key=self._waiting.__getitem__
         )
         self._active.difference_update(members)
-        bound = sum(self._is_member(key, group_key) for space in self._rooms.values() for key in space.guests)
+        bound = sum(self._is_member(key, group_key) for space in self._node_spaces.values() for key in space.pod_infos)
         if bound + len(members) < least:
             for key in members:
                 self._refuse(key, f"waiting for minCount pods from a gang to appear: {bound + len(members)} of {least}")
@@ -129,7 +129,7 @@ class Scheduler:
             if space is None:
                 refusals[key] = message
             else:
-                space.occupy(key, Guest.of(pod))
+                space.occupy(key, PodInfo.of(pod))
                 places[key] = space
         if bound + len(places) >= least:
             for key, space in places.items():
@@ -156,12 +156,12 @@ class Scheduler:
         return next((key for key in keys if self._store.peek(key) is not None), None)
 
     def _choose(self, pod: Object) -> tuple[NodeSpace | None, str]:
-        guest, around = Guest.of(pod), Surroundings(self._rooms.values())
-        found = [(space, obstacles(guest, space, around)) for space in around.rooms]
+        pod_info, around = PodInfo.of(pod), Surroundings(self._node_spaces.values())
+        found = [(space, obstacles(pod_info, space, around)) for space in around.node_spaces]
         fitting = [space for space, against in found if not against]
         if not fitting:
             return None, unavailable(against for _, against in found)
-        return min(fitting, key=lambda space: space.load_with(guest)), ""
+        return min(fitting, key=lambda space: space.load_with(pod_info)), ""
 
     def _bind(self, key: Key, space: NodeSpace) -> None:
         self._verbs.bind(key.namespace, key.name, {"target": {"kind": "Node", "name": space.node["metadata"]["name"]}})

@@ -76,7 +76,7 @@ class Store:
         self._keys: dict[str, Key] = {}
         self._past: dict[ResourceId, deque[Change]] = {}
         self._oldest: dict[ResourceId, int] = {}
-        self._floor = 0
+        self._compacted_version = 0
         self._listeners: list[Callable[[Change], None]] = []
         self._untold: deque[Change] = deque()
         self._telling = False
@@ -168,7 +168,7 @@ class Store:
 
     def expire_history(self) -> None:
         """Forget the past, as compaction does: only the present version may still be asked for."""
-        self._floor = self.version
+        self._compacted_version = self.version
         self._past.clear()
 
     def listen(self, listener: Callable[[Change], None]) -> Callable[[], None]:
@@ -177,7 +177,7 @@ class Store:
         return lambda: self._listeners.remove(listener)
 
     def _check(self, resource: ResourceId, version: int) -> None:
-        oldest = max(self._floor, self._oldest.get(resource, 0))
+        oldest = max(self._compacted_version, self._oldest.get(resource, 0))
         if version < oldest:
             raise ExpiredError(oldest)
 

@@ -1,6 +1,6 @@
 """What the jobs of the fault tests run: ``python -I -S member.py FOLDER SECONDS [FAILURES]``.
 
-Holds an exclusive lock on a file of its job and seat for its whole life, and writes a line where it finds it taken: two copies
+Holds an exclusive lock on a file of its job and member for its whole life, and writes a line where it finds it taken: two copies
 of a member at one instant would be seen here. Fails with exit code 3 in its first FAILURES attempts.
 """
 
@@ -14,17 +14,17 @@ def main() -> None:
     folder, seconds = sys.argv[1], float(sys.argv[2])
     failures = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     env = os.environ
-    seat = f"{env['TRAINMASTER_JOB_ID']}.{env['TRAINMASTER_ROLE']}-{env['TRAINMASTER_ROLE_INDEX']}"
+    identity = f"{env['TRAINMASTER_JOB_ID']}.{env['TRAINMASTER_ROLE']}-{env['TRAINMASTER_ROLE_INDEX']}"
     run = env["TRAINMASTER_RUN_ID"]
-    lock = os.open(os.path.join(folder, seat + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)  # noqa: PTH118 - few imports
+    lock = os.open(os.path.join(folder, identity + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)  # noqa: PTH118 - few imports
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        _note(folder, "overlaps", f"{seat} {run}")
+        _note(folder, "overlaps", f"{identity} {run}")
         fcntl.flock(lock, fcntl.LOCK_EX)
-    _note(folder, seat + ".starts", run)
+    _note(folder, identity + ".starts", run)
     time.sleep(seconds)
-    _note(folder, seat + ".ends", run)
+    _note(folder, identity + ".ends", run)
     sys.exit(3 if int(env["TRAINMASTER_ATTEMPT"]) <= failures else 0)
 
 

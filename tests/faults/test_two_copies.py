@@ -1,6 +1,6 @@
 """Agents without their records and agents that share a key, all real processes: no two copies of a member ever meet.
 
-Each member holds a lock of its job and seat for its life, and notes where it finds it taken.
+Each member holds a lock of its job and member for its life, and notes where it finds it taken.
 """
 
 import os

@@ -197,7 +197,7 @@ GROUP: dict[str, Any] = {
 
 
 @dataclass
-class Door:
+class FuzzTarget:
     """The api under fire, and a quiet tenant beside it."""
 
     service: Service
@@ -236,56 +236,56 @@ class Door:
         assert (await http.get("/v1/jobs", params={"queue": "fuzz", "state": "queued"})).json()["jobs"] == []
 
 
-async def door_of(service: Service) -> Door:
+async def fuzz_target(service: Service) -> FuzzTarget:
     kinds = [kind.value for kind in ClusterKind]
     answer = await service.http.put("/v1/queues/fuzz", json={"path": "fuzz", "allowedKinds": kinds})
     assert answer.status_code == 200, answer.text
     quiet = service.agent("edge", session="quiet", holder="quiet")
     await quiet.connect(cpu=100, nodes=1000)
-    return Door(service, quiet)
+    return FuzzTarget(service, quiet)
 
 
-async def batches(door: Door, given: Iterator[Mutant], send: Any) -> None:
+async def batches(target: FuzzTarget, given: Iterator[Mutant], send: Any) -> None:
     while batch := list(islice(given, BATCH)):
         for begin in range(0, len(batch), AT_ONCE):
             await asyncio.gather(*(send(mutant) for mutant in batch[begin : begin + AT_ONCE]))
-        await door.goes_on()
-    print(dict(door.answers))
+        await target.goes_on()
+    print(dict(target.answers))
 
 
 async def test_specifications(service: Service) -> None:
-    door = await door_of(service)
+    target = await fuzz_target(service)
 
     async def submit(mutant: Mutant) -> None:
-        await door.check(mutant.what, "POST", "/v1/jobs", to_json(mutant.document))
+        await target.check(mutant.what, "POST", "/v1/jobs", to_json(mutant.document))
 
-    await batches(door, mutants(JOBS, SPECIFICATIONS, seed=1, values=VALUES), submit)
-    assert door.answers["422 invalid-spec"] > SPECIFICATIONS / 4
+    await batches(target, mutants(JOBS, SPECIFICATIONS, seed=1, values=VALUES), submit)
+    assert target.answers["422 invalid-spec"] > SPECIFICATIONS / 4
 
 
 async def test_dry_runs(service: Service) -> None:
-    door = await door_of(service)
+    target = await fuzz_target(service)
 
     async def submit(mutant: Mutant) -> None:
-        await door.check(mutant.what, "POST", "/v1/jobs?dryRun=true", to_json(mutant.document))
+        await target.check(mutant.what, "POST", "/v1/jobs?dryRun=true", to_json(mutant.document))
 
-    await batches(door, mutants(JOBS, SPECIFICATIONS // 10, seed=2, values=VALUES), submit)
+    await batches(target, mutants(JOBS, SPECIFICATIONS // 10, seed=2, values=VALUES), submit)
 
 
 async def test_declared_objects(service: Service) -> None:
-    door = await door_of(service)
+    target = await fuzz_target(service)
 
     async def declare(mutant: Mutant) -> None:
         path = OBJECTS[mutant.what.partition(":")[0]][0]
         method = "POST" if path.endswith("/cancel") else "PUT"
-        await door.check(mutant.what, method, path, to_json(mutant.document))
+        await target.check(mutant.what, method, path, to_json(mutant.document))
 
     documents = {name: document for name, (_, document) in OBJECTS.items()}
-    await batches(door, mutants(documents, DECLARED, seed=3, values=VALUES), declare)
+    await batches(target, mutants(documents, DECLARED, seed=3, values=VALUES), declare)
 
 
 async def test_messages_of_agents(service: Service) -> None:
-    door = await door_of(service)
+    target = await fuzz_target(service)
     evil = service.agent("private", session="evil", holder="evil")
     await evil.connect(cpu=100, nodes=100)
     made = await service.http.post("/v1/jobs", json=job("held", "fuzz", placement={"clusters": ["private"]}))
@@ -348,13 +348,15 @@ async def test_messages_of_agents(service: Service) -> None:
         path = f"/agent/v1/streams/{run}" if mutant.what.startswith("push") else "/agent/v1/sync"
         document = mutant.document
         if isinstance(document, dict) and document.get("session") == "evil":
-            if door.answers["409 session-superseded"] >= sessions:
+            if target.answers["409 session-superseded"] >= sessions:
                 sessions += 1  # one that fuzzing made has taken over; the next one takes it back
             document = document | {"session": f"evil-{sessions}"}
-        await door.check(mutant.what, "POST", path, to_json(document), evil.key)
+        await target.check(mutant.what, "POST", path, to_json(document), evil.key)
 
-    await batches(door, mutants(documents, MESSAGES, seed=4, values=VALUES), say)
-    answer = await door.send("POST", "/agent/v1/sync", to_json({**documents["capacity"], "session": "last"}), evil.key)
+    await batches(target, mutants(documents, MESSAGES, seed=4, values=VALUES), say)
+    answer = await target.send(
+        "POST", "/agent/v1/sync", to_json({**documents["capacity"], "session": "last"}), evil.key
+    )
     assert answer.status_code in (200, 409), (
         answer.text
     )  # it may have made sessions of other records, which hold the cluster now

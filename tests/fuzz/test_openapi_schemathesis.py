@@ -343,7 +343,7 @@ def configuration(url: str, key: str) -> SchemathesisConfig:
 def without_large_bounds(schema: Any) -> Any:
     """Return a schema without bounds on numbers of entries above 100, at which the coverage phase would call with megabytes.
 
-    Bodies of that size are in ``tests/fuzz/test_api.py`` and ``tests/integration/test_intake.py``.
+    Bodies of that size are in ``tests/fuzz/test_api.py`` and ``tests/integration/test_group_commit.py``.
     """
     if isinstance(schema, list):
         return [without_large_bounds(one) for one in schema]

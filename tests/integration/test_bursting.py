@@ -182,7 +182,7 @@ async def test_a_spent_budget_stops_it_and_a_larger_one_lets_it_go(service: Serv
     assert (await public.next_start())["job"] == second
 
 
-async def test_a_view_that_followed_equals_one_that_was_loaded(service: Service) -> None:
+async def test_a_state_that_followed_equals_one_that_was_loaded(service: Service) -> None:
     _, public = await two_clusters(
         service, atMost={"ramp": {"jobs": 5, "every": "1h"}}, budget={"day": "100", "job": "50"}
     )

@@ -18,7 +18,7 @@ from trainmaster_dispatcher import containment
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.domain import job_machine
 from trainmaster_dispatcher.scheduler.loop import Scheduler
-from trainmaster_dispatcher.scheduling.state import state as views
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services import apply_plan, feed_follower, pricing, view_objects
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
 from trainmaster_dispatcher.services.context import Stores
@@ -288,16 +288,16 @@ def fails_for(real: Callable[..., Any], is_meant: Callable[..., bool]) -> Callab
 
 PUTS: dict[str, tuple[Any, str, Callable[..., Any] | None]] = {
     "reading a waiting job": (view_objects, "waiting_from", lambda row: row.name == "a"),
-    "putting a waiting job": (views.SchedulerState, "put_waiting", lambda _view, job: job.name == "a"),
+    "putting a waiting job": (SchedulerState, "put_waiting", lambda _state, job: job.name == "a"),
     "half of putting a waiting job": (
-        views.SchedulerState,
+        SchedulerState,
         "_set_head",
-        lambda view, key: view.queues[key.queue_id].path == "org/a",
+        lambda state, key: state.queues[key.queue_id].path == "org/a",
     ),
     "putting a queue": (
-        views.SchedulerState,
+        SchedulerState,
         "put_queue",
-        lambda _view, queue: queue.path == "org/a" and not queue.fault,
+        lambda _state, queue: queue.path == "org/a" and not queue.fault,
     ),
     "writing the start": (apply_plan, "run_digest", None),
 }
@@ -411,12 +411,12 @@ async def test_a_chore_that_fails_keeps_neither_the_cycle_nor_other_chores_from_
         raise InjectedError
 
     monkeypatch.setattr(apply_plan, chore, fails)
-    before, view = counted(Part.CHORE), world.scheduler._follower.state
+    before, state = counted(Part.CHORE), world.scheduler._follower.state
     await world.submit("b")
     await world.steps(2)
     assert await world.started() == {"b"}
     assert counted(Part.CHORE) > before
-    assert world.scheduler._follower.state is view, "the view is not read anew for it"
+    assert world.scheduler._follower.state is state, "the state is not read anew for it"
 
 
 async def test_a_hold_that_cannot_be_released_keeps_no_other_job_held(

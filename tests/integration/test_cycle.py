@@ -63,7 +63,7 @@ async def test_a_decision_on_what_has_changed_since_is_dropped_without_a_hurry(s
             0
         ].id
         await execute(stores, "INSERT INTO events (job_id, seq, kind) VALUES (:id, 2, 'cancel')", id=job)
-        # What the view has, though the store has it no more: the cancel cannot be taken while the older one is open.
+        # What the state has, though the store has it no more: the cancel cannot be taken while the older one is open.
         scheduler._follower = await _follower_of_before(stores, job)
         for _ in range(3):
             assert 0 < await scheduler.step() < 1, "it looks again soon, and not all the time"
@@ -96,7 +96,7 @@ async def test_nothing_starts_on_a_cluster_that_was_cordoned_or_removed_since(sc
     assert await value(scheduler.stores, "SELECT reason->>'token' FROM class_reasons") == "ClustersCordoned"
 
 
-async def test_a_lead_that_is_lost_while_a_plan_is_applied_leaves_none_of_it_in_the_new_view(
+async def test_a_lead_that_is_lost_while_a_plan_is_applied_leaves_none_of_it_in_the_new_state(
     scheduler: Scheduler,
 ) -> None:
     async def meanwhile(*given: Any) -> Applied:
@@ -112,7 +112,9 @@ async def test_a_lead_that_is_lost_while_a_plan_is_applied_leaves_none_of_it_in_
     await execute(scheduler.stores, "UPDATE runs SET state = 'succeeded', ended_at = now()")
     await execute(scheduler.stores, "UPDATE jobs SET state = 'succeeded', ended_at = now()")
     await scheduler.step()
-    assert scheduler._follower.state.runs == {}, "a run that ended before the view was loaded would stay there for ever"
+    assert scheduler._follower.state.runs == {}, (
+        "a run that ended before the state was loaded would stay there for ever"
+    )
 
 
 async def test_a_scheduler_that_read_nothing_for_long_reads_everything_anew(scheduler: Scheduler) -> None:

@@ -115,7 +115,7 @@ async def test_changes_of_tenants_are_in_the_same_order(stores: Stores) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_interleaving_loses_a_change_or_tells_it_unsettled(stores: Stores, seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     cursor = await start(stores)
     delivered: list[int] = []
     committed: set[int] = set()
@@ -128,9 +128,9 @@ async def test_no_interleaving_loses_a_change_or_tells_it_unsettled(stores: Stor
             try:
                 async with stores.database.transaction() as tx:
                     await tell(tx, job_id)
-                    for _ in range(dice.randrange(6)):
+                    for _ in range(rng.randrange(6)):
                         await tx.one("SELECT 1")
-                    if dice.random() < 0.15:
+                    if rng.random() < 0.15:
                         raise ZeroDivisionError
                 committed.add(job_id)
             except ZeroDivisionError:
@@ -162,30 +162,30 @@ async def test_no_interleaving_loses_a_change_or_tells_it_unsettled(stores: Stor
     assert len(committed) > 150
 
 
-def indexes(view: SchedulerState) -> dict[str, Any]:
+def indexes(state: SchedulerState) -> dict[str, Any]:
     """Return all that a state holds, in a form that compares."""
     waiting = {
         queue: {key: list(jobs) for key, jobs in classes.items() if jobs}
-        for queue, classes in view.waiting.items()
+        for queue, classes in state.waiting.items()
         if classes
     }
     return {
-        "queues": view.queues,
-        "classes": view.classes,
-        "clusters": view.clusters,
-        "jobs": view.jobs,
-        "runs": view.runs,
-        "avoided": view.avoided,
+        "queues": state.queues,
+        "classes": state.classes,
+        "clusters": state.clusters,
+        "jobs": state.jobs,
+        "runs": state.runs,
+        "avoided": state.avoided,
         "waiting": waiting,
-        "load": {cluster: load for cluster, load in view.load.items() if load},
-        "used": view.used,
-        "running": view.running,
-        "runs_on": {cluster: runs for cluster, runs in view.runs_on.items() if runs},
+        "load": {cluster: load for cluster, load in state.load.items() if load},
+        "used": state.used,
+        "running": state.running,
+        "runs_on": {cluster: runs for cluster, runs in state.runs_on.items() if runs},
     }
 
 
-async def test_a_view_that_follows_equals_a_view_loaded_afresh(service: Service) -> None:
-    dice = random.Random(7)
+async def test_a_state_that_follows_equals_a_state_loaded_afresh(service: Service) -> None:
+    rng = random.Random(7)
     follower = Follower()
     await follower.absorb(service.stores, 0.0)
     agents = [service.agent(), service.agent("edge", session="session-e", holder="holder-e")]
@@ -193,22 +193,22 @@ async def test_a_view_that_follows_equals_a_view_loaded_afresh(service: Service)
         await agent.connect(cpu=6)
     await service.http.put("/v1/queues/team", json={"path": "team", "weight": 2})
     for turn in range(12):
-        queue = dice.choice(["default", "team"])
-        jobs = [job(f"j{turn}-{n}", queue, dice.choice("124"), suspend=dice.random() < 0.2) for n in range(4)]
+        queue = rng.choice(["default", "team"])
+        jobs = [job(f"j{turn}-{n}", queue, rng.choice("124"), suspend=rng.random() < 0.2) for n in range(4)]
         await service.http.post("/v1/jobs", json={"jobs": jobs})
         await follower.absorb(service.stores, 0.0)
         for agent in agents:
             for run in (await agent.desired())["start"]:
                 agent.starts.append(run)
-            for run in agent.starts[: dice.randrange(3)]:
-                state = dice.choice([RunState.SUCCEEDED, RunState.FAILED, RunState.RETURNED, RunState.RUNNING])
+            for run in agent.starts[: rng.randrange(3)]:
+                state = rng.choice([RunState.SUCCEEDED, RunState.FAILED, RunState.RETURNED, RunState.RUNNING])
                 end = RunEnd(category=FailureCategory.EXIT, exit_code=1) if state is RunState.FAILED else None
                 await agent.report(run["run"], state, turn + 1, end=end)
             await agent.sync()
-        action = dice.choice(["cancel", "suspend", "resume", "retry"])
-        await service.http.post(f"/v1/jobs/{action}", json={"filter": {"name": f"j*-{dice.randrange(4)}"}})
+        action = rng.choice(["cancel", "suspend", "resume", "retry"])
+        await service.http.post(f"/v1/jobs/{action}", json={"filter": {"name": f"j*-{rng.randrange(4)}"}})
         if turn % 4 == 2:
-            await service.http.post(f"/v1/clusters/edge/{dice.choice(['cordon', 'uncordon'])}")
+            await service.http.post(f"/v1/clusters/edge/{rng.choice(['cordon', 'uncordon'])}")
             await service.http.put(f"/v1/queues/q{turn}", json={"path": f"q{turn}", "maxRunning": turn})
         if turn % 4 == 3:
             await service.http.delete(f"/v1/queues/q{turn - 1}")

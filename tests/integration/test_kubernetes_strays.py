@@ -19,7 +19,7 @@ from trainmaster_agent.runtime.kubernetes import leftovers, orphans
 OTHER_HOME = "agent-2"
 
 
-class Scene:
+class Testbed:
     """Two agents with one key and namespaces of their own, in one cluster."""
 
     def __init__(self, kube: FakeKube, first: KubeLab, second: KubeLab) -> None:
@@ -45,19 +45,19 @@ class Scene:
 
 
 @pytest.fixture
-async def scene() -> AsyncIterator[Scene]:
+async def testbed() -> AsyncIterator[Testbed]:
     async with fake_cluster() as kube:
         kube.add_namespace(OTHER_HOME)
         with two_nodes(kube) as nodes:
-            scene = Scene(kube, lab_on(kube, nodes), lab_on(kube, nodes, home=OTHER_HOME))
-            yield scene
-            for lab in (scene.first, scene.second):
+            testbed = Testbed(kube, lab_on(kube, nodes), lab_on(kube, nodes, home=OTHER_HOME))
+            yield testbed
+            for lab in (testbed.first, testbed.second):
                 await lab.close()
 
 
-async def test_two_agents_of_one_cluster_are_two_holders_in_one_place(scene: Scene) -> None:
-    await scene.start()
-    first, second = scene.first.runtime, scene.second.runtime
+async def test_two_agents_of_one_cluster_are_two_holders_in_one_place(testbed: Testbed) -> None:
+    await testbed.start()
+    first, second = testbed.first.runtime, testbed.second.runtime
     assert first.holder != second.holder
     assert first.place == second.place != ""
 
@@ -85,56 +85,58 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.usefixtures("quick")
 async def test_an_agent_that_the_dispatcher_has_not_answered_clears_nothing_away(
-    scene: Scene, requests: list[str]
+    testbed: Testbed, requests: list[str]
 ) -> None:
     """It is the second one with its key, and refused: what the first one runs has no record here."""
-    await scene.start()
+    await testbed.start()
     await asyncio.sleep(0.2)
     assert not requests
-    assert scene.first.living(A) == 2
+    assert testbed.first.living(A) == 2
 
 
 @pytest.mark.usefixtures("quick")
-async def test_an_agent_that_is_served_leaves_alone_what_other_records_hold(scene: Scene, requests: list[str]) -> None:
+async def test_an_agent_that_is_served_leaves_alone_what_other_records_hold(
+    testbed: Testbed, requests: list[str]
+) -> None:
     """The dispatcher calls such a run orphaned: it goes on, until somebody ends it or its own agent is back."""
-    await scene.start()
-    await scene.second.runtime.renew(scene.second.now())
+    await testbed.start()
+    await testbed.second.runtime.renew(testbed.second.now())
 
     async def has_looked() -> bool:
-        return requests.count(scene.first.runtime.holder) > 10
+        return requests.count(testbed.first.runtime.holder) > 10
 
     await eventually(has_looked)
     await asyncio.sleep(0.2)
-    assert scene.first.living(A) == 2
+    assert testbed.first.living(A) == 2
 
 
 @pytest.mark.usefixtures("quick")
-async def test_pods_of_an_older_release_without_any_record_are_cleared_away(scene: Scene) -> None:
+async def test_pods_of_an_older_release_without_any_record_are_cleared_away(testbed: Testbed) -> None:
     """They do not say in which records their run is."""
-    await scene.start()
-    await scene.first.kubernetes.close()
+    await testbed.start()
+    await testbed.first.kubernetes.close()
     for index in range(2):
         without = {"metadata": {"labels": {LABEL_HOLDER: None}}}
-        scene.kube.verbs.patch(PODS, NAMESPACE, f"{A}-worker-{index}", MERGE, without)
-    await scene.second.runtime.renew(scene.second.now())
+        testbed.kube.verbs.patch(PODS, NAMESPACE, f"{A}-worker-{index}", MERGE, without)
+    await testbed.second.runtime.renew(testbed.second.now())
 
     async def are_gone() -> bool:
-        return scene.first.living(A) == 0
+        return testbed.first.living(A) == 0
 
     await eventually(are_gone, 20)
 
 
 @pytest.mark.parametrize("behaviour", [RUNS, STUBBORN])
 async def test_pods_of_another_agents_run_are_found_and_ended_when_they_are_to_stop(
-    scene: Scene, behaviour: Behaviour
+    testbed: Testbed, behaviour: Behaviour
 ) -> None:
-    await scene.start(behaviour)
-    await scene.first.kubernetes.close()
-    await scene.clear(grace=1)
-    assert scene.first.living(A) == 0
+    await testbed.start(behaviour)
+    await testbed.first.kubernetes.close()
+    await testbed.clear(grace=1)
+    assert testbed.first.living(A) == 0
 
 
-async def test_a_run_of_which_there_are_no_pods_is_absent_and_a_held_one_is_not(scene: Scene) -> None:
-    await scene.start()
-    assert not await scene.first.runtime.verify_absent(stop_run(A), "here")
-    assert await scene.second.runtime.verify_absent(stop_run("none-0000001-r1"), "here")
+async def test_a_run_of_which_there_are_no_pods_is_absent_and_a_held_one_is_not(testbed: Testbed) -> None:
+    await testbed.start()
+    assert not await testbed.first.runtime.verify_absent(stop_run(A), "here")
+    assert await testbed.second.runtime.verify_absent(stop_run("none-0000001-r1"), "here")

@@ -237,7 +237,7 @@ async def test_a_scheduler_that_has_read_what_the_store_has_not_any_more_begins_
     assert not await recovery.begin_unless_on(service.stores), "once"
 
 
-async def test_a_view_of_another_epoch_is_read_anew(service: Service, agent: FakeAgent) -> None:
+async def test_a_state_of_another_epoch_is_read_anew(service: Service, agent: FakeAgent) -> None:
     job_id, _ = await running(service, agent)
     follower = Follower()
     await follower.absorb(service.stores, 0.0)

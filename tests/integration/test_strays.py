@@ -20,7 +20,7 @@ from trainmaster_agent.runtime.local.runtime import LocalRuntime
 OURS, ANOTHER = "installation-1", "installation-2"
 
 
-class Scene:
+class Testbed:
     """A run of one agent, and the runtime of a second agent on this machine with a folder of its own."""
 
     def __init__(self, lab: LocalLab, other: LocalRuntime) -> None:
@@ -62,83 +62,83 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+async def testbed(tmp_path: Path) -> AsyncIterator[Testbed]:
     lab = LocalLab(tmp_path)
     other = LocalRuntime(tmp_path / "other", CLUSTER)
     await lab.local.open()
     await other.open()
-    scene = Scene(lab, other)
-    yield scene
+    testbed = Testbed(lab, other)
+    yield testbed
     await other.close()
     await lab.local.close()
-    scene.end()
+    testbed.end()
 
 
-async def test_a_run_that_nobody_has_is_absent_at_once(scene: Scene) -> None:
-    assert await scene.other.verify_absent(stop_run(scene.run), OURS)
+async def test_a_run_that_nobody_has_is_absent_at_once(testbed: Testbed) -> None:
+    assert await testbed.other.verify_absent(stop_run(testbed.run), OURS)
 
 
-async def test_a_run_of_an_agent_that_is_gone_is_stopped_by_its_own_keeper(scene: Scene) -> None:
-    await scene.start(Does.LEAVE_IN_PEACE)
-    await scene.lab.local.close()
-    await scene.clear()
-    await scene.lab.reopen()
-    status = await until_state(scene.lab, scene.run, RunState.CANCELLED)
+async def test_a_run_of_an_agent_that_is_gone_is_stopped_by_its_own_supervisor(testbed: Testbed) -> None:
+    await testbed.start(Does.LEAVE_IN_PEACE)
+    await testbed.lab.local.close()
+    await testbed.clear()
+    await testbed.lab.reopen()
+    status = await until_state(testbed.lab, testbed.run, RunState.CANCELLED)
     assert all(member.exit_code == 0 for member in status.members), "they had the time to leave"
 
 
-async def test_members_that_do_not_heed_are_killed_once_their_grace_is_over(scene: Scene) -> None:
-    await scene.start(Does.RUN_STUBBORNLY)
-    await scene.lab.local.close()
-    await scene.clear(grace=0.3)
+async def test_members_that_do_not_heed_are_killed_once_their_grace_is_over(testbed: Testbed) -> None:
+    await testbed.start(Does.RUN_STUBBORNLY)
+    await testbed.lab.local.close()
+    await testbed.clear(grace=0.3)
 
 
-@pytest.mark.parametrize("fate", ["deleted", "moved"])
-async def test_a_run_is_found_though_its_records_are_not_where_they_were(scene: Scene, fate: str) -> None:
-    await scene.start()
-    await scene.lab.local.close()
-    if fate == "deleted":
-        shutil.rmtree(scene.lab.state_dir)
+@pytest.mark.parametrize("loss", ["deleted", "moved"])
+async def test_a_run_is_found_though_its_records_are_not_where_they_were(testbed: Testbed, loss: str) -> None:
+    await testbed.start()
+    await testbed.lab.local.close()
+    if loss == "deleted":
+        shutil.rmtree(testbed.lab.state_dir)
     else:
-        scene.lab.state_dir.rename(scene.lab.folder / "elsewhere")
-    await scene.clear(grace=0.2)
+        testbed.lab.state_dir.rename(testbed.lab.folder / "elsewhere")
+    await testbed.clear(grace=0.2)
 
 
-async def test_members_outlive_a_keeper_only_for_a_moment_and_are_found_meanwhile(scene: Scene) -> None:
-    await scene.start()
-    keeper = scene.lab.keeper(scene.run)
-    await scene.lab.local.close()
-    assert [family.supervisor for family in strays.families(scene.run)] == [keeper]
-    process_table.send(keeper, signal.SIGKILL)
-    assert await scene.other.verify_absent(stop_run(scene.run), OURS) in (True, False)
+async def test_members_outlive_a_supervisor_only_for_a_moment_and_are_found_meanwhile(testbed: Testbed) -> None:
+    await testbed.start()
+    supervisor = testbed.lab.supervisor(testbed.run)
+    await testbed.lab.local.close()
+    assert [family.supervisor for family in strays.families(testbed.run)] == [supervisor]
+    process_table.send(supervisor, signal.SIGKILL)
+    assert await testbed.other.verify_absent(stop_run(testbed.run), OURS) in (True, False)
 
     async def is_gone() -> bool:
-        return await scene.other.verify_absent(stop_run(scene.run), OURS)
+        return await testbed.other.verify_absent(stop_run(testbed.run), OURS)
 
     await eventually(is_gone)
-    assert scene.members() == []
+    assert testbed.members() == []
 
 
-async def test_a_run_of_another_dispatcher_with_the_same_id_is_none_of_ours(scene: Scene) -> None:
-    await scene.start(installation=ANOTHER)
-    there = scene.members()
-    assert await scene.other.verify_absent(stop_run(scene.run), OURS)
-    assert scene.members() == there
+async def test_a_run_of_another_dispatcher_with_the_same_id_is_none_of_ours(testbed: Testbed) -> None:
+    await testbed.start(installation=ANOTHER)
+    there = testbed.members()
+    assert await testbed.other.verify_absent(stop_run(testbed.run), OURS)
+    assert testbed.members() == there
 
 
-async def test_a_run_that_may_be_of_another_dispatcher_is_left_alone_and_not_called_absent(scene: Scene) -> None:
+async def test_a_run_that_may_be_of_another_dispatcher_is_left_alone_and_not_called_absent(testbed: Testbed) -> None:
     """Releases before this one started runs without the variable that identifies the dispatcher."""
-    await scene.start(installation="")
-    there = scene.members()
+    await testbed.start(installation="")
+    there = testbed.members()
     for _ in range(2):
-        assert not await scene.other.verify_absent(stop_run(scene.run), OURS)
-    assert scene.members() == there
+        assert not await testbed.other.verify_absent(stop_run(testbed.run), OURS)
+    assert testbed.members() == there
 
 
-async def test_an_agent_that_holds_a_run_or_knows_no_installation_verifies_nothing(scene: Scene) -> None:
-    await scene.start()
-    assert not await scene.lab.runtime.verify_absent(stop_run(scene.run), OURS)
-    assert not await scene.other.verify_absent(stop_run("none-0000001-r1"), "")
+async def test_an_agent_that_holds_a_run_or_knows_no_installation_verifies_nothing(testbed: Testbed) -> None:
+    await testbed.start()
+    assert not await testbed.lab.runtime.verify_absent(stop_run(testbed.run), OURS)
+    assert not await testbed.other.verify_absent(stop_run("none-0000001-r1"), "")
 
 
 def test_a_place_is_one_boot_one_process_namespace_and_one_user() -> None:

@@ -460,7 +460,7 @@ async def test_a_run_is_stopped_though_its_order_cannot_be_made_as_its_specifica
 # -- placement
 
 
-async def test_members_that_move_in_an_unchanged_state_reach_the_schedulers_view(
+async def test_members_that_move_in_an_unchanged_state_reach_the_schedulers_state(
     service: Service, agent: FakeAgent
 ) -> None:
     follower = Follower()

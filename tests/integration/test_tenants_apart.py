@@ -25,7 +25,7 @@ WEEK = timedelta(days=7)
 
 
 @dataclass
-class Scene:
+class Testbed:
     """Two tenants: the one of ``org/b``, who looks, and the other one, of whom nothing may be seen."""
 
     service: Service
@@ -77,7 +77,7 @@ def of_others(name: str, cpu: str, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def scene(service: Service) -> AsyncIterator[Scene]:
+async def testbed(service: Service) -> AsyncIterator[Testbed]:
     await declare(service)
     agent: FakeAgent = service.agent()
     await agent.connect(cpu=4)
@@ -103,14 +103,14 @@ async def scene(service: Service) -> AsyncIterator[Scene]:
             return gang in (await service.http.get(f"/v1/jobs/{waiting}/why")).text
 
         await eventually(is_kept)
-        yield Scene(service, user, preempted, waiting, [merger, gang], receiver)
+        yield Testbed(service, user, preempted, waiting, [merger, gang], receiver)
     await user.aclose()
 
 
-def addresses(scene: Scene) -> list[str]:
+def addresses(testbed: Testbed) -> list[str]:
     """Return every address that a user may get, with each name that fits there, of the user's own and of the others."""
     names = {
-        "job_id": [scene.preempted, scene.waiting, *scene.of_others],
+        "job_id": [testbed.preempted, testbed.waiting, *testbed.of_others],
         "path:path": ["org", "org/b", OTHERS],
         "name": [SECRET, "usual", "both", "private", "public", "edge"],
     }
@@ -130,16 +130,16 @@ def addresses(scene: Scene) -> list[str]:
     return found + extra + [f"/v1/jobs?label=team%3D{SECRET}", "/v1/jobs?queue=org"]
 
 
-async def test_no_answer_to_a_user_names_what_is_of_others(scene: Scene) -> None:
+async def test_no_answer_to_a_user_names_what_is_of_others(testbed: Testbed) -> None:
     seen_by_admin = []
-    for address in addresses(scene):
+    for address in addresses(testbed):
         if "logs" in address:
             continue  # written by the members themselves, and of the user's own jobs alone
-        whole = (await scene.service.http.get(address)).text
-        answer = await scene.user.get(address)
+        whole = (await testbed.service.http.get(address)).text
+        answer = await testbed.user.get(address)
         assert answer.status_code in (200, 404, 422), f"{address}: {answer.text}"
         text = answer.text
-        for name in () if answer.is_success else (*scene.of_others, OTHERS, SECRET):
+        for name in () if answer.is_success else (*testbed.of_others, OTHERS, SECRET):
             text = text.replace(name, "") if name in address else text  # a refusal repeats what was asked for
         for queried in (OTHERS, SECRET) if "?" in address else ():
             text = text.replace(f"{queried!r}", "")
@@ -148,65 +148,65 @@ async def test_no_answer_to_a_user_names_what_is_of_others(scene: Scene) -> None
         if SECRET in whole:
             seen_by_admin.append(address.partition("?")[0])
     # Each of these would have told it.
-    job = f"/v1/jobs/{scene.preempted}"
-    told_to_admins = {job, f"{job}/why", f"{job}/events", "/v1/jobs", f"/v1/jobs/{scene.waiting}/why", "/v1/clusters"}
+    job = f"/v1/jobs/{testbed.preempted}"
+    told_to_admins = {job, f"{job}/why", f"{job}/events", "/v1/jobs", f"/v1/jobs/{testbed.waiting}/why", "/v1/clusters"}
     told_to_admins |= {"/v1/reservations", "/v1/burst-policies", "/v1/price-books", "/v1/queues"}
     assert told_to_admins <= set(seen_by_admin)
 
 
-async def test_what_is_told_instead(scene: Scene) -> None:
+async def test_what_is_told_instead(testbed: Testbed) -> None:
     event = next(
         event
-        for event in (await scene.user.get(f"/v1/jobs/{scene.preempted}/events")).json()["events"]
+        for event in (await testbed.user.get(f"/v1/jobs/{testbed.preempted}/events")).json()["events"]
         if event["kind"] == "preempt"
     )
     assert event["message"] == (
         "preempted for a job of another queue: another queue takes back what is guaranteed to it, and org/b had borrowed"
     )
-    why = (await scene.user.get(f"/v1/jobs/{scene.waiting}/why")).json()
+    why = (await testbed.user.get(f"/v1/jobs/{testbed.waiting}/why")).json()
     assert "private: it is kept for a job of another queue from " in why["sentence"]
     assert {"private", "edge"} <= {one["cluster"] for one in why["verdicts"]}
-    async with scene.user.stream(
-        "GET", f"/v1/jobs/{scene.preempted}/events", headers={"Accept": "text/event-stream"}
+    async with testbed.user.stream(
+        "GET", f"/v1/jobs/{testbed.preempted}/events", headers={"Accept": "text/event-stream"}
     ) as stream:
         async for line in stream.aiter_lines():
             assert SECRET not in line
             if "preempted for" in line:
                 break
-    clusters = {one["name"]: one for one in (await scene.user.get("/v1/clusters")).json()["clusters"]}
+    clusters = {one["name"]: one for one in (await testbed.user.get("/v1/clusters")).json()["clusters"]}
     assert clusters.keys() == {"private", "edge"}, "public is for the others alone"
     assert clusters["edge"]["onlyQueues"] == ["org/b"]
     assert not {"liveRuns", "stoppingRuns"} & clusters["private"].keys()
-    policies = (await scene.user.get("/v1/burst-policies")).json()["burstPolicies"]
+    policies = (await testbed.user.get("/v1/burst-policies")).json()["burstPolicies"]
     assert [(one["name"], one["queues"], "status" in one) for one in policies] == [("both", ["org/b"], False)]
-    assert [one["name"] for one in (await scene.user.get("/v1/price-books")).json()["priceBooks"]] == ["usual"]
-    assert (await scene.user.get("/v1/reservations")).json() == {"reservations": []}
+    assert [one["name"] for one in (await testbed.user.get("/v1/price-books")).json()["priceBooks"]] == ["usual"]
+    assert (await testbed.user.get("/v1/reservations")).json() == {"reservations": []}
 
 
-async def test_use_of_queues_above_is_not_told(scene: Scene) -> None:
-    shown = {one["path"]: one for one in (await scene.user.get("/v1/queues?usage=true")).json()["queues"]}
+async def test_use_of_queues_above_is_not_told(testbed: Testbed) -> None:
+    shown = {one["path"]: one for one in (await testbed.user.get("/v1/queues?usage=true")).json()["queues"]}
     assert {path: "usage" in one for path, one in shown.items()} == {"org": False, "org/b": True}
-    whole = (await scene.service.http.get("/v1/queues?usage=true")).json()["queues"]
+    whole = (await testbed.service.http.get("/v1/queues?usage=true")).json()["queues"]
     assert {one["path"] for one in whole if "usage" in one} >= {"org", "org/b", OTHERS}
-    turns = (await scene.user.get(f"/v1/jobs/{scene.waiting}/why")).json()["factors"]["queues"]
+    turns = (await testbed.user.get(f"/v1/jobs/{testbed.waiting}/why")).json()["factors"]["queues"]
     assert [turn["queue"] for turn in turns] == ["org/b"]
 
 
-async def test_a_dry_run_names_nothing_of_others(scene: Scene) -> None:
+async def test_a_dry_run_names_nothing_of_others(testbed: Testbed) -> None:
     spec = job("tried", "org/b")
-    own = await scene.user.post("/v1/jobs?dryRun=true", json=spec)
+    own = await testbed.user.post("/v1/jobs?dryRun=true", json=spec)
     assert "kept for a job of another queue" in own.text
     assert SECRET not in own.text
-    assert scene.of_others[1] in (await scene.service.http.post("/v1/jobs?dryRun=true", json=spec)).text
+    assert testbed.of_others[1] in (await testbed.service.http.post("/v1/jobs?dryRun=true", json=spec)).text
 
 
-async def test_webhooks_name_nothing_of_others(scene: Scene, post: Poster) -> None:
-    await scene.user.post(f"/v1/jobs/{scene.preempted}/cancel", json={})
-    await relay_all(scene.service, post)
-    of_user = [one for one in scene.receiver.received if one.path == "/in"]
+async def test_webhooks_name_nothing_of_others(testbed: Testbed, post: Poster) -> None:
+    await testbed.user.post(f"/v1/jobs/{testbed.preempted}/cancel", json={})
+    await relay_all(testbed.service, post)
+    of_user = [one for one in testbed.receiver.received if one.path == "/in"]
     assert len(of_user) >= 2
     assert not [one for one in of_user if SECRET in one.body.decode()]
-    (of_others,) = [one.value for one in scene.receiver.received if one.path == "/others"]
-    assert f"preempted for {scene.of_others[0]}: queue {OTHERS} takes back" in of_others["message"]
+    (of_others,) = [one.value for one in testbed.receiver.received if one.path == "/others"]
+    assert f"preempted for {testbed.of_others[0]}: queue {OTHERS} takes back" in of_others["message"]
     assert of_others["message"].endswith("and another queue had borrowed")
     assert "org/b" not in str(of_others)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.unit.test_agent_tails import CLUSTER
+from tests.unit.test_agent_log_tails import CLUSTER
 from tests.waiting import eventually
 from trainmaster.protocol.agent import NOT_HELD_SEQ, Absence, StopRun
 from trainmaster.protocol.states import RunState, StopCause

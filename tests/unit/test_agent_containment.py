@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_agent_tails import CLUSTER, LEASE, ScriptedDispatcher, order
+from tests.unit.test_agent_log_tails import CLUSTER, LEASE, ScriptedDispatcher, order
 from tests.waiting import eventually
 from trainmaster.protocol.agent import (
     CapacityReport,
@@ -103,12 +103,12 @@ async def runtimes() -> AsyncIterator[list[SimulatedRuntime]]:
         await runtime.close()
 
 
-async def serve(runtime: SimulatedRuntime, dispatcher: Wanting, *until_told: str) -> None:
+async def serve(runtime: SimulatedRuntime, dispatcher: Wanting, *until_reported: str) -> None:
     """Run an agent until the ends of these runs were reported."""
     stop = asyncio.Event()
     task = asyncio.create_task(Agent(dispatcher, runtime, lease_hint=LEASE).run(stop))
     try:
-        await dispatcher.until_told(*until_told)
+        await dispatcher.until_reported(*until_reported)
         assert not task.done()
     finally:
         stop.set()
@@ -148,7 +148,7 @@ async def test_a_run_that_cannot_be_recorded_keeps_no_other_from_being_started_s
         return runtime.calls > 2
 
     try:
-        await dispatcher.until_told(PLAIN.run, "gamma-0000003-r1")
+        await dispatcher.until_reported(PLAIN.run, "gamma-0000003-r1")
         await eventually(asked_again)
     finally:
         stop.set()

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.unit.test_agent_tails import CLUSTER, LEASE, ScriptedDispatcher, order
+from tests.unit.test_agent_log_tails import CLUSTER, LEASE, ScriptedDispatcher, order
 from tests.waiting import eventually
 from trainmaster.protocol.agent import CapacityReport, DesiredAnswer, StopRun, SyncAnswer, SyncRequest
 from trainmaster.protocol.errors import UnreachableError
@@ -83,7 +83,7 @@ async def test_capacity_that_did_not_arrive_is_said_again_and_a_run_is_called_of
         await asyncio.sleep(0.5)
         assert RUN not in dispatcher.reported, "it may be held after all"
         runtime.is_unsure = False
-        await dispatcher.until_told(RUN)
+        await dispatcher.until_reported(RUN)
     finally:
         stop.set()
         await task

@@ -19,10 +19,10 @@ SMALL = Size(jobs=400, queues=30, kinds=40, clusters=4, groups=10, starts=100)
 FULL = Size(jobs=2000, queues=4, kinds=40, clusters=4, groups=10, starts=300)
 
 
-def free(view: SchedulerState, resource: str) -> int:
+def free(state: SchedulerState, resource: str) -> int:
     """Return what is free of a resource on all clusters."""
-    layouts = ClusterLayouts(view)
-    return sum(layouts.now(cluster_id).total().get(resource, 0) for cluster_id in view.clusters)
+    layouts = ClusterLayouts(state)
+    return sum(layouts.now(cluster_id).total().get(resource, 0) for cluster_id in state.clusters)
 
 
 def nodes_of(world: World) -> int:
@@ -56,16 +56,16 @@ def test_the_same_seed_gives_the_same_world() -> None:
 
 def test_a_world_has_what_its_size_says() -> None:
     world = make(SMALL)
-    view = world.state
-    parents = {queue.parent_id for queue in view.queues.values() if queue.parent_id is not None}
-    assert len(view.jobs) == 400
+    state = world.state
+    parents = {queue.parent_id for queue in state.queues.values() if queue.parent_id is not None}
+    assert len(state.jobs) == 400
     assert len(world.leaves) == 30
-    assert len(view.queues) == 32, "25 teams at most below one queue"
-    assert all(view.queues[parent].parent_id is None for parent in parents), "a tree of two levels"
-    assert {job.queue_id for job in view.jobs.values()} <= set(world.leaves)
-    assert len(set(view.shapes.values())) == 40
-    assert [len(cluster.report.groups) for cluster in view.clusters.values() if cluster.report] == [10] * 4
-    assert not view.runs
+    assert len(state.queues) == 32, "25 teams at most below one queue"
+    assert all(state.queues[parent].parent_id is None for parent in parents), "a tree of two levels"
+    assert {job.queue_id for job in state.jobs.values()} <= set(world.leaves)
+    assert len(set(state.shapes.values())) == 40
+    assert [len(cluster.report.groups) for cluster in state.clusters.values() if cluster.report] == [10] * 4
+    assert not state.runs
 
 
 def test_the_first_kind_is_asked_for_most_by_the_law_of_zipf() -> None:
@@ -106,25 +106,25 @@ def test_what_ends_in_a_full_world_makes_room_for_as_much_again() -> None:
 
 def test_changes_are_as_many_as_asked_and_wait_to_be_put() -> None:
     world = make(SMALL, full=True)
-    view = world.state
-    runs, jobs, clusters = len(view.runs), len(view.jobs), dict(view.clusters)
+    state = world.state
+    runs, jobs, clusters = len(state.runs), len(state.jobs), dict(state.clusters)
     changes = world.happens(NOW + 5, ends=7, submits=9, reports=3)
-    assert (len(view.runs), len(view.jobs), view.clusters) == (runs, jobs, clusters)
-    changes.put(view)
-    assert (len(view.runs), len(view.jobs)) == (runs - 7, jobs + 9)
+    assert (len(state.runs), len(state.jobs), state.clusters) == (runs, jobs, clusters)
+    changes.put(state)
+    assert (len(state.runs), len(state.jobs)) == (runs - 7, jobs + 9)
     assert {job.submitted_at for job in changes.submitted} == {NOW + 5}
-    assert sum(view.clusters[key] != cluster for key, cluster in clusters.items()) == 3
+    assert sum(state.clusters[key] != cluster for key, cluster in clusters.items()) == 3
 
 
 def test_every_job_may_be_of_a_kind_of_its_own() -> None:
-    view = make(SMALL, all_distinct=True).state
-    assert len(set(view.shapes.values())) == len(view.jobs) == 400
-    assert len({job.shape_id for job in view.jobs.values()}) == 400
+    state = make(SMALL, all_distinct=True).state
+    assert len(set(state.shapes.values())) == len(state.jobs) == 400
+    assert len({job.shape_id for job in state.jobs.values()}) == 400
 
 
 def test_kinds_may_come_from_one_queue_each() -> None:
-    view = make(SMALL, own_kinds=True).state
-    assert len({view.class_of(job_id) for job_id in view.jobs}) <= 40
+    state = make(SMALL, own_kinds=True).state
+    assert len({state.class_of(job_id) for job_id in state.jobs}) <= 40
     usual = make(SMALL).state
     assert len({usual.class_of(job_id) for job_id in usual.jobs}) > 200
 
@@ -156,12 +156,12 @@ def test_gangs_fill_the_whole_racks_and_leave_the_broken_ones() -> None:
 
 def test_in_a_reclaim_storm_owed_queues_wait_and_others_hold_all_they_are_owed() -> None:
     world = reclaim_storm(Size(jobs=100, queues=6, kinds=4, clusters=2, groups=2, starts=320))
-    view = world.state
-    owed = {queue.id for queue in view.queues.values() if queue.quotas}
-    assert {job.queue_id for job in view.jobs.values()} == owed
-    assert {run.queue_id for run in view.runs.values()}.isdisjoint(owed)
-    assert len(view.runs) == 320
-    guaranteed = sum(quota.guaranteed for key in owed for quota in view.queues[key].quotas.values())
+    state = world.state
+    owed = {queue.id for queue in state.queues.values() if queue.quotas}
+    assert {job.queue_id for job in state.jobs.values()} == owed
+    assert {run.queue_id for run in state.runs.values()}.isdisjoint(owed)
+    assert len(state.runs) == 320
+    guaranteed = sum(quota.guaranteed for key in owed for quota in state.queues[key].quotas.values())
     assert guaranteed == pytest.approx(320_000, rel=0.01), "in thousandths of a core"
 
 

@@ -134,10 +134,10 @@ def test_a_shape_that_was_stored_before_refuses_nothing() -> None:
 
 
 def looked_at(admission: ReportedAdmission | None, refused_by: ClusterRefusal) -> Any:
-    view = (
+    builder = (
         StateBuilder().cluster("north", nodes(), admission=admission).job("j", gang(role(), refused_by=(refused_by,)))
     )
-    return view.cycle()
+    return builder.cycle()
 
 
 def test_a_cluster_that_refuses_it_is_ruled_out() -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.test_kubernetes_assess import RUN, pod
+from tests.unit.test_kubernetes_reconcile import RUN, pod
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import UnavailableError
 from trainmaster_agent.kube.pods import PodSight

@@ -1,4 +1,5 @@
-"""Names say one thing: no class name is defined twice in production code, but for those listed here with their reason."""
+"""Names say one thing: no class name, public, private or nested, is defined in two modules of production code, but for those listed
+here with their reason."""
 
 import ast
 from collections import defaultdict
@@ -18,12 +19,12 @@ _ALLOWED = {
 
 
 def definitions() -> dict[str, set[str]]:
-    """Return the files that define each public class, by its name."""
+    """Return the files that define each class, by its name; also those inside classes and functions."""
     found = defaultdict[str, set[str]](set)
     for package in _PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.parse(path.read_text()).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
                     found[node.name].add(str(path.relative_to(ROOT)))
     return found
 

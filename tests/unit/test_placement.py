@@ -202,13 +202,13 @@ small_nodes = st.lists(st.tuples(amounts, amounts), min_size=1, max_size=3)
 small_needs = st.lists(st.tuples(st.integers(1, 3), amounts, amounts), min_size=1, max_size=2)
 
 
-def exists(rooms: list[tuple[int, int]], members: list[tuple[int, int]]) -> bool:
+def exists(free_amounts: list[tuple[int, int]], members: list[tuple[int, int]]) -> bool:
     """Return whether any packing exists, by trying all."""
-    for seats in product(range(len(rooms)), repeat=len(members)):
-        left = [list(space) for space in rooms]
-        for seat, (one, two) in zip(seats, members, strict=True):
-            left[seat][0] -= one
-            left[seat][1] -= two
+    for assignment in product(range(len(free_amounts)), repeat=len(members)):
+        left = [list(space) for space in free_amounts]
+        for index, (one, two) in zip(assignment, members, strict=True):
+            left[index][0] -= one
+            left[index][1] -= two
         if all(amount >= 0 for space in left for amount in space):
             return True
     return False
@@ -216,13 +216,13 @@ def exists(rooms: list[tuple[int, int]], members: list[tuple[int, int]]) -> bool
 
 @settings(max_examples=200, deadline=None)
 @given(small_nodes, small_needs)
-def test_what_is_said_to_fit_does_fit(rooms: list[tuple[int, int]], gang: list[tuple[int, int, int]]) -> None:
-    nodes = [Node(f"n{number}", {"cpu": one, GPU: two}) for number, (one, two) in enumerate(rooms)]
+def test_what_is_said_to_fit_does_fit(free_amounts: list[tuple[int, int]], gang: list[tuple[int, int, int]]) -> None:
+    nodes = [Node(f"n{number}", {"cpu": one, GPU: two}) for number, (one, two) in enumerate(free_amounts)]
     needs = [Need(f"r{number}", count, {"cpu": one, GPU: two}) for number, (count, one, two) in enumerate(gang)]
     free = {one.name: dict(one.allocatable) for one in nodes}
     found = place(nodes, free, needs)
     members = [(one, two) for count, one, two in gang for _ in range(count)]
-    possible = exists(rooms, members)
+    possible = exists(free_amounts, members)
     assert free == {one.name: one.allocatable for one in nodes}, "what is given is not changed"
     if isinstance(found, PackingShortfall):
         assert found.sentence

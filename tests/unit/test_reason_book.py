@@ -72,8 +72,8 @@ def test_a_class_that_waits_no_more_is_forgotten_once_a_plan_is_whole() -> None:
 
 
 def test_waiting_jobs_are_counted_by_what_they_wait_for() -> None:
-    book, view = ReasonBook(), SchedulerState()
+    book, state = ReasonBook(), SchedulerState()
     for number, shape in enumerate((1, 1, 2), start=1):
-        view.put_waiting(WaitingJob(number, 1, "j", 1, 1, shape, 0, 0.0, 0))
+        state.put_waiting(WaitingJob(number, 1, "j", 1, 1, shape, 0, 0.0, 0))
     written(book, waiting_plan(1, "a"), 0)
-    assert book.waits(view) == {"InsufficientCapacity": 2, "NotLookedAtYet": 1}
+    assert book.waits(state) == {"InsufficientCapacity": 2, "NotLookedAtYet": 1}

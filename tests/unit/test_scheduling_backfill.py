@@ -11,8 +11,8 @@ from trainmaster.protocol.states import ClusterKind
 
 def busy(places: int = 4, *, taken: int = 3, until: float = 100) -> StateBuilder:
     """Return a cluster of ``places`` CPUs, of which ``taken`` are in use for ``until`` seconds more, and a gang that wants all."""
-    view = StateBuilder().cluster("c", nodes(places, cpu=1))
-    return view.run("there", simple(taken, limit=until), on="c").job("big", simple(places, limit=10))
+    builder = StateBuilder().cluster("c", nodes(places, cpu=1))
+    return builder.run("there", simple(taken, limit=until), on="c").job("big", simple(places, limit=10))
 
 
 MAY_PASS: dict[str, tuple[StateBuilder, list[str]]] = {
@@ -44,9 +44,9 @@ MAY_PASS: dict[str, tuple[StateBuilder, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("view", "started"), MAY_PASS.values(), ids=MAY_PASS)
-def test_before_a_blocked_job_may_start(view: StateBuilder, started: list[str]) -> None:
-    assert view.cycle().started == started
+@pytest.mark.parametrize(("builder", "started"), MAY_PASS.values(), ids=MAY_PASS)
+def test_before_a_blocked_job_may_start(builder: StateBuilder, started: list[str]) -> None:
+    assert builder.cycle().started == started
 
 
 def test_a_blocked_job_is_told_when_it_starts_at_the_latest_and_those_behind_it_whom_they_would_delay() -> None:
@@ -62,88 +62,90 @@ def test_a_blocked_job_is_told_when_it_starts_at_the_latest_and_those_behind_it_
 
 
 def test_the_blocked_job_starts_when_its_time_has_come() -> None:
-    view = busy().job("short", simple(limit=100)).job("long", simple())
-    assert view.applied().started == ["short"]
-    view.ended("there").ended("short").later(100)
-    assert view.applied().started == ["big"]
+    builder = busy().job("short", simple(limit=100)).job("long", simple())
+    assert builder.applied().started == ["short"]
+    builder.ended("there").ended("short").later(100)
+    assert builder.applied().started == ["big"]
 
 
 def test_a_run_that_should_have_ended_is_expected_to_end_any_moment() -> None:
-    view = StateBuilder().cluster("c", nodes(2, cpu=1)).run("over", simple(limit=50), on="c", ago=80)
-    outcome = view.job("big", simple(2, limit=10)).job("small", simple(limit=30)).cycle()
+    builder = StateBuilder().cluster("c", nodes(2, cpu=1)).run("over", simple(limit=50), on="c", ago=80)
+    outcome = builder.job("big", simple(2, limit=10)).job("small", simple(limit=30)).cycle()
     assert outcome.started == []
-    assert outcome.plan.reservations[view.ids["big"]].at == NOW + 1
+    assert outcome.plan.reservations[builder.ids["big"]].at == NOW + 1
 
 
 def test_each_cluster_is_kept_for_one_job() -> None:
-    view = StateBuilder()
+    builder = StateBuilder()
     for name, until in (("a", 100), ("b", 200)):
-        view.cluster(name, nodes(2, cpu=1)).run(f"on-{name}", simple(limit=until), on=name)
-    view.job("one", simple(2, limit=10)).job("two", simple(2, limit=11)).job("three", simple(2, limit=12))
-    reservations = view.cycle().plan.reservations
+        builder.cluster(name, nodes(2, cpu=1)).run(f"on-{name}", simple(limit=until), on=name)
+    builder.job("one", simple(2, limit=10)).job("two", simple(2, limit=11)).job("three", simple(2, limit=12))
+    reservations = builder.cycle().plan.reservations
     assert {job: (kept.cluster_id, kept.at - NOW) for job, kept in reservations.items()} == {
-        view.ids["one"]: (view.clusters["a"], 100),
-        view.ids["two"]: (view.clusters["b"], 200),
+        builder.ids["one"]: (builder.clusters["a"], 100),
+        builder.ids["two"]: (builder.clusters["b"], 200),
     }
 
 
 @pytest.mark.parametrize(("elsewhere", "cluster"), [(95, "a"), (80, "b")])
 def test_a_reservation_stays_unless_another_is_earlier_by_a_tenth(elsewhere: float, cluster: str) -> None:
-    view = StateBuilder().cluster("a", nodes(2, cpu=1)).cluster("b", nodes(2, cpu=1))
-    view.run("on-a", simple(limit=100), on="a").run("on-b", simple(limit=500), on="b")
-    view.job("big", simple(2, limit=10)).applied()
-    assert view.engine.carried.reservations[view.ids["big"]].cluster_id == view.clusters["a"]
-    view.ended("on-b").run("on-b", simple(limit=elsewhere), on="b").applied()
-    assert view.engine.carried.reservations[view.ids["big"]].cluster_id == view.clusters[cluster]
+    builder = StateBuilder().cluster("a", nodes(2, cpu=1)).cluster("b", nodes(2, cpu=1))
+    builder.run("on-a", simple(limit=100), on="a").run("on-b", simple(limit=500), on="b")
+    builder.job("big", simple(2, limit=10)).applied()
+    assert builder.engine.carried.reservations[builder.ids["big"]].cluster_id == builder.clusters["a"]
+    builder.ended("on-b").run("on-b", simple(limit=elsewhere), on="b").applied()
+    assert builder.engine.carried.reservations[builder.ids["big"]].cluster_id == builder.clusters[cluster]
 
 
 def test_only_who_lacks_room_reserves() -> None:
     """Neither a job over quota nor one whose cluster is closed keeps anything from others."""
-    view = (
+    builder = (
         StateBuilder().queue("q", limits={"cpu": 1}).cluster("c", nodes(2, cpu=1)).run("there", simple(limit=9), on="c")
     )
-    view.job("over", simple(2, limit=9), queue="q").cluster("closed", nodes(2, cpu=1), cordoned=True)
-    outcome = view.job("small", simple()).cycle()
+    builder.job("over", simple(2, limit=9), queue="q").cluster("closed", nodes(2, cpu=1), cordoned=True)
+    outcome = builder.job("small", simple()).cycle()
     assert outcome.started == ["small"]
     assert outcome.plan.reservations == {}
 
 
 def test_room_is_found_at_the_time_when_a_rack_is_free() -> None:
-    view = StateBuilder().cluster(
+    builder = StateBuilder().cluster(
         "c", nodes(2, "r1", cpu=1, at=(("rack", "r1"),)), nodes(2, "r2", cpu=1, at=(("rack", "r2"),))
     )
     for name, group, until in (("a", "r1", 50), ("b", "r2", 60), ("c", "r1", 70)):
-        view.run(name, simple(limit=until), on="c", placement={group: {"worker": 1}})
-    view.job("big", gang(role(2, cpu=1), required_level="rack", time_limit_seconds=5))
-    kept = view.cycle().plan.reservations[view.ids["big"]]
+        builder.run(name, simple(limit=until), on="c", placement={group: {"worker": 1}})
+    builder.job("big", gang(role(2, cpu=1), required_level="rack", time_limit_seconds=5))
+    kept = builder.cycle().plan.reservations[builder.ids["big"]]
     assert kept.at == NOW + 60, "at 50 s two places are free, but in two racks"
 
 
 class TestEndless:
     """Where no end is known."""
 
-    def view(self, age: float) -> StateBuilder:
-        view = StateBuilder().longest_wait("normal", 60).cluster("c", nodes(4, cpu=1)).run("there", simple(2), on="c")
-        return view.job("big", simple(4), age=age)
+    def builder(self, age: float) -> StateBuilder:
+        builder = (
+            StateBuilder().longest_wait("normal", 60).cluster("c", nodes(4, cpu=1)).run("there", simple(2), on="c")
+        )
+        return builder.job("big", simple(4), age=age)
 
     def test_nothing_is_kept_at_first(self) -> None:
-        outcome = self.view(age=59).jobs(2, "small", simple(), of="low").cycle()
+        outcome = self.builder(age=59).jobs(2, "small", simple(), of="low").cycle()
         assert outcome.started == ["small1", "small2"]
 
     def test_after_the_longest_wait_all_that_is_freed_on_a_cluster_is_kept(self) -> None:
-        view = self.view(age=61).job("small", simple(limit=1), of="low")
-        outcome = view.applied()
+        builder = self.builder(age=61).job("small", simple(limit=1), of="low")
+        outcome = builder.applied()
         assert outcome.started == []
-        assert outcome.plan.reservations[view.ids["big"]].at == inf
+        assert outcome.plan.reservations[builder.ids["big"]].at == inf
         assert outcome.reason("big").details["first"]["sentence"] == "What is freed on c is kept for it from now on."
         assert "what is freed there is kept for big-" in outcome.reason("small").sentence
-        assert view.ended("there").applied().started == ["big"]
+        assert builder.ended("there").applied().started == ["big"]
 
     def test_other_groups_and_other_clusters_stay_open(self) -> None:
-        view = (
-            self.view(age=61)
+        builder = (
+            self.builder(age=61)
             .cluster("c", nodes(4, cpu=1), nodes(1, "gpus", gpu=1))
             .cluster("d", nodes(1, cpu=1), kind=ClusterKind.EDGE)
         )
-        started = view.job("gpu", simple(gpu=1)).job("small", simple(), of="low").cycle().where
+        started = builder.job("gpu", simple(gpu=1)).job("small", simple(), of="low").cycle().where
         assert started == {"gpu": "c", "small": "d"}

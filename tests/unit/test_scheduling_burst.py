@@ -32,9 +32,9 @@ ANY = {"budget": {"day": 1000}, "timeLimit": "1h"}
 
 def full(**policy: Any) -> StateBuilder:
     """Return a private cluster without room, a public one with 8 cores at 1 an hour, and a policy that lets everything go."""
-    view = StateBuilder().cluster("own", nodes(1, cpu=4)).run("r", simple(cpu=4, limit=2 * HOUR), on="own")
-    view.cluster("rented", nodes(2, cpu=4), kind=ClusterKind.PUBLIC, prices=CORE)
-    return view.policy(**{**ANY, **policy})
+    builder = StateBuilder().cluster("own", nodes(1, cpu=4)).run("r", simple(cpu=4, limit=2 * HOUR), on="own")
+    builder.cluster("rented", nodes(2, cpu=4), kind=ClusterKind.PUBLIC, prices=CORE)
+    return builder.policy(**{**ANY, **policy})
 
 
 def limited(hours: float = 1.0, **needs: Any) -> Any:
@@ -192,8 +192,8 @@ STAYS: dict[str, tuple[StateBuilder, Token, str]] = {
 
 @pytest.mark.parametrize("sentence", STAYS)
 def test_a_job_stays(sentence: str) -> None:
-    view, token, words = STAYS[sentence]
-    outcome = view.cycle()
+    builder, token, words = STAYS[sentence]
+    outcome = builder.cycle()
     assert "j" not in outcome.where
     reason = outcome.reason("j")
     verdicts = " ".join(verdict.sentence for verdict in reason.verdicts)
@@ -203,13 +203,13 @@ def test_a_job_stays(sentence: str) -> None:
 
 
 def test_a_job_that_every_cluster_has_returned_is_held() -> None:
-    view = full().job("j", returned_by=("own", "rented"))
-    assert view.cycle().held == {"j": "every cluster it could go to returned it: own, rented"}
+    builder = full().job("j", returned_by=("own", "rented"))
+    assert builder.cycle().held == {"j": "every cluster it could go to returned it: own, rented"}
 
 
 def test_a_job_that_its_own_clusters_have_returned_waits_for_its_policy() -> None:
-    view = full(when={"after": "1h"}).job("j", returned_by=("own",))
-    outcome = view.cycle()
+    builder = full(when={"after": "1h"}).job("j", returned_by=("own",))
+    outcome = builder.cycle()
     assert (outcome.held, outcome.reason("j").token) == ({}, Token.BURST_NOT_YET)
 
 
@@ -218,39 +218,39 @@ def test_one_starts_on_its_own_cluster_as_soon_as_that_has_room() -> None:
 
 
 def test_nobody_goes_whose_turn_is_blocked_by_the_order_of_the_queue() -> None:
-    view = full(when={"after": "10m"}).queue("main", order=Order.STRICT).job("j").job("k", simple(cpu=2), age=-1)
-    outcome = view.cycle()
+    builder = full(when={"after": "10m"}).queue("main", order=Order.STRICT).job("j").job("k", simple(cpu=2), age=-1)
+    outcome = builder.cycle()
     assert outcome.where == {}
     assert outcome.reason("k").token is Token.BEHIND_OTHERS
 
 
 def test_it_is_said_when_to_look_again() -> None:
-    view = full(when={"after": "10m"}).job("j", age=100)
-    at = view.cycle().plan.next_look
+    builder = full(when={"after": "10m"}).job("j", age=100)
+    at = builder.cycle().plan.next_look
     assert at == pytest.approx(NOW + 500, abs=0.01)
-    assert view.later(at - NOW).cycle().where == {"j": "rented"}
+    assert builder.later(at - NOW).cycle().where == {"j": "rented"}
 
 
 def test_the_policy_of_the_nearest_queue_is_asked_first() -> None:
-    view = full(clusters=["rented"]).queue("org/team")
-    view.cluster("second", nodes(), kind=ClusterKind.PUBLIC, prices=CORE)
-    view.policy("overflow", "org", clusters=["rented"], **ANY).policy("near", "org/team", clusters=["second"], **ANY)
-    assert view.job("j", queue="org/team").cycle().where == {"j": "second"}
+    builder = full(clusters=["rented"]).queue("org/team")
+    builder.cluster("second", nodes(), kind=ClusterKind.PUBLIC, prices=CORE)
+    builder.policy("overflow", "org", clusters=["rented"], **ANY).policy("near", "org/team", clusters=["second"], **ANY)
+    assert builder.job("j", queue="org/team").cycle().where == {"j": "second"}
 
 
 @pytest.mark.parametrize(("choose", "cluster"), [("order", "dear"), ("score", "cheap")])
 def test_a_cluster_is_chosen_by_its_scores_or_in_the_order_of_the_policy(choose: str, cluster: str) -> None:
-    view = full(clusters=["dear", "cheap"], choose=choose)
-    view.cluster("dear", nodes(), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 9}})
-    view.cluster("cheap", nodes(), kind=ClusterKind.PUBLIC, prices=CORE)
-    assert view.job("j").cycle().where == {"j": cluster}
+    builder = full(clusters=["dear", "cheap"], choose=choose)
+    builder.cluster("dear", nodes(), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 9}})
+    builder.cluster("cheap", nodes(), kind=ClusterKind.PUBLIC, prices=CORE)
+    assert builder.job("j").cycle().where == {"j": cluster}
 
 
 def test_a_cluster_that_the_budget_cannot_pay_is_passed_over() -> None:
-    view = full(clusters=["dear", "cheap"], choose="order", budget={"hour": 2})
-    view.cluster("dear", nodes(), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 9}})
-    view.cluster("cheap", nodes(), kind=ClusterKind.PUBLIC, prices=CORE)
-    assert view.job("j", limited()).cycle().where == {"j": "cheap"}
+    builder = full(clusters=["dear", "cheap"], choose="order", budget={"hour": 2})
+    builder.cluster("dear", nodes(), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 9}})
+    builder.cluster("cheap", nodes(), kind=ClusterKind.PUBLIC, prices=CORE)
+    assert builder.job("j", limited()).cycle().where == {"j": "cheap"}
 
 
 def test_a_gang_goes_in_a_smaller_size_where_the_larger_costs_too_much() -> None:
@@ -268,48 +268,48 @@ def test_a_gang_goes_in_a_smaller_size_where_the_larger_costs_too_much() -> None
     ],
 )
 def test_spot_nodes_are_used_as_the_policy_says(spot: str, binding: Any, rate: int) -> None:
-    view = full(spot=spot)
+    builder = full(spot=spot)
     groups = nodes(1, "steady", cpu=4), nodes(1, "spot", cpu=4, labels=SPOT)
     prices = {"onDemand": {"cpu": 2}, "spot": {"cpu": 1}}
-    view.cluster("rented", *groups, kind=ClusterKind.PUBLIC, prices=prices)
-    granted = view.job("j").cycle().start("j").granted
+    builder.cluster("rented", *groups, kind=ClusterKind.PUBLIC, prices=prices)
+    granted = builder.job("j").cycle().start("j").granted
     assert granted is not None
     assert (granted.binding, granted.bounds.rate) == (binding, rate)
 
 
 def test_a_policy_that_is_open_stays_so_until_private_clusters_are_emptier() -> None:
     rule = {"utilisation": {"above": 0.9, "until": 0.6}}
-    view = full(when=rule).run("s", on="own").cluster("own", nodes(10, cpu=1))
+    builder = full(when=rule).run("s", on="own").cluster("own", nodes(10, cpu=1))
     # All ten cores are private: r has 4 of them, and so on.
-    view.run("r", simple(9, cpu=1), on="own").job("big", simple(cpu=2))
-    assert view.applied().where == {"big": "rented"}
-    view.ended("s").run("r", simple(7, cpu=1), on="own").job("next", simple(cpu=2))
-    assert view.applied().where == {"next": "rented"}
-    view.run("r", simple(5, cpu=1), on="own").job("last", simple(cpu=2))
-    assert view.applied().where == {}
-    view.run("r", simple(7, cpu=1), on="own")
-    assert view.applied().where == {}
+    builder.run("r", simple(9, cpu=1), on="own").job("big", simple(cpu=2))
+    assert builder.applied().where == {"big": "rented"}
+    builder.ended("s").run("r", simple(7, cpu=1), on="own").job("next", simple(cpu=2))
+    assert builder.applied().where == {"next": "rented"}
+    builder.run("r", simple(5, cpu=1), on="own").job("last", simple(cpu=2))
+    assert builder.applied().where == {}
+    builder.run("r", simple(7, cpu=1), on="own")
+    assert builder.applied().where == {}
 
 
 def test_a_run_by_a_policy_does_not_grow() -> None:
     elastic = gang(role(8, least=2, cpu=1), time_limit_seconds=HOUR - 10)
-    view = full(budget={"hour": 2}).job("j", elastic)
-    view.applied()
-    assert view.later(600).cycle().plan.grows == []
+    builder = full(budget={"hour": 2}).job("j", elastic)
+    builder.applied()
+    assert builder.later(600).cycle().plan.grows == []
 
 
 def test_it_ends_by_its_bound_as_far_as_others_are_concerned() -> None:
-    view = full().job("j", simple(cpu=4))
-    view.applied()
-    run = view.state.runs[view.ids["j"]]
-    assert view.state.ends_at(run) == NOW + HOUR + 10
+    builder = full().job("j", simple(cpu=4))
+    builder.applied()
+    run = builder.state.runs[builder.ids["j"]]
+    assert builder.state.ends_at(run) == NOW + HOUR + 10
     assert run.burst is not None
     assert run.burst.rate == 4 * NANOS
 
 
 def test_what_policies_said_is_given_for_a_preview() -> None:
-    view, questions = full(atMost={"jobs": 1}).job("a").job("b", simple(cpu=2)), list[BurstQuestion]()
-    decide(view.engine, NOW, burst_questions=questions)
+    builder, questions = full(atMost={"jobs": 1}).job("a").job("b", simple(cpu=2)), list[BurstQuestion]()
+    decide(builder.engine, NOW, burst_questions=questions)
     assert [(one.job.name, isinstance(one.outcome, BurstStart)) for one in questions] == [("a", True), ("b", False)]
 
 
@@ -334,34 +334,34 @@ def test_no_plan_exceeds_a_budget_or_a_cap(
     most_cores: int | None,
 ) -> None:
     at_most = {"jobs": most_jobs, "resources": {} if most_cores is None else {"cpu": most_cores}}
-    view = full(budget=budget, atMost=at_most, timeLimit=None)
-    view.run("r", simple(cpu=4), on="own")
+    builder = full(budget=budget, atMost=at_most, timeLimit=None)
+    builder.run("r", simple(cpu=4), on="own")
     ends: dict[str, float] = {}
     lives: dict[str, tuple[float, float, int]] = {}
     for number, (cores, hours, _, _) in enumerate(given_jobs):
-        view.job(f"j{number}", limited(hours, cpu=cores))
+        builder.job(f"j{number}", limited(hours, cpu=cores))
     for _ in range(30):
-        outcome = view.applied()
+        outcome = builder.applied()
         for start in outcome.plan.starts:
             assert start.granted is not None
             number = int(start.job.name[1:])
             cores, hours, _, part = given_jobs[number]
-            ends[start.job.name] = view.now + max(1.0, hours * HOUR * part)
-            lives[start.job.name] = (view.now, ends[start.job.name], cores)
-        at_work = [name for name in ends if name in lives and view.ids[name] in view.state.runs]
+            ends[start.job.name] = builder.now + max(1.0, hours * HOUR * part)
+            lives[start.job.name] = (builder.now, ends[start.job.name], cores)
+        at_work = [name for name in ends if name in lives and builder.ids[name] in builder.state.runs]
         assert most_jobs is None or len(at_work) <= most_jobs
         assert most_cores is None or sum(lives[name][2] for name in at_work) <= most_cores
         due = [ends[name] for name in at_work]
-        moment = min([*due, view.now + 1800])
-        view.later(moment - view.now)
-        spent: dict[int, int] = dict(view.state.spending.hours.get(1, {}))
+        moment = min([*due, builder.now + 1800])
+        builder.later(moment - builder.now)
+        spent: dict[int, int] = dict(builder.state.spending.hours.get(1, {}))
         for name in at_work:
-            if ends[name] <= view.now:
-                view.ended(name)
+            if ends[name] <= builder.now:
+                builder.ended(name)
                 began, end, cores = lives[name]
                 for hour, part in hours_of(began, end).items():
                     spent[hour] = spent.get(hour, 0) + round(cores * part * NANOS / HOUR)
-        view.state.spending = type(view.state.spending)({1: spent})
+        builder.state.spending = type(builder.state.spending)({1: spent})
     within: dict[Any, float] = defaultdict(float)
     for began, end, cores in lives.values():
         for hour, seconds in hours_of(began, end).items():
@@ -387,111 +387,113 @@ def hours_of(begin: float, end: float) -> dict[int, float]:
 
 
 def test_gpus_are_capped_by_their_resource() -> None:
-    view = full(atMost={"resources": {GPU: 2}}, timeLimit="1h")
-    view.cluster("rented", nodes(2, cpu=8, gpu=2), kind=ClusterKind.PUBLIC, prices=CORE)
-    view.job("a", simple(cpu=1, gpu=2)).job("b", simple(cpu=2, gpu=1))
-    outcome = view.cycle()
+    builder = full(atMost={"resources": {GPU: 2}}, timeLimit="1h")
+    builder.cluster("rented", nodes(2, cpu=8, gpu=2), kind=ClusterKind.PUBLIC, prices=CORE)
+    builder.job("a", simple(cpu=1, gpu=2)).job("b", simple(cpu=2, gpu=1))
+    outcome = builder.cycle()
     assert outcome.where == {"a": "rented"}
     assert outcome.reason("b").token is Token.BURST_LIMIT
 
 
-def test_a_preview_of_other_policies_leaves_the_view_as_it_was() -> None:
-    view = full(budget={"hour": "0.1"}).job("j")
-    before = view.cycle().plan
-    found = preview(view.engine, NOW, [policy_of(1, BurstPolicySpec.model_validate({**WIDE, "name": "overflow"}))])
+def test_a_preview_of_other_policies_leaves_the_state_as_it_was() -> None:
+    builder = full(budget={"hour": "0.1"}).job("j")
+    before = builder.cycle().plan
+    found = preview(builder.engine, NOW, [policy_of(1, BurstPolicySpec.model_validate({**WIDE, "name": "overflow"}))])
     assert [(one.goes, one.cluster, one.jobs) for one in found] == [(True, "rented", 1)]
-    assert preview(view.engine, NOW, [policy_of(-1, BurstPolicySpec.model_validate({**WIDE, "name": "new"}))])[0].goes
-    assert view.cycle().plan == before
+    assert preview(builder.engine, NOW, [policy_of(-1, BurstPolicySpec.model_validate({**WIDE, "name": "new"}))])[
+        0
+    ].goes
+    assert builder.cycle().plan == before
     assert before.starts == []
 
 
 def test_a_preview_counts_jobs_alike_that_go_and_those_that_stay() -> None:
-    view = full(atMost={"jobs": 2}).jobs(5, "j")
-    goes, stays = preview(view.engine, NOW)
+    builder = full(atMost={"jobs": 2}).jobs(5, "j")
+    goes, stays = preview(builder.engine, NOW)
     assert (goes.goes, goes.jobs, goes.price_per_hour, goes.job.partition("-")[0]) == (True, 2, Decimal(1), "j1")
     assert (stays.goes, stays.jobs, stays.job.partition("-")[0]) == (False, 3, "j3")
 
 
 def test_others_of_its_class_go_though_one_has_cost_too_much_already() -> None:
-    view = full(budget={"day": 500, "job": 2}).policy("second", **ANY, when={"after": "5d"})
-    view.job("a", limited(cpu=2)).job("b", limited(cpu=2)).spent("overflow", "0.5", job="a")
-    assert view.cycle().where == {"b": "rented"}
+    builder = full(budget={"day": 500, "job": 2}).policy("second", **ANY, when={"after": "5d"})
+    builder.job("a", limited(cpu=2)).job("b", limited(cpu=2)).spent("overflow", "0.5", job="a")
+    assert builder.cycle().where == {"b": "rented"}
 
 
 def test_others_of_its_class_go_though_one_of_higher_priority_has_just_come() -> None:
-    view = full(when={"after": "1h"}).job("old", age=7200).job("new", priority=1000)
-    assert view.cycle().where == {"old": "rented"}
+    builder = full(when={"after": "1h"}).job("old", age=7200).job("new", priority=1000)
+    assert builder.cycle().where == {"old": "rented"}
 
 
 def test_a_queue_that_keeps_its_order_does_not_wait_for_a_job_that_could_never_go() -> None:
-    view = full(budget={"day": 500, "job": 1}).queue("main", order=Order.STRICT)
-    view.job("huge", simple(2, limit=HOUR - 10, cpu=4)).job("small", simple(cpu=1), age=-1).ended("r")
-    outcome = view.cycle()
+    builder = full(budget={"day": 500, "job": 1}).queue("main", order=Order.STRICT)
+    builder.job("huge", simple(2, limit=HOUR - 10, cpu=4)).job("small", simple(cpu=1), age=-1).ended("r")
+    outcome = builder.cycle()
     assert outcome.where == {"small": "own"}
     assert outcome.reason("huge").token is Token.TOO_LARGE
     assert "the budget of 1.00 for a job is not enough" in outcome.reason("huge").sentence
 
 
 def test_it_is_looked_at_again_when_enough_of_it_falls_into_the_next_day() -> None:
-    view = full(budget={"day": 8}, timeLimit=None).job("j", limited(10))
-    outcome = view.cycle()
+    builder = full(budget={"day": 8}, timeLimit=None).job("j", limited(10))
+    outcome = builder.cycle()
     assert outcome.where == {}
     at = outcome.plan.next_look
     # Of ten hours eight fall into this day, if it begins eight hours before it ends.
     assert at == pytest.approx(86400 - 8 * HOUR, abs=1)
-    assert view.ended("r").run("r", simple(cpu=4), on="own").later(at - NOW + 1).cycle().where == {"j": "rented"}
+    assert builder.ended("r").run("r", simple(cpu=4), on="own").later(at - NOW + 1).cycle().where == {"j": "rented"}
 
 
 def test_a_stream_of_jobs_by_a_policy_does_not_put_off_one_that_a_cluster_is_kept_for() -> None:
-    view = full(timeLimit="5m").queue("other", kinds=ALL)
-    view.cluster("own", nodes(1, cpu=4), cordoned=True)
-    view.run("p", simple(cpu=4, limit=HOUR), on="rented", placement={"nodes": {"worker": 1}})
-    view.job("wide", simple(2, cpu=4, limit=600), queue="other")
-    at = view.applied().plan.reservations[view.ids["wide"]].at
+    builder = full(timeLimit="5m").queue("other", kinds=ALL)
+    builder.cluster("own", nodes(1, cpu=4), cordoned=True)
+    builder.run("p", simple(cpu=4, limit=HOUR), on="rented", placement={"nodes": {"worker": 1}})
+    builder.job("wide", simple(2, cpu=4, limit=600), queue="other")
+    at = builder.applied().plan.reservations[builder.ids["wide"]].at
     for number in range(40):
-        view.job(f"j{number}", simple(cpu="100m"))
-        outcome = view.applied()
-        kept = outcome.plan.reservations.get(view.ids["wide"])
+        builder.job(f"j{number}", simple(cpu="100m"))
+        outcome = builder.applied()
+        kept = outcome.plan.reservations.get(builder.ids["wide"])
         assert kept is None or kept.at <= at
-        view.later(100)
-        if view.now >= at:
+        builder.later(100)
+        if builder.now >= at:
             break
 
 
 def test_members_are_not_moved_to_nodes_that_the_policy_does_not_allow_because_others_are_reserved() -> None:
-    view = full(spot="only").queue("vip")
+    builder = full(spot="only").queue("vip")
     groups = nodes(1, "steady", cpu=4), nodes(1, "spot", cpu=4, labels=SPOT)
     prices = {"onDemand": {"cpu": 2}, "spot": {"cpu": 1}}
-    view.cluster("rented", *groups, kind=ClusterKind.PUBLIC, prices=prices)
-    view.reserved("r", 1, queue="vip", starts=0, ends=9000, on=("rented",), selector=tuple(SPOT.items()))
-    assert view.job("j").cycle().where == {}
+    builder.cluster("rented", *groups, kind=ClusterKind.PUBLIC, prices=prices)
+    builder.reserved("r", 1, queue="vip", starts=0, ends=9000, on=("rented",), selector=tuple(SPOT.items()))
+    assert builder.job("j").cycle().where == {}
 
 
 def test_a_job_on_trial_is_told_that_it_could_run_by_a_policy() -> None:
-    view = full()
-    job = WaitingJob(0, 0, "j", view.queues["main"], 2, 0, 0, NOW, 0)
-    trial = try_out(view.engine, quotas_of(view.engine, NOW), job, simple(2, cpu=4), NOW)
+    builder = full()
+    job = WaitingJob(0, 0, "j", builder.queues["main"], 2, 0, 0, NOW, 0)
+    trial = try_out(builder.engine, quotas_of(builder.engine, NOW), job, simple(2, cpu=4), NOW)
     assert trial is not None
     assert (trial.could_run, trial.starts_now, trial.cluster) == (True, True, "rented")
 
 
 def test_what_members_cannot_use_does_not_count_towards_their_price() -> None:
-    view = full()
+    builder = full()
     groups = (
         nodes(1, "t4", cpu=4, gpu=1, labels={"model": "t4"}),
         nodes(1, "h100", cpu=4, gpu=1, labels={"model": "h100"}),
     )
     labelled = [one.model_copy(update={"labels": {**one.labels, "nvidia.com/gpu.product": one.name}}) for one in groups]
     prices = {"onDemand": {"devices": {f"{GPU}@product=t4": 1, f"{GPU}@product=h100": 30}}}
-    view.cluster("rented", *labelled, kind=ClusterKind.PUBLIC, prices=prices)
-    granted = view.job("j", gang(role(gpu=1, node_selector=(("model", "t4"),)))).cycle().start("j").granted
+    builder.cluster("rented", *labelled, kind=ClusterKind.PUBLIC, prices=prices)
+    granted = builder.job("j", gang(role(gpu=1, node_selector=(("model", "t4"),)))).cycle().start("j").granted
     assert granted is not None
     assert granted.bounds.rate == NANOS
 
 
 def test_a_queue_without_a_policy_is_not_told_what_another_one_waits_for() -> None:
-    view = full(when={"after": "1h"}).queue("plain")
-    view.job("a", returned_by=("own",)).job("b", queue="plain", returned_by=("own",))
-    outcome = view.cycle()
+    builder = full(when={"after": "1h"}).queue("plain")
+    builder.job("a", returned_by=("own",)).job("b", queue="plain", returned_by=("own",))
+    outcome = builder.cycle()
     assert outcome.held.keys() == {"b"}
     assert outcome.reason("a").token is Token.BURST_NOT_YET

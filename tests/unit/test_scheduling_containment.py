@@ -35,8 +35,8 @@ class InjectedError(Exception):
 
 def tenants() -> StateBuilder:
     """Return a job of tenant a with shape BAD, before one of tenant b with GOOD; both fit on either of two clusters."""
-    view = StateBuilder().queue("org/a").queue("org/b").cluster("c", nodes(2)).cluster("d", nodes(2))
-    return view.job("bad", BAD, queue="org/a", of="high").job("good", GOOD, queue="org/b")
+    builder = StateBuilder().queue("org/a").queue("org/b").cluster("c", nodes(2)).cluster("d", nodes(2))
+    return builder.job("bad", BAD, queue="org/a", of="high").job("good", GOOD, queue="org/b")
 
 
 def failing(real: Callable[..., Any], is_meant: Callable[..., bool]) -> Callable[..., Any]:
@@ -48,8 +48,8 @@ def failing(real: Callable[..., Any], is_meant: Callable[..., bool]) -> Callable
     return fails
 
 
-def is_bad(view: SchedulerState, shape_id: int) -> bool:
-    return view.shapes[shape_id] is BAD
+def is_bad(state: SchedulerState, shape_id: int) -> bool:
+    return state.shapes[shape_id] is BAD
 
 
 LOOKS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
@@ -74,9 +74,9 @@ LOOKS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
 def test_a_class_whose_look_fails_is_held_back_alone_and_looked_at_again_later(
     monkeypatch: pytest.MonkeyPatch, module: Any, name: str, is_meant: Callable[..., bool]
 ) -> None:
-    view = tenants()
+    builder = tenants()
     monkeypatch.setattr(module, name, failing(getattr(module, name), is_meant))
-    found = view.cycle()
+    found = builder.cycle()
     assert found.started == ["good"]
     assert found.reason("bad").token is Token.INTERNAL_ERROR
     assert "InjectedError" in found.reason("bad").sentence
@@ -84,49 +84,49 @@ def test_a_class_whose_look_fails_is_held_back_alone_and_looked_at_again_later(
     (fault,) = found.plan.faults
     assert (fault.kind, type(fault.error)) == ("job_class", InjectedError)
     assert "org/a" in fault.name
-    view.engine.carry_over(found.plan)
+    builder.engine.carry_over(found.plan)
     monkeypatch.undo()
-    assert view.cycle().started == ["good"], "it is not looked at again before its time"
-    assert view.later(2).cycle().started == ["bad", "good"]
-    assert view.cycle().plan.held_back == {}
+    assert builder.cycle().started == ["good"], "it is not looked at again before its time"
+    assert builder.later(2).cycle().started == ["bad", "good"]
+    assert builder.cycle().plan.held_back == {}
 
 
 def test_a_class_that_fails_again_and_again_is_held_back_for_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    view, pauses = tenants(), list[float]()
+    builder, pauses = tenants(), list[float]()
     module, name, is_meant = LOOKS["the fit"]
     monkeypatch.setattr(module, name, failing(getattr(module, name), is_meant))
     for _ in range(12):
-        plan = view.cycle().plan
-        view.engine.carry_over(plan)
+        plan = builder.cycle().plan
+        builder.engine.carry_over(plan)
         (held,) = plan.held_back.values()
-        pauses.append(held.until - view.now)
-        view.later(held.until - view.now)
+        pauses.append(held.until - builder.now)
+        builder.later(held.until - builder.now)
     assert pauses == sorted(pauses)
     assert pauses[0] == 1
     assert pauses[-1] == 64
 
 
 def test_many_classes_that_fail_cost_no_more_than_a_few_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = StateBuilder().queue("org/a").queue("org/b").cluster("c", nodes(4, cpu=4, memory="8Gi"))
+    builder = StateBuilder().queue("org/a").queue("org/b").cluster("c", nodes(4, cpu=4, memory="8Gi"))
     for number in range(200):
-        view.job(f"bad{number}", simple(cpu="2", memory=f"{number + 1}Mi"), queue="org/a", of="high")
-    view.job("good", GOOD, queue="org/b")
+        builder.job(f"bad{number}", simple(cpu="2", memory=f"{number + 1}Mi"), queue="org/a", of="high")
+    builder.job("good", GOOD, queue="org/b")
     begun = Mock(wraps=decide._decide)
     monkeypatch.setattr(decide, "_decide", begun)
     monkeypatch.setattr(cluster_index, "fit", failing(fit, lambda shape, *_: shape is not GOOD))
-    found = view.cycle()
+    found = builder.cycle()
     assert found.started == ["good"]
     assert len(found.plan.held_back) == 200
     assert begun.call_count <= faults.FEW_RESTARTS + 1
 
 
 def test_decisions_that_fail_without_end_are_given_up_with_their_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = StateBuilder().cluster("c", nodes(100, cpu=4, memory="8Gi"))
+    builder = StateBuilder().cluster("c", nodes(100, cpu=4, memory="8Gi"))
     for number in range(faults.MOST_RESTARTS + 1):
-        view.job(f"bad{number}", simple(cpu="1", memory=f"{number + 1}Mi"))
+        builder.job(f"bad{number}", simple(cpu="1", memory=f"{number + 1}Mi"))
     monkeypatch.setattr(decide, "take", failing(start_accounting.take, lambda *_: True))
     with pytest.raises(faults.TooManyFaultsError, match="unexpected errors in one decision") as caught:
-        view.cycle()
+        builder.cycle()
     assert isinstance(caught.value.__cause__, InjectedError)
 
 
@@ -156,89 +156,89 @@ CLUSTERS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
 def test_a_cluster_that_cannot_be_worked_out_is_closed_and_the_others_take_the_jobs(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, is_meant: Callable[..., bool]
 ) -> None:
-    view = tenants().job("blocked", simple(8, cpu=1), queue="org/b").job("waits", simple(cpu=64), queue="org/a")
-    before = view.state.clusters[view.clusters["c"]]
+    builder = tenants().job("blocked", simple(8, cpu=1), queue="org/b").job("waits", simple(cpu=64), queue="org/a")
+    before = builder.state.clusters[builder.clusters["c"]]
 
     monkeypatch.setattr(owner, name, failing(getattr(owner, name), is_meant))
-    found = view.cycle()
+    found = builder.cycle()
     assert set(found.where.values()) == {"d"} or name == "__init__"
     assert {"bad", "good"} <= set(found.started)
     if found.plan.faults:
         (fault,) = found.plan.faults
         assert (fault.kind, fault.name) == ("cluster", "c")
-        assert view.state.clusters[view.clusters["c"]].fault == "cluster c cannot be used (InjectedError)"
+        assert builder.state.clusters[builder.clusters["c"]].fault == "cluster c cannot be used (InjectedError)"
         assert found.verdict("waits", "c").check is Check.NO_REPORT
         assert "closed until this is fixed: cluster c" in found.verdict("waits", "c").sentence
     else:
         assert name == "__init__"
     monkeypatch.undo()
-    view.state.put_cluster(before)
-    assert {"bad", "good"} <= set(view.cycle().started)
-    assert not view.cycle().plan.faults
+    builder.state.put_cluster(before)
+    assert {"bad", "good"} <= set(builder.cycle().started)
+    assert not builder.cycle().plan.faults
 
 
 def test_a_policy_that_cannot_be_judged_lets_nobody_go_and_another_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     prices = {"onDemand": {"cpu": 1}}
-    view = StateBuilder().queue("org/a").queue("org/b")
-    view.cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices=prices)
+    builder = StateBuilder().queue("org/a").queue("org/b")
+    builder.cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices=prices)
     for tenant in ("a", "b"):
-        view.policy(f"of-{tenant}", f"org/{tenant}", budget={"day": 1000}, timeLimit="1h")
-        view.job(tenant, queue=f"org/{tenant}")
+        builder.policy(f"of-{tenant}", f"org/{tenant}", budget={"day": 1000}, timeLimit="1h")
+        builder.job(tenant, queue=f"org/{tenant}")
     real = burst.Bursts._when
     monkeypatch.setattr(burst.Bursts, "_when", failing(real, lambda _bursts, policy, _first: policy.name == "of-a"))
-    found = view.cycle()
+    found = builder.cycle()
     assert found.started == ["b"]
     assert (
         "By policy of-a it does not go to a public cluster: an error inside Trainmaster" in found.reason("a").sentence
     )
     assert [(fault.kind, fault.name) for fault in found.plan.faults] == [("burst_policy", "of-a")]
     monkeypatch.undo()
-    assert sorted(view.cycle().started) == ["a", "b"]
+    assert sorted(builder.cycle().started) == ["a", "b"]
 
 
 def test_a_policy_whose_utilisation_cannot_be_known_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = StateBuilder().cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 1}})
-    view.policy("broken", "main", budget={"day": 9}, timeLimit="1h", when={"utilisation": {"above": 0.5}}).job("j")
+    builder = StateBuilder().cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 1}})
+    builder.policy("broken", "main", budget={"day": 9}, timeLimit="1h", when={"utilisation": {"above": 0.5}}).job("j")
     monkeypatch.setattr(burst, "fullness", failing(burst.fullness, lambda _rooms: True))
-    found = view.cycle()
+    found = builder.cycle()
     assert found.started == []
     assert "keeps the policy from being evaluated" in found.reason("j").sentence
 
 
 def test_a_reservation_that_cannot_be_worked_out_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = tenants().reserved("weekend", 2, queue="org/a", starts=60, ends=3600, on=("c", "d"))
+    builder = tenants().reserved("weekend", 2, queue="org/a", starts=60, ends=3600, on=("c", "d"))
     monkeypatch.setattr(
         AdvanceReservations,
         "_others",
-        failing(AdvanceReservations._others, lambda _windows, _cluster, one, _at: bool(one.nodes)),
+        failing(AdvanceReservations._others, lambda _reservations, _cluster, one, _at: bool(one.nodes)),
     )
-    found = view.cycle()
+    found = builder.cycle()
     assert sorted(found.started) == ["bad", "good"]
     assert [(fault.kind, fault.name) for fault in found.plan.faults] == [("reservation", "weekend")]
-    assert not view.state.advance
+    assert not builder.state.advance
 
 
 def test_a_run_whose_growth_fails_does_not_grow_and_another_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = StateBuilder().cluster("c", nodes(1, cpu=8))
+    builder = StateBuilder().cluster("c", nodes(1, cpu=8))
     elastic = replace(simple(4), elastic=Elasticity(1, 0.0), roles=(replace(simple(4).roles[0], least=1),))
-    view.run("a", elastic, on="c", sizes={"worker": 1}).run("b", elastic, on="c", sizes={"worker": 1})
+    builder.run("a", elastic, on="c", sizes={"worker": 1}).run("b", elastic, on="c", sizes={"worker": 1})
     real = elastic_growth._growth
-    monkeypatch.setattr(elastic_growth, "_growth", failing(real, lambda _cycle, run: run.job_id == view.ids["a"]))
-    plan = view.cycle().plan
-    assert [one.job_id for one in plan.grows] == [view.ids["b"]]
-    assert [(fault.kind, fault.key) for fault in plan.faults] == [("run", view.ids["a"])]
+    monkeypatch.setattr(elastic_growth, "_growth", failing(real, lambda _cycle, run: run.job_id == builder.ids["a"]))
+    plan = builder.cycle().plan
+    assert [one.job_id for one in plan.grows] == [builder.ids["b"]]
+    assert [(fault.kind, fault.key) for fault in plan.faults] == [("run", builder.ids["a"])]
     monkeypatch.undo()
-    view.state.spared = frozenset({view.ids["a"]})
-    assert [one.job_id for one in view.cycle().plan.grows] == [view.ids["b"]]
+    builder.state.spared = frozenset({builder.ids["a"]})
+    assert [one.job_id for one in builder.cycle().plan.grows] == [builder.ids["b"]]
 
 
 def test_a_run_that_is_spared_is_not_ended_for_others() -> None:
-    view = StateBuilder().cluster("c", nodes(2, cpu=1)).run("low1", on="c", of="low").run("low2", on="c", of="low")
-    view.job("j", of="high")
-    (start,) = view.cycle().plan.starts
+    builder = StateBuilder().cluster("c", nodes(2, cpu=1)).run("low1", on="c", of="low").run("low2", on="c", of="low")
+    builder.job("j", of="high")
+    (start,) = builder.cycle().plan.starts
     (first,) = start.evicts
-    view.state.spared = frozenset({first.job_id})
-    (start,) = view.cycle().plan.starts
+    builder.state.spared = frozenset({first.job_id})
+    (start,) = builder.cycle().plan.starts
     (second,) = start.evicts
     assert second.job_id != first.job_id
 
@@ -246,44 +246,46 @@ def test_a_run_that_is_spared_is_not_ended_for_others() -> None:
 def test_an_error_while_victims_are_looked_for_leaves_the_accounts_of_others_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    view = StateBuilder().queue("org/a").queue("org/b").cluster("c", nodes(1, cpu=2)).cluster("d", nodes(1, cpu=1))
-    view.run("low", simple(cpu=2), on="c", of="low", queue="org/a")
-    view.job("bad", simple(cpu=2), queue="org/a", of="high").job("good", queue="org/b")
+    builder = StateBuilder().queue("org/a").queue("org/b").cluster("c", nodes(1, cpu=2)).cluster("d", nodes(1, cpu=1))
+    builder.run("low", simple(cpu=2), on="c", of="low", queue="org/a")
+    builder.job("bad", simple(cpu=2), queue="org/a", of="high").job("good", queue="org/b")
     monkeypatch.setattr(victims.VictimSearch, "_on", failing(victims.VictimSearch._on, lambda *_: True))
-    found = view.cycle()
+    found = builder.cycle()
     assert found.started == ["good"]
     assert found.reason("bad").token is Token.INTERNAL_ERROR
 
 
 def test_in_a_queue_that_keeps_its_order_nobody_waits_behind_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = StateBuilder().queue("main", order=Order.STRICT).cluster("c", nodes(4))
-    view.job("bad", BAD, of="high").job("good", GOOD)
+    builder = StateBuilder().queue("main", order=Order.STRICT).cluster("c", nodes(4))
+    builder.job("bad", BAD, of="high").job("good", GOOD)
     monkeypatch.setattr(cluster_index, "fit", failing(fit, lambda shape, *_: shape is BAD))
-    assert view.cycle().started == ["good"]
+    assert builder.cycle().started == ["good"]
 
 
 @pytest.mark.parametrize("what", ["shape", "queue", "class"])
 def test_jobs_that_depend_on_something_unreadable_wait_and_others_start(what: str) -> None:
-    view = tenants()
-    job = view.state.jobs[view.ids["bad"]]
+    builder = tenants()
+    job = builder.state.jobs[builder.ids["bad"]]
     if what == "shape":
-        view.state.put_shape(job.shape_id, unreadable_shape({"roles": [{"name": "w", "needs": {"cpu": 5}}]}, "a fault"))
+        builder.state.put_shape(
+            job.shape_id, unreadable_shape({"roles": [{"name": "w", "needs": {"cpu": 5}}]}, "a fault")
+        )
     elif what == "queue":
-        view.state.put_queue(unreadable_queue(job.queue_id, "org/a", view.queues["org"], "a fault"))
+        builder.state.put_queue(unreadable_queue(job.queue_id, "org/a", builder.queues["org"], "a fault"))
     else:
-        view.state.put_class(replace(view.state.classes[job.class_id], fault="a fault"))
-    found = view.cycle()
+        builder.state.put_class(replace(builder.state.classes[job.class_id], fault="a fault"))
+    found = builder.cycle()
     assert found.started == ["good"]
     assert found.reason("bad").token is Token.INTERNAL_ERROR
     assert found.reason("bad").sentence == "It is held back until this is fixed: a fault."
 
 
 def test_an_unreadable_policy_still_keeps_its_queues_from_public_clusters() -> None:
-    view = StateBuilder().queue("main", kinds=(ClusterKind.PRIVATE, ClusterKind.PUBLIC))
-    view.cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 1}}).job("j")
-    assert view.cycle().started == ["j"]
-    view.state.set_policies([unreadable_policy(1, "broken", 3, ["main"], "a fault")])
-    found = view.cycle()
+    builder = StateBuilder().queue("main", kinds=(ClusterKind.PRIVATE, ClusterKind.PUBLIC))
+    builder.cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 1}}).job("j")
+    assert builder.cycle().started == ["j"]
+    builder.state.set_policies([unreadable_policy(1, "broken", 3, ["main"], "a fault")])
+    found = builder.cycle()
     assert found.started == []
     assert "By policy broken it does not go to a public cluster: a fault" in found.reason("j").sentence
 
@@ -298,11 +300,11 @@ def test_a_shape_of_which_nothing_can_be_read_holds_nothing(body: Any) -> None:
 
 
 def test_what_held_back_classes_that_have_gone_is_forgotten() -> None:
-    view = tenants()
-    key = view.state.class_of(view.ids["bad"])
-    view.engine.carried = Carried(held_back={key: HeldBack(3, NOW + 60, explain.internal_error(InjectedError()))})
-    view.state.drop_job(view.ids["bad"])
-    assert view.cycle().plan.held_back == {}
+    builder = tenants()
+    key = builder.state.class_of(builder.ids["bad"])
+    builder.engine.carried = Carried(held_back={key: HeldBack(3, NOW + 60, explain.internal_error(InjectedError()))})
+    builder.state.drop_job(builder.ids["bad"])
+    assert builder.cycle().plan.held_back == {}
 
 
 def test_a_decision_without_errors_tells_of_none() -> None:

@@ -104,8 +104,8 @@ GOES: dict[str, tuple[StateBuilder, str]] = {
 
 @pytest.mark.parametrize("sentence", GOES)
 def test_a_job_goes(sentence: str) -> None:
-    view, cluster = GOES[sentence]
-    assert view.cycle().where == {"j": cluster}
+    builder, cluster = GOES[sentence]
+    assert builder.cycle().where == {"j": cluster}
 
 
 STAYS: dict[str, tuple[StateBuilder, Token, str]] = {
@@ -160,26 +160,26 @@ STAYS: dict[str, tuple[StateBuilder, Token, str]] = {
 
 @pytest.mark.parametrize("sentence", STAYS)
 def test_a_job_stays(sentence: str) -> None:
-    view, token, words = STAYS[sentence]
-    outcome = view.cycle()
+    builder, token, words = STAYS[sentence]
+    outcome = builder.cycle()
     assert outcome.started == []
     assert outcome.reason("j").token is token
     assert words in " ".join(verdict.sentence for verdict in outcome.reason("j").verdicts)
 
 
 def test_a_policy_keeps_to_regions() -> None:
-    view = two(regions=("eu",)).cluster("a-eu", nodes(1, cpu="500m"), labels=EU)
-    view.cluster("rented", nodes(), kind=ClusterKind.PUBLIC, labels=US, prices={"onDemand": {"cpu": 1}})
-    view.policy(budget={"day": 10}, timeLimit="1h").job("j")
-    outcome = view.cycle()
+    builder = two(regions=("eu",)).cluster("a-eu", nodes(1, cpu="500m"), labels=EU)
+    builder.cluster("rented", nodes(), kind=ClusterKind.PUBLIC, labels=US, prices={"onDemand": {"cpu": 1}})
+    builder.policy(budget={"day": 10}, timeLimit="1h").job("j")
+    outcome = builder.cycle()
     assert outcome.started == []
     assert outcome.verdict("j", "rented").sentence == "its queue allows region eu, this one is in us"
 
 
 def test_the_decision_tells_what_it_costs_to_move_data_and_how_much_is_there() -> None:
-    view = StateBuilder().cluster("a", nodes()).cluster("b", nodes(), datasets=("text",), prices={"egress": "0.05"})
-    view.dataset(images(clusters=frozenset({"b"}), remote=True)).dataset(Dataset("text", 300 * GIB, remote=True))
-    start = view.job("j", reading("images", "text")).cycle().start("j")
+    builder = StateBuilder().cluster("a", nodes()).cluster("b", nodes(), datasets=("text",), prices={"egress": "0.05"})
+    builder.dataset(images(clusters=frozenset({"b"}), remote=True)).dataset(Dataset("text", 300 * GIB, remote=True))
+    start = builder.job("j", reading("images", "text")).cycle().start("j")
     assert start.why == "b before a: more of its data is there"
     costs = {line["cluster"]: (line["data"], line.get("cost")) for line in start.table}
     assert costs == {"b": (1.0, None), "a": (0.0, 20.0)}
@@ -209,7 +209,7 @@ clusters = st.lists(one, min_size=2, max_size=4)
 
 
 def world(found: list[Any], by: Weights, shape: Any, **queue: Any) -> Outcome:
-    view = StateBuilder().queue("main", kinds=tuple(ClusterKind), profile=by, **queue)
+    builder = StateBuilder().queue("main", kinds=tuple(ClusterKind), profile=by, **queue)
     for number, (kind, count, price, region, trouble, data, uplink, runs, product) in enumerate(found):
         name = f"c{number}"
         prices = None if price is None else {"onDemand": {"cpu": price}, "egress": f"{price / 100:.4f}"}
@@ -217,7 +217,7 @@ def world(found: list[Any], by: Weights, shape: Any, **queue: Any) -> Outcome:
         groups = [
             nodes(1, f"n{rack}", cpu=6, gpu=3, labels=by_product, at=(("rack", f"r{rack}"),)) for rack in range(count)
         ]
-        view.cluster(
+        builder.cluster(
             name,
             *groups,
             kind=kind,
@@ -226,12 +226,12 @@ def world(found: list[Any], by: Weights, shape: Any, **queue: Any) -> Outcome:
             datasets=tuple(sorted(data)),
             uplink=uplink,
         )
-        view.trouble(name, trouble)
+        builder.trouble(name, trouble)
         for index in range(runs):
-            view.run(f"{name}-{index}", on=name, placement={"n0": {"worker": 1}})
+            builder.run(f"{name}-{index}", on=name, placement={"n0": {"worker": 1}})
     for name, size in (("images", 100), ("text", 10)):
-        view.dataset(Dataset(name, size * GIB, frozenset({"c0"}), remote=True))
-    return view.job("j", shape).cycle()
+        builder.dataset(Dataset(name, size * GIB, frozenset({"c0"}), remote=True))
+    return builder.job("j", shape).cycle()
 
 
 SHAPE = gang(
@@ -279,11 +279,11 @@ allowed = st.sets(regions, min_size=1)
 
 @given(clusters, allowed, allowed, allowed)
 def test_no_plan_breaks_a_rule_on_regions(found: list[Any], own: set[str], queues: set[str], data: set[str]) -> None:
-    view = StateBuilder().queue("main", kinds=tuple(ClusterKind), regions=tuple(queues))
+    builder = StateBuilder().queue("main", kinds=tuple(ClusterKind), regions=tuple(queues))
     for number, item in enumerate(found):
-        view.cluster(f"c{number}", nodes(item[1]), kind=item[0], labels={"region": item[3]})
-    view.dataset(Dataset("images", GIB, frozenset({"c0"}), tuple(sorted(data)), remote=True))
-    outcome = view.job("j", reading("images", regions=tuple(sorted(own)))).cycle()
+        builder.cluster(f"c{number}", nodes(item[1]), kind=item[0], labels={"region": item[3]})
+    builder.dataset(Dataset("images", GIB, frozenset({"c0"}), tuple(sorted(data)), remote=True))
+    outcome = builder.job("j", reading("images", regions=tuple(sorted(own)))).cycle()
     fitting = {f"c{number}" for number, item in enumerate(found) if item[3] in own & queues & data}
     assert set(outcome.where.values()) <= fitting
     assert bool(outcome.where) == bool(fitting)

@@ -10,9 +10,9 @@ ANY_KIND = tuple(ClusterKind)
 BIG = simple(cpu=8)
 
 
-def one(view: StateBuilder) -> Reason:
+def one(builder: StateBuilder) -> Reason:
     """Return the reason of the only job that waits."""
-    outcome = view.cycle()
+    outcome = builder.cycle()
     assert not outcome.started
     assert outcome.plan.reasons
     return outcome.reason("j")
@@ -101,10 +101,10 @@ FILTERED: dict[str, tuple[StateBuilder, Check, str]] = {
 }
 
 
-@pytest.mark.parametrize(("view", "check", "sentence"), FILTERED.values(), ids=FILTERED)
-def test_a_cluster_is_ruled_out_by(view: StateBuilder, check: Check, sentence: str) -> None:
-    view.cycle()
-    verdict = next(verdict for verdict in one(view).verdicts if verdict.cluster == "c")
+@pytest.mark.parametrize(("builder", "check", "sentence"), FILTERED.values(), ids=FILTERED)
+def test_a_cluster_is_ruled_out_by(builder: StateBuilder, check: Check, sentence: str) -> None:
+    builder.cycle()
+    verdict = next(verdict for verdict in one(builder).verdicts if verdict.cluster == "c")
     assert (verdict.check, verdict.sentence) == (check, sentence)
 
 
@@ -244,9 +244,9 @@ REASONS: dict[str, tuple[StateBuilder, Token, Tier, str]] = {
 }
 
 
-@pytest.mark.parametrize(("view", "token", "tier", "sentence"), REASONS.values(), ids=REASONS)
-def test_a_job_waits_because(view: StateBuilder, token: Token, tier: Tier, sentence: str) -> None:
-    reason = one(view)
+@pytest.mark.parametrize(("builder", "token", "tier", "sentence"), REASONS.values(), ids=REASONS)
+def test_a_job_waits_because(builder: StateBuilder, token: Token, tier: Tier, sentence: str) -> None:
+    reason = one(builder)
     assert (reason.token, reason.tier, reason.sentence) == (token, tier, sentence)
     assert reason.advice.endswith(".")
 
@@ -286,20 +286,20 @@ NEARER: dict[str, tuple[StateBuilder, Token]] = {
 }
 
 
-@pytest.mark.parametrize(("view", "token"), NEARER.values(), ids=NEARER)
-def test_the_cluster_nearest_to_a_start_gives_the_reason(view: StateBuilder, token: Token) -> None:
-    assert one(view).token is token
+@pytest.mark.parametrize(("builder", "token"), NEARER.values(), ids=NEARER)
+def test_the_cluster_nearest_to_a_start_gives_the_reason(builder: StateBuilder, token: Token) -> None:
+    assert one(builder).token is token
 
 
 def test_every_cluster_has_a_verdict_by_name() -> None:
-    view = (
+    builder = (
         StateBuilder()
         .cluster("z", nodes(), cordoned=True)
         .cluster("a", silent=True)
         .cluster("m", nodes(1, cpu="0.5"))
         .job("j")
     )
-    verdicts = one(view).verdicts
+    verdicts = one(builder).verdicts
     assert [(verdict.cluster, verdict.check) for verdict in verdicts] == [
         ("a", Check.NO_REPORT),
         ("m", Check.NEVER_FITS),
@@ -346,17 +346,17 @@ RETURNED: dict[str, tuple[StateBuilder, list[str], dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("view", "started", "held"), RETURNED.values(), ids=RETURNED)
-def test_returned(view: StateBuilder, started: list[str], held: dict[str, str]) -> None:
-    outcome = view.cycle()
+@pytest.mark.parametrize(("builder", "started", "held"), RETURNED.values(), ids=RETURNED)
+def test_returned(builder: StateBuilder, started: list[str], held: dict[str, str]) -> None:
+    outcome = builder.cycle()
     assert (outcome.started, outcome.held) == (started, held)
 
 
 def test_a_cluster_that_returned_a_job_is_tried_again_after_the_pause() -> None:
-    view = StateBuilder().cluster("c", nodes()).cluster("d", nodes(), cordoned=True).job("j", returned_by=("c",))
-    assert view.cycle().reason("j").token is Token.COOLING_DOWN
-    view.state.set_avoided({})
-    assert view.cycle().where == {"j": "c"}
+    builder = StateBuilder().cluster("c", nodes()).cluster("d", nodes(), cordoned=True).job("j", returned_by=("c",))
+    assert builder.cycle().reason("j").token is Token.COOLING_DOWN
+    builder.state.set_avoided({})
+    assert builder.cycle().where == {"j": "c"}
 
 
 # -- scores
@@ -405,24 +405,24 @@ CHOSEN: dict[str, tuple[StateBuilder, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("view", "cluster", "why"), CHOSEN.values(), ids=CHOSEN)
-def test_the_cluster_that_is_taken(view: StateBuilder, cluster: str, why: str) -> None:
-    outcome = view.cycle()
+@pytest.mark.parametrize(("builder", "cluster", "why"), CHOSEN.values(), ids=CHOSEN)
+def test_the_cluster_that_is_taken(builder: StateBuilder, cluster: str, why: str) -> None:
+    outcome = builder.cycle()
     assert outcome.where == {"j": cluster}
     assert outcome.start("j").why == why
 
 
 def test_the_table_shows_what_each_candidate_scored() -> None:
-    view = StateBuilder().cluster("a", nodes(1, cpu=4)).cluster("e", nodes(1, cpu=2), kind=ClusterKind.EDGE).job("j")
-    assert view.cycle().start("j").table == (
+    builder = StateBuilder().cluster("a", nodes(1, cpu=4)).cluster("e", nodes(1, cpu=2), kind=ClusterKind.EDGE).job("j")
+    assert builder.cycle().start("j").table == (
         {"cluster": "a", "score": 8.25, "kind": 1.0, "packing": 0.25, "money": 1.0},
         {"cluster": "e", "score": 7.7, "kind": 0.6, "packing": 0.5, "money": 1.0},
     )
 
 
 def test_jobs_without_needs_are_scored_too() -> None:
-    view = StateBuilder().cluster("a", nodes()).job("j", gang(role(cpu=0)))
-    assert view.cycle().where == {"j": "a"}
+    builder = StateBuilder().cluster("a", nodes()).job("j", gang(role(cpu=0)))
+    assert builder.cycle().where == {"j": "a"}
 
 
 # -- elastic roles, plans, limits of a cycle
@@ -430,26 +430,26 @@ def test_jobs_without_needs_are_scored_too() -> None:
 
 def test_an_elastic_job_starts_whole_where_it_can_and_small_where_it_must() -> None:
     shape = gang(role(1, "launcher"), role(6, least=2))
-    view = StateBuilder().cluster("c", nodes(3)).jobs(2, "j", shape)
-    outcome = view.cycle()
+    builder = StateBuilder().cluster("c", nodes(3)).jobs(2, "j", shape)
+    outcome = builder.cycle()
     assert outcome.start("j1").sizes == {"launcher": 1, "worker": 6}
     assert outcome.start("j2").sizes == {"launcher": 1, "worker": 2}
     assert outcome.start("j2").placement == {"nodes": {"launcher": 1, "worker": 2}}
 
 
 def test_the_smallest_size_decides_whether_it_could_ever_fit() -> None:
-    view = StateBuilder().cluster("c", nodes(1)).job("j", gang(role(100, least=5)))
-    assert one(view).sentence.endswith("room for 4 of the 5 members of role 'worker'.")
+    builder = StateBuilder().cluster("c", nodes(1)).job("j", gang(role(100, least=5)))
+    assert one(builder).sentence.endswith("room for 4 of the 5 members of role 'worker'.")
 
 
 def test_the_advice_on_what_is_blocked_is_of_the_smallest_size() -> None:
-    view = StateBuilder().cluster("c", nodes(1)).run("r", simple(3), on="c").job("j", gang(role(100, least=2)))
-    assert one(view).sentence == "It waits for free capacity; c: room for 1 of the 2 members of role 'worker'."
+    builder = StateBuilder().cluster("c", nodes(1)).run("r", simple(3), on="c").job("j", gang(role(100, least=2)))
+    assert one(builder).sentence == "It waits for free capacity; c: room for 1 of the 2 members of role 'worker'."
 
 
 def test_a_cycle_has_a_limit_and_says_nothing_of_those_it_did_not_look_at() -> None:
-    view = StateBuilder().cluster("c", nodes(9)).jobs(5, "j").job("other", simple(2))
-    outcome = view.cycle(most_starts=2)
+    builder = StateBuilder().cluster("c", nodes(9)).jobs(5, "j").job("other", simple(2))
+    outcome = builder.cycle(most_starts=2)
     assert outcome.started == ["j1", "j2"]
     assert outcome.plan.reasons == {}
     assert outcome.plan.is_cut
@@ -457,10 +457,10 @@ def test_a_cycle_has_a_limit_and_says_nothing_of_those_it_did_not_look_at() -> N
 
 
 def test_the_next_cycle_goes_on_where_the_last_one_stopped() -> None:
-    view = StateBuilder().cluster("c", nodes(1)).jobs(6, "j")
-    assert view.applied().started == ["j1", "j2", "j3", "j4"]
-    assert view.applied().started == []
-    assert view.ended("j2").applied().started == ["j5"]
+    builder = StateBuilder().cluster("c", nodes(1)).jobs(6, "j")
+    assert builder.applied().started == ["j1", "j2", "j3", "j4"]
+    assert builder.applied().started == []
+    assert builder.ended("j2").applied().started == ["j5"]
 
 
 def test_classes_of_which_all_jobs_start_have_no_reason() -> None:
@@ -473,24 +473,26 @@ def test_classes_of_which_all_jobs_start_have_no_reason() -> None:
 
 
 def test_changing_what_the_reason_names_leads_to_the_next_reason_and_at_last_to_a_start() -> None:
-    view = StateBuilder().queue("main", held=True, limits={"cpu": 2}).cluster("c", silent=True, cordoned=True, lease=-1)
-    view.job("j", simple(2))
-    path = [one(view).token]
-    view.queue("main", limits={"cpu": 1})
-    path.append(one(view).token)
-    view.queue("main", limits={"cpu": 2})
-    path.append(one(view).token)
-    view.cluster("c", nodes(1, cpu=1), cordoned=True, lease=-1)
-    path.append(one(view).token)
-    view.cluster("c", nodes(1, cpu=2), cordoned=True, lease=-1)
-    path.append(one(view).token)
-    view.cluster("c", nodes(1, cpu=2), lease=-1)
-    path.append(one(view).token)
-    view.cluster("c", nodes(1, cpu=2)).run("r", on="c", queue="main")
-    path.append(one(view).token)
-    view.queue("main")
-    path.append(one(view).token)
-    view.ended("r")
+    builder = (
+        StateBuilder().queue("main", held=True, limits={"cpu": 2}).cluster("c", silent=True, cordoned=True, lease=-1)
+    )
+    builder.job("j", simple(2))
+    path = [one(builder).token]
+    builder.queue("main", limits={"cpu": 1})
+    path.append(one(builder).token)
+    builder.queue("main", limits={"cpu": 2})
+    path.append(one(builder).token)
+    builder.cluster("c", nodes(1, cpu=1), cordoned=True, lease=-1)
+    path.append(one(builder).token)
+    builder.cluster("c", nodes(1, cpu=2), cordoned=True, lease=-1)
+    path.append(one(builder).token)
+    builder.cluster("c", nodes(1, cpu=2), lease=-1)
+    path.append(one(builder).token)
+    builder.cluster("c", nodes(1, cpu=2)).run("r", on="c", queue="main")
+    path.append(one(builder).token)
+    builder.queue("main")
+    path.append(one(builder).token)
+    builder.ended("r")
     assert path == [
         Token.QUEUE_HELD,
         Token.QUEUE_LIMIT,
@@ -501,23 +503,23 @@ def test_changing_what_the_reason_names_leads_to_the_next_reason_and_at_last_to_
         Token.QUEUE_LIMIT,
         Token.INSUFFICIENT_CAPACITY,
     ]
-    assert view.cycle().where == {"j": "c"}
+    assert builder.cycle().where == {"j": "c"}
 
 
 def test_what_a_cluster_lacks_is_told_as_it_is_now_though_it_was_asked_for_a_start_in_between() -> None:
     wanted, half = simple(cpu=2), simple(cpu="500m")
-    view = StateBuilder().cluster("a", nodes()).cluster("b", nodes()).job("j", wanted)
-    view.run("r1", simple(cpu=3), on="a").run("r2", simple(cpu=3), on="b")
-    assert view.cycle().verdict("j", "a").sentence == "needs 2 cpu on one node, the best node has 1"
-    view.run("r3", half, on="a").ended("r2")
-    assert "a: needs 2 cpu on one node, the best node has 0.5" in view.cycle().start("j").why
-    view.run("r4", simple(cpu=3), on="b")
-    assert view.cycle().verdict("j", "a").sentence == "needs 2 cpu on one node, the best node has 0.5"
+    builder = StateBuilder().cluster("a", nodes()).cluster("b", nodes()).job("j", wanted)
+    builder.run("r1", simple(cpu=3), on="a").run("r2", simple(cpu=3), on="b")
+    assert builder.cycle().verdict("j", "a").sentence == "needs 2 cpu on one node, the best node has 1"
+    builder.run("r3", half, on="a").ended("r2")
+    assert "a: needs 2 cpu on one node, the best node has 0.5" in builder.cycle().start("j").why
+    builder.run("r4", simple(cpu=3), on="b")
+    assert builder.cycle().verdict("j", "a").sentence == "needs 2 cpu on one node, the best node has 0.5"
 
 
 def test_what_a_cluster_lacks_is_told_by_its_nodes_of_now_though_it_lacks_as_much_as_before() -> None:
     wanted = simple(cpu=2)
-    view = StateBuilder().cluster("a", nodes()).job("j", wanted).run("r1", simple(cpu=3), on="a")
-    assert view.cycle().reason("j").token is Token.INSUFFICIENT_CAPACITY
-    view.ended("r1").cluster("a", nodes(cpu=1))
-    assert view.cycle().reason("j").token is Token.TOO_LARGE
+    builder = StateBuilder().cluster("a", nodes()).job("j", wanted).run("r1", simple(cpu=3), on="a")
+    assert builder.cycle().reason("j").token is Token.INSUFFICIENT_CAPACITY
+    builder.ended("r1").cluster("a", nodes(cpu=1))
+    assert builder.cycle().reason("j").token is Token.TOO_LARGE

@@ -31,17 +31,17 @@ def content(state: SchedulerState) -> dict[str, Any]:
 
 
 def busy() -> StateBuilder:
-    view = (
+    builder = (
         StateBuilder()
         .queue("a", limits={"cpu": 6})
         .queue("b")
         .cluster("c", nodes(2, cpu=4))
         .cluster("d", nodes(1, cpu=2))
     )
-    view.run("r1", simple(cpu=2), on="c", queue="a").run("r2", simple(cpu=1), on="d", queue="b")
+    builder.run("r1", simple(cpu=2), on="c", queue="a").run("r2", simple(cpu=1), on="d", queue="b")
     for number in range(6):
-        view.job(f"j{number}", simple(cpu=f"{1000 + number}m"), queue="ab"[number % 2])
-    return view
+        builder.job(f"j{number}", simple(cpu=f"{1000 + number}m"), queue="ab"[number % 2])
+    return builder
 
 
 # Changes of a fork
@@ -70,21 +70,21 @@ CHANGES: dict[str, Callable[[SchedulerState], None]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_change_of_a_fork_leaves_the_state_as_it_was(change: Callable[[SchedulerState], None]) -> None:
-    view = busy()
-    view.applied()
-    before, plan = content(view.state), decide(view.engine, NOW)
-    fork = view.engine.fork()
+    builder = busy()
+    builder.applied()
+    before, plan = content(builder.state), decide(builder.engine, NOW)
+    fork = builder.engine.fork()
     change(fork.state)
     decide(fork, NOW)
-    assert content(view.state) == before
-    assert decide(view.engine, NOW) == plan
+    assert content(builder.state) == before
+    assert decide(builder.engine, NOW) == plan
 
 
 @given(st.lists(st.sampled_from(sorted(CHANGES)), max_size=8), st.integers(0, 99))
 def test_a_fork_that_changes_decides_as_a_state_that_changes(names: list[str], seed: int) -> None:
-    view, twin = busy(), busy()
-    decide(view.engine, NOW)
-    fork = view.engine.fork()
+    builder, twin = busy(), busy()
+    decide(builder.engine, NOW)
+    fork = builder.engine.fork()
     random.Random(seed).shuffle(names)
     for name in names:
         if name == "a queue goes":
@@ -96,15 +96,15 @@ def test_a_fork_that_changes_decides_as_a_state_that_changes(names: list[str], s
 
 
 def test_only_the_jobs_of_a_question_wait_in_its_fork() -> None:
-    view = busy()
+    builder = busy()
     job = WaitingJob(5000, 0, "asked", 1, 2, 4000, 0, NOW, 0)
-    fork = view.engine.fork(waiting=[job], shapes={4000: simple(cpu=1)})
+    fork = builder.engine.fork(waiting=[job], shapes={4000: simple(cpu=1)})
     plan = decide(fork, NOW)
     assert [start.job.id for start in plan.starts] == [5000]
     assert set(fork.state.jobs) == {5000}
-    assert fork.state.runs is view.state.runs, "what it does not change is shared"
-    assert 4000 not in view.state.shapes
-    assert len(view.state.jobs) == 6
+    assert fork.state.runs is builder.state.runs, "what it does not change is shared"
+    assert 4000 not in builder.state.shapes
+    assert len(builder.state.jobs) == 6
 
 
 # Caches follow
@@ -112,29 +112,29 @@ def test_only_the_jobs_of_a_question_wait_in_its_fork() -> None:
 
 def test_caches_are_made_anew_where_changes_were_not_taken_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "_MOST_CHANGES", 3)
-    view = busy()
-    decide(view.engine, NOW)
-    index = view.engine.index
+    builder = busy()
+    decide(builder.engine, NOW)
+    index = builder.engine.index
     for number in range(6):
-        view.run(f"more{number}", simple(cpu="100m"), on="c", queue="b")
-    plan = decide(view.engine, NOW)
-    assert view.engine.index is not index
-    assert plan == decide(Engine(view.state.fork()), NOW)
+        builder.run(f"more{number}", simple(cpu="100m"), on="c", queue="b")
+    plan = decide(builder.engine, NOW)
+    assert builder.engine.index is not index
+    assert plan == decide(Engine(builder.state.fork()), NOW)
 
 
 def test_a_layout_is_worked_out_once_until_the_load_of_its_group_changes() -> None:
     placed = {"nodes": {"worker": 1}}
-    view = StateBuilder().cluster("c", nodes(2, cpu=4)).run("r1", simple(cpu=2), on="c", placement=placed)
-    layouts = ClusterLayouts(view.state)
+    builder = StateBuilder().cluster("c", nodes(2, cpu=4)).run("r1", simple(cpu=2), on="c", placement=placed)
+    layouts = ClusterLayouts(builder.state)
     first = layouts.now(1).groups
     assert all(layouts.now(1).groups[name] is entries for name, entries in first.items())
-    view.run("r3", simple(cpu=1), on="c", placement=placed)
+    builder.run("r3", simple(cpu=1), on="c", placement=placed)
     second, taken = layouts.now(1).groups, layouts.now(1).total()
     assert all(second[name] is not entries for name, entries in first.items())
-    fork = view.state.fork()
+    fork = builder.state.fork()
     forked = layouts.fork(fork)
     assert all(forked.now(1).groups[name] is entries for name, entries in second.items())
-    fork.drop_job(view.ids["r3"])
+    fork.drop_job(builder.ids["r3"])
     assert forked.now(1).total() == ClusterLayouts(fork).now(1).total()
     assert forked.now(1).total() != taken
     assert layouts.now(1).total() == taken
@@ -159,76 +159,76 @@ class Counted:
 
 def over_limit(classes: int = 50) -> StateBuilder:
     """Return a queue that has used up its limit, where ``classes`` classes of jobs wait, with one job each."""
-    view = StateBuilder().queue("a", limits={"cpu": 2}).cluster("c", nodes(4, cpu=8))
-    view.run("r", simple(cpu=2), on="c", queue="a")
+    builder = StateBuilder().queue("a", limits={"cpu": 2}).cluster("c", nodes(4, cpu=8))
+    builder.run("r", simple(cpu=2), on="c", queue="a")
     for number in range(classes):
-        view.job(f"j{number}", simple(cpu=f"{1000 + number}m"), queue="a")
-    return view
+        builder.job(f"j{number}", simple(cpu=f"{1000 + number}m"), queue="a")
+    return builder
 
 
 def test_classes_that_wait_for_quota_are_not_looked_at_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = over_limit()
-    first = view.cycle().plan
+    builder = over_limit()
+    first = builder.cycle().plan
     counted = Counted(monkeypatch, QuotaTree, "obstacle")
-    second = view.cycle().plan
+    second = builder.cycle().plan
     assert counted.calls == 0
     assert len(second.reasons) == 50
     assert all(second.reasons[key] is reason for key, reason in first.reasons.items())
 
 
 def test_they_are_looked_at_again_when_usage_the_limit_a_class_or_the_queue_changes() -> None:
-    view = over_limit(3)
-    assert view.cycle().reason("j1").token is Token.QUEUE_LIMIT
-    view.run("more", simple(cpu=1), on="c", queue="a")
-    assert "uses 3" in view.cycle().reason("j1").sentence
-    view.ended("more").ended("r")
-    assert view.cycle().started == ["j0"]
-    view.run("r", simple(cpu=2), on="c", queue="a")
-    assert view.cycle().started == []
-    view.queue("a", limits={"cpu": 4})
-    assert view.cycle().started == ["j0"]
-    view.queue("a", limits={"cpu": 2})
-    assert view.cycle().started == []
-    found = next(one for one in view.state.classes.values() if one.name == "normal")
-    view.state.put_class(replace(found, fault="its specification cannot be read"))
-    assert view.cycle().reason("j1").token is not Token.QUEUE_LIMIT
-    view.state.put_class(found)
-    held = next(one for one in view.state.queues.values() if one.path == "a")
-    view.state.put_queue(replace(held, state=QueueState.HELD))
-    assert view.cycle().reason("j1").token is Token.QUEUE_HELD
+    builder = over_limit(3)
+    assert builder.cycle().reason("j1").token is Token.QUEUE_LIMIT
+    builder.run("more", simple(cpu=1), on="c", queue="a")
+    assert "uses 3" in builder.cycle().reason("j1").sentence
+    builder.ended("more").ended("r")
+    assert builder.cycle().started == ["j0"]
+    builder.run("r", simple(cpu=2), on="c", queue="a")
+    assert builder.cycle().started == []
+    builder.queue("a", limits={"cpu": 4})
+    assert builder.cycle().started == ["j0"]
+    builder.queue("a", limits={"cpu": 2})
+    assert builder.cycle().started == []
+    found = next(one for one in builder.state.classes.values() if one.name == "normal")
+    builder.state.put_class(replace(found, fault="its specification cannot be read"))
+    assert builder.cycle().reason("j1").token is not Token.QUEUE_LIMIT
+    builder.state.put_class(found)
+    held = next(one for one in builder.state.queues.values() if one.path == "a")
+    builder.state.put_queue(replace(held, state=QueueState.HELD))
+    assert builder.cycle().reason("j1").token is Token.QUEUE_HELD
 
 
 def test_a_job_of_a_higher_class_still_ends_a_run_of_its_queue() -> None:
-    view = over_limit(5)
-    view.cycle()
-    view.job("urgent", simple(cpu=1), queue="a", of="high")
-    plan = view.cycle().plan
-    assert [one.job_id for one in plan.stops] == [view.ids["r"]]
-    view.cycle()
-    view.stopping("r")
-    assert view.cycle().plan.stops == []
+    builder = over_limit(5)
+    builder.cycle()
+    builder.job("urgent", simple(cpu=1), queue="a", of="high")
+    plan = builder.cycle().plan
+    assert [one.job_id for one in plan.stops] == [builder.ids["r"]]
+    builder.cycle()
+    builder.stopping("r")
+    assert builder.cycle().plan.stops == []
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_plans_with_remembered_refusals_equal_plans_without(seed: int) -> None:
-    chance, view = random.Random(seed), StateBuilder()
-    view.queue("org", limits={"cpu": 6}).queue("org/a", limits={"cpu": 3}).queue("org/b").queue(
+    chance, builder = random.Random(seed), StateBuilder()
+    builder.queue("org", limits={"cpu": 6}).queue("org/a", limits={"cpu": 3}).queue("org/b").queue(
         "other", limits={"cpu": 2}
     )
-    view.cluster("c", nodes(3, cpu=4))
+    builder.cluster("c", nodes(3, cpu=4))
     queues, alive = ("org/a", "org/b", "other"), list[str]()
     for step in range(40):
         name = f"x{step}"
         shape = simple(cpu=f"{chance.choice([500, 1000, 1001, 1002, 2500])}m")
         match chance.choice(["job", "job", "job", "run", "end", "limit"]):
             case "job":
-                view.job(name, shape, queue=chance.choice(queues), of=chance.choice(["low", "normal", "high"]))
+                builder.job(name, shape, queue=chance.choice(queues), of=chance.choice(["low", "normal", "high"]))
             case "run":
-                view.run(name, shape, on="c", queue=chance.choice(queues), of=chance.choice(["low", "normal"]))
+                builder.run(name, shape, on="c", queue=chance.choice(queues), of=chance.choice(["low", "normal"]))
                 alive.append(name)
             case "end" if alive:
-                view.ended(alive.pop(chance.randrange(len(alive))))
+                builder.ended(alive.pop(chance.randrange(len(alive))))
             case "limit":
-                view.queue(chance.choice(queues), limits={"cpu": chance.choice([1, 2, 3, 5])})
-        plan, anew = decide(view.engine, NOW), decide(Engine(view.state.fork(), view.engine.carried), NOW)
+                builder.queue(chance.choice(queues), limits={"cpu": chance.choice([1, 2, 3, 5])})
+        plan, anew = decide(builder.engine, NOW), decide(Engine(builder.state.fork(), builder.engine.carried), NOW)
         assert (plan.starts, plan.stops, plan.reasons) == (anew.starts, anew.stops, anew.reasons)

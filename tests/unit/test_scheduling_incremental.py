@@ -49,10 +49,10 @@ PRICED = tariff_of(PriceBookSpec.model_validate({"name": "book", "onDemand": {"c
 
 def empty_state() -> SchedulerState:
     """Return a state that has the shapes of other tests, and more."""
-    view = bare_state()
+    state = bare_state()
     for number, shape in enumerate(MORE, start=len(SHAPES) + 1):
-        view.put_shape(number, shape)
-    return view
+        state.put_shape(number, shape)
+    return state
 
 
 class Life:
@@ -79,9 +79,9 @@ class Life:
     def state(self) -> SchedulerState:
         return self.follower.state
 
-    def put_classes(self, view: SchedulerState) -> None:
+    def put_classes(self, state: SchedulerState) -> None:
         for one in self.classes:
-            view.put_class(one)
+            state.put_class(one)
 
     # What happens
 
@@ -307,15 +307,15 @@ class Life:
     # Cycles
 
     def rebuilt(self) -> Engine:
-        view = empty_state()
-        self.put_classes(view)
+        state = empty_state()
+        self.put_classes(state)
         steps = self.world.steps()
         self.chance.shuffle(steps)
         for step in steps:
-            step(view)
-        view.shrunk_at = dict(self.state.shrunk_at)
-        self.world.put_policies(view)
-        return Engine(view, self.follower.engine.carried)
+            step(state)
+        state.shrunk_at = dict(self.state.shrunk_at)
+        self.world.put_policies(state)
+        return Engine(state, self.follower.engine.carried)
 
     def cycle(self) -> Plan:
         self.now += self.chance.choice([0.0, 1.0, 1.0, 15.0])
@@ -389,7 +389,7 @@ def live(seed: int, most_cycles: int) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_a_view_that_has_followed_decides_as_one_that_was_just_built(batch: int) -> None:
+def test_a_state_that_has_followed_decides_as_one_that_was_just_built(batch: int) -> None:
     totals = [0] * 7
     for seed in range(batch, EXAMPLES, BATCHES):
         try:

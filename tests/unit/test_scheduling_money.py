@@ -20,8 +20,8 @@ def core(price: float | str) -> dict[str, Any]:
 
 def two(first: dict[str, Any] | None, second: dict[str, Any] | None, **queue: Any) -> StateBuilder:
     """Return clusters a and b, equal except for their prices, and queue main."""
-    view = StateBuilder().queue("main", **queue)
-    return view.cluster("a", nodes(2), prices=first).cluster("b", nodes(2), prices=second)
+    builder = StateBuilder().queue("main", **queue)
+    return builder.cluster("a", nodes(2), prices=first).cluster("b", nodes(2), prices=second)
 
 
 CHOSEN = {
@@ -101,9 +101,9 @@ CHOSEN = {
 }
 
 
-@pytest.mark.parametrize(("view", "cluster"), CHOSEN.values(), ids=CHOSEN)
-def test_the_cluster_that_is_taken(view: StateBuilder, cluster: str) -> None:
-    assert view.cycle().where == {"j": cluster}
+@pytest.mark.parametrize(("builder", "cluster"), CHOSEN.values(), ids=CHOSEN)
+def test_the_cluster_that_is_taken(builder: StateBuilder, cluster: str) -> None:
+    assert builder.cycle().where == {"j": cluster}
 
 
 def test_the_decision_tells_what_it_is_expected_to_cost() -> None:
@@ -124,12 +124,12 @@ weights = st.builds(
 
 
 def chosen(found: list[tuple[ClusterKind, int, int, float | None]], by: Weights, jobs: int = 1) -> Outcome:
-    view = StateBuilder().queue("main", kinds=ALL, profile=by)
+    builder = StateBuilder().queue("main", kinds=ALL, profile=by)
     for number, (kind, count, cpu, price) in enumerate(found):
-        view.cluster(f"c{number}", nodes(count, cpu=cpu), kind=kind, prices=None if price is None else core(price))
+        builder.cluster(f"c{number}", nodes(count, cpu=cpu), kind=kind, prices=None if price is None else core(price))
     for number in range(jobs):
-        view.job(f"j{number}", simple(limit=3600 * (number + 1)))
-    return view.cycle()
+        builder.job(f"j{number}", simple(limit=3600 * (number + 1)))
+    return builder.cycle()
 
 
 @given(clusters, weights, st.integers(0, 3), st.floats(1.1, 100))
@@ -151,13 +151,13 @@ def test_with_all_weights_but_one_at_zero_the_best_by_that_score_wins(
     found: list[tuple[ClusterKind, int, int, float | None]], name: str
 ) -> None:
     by = Weights(**{name: 1.0})
-    view = StateBuilder().queue("main", kinds=ALL, profile=by)
+    builder = StateBuilder().queue("main", kinds=ALL, profile=by)
     for number, (kind, count, cpu, price) in enumerate(found):
-        view.cluster(f"c{number}", nodes(count, cpu=cpu), kind=kind, prices=None if price is None else core(price))
-    start = view.job("j").cycle().start("j")
+        builder.cluster(f"c{number}", nodes(count, cpu=cpu), kind=kind, prices=None if price is None else core(price))
+    start = builder.job("j").cycle().start("j")
     every = {line["cluster"]: line[name] for line in start.table}
     best = max(every.values())
-    assert every[next(one.name for one in view.state.clusters.values() if one.id == start.cluster_id)] == best
+    assert every[next(one.name for one in builder.state.clusters.values() if one.id == start.cluster_id)] == best
     assert start.table[0]["score"] == best
 
 
@@ -167,9 +167,9 @@ def test_the_quick_way_and_the_long_one_choose_alike(
 ) -> None:
     """A quota on a narrowed line makes the plan look at each cluster."""
     quick = chosen(found, by, jobs)
-    view = StateBuilder().queue("main", kinds=ALL, profile=by, limits={"cpu@kind=public": 10_000})
+    builder = StateBuilder().queue("main", kinds=ALL, profile=by, limits={"cpu@kind=public": 10_000})
     for number, (kind, count, cpu, price) in enumerate(found):
-        view.cluster(f"c{number}", nodes(count, cpu=cpu), kind=kind, prices=None if price is None else core(price))
+        builder.cluster(f"c{number}", nodes(count, cpu=cpu), kind=kind, prices=None if price is None else core(price))
     for number in range(jobs):
-        view.job(f"j{number}", simple(limit=3600 * (number + 1)))
-    assert view.cycle().where == quick.where
+        builder.job(f"j{number}", simple(limit=3600 * (number + 1)))
+    assert builder.cycle().where == quick.where

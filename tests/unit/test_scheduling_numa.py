@@ -206,8 +206,8 @@ class TestCycle:
         return StateBuilder().cluster("c", zoned(zones=TWO_HALVES), capabilities=("gang", "numa"))
 
     def test_a_run_of_ours_fills_its_zone(self) -> None:
-        view = self.cluster().run("first", bound(gpu=3), on="c", placement={"nodes": {"worker": 1}})
-        outcome = view.job("second", bound(gpu=3)).job("third", bound(gpu=2)).cycle()
+        builder = self.cluster().run("first", bound(gpu=3), on="c", placement={"nodes": {"worker": 1}})
+        outcome = builder.job("second", bound(gpu=3)).job("third", bound(gpu=2)).cycle()
         assert outcome.started == ["second"]
         verdict = outcome.verdict("third", "c")
         assert (verdict.check, verdict.sentence) == (
@@ -216,12 +216,12 @@ class TestCycle:
         )
 
     def test_it_starts_once_a_zone_is_free(self) -> None:
-        view = self.cluster()
+        builder = self.cluster()
         for name in ("first", "second"):
-            view.run(name, bound(gpu=3), on="c", placement={"nodes": {"worker": 1}})
-        assert view.job("third", bound(gpu=2)).cycle().started == []
-        view.ended("first")
-        assert view.cycle().started == ["third"]
+            builder.run(name, bound(gpu=3), on="c", placement={"nodes": {"worker": 1}})
+        assert builder.job("third", bound(gpu=2)).cycle().started == []
+        builder.ended("first")
+        assert builder.cycle().started == ["third"]
 
     def test_what_no_zone_could_ever_hold_can_not_run_as_written(self) -> None:
         outcome = self.cluster().job("large", bound(gpu=6)).cycle()

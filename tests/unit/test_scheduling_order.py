@@ -11,9 +11,9 @@ ONE_PLACE = nodes(1, cpu=1)
 
 def test_the_drf_paper_gives_user_a_three_tasks_and_user_b_two() -> None:
     """Ghodsi et al., NSDI 2011, section 4.1: 9 CPUs and 18 GB; A wants 1 CPU and 4 GB, B wants 3 CPUs and 1 GB."""
-    view = StateBuilder().cluster("c", nodes(1, cpu=9, memory="18G")).queue("a").queue("b")
-    view.jobs(9, "a", simple(cpu=1, memory="4G"), queue="a").jobs(9, "b", simple(cpu=3, memory="1G"), queue="b")
-    started = view.cycle().started
+    builder = StateBuilder().cluster("c", nodes(1, cpu=9, memory="18G")).queue("a").queue("b")
+    builder.jobs(9, "a", simple(cpu=1, memory="4G"), queue="a").jobs(9, "b", simple(cpu=3, memory="1G"), queue="b")
+    started = builder.cycle().started
     assert Counter(name[0] for name in started) == {"a": 3, "b": 2}
 
 
@@ -49,17 +49,17 @@ IN_A_QUEUE: dict[str, tuple[StateBuilder, str]] = {
 }
 
 
-@pytest.mark.parametrize(("view", "first"), IN_A_QUEUE.values(), ids=IN_A_QUEUE)
-def test_inside_a_queue(view: StateBuilder, first: str) -> None:
-    assert view.cluster("c", nodes(1, cpu=2)).cycle().started[0] == first
+@pytest.mark.parametrize(("builder", "first"), IN_A_QUEUE.values(), ids=IN_A_QUEUE)
+def test_inside_a_queue(builder: StateBuilder, first: str) -> None:
+    assert builder.cluster("c", nodes(1, cpu=2)).cycle().started[0] == first
 
 
-def shared(view: StateBuilder, *queues: str, places: int = 12) -> Counter[str]:
+def shared(builder: StateBuilder, *queues: str, places: int = 12) -> Counter[str]:
     """Return how many one-CPU jobs of each queue start on ``places`` CPUs, with more than enough jobs."""
-    view.cluster("c", nodes(places, cpu=1))
+    builder.cluster("c", nodes(places, cpu=1))
     for queue in queues:
-        view.jobs(places, f"{queue}#", queue=queue)
-    return Counter(name.partition("#")[0] for name in view.cycle().started)
+        builder.jobs(places, f"{queue}#", queue=queue)
+    return Counter(name.partition("#")[0] for name in builder.cycle().started)
 
 
 BETWEEN: dict[str, tuple[StateBuilder, tuple[str, ...], dict[str, int]]] = {
@@ -93,55 +93,55 @@ BETWEEN: dict[str, tuple[StateBuilder, tuple[str, ...], dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize(("view", "queues", "parts"), BETWEEN.values(), ids=BETWEEN)
-def test_between_queues(view: StateBuilder, queues: tuple[str, ...], parts: dict[str, int]) -> None:
-    assert shared(view, *queues) == parts
+@pytest.mark.parametrize(("builder", "queues", "parts"), BETWEEN.values(), ids=BETWEEN)
+def test_between_queues(builder: StateBuilder, queues: tuple[str, ...], parts: dict[str, int]) -> None:
+    assert shared(builder, *queues) == parts
 
 
 def test_what_runs_already_counts() -> None:
-    view = StateBuilder().cluster("c", nodes(6, cpu=1)).queue("a").queue("b")
+    builder = StateBuilder().cluster("c", nodes(6, cpu=1)).queue("a").queue("b")
     for number in range(3):
-        view.run(f"running{number}", on="c", queue="a")
-    view.jobs(9, "a", queue="a").jobs(9, "b", queue="b")
-    assert Counter(name[0] for name in view.cycle().started) == {"b": 3}
+        builder.run(f"running{number}", on="c", queue="a")
+    builder.jobs(9, "a", queue="a").jobs(9, "b", queue="b")
+    assert Counter(name[0] for name in builder.cycle().started) == {"b": 3}
 
 
 def test_the_dominant_resource_decides_not_the_number_of_jobs() -> None:
-    view = StateBuilder().cluster("c", nodes(1, cpu=10, gpu=10)).queue("cpu").queue("gpu")
-    view.jobs(20, "c", simple(cpu=1), queue="cpu").jobs(20, "g", simple(cpu="0.1", gpu=2), queue="gpu")
-    assert Counter(name[0] for name in view.cycle().started) == {"g": 5, "c": 9}
+    builder = StateBuilder().cluster("c", nodes(1, cpu=10, gpu=10)).queue("cpu").queue("gpu")
+    builder.jobs(20, "c", simple(cpu=1), queue="cpu").jobs(20, "g", simple(cpu="0.1", gpu=2), queue="gpu")
+    assert Counter(name[0] for name in builder.cycle().started) == {"g": 5, "c": 9}
 
 
 def test_a_higher_class_has_no_advantage_over_other_queues() -> None:
-    view = StateBuilder().cluster("c", nodes(4, cpu=1)).queue("a").queue("b")
-    view.jobs(4, "a", queue="a", of="high").jobs(4, "b", queue="b", of="low")
-    assert Counter(name[0] for name in view.cycle().started) == {"a": 2, "b": 2}
+    builder = StateBuilder().cluster("c", nodes(4, cpu=1)).queue("a").queue("b")
+    builder.jobs(4, "a", queue="a", of="high").jobs(4, "b", queue="b", of="low")
+    assert Counter(name[0] for name in builder.cycle().started) == {"a": 2, "b": 2}
 
 
 def test_one_blocked_head_does_not_stop_others_of_its_queue() -> None:
-    view = (
+    builder = (
         StateBuilder()
         .cluster("c", nodes(1, cpu=2))
         .job("huge", simple(cpu=2), of="high")
         .run("there", on="c", of="high")
     )
-    outcome = view.job("small", of="low").cycle()
+    outcome = builder.job("small", of="low").cycle()
     assert outcome.started == ["small"]
     assert outcome.reason("huge").sentence.startswith("It waits for free capacity")
 
 
 def test_identical_blocked_jobs_do_not_stop_a_different_one_behind_them() -> None:
-    view = StateBuilder().cluster("c", nodes(1, cpu=1)).jobs(500, "huge", simple(cpu=2)).job("small")
-    assert view.cycle().started == ["small"]
+    builder = StateBuilder().cluster("c", nodes(1, cpu=1)).jobs(500, "huge", simple(cpu=2)).job("small")
+    assert builder.cycle().started == ["small"]
 
 
 def test_jobs_of_a_queue_that_has_become_a_parent_still_start() -> None:
-    view = StateBuilder().cluster("c", nodes(4, cpu=1)).queue("x").jobs(2, "early", queue="x")
-    view.queue("x/1").job("late", queue="x/1")
-    assert sorted(view.cycle().started) == ["early1", "early2", "late"]
+    builder = StateBuilder().cluster("c", nodes(4, cpu=1)).queue("x").jobs(2, "early", queue="x")
+    builder.queue("x/1").job("late", queue="x/1")
+    assert sorted(builder.cycle().started) == ["early1", "early2", "late"]
 
 
 def test_jobs_of_a_queue_that_is_not_known_yet_wait() -> None:
-    view = StateBuilder().cluster("c", ONE_PLACE).queue("gone").job("a", queue="gone").job("b")
-    view.state.drop_queue(view.queues["gone"])
-    assert view.cycle().started == ["b"]
+    builder = StateBuilder().cluster("c", ONE_PLACE).queue("gone").job("a", queue="gone").job("b")
+    builder.state.drop_queue(builder.queues["gone"])
+    assert builder.cycle().started == ["b"]

@@ -171,32 +171,32 @@ class World:
     job_spent: dict[int, int] = field(default_factory=dict)
     provisioning: dict[tuple[int, str], Learnt] = field(default_factory=dict)
 
-    def put_policies(self, view: SchedulerState) -> None:
+    def put_policies(self, state: SchedulerState) -> None:
         """Put in burst policies, what they have spent, and how pools were seen to grow."""
-        view.set_policies(self.policies)
-        view.spending, view.job_spent = self.spending, self.job_spent
-        view.set_provisioning(self.provisioning)
+        state.set_policies(self.policies)
+        state.spending, state.job_spent = self.spending, self.job_spent
+        state.set_provisioning(self.provisioning)
 
     def steps(self) -> list[Callable[[SchedulerState], None]]:
         """Return the steps that build a state of this world; they may run in any order."""
         return [
-            *(lambda view, queue=queue: view.put_queue(queue) for queue in self.queues.values()),
-            *(lambda view, cluster=cluster: view.put_cluster(cluster) for cluster in self.clusters.values()),
-            *(lambda view, job=job: view.put_waiting(job) for job in self.waiting.values()),
-            *(lambda view, run=run: view.put_run(run) for run in self.runs.values()),
-            lambda view: view.lease_until.update(self.leases),
-            lambda view: view.set_avoided(dict(self.avoided)),
-            lambda view: view.set_advance(self.advance),
+            *(lambda state, queue=queue: state.put_queue(queue) for queue in self.queues.values()),
+            *(lambda state, cluster=cluster: state.put_cluster(cluster) for cluster in self.clusters.values()),
+            *(lambda state, job=job: state.put_waiting(job) for job in self.waiting.values()),
+            *(lambda state, run=run: state.put_run(run) for run in self.runs.values()),
+            lambda state: state.lease_until.update(self.leases),
+            lambda state: state.set_avoided(dict(self.avoided)),
+            lambda state: state.set_advance(self.advance),
         ]
 
-    def view(self, shuffled: int | None = None) -> SchedulerState:
-        view = bare_state()
+    def state(self, shuffled: int | None = None) -> SchedulerState:
+        state = bare_state()
         steps = self.steps()
         if shuffled is not None:
             random.Random(shuffled).shuffle(steps)
         for step in steps:
-            step(view)
-        return view
+            step(state)
+        return state
 
     def apply(self, plan: Plan) -> None:
         for start in plan.starts:
@@ -207,12 +207,12 @@ class World:
 
 
 def bare_state() -> SchedulerState:
-    view = SchedulerState()
+    state = SchedulerState()
     for number, value in ((1, 0), (2, 100)):
-        view.put_class(PriorityClass(number, f"class{number}", value))
+        state.put_class(PriorityClass(number, f"class{number}", value))
     for number, shape in enumerate(SHAPES, start=1):
-        view.put_shape(number, shape)
-    return view
+        state.put_shape(number, shape)
+    return state
 
 
 @st.composite
@@ -231,7 +231,7 @@ def worlds(draw: st.DrawFn, *, most_jobs: int = 16) -> World:
 
 def lived(world: World, ended: Iterable[int]) -> World:
     """Apply one cycle to the world, end the runs of these jobs, and return it."""
-    world.apply(decide(Engine(world.view()), NOW))
+    world.apply(decide(Engine(world.state()), NOW))
     for job_id in ended:
         world.runs.pop(job_id, None)
     return world
@@ -300,7 +300,7 @@ def comparable(plan: Plan) -> object:
 
 @given(worlds())
 def test_the_members_that_start_fit_their_nodes(world: World) -> None:
-    plan = decide(Engine(world.view()), NOW)
+    plan = decide(Engine(world.state()), NOW)
     for cluster in world.clusters.values():
         by_group = members_by_group(world, cluster.id, plan)
         if cluster.report is None:
@@ -314,7 +314,7 @@ def test_the_members_that_start_fit_their_nodes(world: World) -> None:
 
 @given(busy_worlds())
 def test_free_capacity_is_never_promised_twice(world: World) -> None:
-    plan = decide(Engine(world.view()), NOW)
+    plan = decide(Engine(world.state()), NOW)
     for cluster in world.clusters.values():
         by_group = members_by_group(world, cluster.id, plan)
         for group in cluster.report.groups if cluster.report else ():
@@ -327,7 +327,7 @@ def test_free_capacity_is_never_promised_twice(world: World) -> None:
 
 @given(busy_worlds())
 def test_no_queue_exceeds_a_limit(world: World) -> None:
-    plan = decide(Engine(world.view()), NOW)
+    plan = decide(Engine(world.state()), NOW)
     used: dict[int, Counter[str]] = {number: Counter() for number in world.queues}
     running: Counter[int] = Counter()
     for run in world.runs.values():
@@ -348,7 +348,7 @@ def test_no_queue_exceeds_a_limit(world: World) -> None:
 @given(busy_worlds())
 def test_every_run_that_ends_for_another_had_to_give_way(world: World) -> None:
     """The rules, judged again from the world: see ``scheduling/preemption/victims.py``."""
-    plan = decide(Engine(world.view()), NOW)
+    plan = decide(Engine(world.state()), NOW)
     ending = [(start.job, start.cluster_id, one) for start in plan.starts for one in start.evicts]
     assert len({one.job_id for _, _, one in ending}) == len(ending), "nobody gives way twice"
     used: dict[int, Counter[str]] = {number: Counter() for number in world.queues}
@@ -379,7 +379,7 @@ def test_evictions_come_to_an_end(world: World, seed: int) -> None:
     """Whoever gave way waits again; with nothing else changing, there is a cycle in which nobody gives way, and it stays so."""
     quiet = 0
     for _ in range(60):
-        plan = decide(Engine(world.view(seed)), NOW)
+        plan = decide(Engine(world.state(seed)), NOW)
         ending = {one.job_id for start in plan.starts for one in start.evicts} | {one.job_id for one in plan.stops}
         quiet = 0 if ending or plan.starts else quiet + 1
         world.apply(plan)
@@ -395,7 +395,7 @@ def test_evictions_come_to_an_end(world: World, seed: int) -> None:
 
 @given(busy_worlds())
 def test_only_waiting_jobs_start_once_and_only_where_they_may(world: World) -> None:
-    plan = decide(Engine(world.view()), NOW)
+    plan = decide(Engine(world.state()), NOW)
     decided = [job.id for job in plan.jobs]
     assert len(decided) == len(set(decided))
     assert set(decided) <= set(world.waiting)
@@ -424,11 +424,11 @@ def test_only_waiting_jobs_start_once_and_only_where_they_may(world: World) -> N
 
 @given(busy_worlds(), st.integers(0, 5))
 def test_every_class_that_is_left_waiting_has_a_reason_and_no_other(world: World, most_starts: int) -> None:
-    view = world.view()
-    plan = decide(Engine(view), NOW, most_starts)
+    state = world.state()
+    plan = decide(Engine(state), NOW, most_starts)
     assert len(plan.starts) <= most_starts
     gone = {job.id for job in plan.jobs}
-    left = {view.class_of(job_id) for job_id in world.waiting if job_id not in gone}
+    left = {state.class_of(job_id) for job_id in world.waiting if job_id not in gone}
     assert set(plan.reasons) <= left if plan.is_cut else set(plan.reasons) == left
     for reason in plan.reasons.values():
         assert reason.tier is reason.token.tier
@@ -438,18 +438,18 @@ def test_every_class_that_is_left_waiting_has_a_reason_and_no_other(world: World
 
 @given(busy_worlds(), st.integers(0, 1000))
 def test_the_plan_does_not_depend_on_the_order_in_which_rows_came(world: World, shuffled: int) -> None:
-    engine = Engine(world.view())
+    engine = Engine(world.state())
     plan = comparable(decide(engine, NOW))
     assert comparable(decide(engine, NOW)) == plan
-    assert comparable(decide(Engine(world.view(shuffled)), NOW)) == plan
+    assert comparable(decide(Engine(world.state(shuffled)), NOW)) == plan
 
 
 @given(busy_worlds())
 def test_trying_the_best_clusters_alone_chooses_as_looking_at_all_of_them_does(world: World) -> None:
-    quick = decide(Engine(world.view()), NOW)
+    quick = decide(Engine(world.state()), NOW)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(attempt_module, "search_best", lambda *_: None)
-        thorough = decide(Engine(world.view()), NOW)
+        thorough = decide(Engine(world.state()), NOW)
     assert [(start.job.id, start.cluster_id, start.placement, start.why) for start in quick.starts] == [
         (start.job.id, start.cluster_id, start.placement, start.why) for start in thorough.starts
     ]
@@ -464,10 +464,10 @@ def test_trying_the_best_clusters_alone_chooses_as_looking_at_all_of_them_does(w
 @given(busy_worlds())
 def test_of_alike_jobs_none_is_overtaken(world: World) -> None:
     """Inside a class: if a job starts, every one before it was decided on, too."""
-    view = world.view()
-    plan = decide(Engine(view), NOW)
+    state = world.state()
+    plan = decide(Engine(state), NOW)
     decided = {job.id for job in plan.jobs}
-    for of_queue in view.waiting.values():
+    for of_queue in state.waiting.values():
         for keys in of_queue.values():
             left = [key.job_id not in decided for key in keys]
             assert left == sorted(left)
@@ -481,14 +481,14 @@ def test_changing_what_the_reason_names_starts_the_job_or_leads_to_another_reaso
     job = world.waiting[data.draw(st.sampled_from(sorted(world.waiting)))]
     world.waiting = {job.id: job}
     for _ in range(8):
-        plan = decide(Engine(world.view()), NOW)
+        plan = decide(Engine(world.state()), NOW)
         if plan.starts or plan.holds:
             return
         (reason,) = plan.reasons.values()
         if not mend(world, job, reason.token):
             assert reason.tier.value == "cannot run as written"
             return
-        after = decide(Engine(world.view()), NOW)
+        after = decide(Engine(world.state()), NOW)
         if not after.starts and not after.holds:
             (next_reason,) = after.reasons.values()
             assert next_reason.token is not reason.token
@@ -529,24 +529,24 @@ def mend(world: World, job: WaitingJob, token: Token) -> bool:
 
 
 @given(worlds(most_jobs=6), st.data())
-def test_a_view_that_absorbed_changes_plans_as_one_that_was_rebuilt(world: World, data: st.DataObject) -> None:
-    engine = Engine(world.view())
-    view = engine.state
+def test_a_state_that_absorbed_changes_plans_as_one_that_was_rebuilt(world: World, data: st.DataObject) -> None:
+    engine = Engine(world.state())
+    state = engine.state
     for _ in range(data.draw(st.integers(0, 25))):
         change(world, engine, data)
         if data.draw(st.integers(0, 4)) == 0:
-            assert comparable(decide(engine, NOW)) == comparable(decide(Engine(world.view(7)), NOW))
-    rebuilt = world.view(data.draw(st.integers(0, 99)))
+            assert comparable(decide(engine, NOW)) == comparable(decide(Engine(world.state(7)), NOW))
+    rebuilt = world.state(data.draw(st.integers(0, 99)))
     assert comparable(decide(engine, NOW)) == comparable(decide(Engine(rebuilt), NOW))
-    assert {queue: {key: list(keys) for key, keys in of.items()} for queue, of in view.waiting.items()} == {
+    assert {queue: {key: list(keys) for key, keys in of.items()} for queue, of in state.waiting.items()} == {
         queue: {key: list(keys) for key, keys in of.items()} for queue, of in rebuilt.waiting.items()
     }
-    assert (view.jobs, view.runs) == (rebuilt.jobs, rebuilt.runs)
+    assert (state.jobs, state.runs) == (rebuilt.jobs, rebuilt.runs)
 
 
 def change(world: World, engine: Engine, data: st.DataObject) -> None:  # noqa: C901 - one case for each kind of change
     """Make one change, absorbed by the engine's state and noted in the world."""
-    view = engine.state
+    state = engine.state
     match data.draw(
         st.sampled_from(["job", "job", "run", "drop", "plan", "queue", "cluster", "lease", "avoid", "again"])
     ):
@@ -554,7 +554,7 @@ def change(world: World, engine: Engine, data: st.DataObject) -> None:  # noqa: 
             job = data.draw(jobs)
             world.runs.pop(job.id, None)
             world.waiting[job.id] = job
-            view.put_waiting(job)
+            state.put_waiting(job)
         case "run":
             job = data.draw(jobs)
             shape = SHAPES[job.shape_id - 1]
@@ -562,40 +562,40 @@ def change(world: World, engine: Engine, data: st.DataObject) -> None:  # noqa: 
             run = LiveRun(job.id, job.queue_id, job.shape_id, data.draw(st.integers(1, 3)), sizes, ())
             world.waiting.pop(job.id, None)
             world.runs[job.id] = run
-            view.put_run(run)
+            state.put_run(run)
         case "drop":
             job_id = data.draw(st.integers(1, 30))
             world.waiting.pop(job_id, None)
             world.runs.pop(job_id, None)
-            view.drop_job(job_id)
+            state.drop_job(job_id)
         case "plan":
             plan = decide(engine, NOW)
             world.apply(plan)
             for start in plan.starts:
-                view.put_run(world.runs[start.job.id])
+                state.put_run(world.runs[start.job.id])
             for hold in plan.holds:
-                view.drop_job(hold.job.id)
+                state.drop_job(hold.job.id)
         case "queue":
             queue = data.draw(queues)
             world.queues[queue.id] = queue
-            view.put_queue(queue)
+            state.put_queue(queue)
         case "cluster":
             cluster = data.draw(clusters)
             world.clusters[cluster.id] = cluster
-            view.put_cluster(cluster)
+            state.put_cluster(cluster)
         case "lease":
             number, seconds = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([LEASE, -1.0]))
-            world.leases[number] = view.lease_until[number] = NOW + seconds
+            world.leases[number] = state.lease_until[number] = NOW + seconds
         case "avoid":
             some = st.sampled_from(sorted(world.waiting)) if world.waiting else st.integers(1, 30)
             avoided = data.draw(st.dictionaries(some, st.sampled_from([(1,), (2,), (1, 2)]), max_size=4))
             world.avoided = avoided
-            view.set_avoided(dict(avoided))
+            state.set_avoided(dict(avoided))
         case _:
             for row in list(world.waiting.values()):
-                view.put_waiting(row)
+                state.put_waiting(row)
             for live in list(world.runs.values()):
-                view.put_run(live)
+                state.put_run(live)
 
 
 # -- the fit
@@ -657,16 +657,16 @@ def test_the_brute_force_packer_knows_when_to_give_up() -> None:
 
 
 def test_shapes_that_no_job_has_any_more_are_forgotten() -> None:
-    view = SchedulerState()
+    state = SchedulerState()
     many = 2500
     for number in range(1, many + 1):
-        view.put_shape(number, simple(cpu=number))
-        view.put_waiting(WaitingJob(number, 1, f"j{number}", 1, 1, number, 0, float(number), 0))
-    view.sweep()
-    assert len(view.shapes) == many, "all are needed"
+        state.put_shape(number, simple(cpu=number))
+        state.put_waiting(WaitingJob(number, 1, f"j{number}", 1, 1, number, 0, float(number), 0))
+    state.sweep()
+    assert len(state.shapes) == many, "all are needed"
     for number in range(11, many + 1):
-        view.drop_job(number)
+        state.drop_job(number)
     for number in range(many + 1, 2 * many + 2000):
-        view.put_shape(number, simple(cpu=1))
-    view.sweep()
-    assert sorted(view.shapes) == list(range(1, 11))
+        state.put_shape(number, simple(cpu=1))
+    state.sweep()
+    assert sorted(state.shapes) == list(range(1, 11))

@@ -129,16 +129,16 @@ def test_only_a_gang_of_one_that_may_be_anywhere_is_looked_at_as_one() -> None:
     assert only_role(many, size_choices(many)[0]) is None
 
 
-def test_the_collector_is_kept_away_from_a_view_and_takes_an_old_one() -> None:
+def test_the_collector_is_kept_away_from_a_state_and_takes_an_old_one() -> None:
     memory = Memory()
     try:
-        view = SchedulerState()
-        view.put_waiting(WaitingJob(1, 1, "j", 1, 1, 1, 0, 0.0, 0))
-        memory.look(view)
+        state = SchedulerState()
+        state.put_waiting(WaitingJob(1, 1, "j", 1, 1, 1, 0, 0.0, 0))
+        memory.look(state)
         frozen = gc.get_freeze_count()
         assert frozen > 0
-        memory.look(view)
-        assert gc.get_freeze_count() <= frozen, "nothing more is frozen while a view hardly grows"
+        memory.look(state)
+        assert gc.get_freeze_count() <= frozen, "nothing more is frozen while a state hardly grows"
         memory.look(SchedulerState())
         assert gc.get_freeze_count() > 0
     finally:

@@ -6,8 +6,8 @@ from tests.unit.building import StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.reasons import Tier, Token
 
 
-def plenty(view: StateBuilder) -> StateBuilder:
-    return view.cluster("c", nodes(100, cpu=10, memory="64Gi", gpu=8))
+def plenty(builder: StateBuilder) -> StateBuilder:
+    return builder.cluster("c", nodes(100, cpu=10, memory="64Gi", gpu=8))
 
 
 LIMITED: dict[str, tuple[StateBuilder, int, str]] = {
@@ -36,9 +36,9 @@ LIMITED: dict[str, tuple[StateBuilder, int, str]] = {
 }
 
 
-@pytest.mark.parametrize(("view", "started", "sentence"), LIMITED.values(), ids=LIMITED)
-def test_a_queue_is_held_back_by(view: StateBuilder, started: int, sentence: str) -> None:
-    outcome = plenty(view).jobs(10, "job", queue=list(view.queues)[-1]).cycle()
+@pytest.mark.parametrize(("builder", "started", "sentence"), LIMITED.values(), ids=LIMITED)
+def test_a_queue_is_held_back_by(builder: StateBuilder, started: int, sentence: str) -> None:
+    outcome = plenty(builder).jobs(10, "job", queue=list(builder.queues)[-1]).cycle()
     assert len(outcome.started) == started
     if sentence:
         reason = outcome.reason("job10")
@@ -81,20 +81,20 @@ def test_amounts_that_look_alike_are_told_to_the_byte() -> None:
 
 
 def test_what_runs_counts_for_the_queue_and_all_above_it() -> None:
-    view = plenty(StateBuilder().queue("o", limits={"cpu": 10}).queue("o/a").queue("o/b"))
-    view.run("there", simple(4, cpu=2), on="c", queue="o/b").jobs(9, "job", queue="o/a")
-    assert len(view.cycle().started) == 2
+    builder = plenty(StateBuilder().queue("o", limits={"cpu": 10}).queue("o/a").queue("o/b"))
+    builder.run("there", simple(4, cpu=2), on="c", queue="o/b").jobs(9, "job", queue="o/a")
+    assert len(builder.cycle().started) == 2
 
 
 def test_runs_that_need_nothing_count_as_running_jobs() -> None:
-    view = plenty(StateBuilder().queue("a", max_running=1)).run("there", simple(cpu=0), on="c", queue="a")
-    assert view.job("j", queue="a").cycle().started == []
+    builder = plenty(StateBuilder().queue("a", max_running=1)).run("there", simple(cpu=0), on="c", queue="a")
+    assert builder.job("j", queue="a").cycle().started == []
 
 
 def test_jobs_of_another_shape_may_still_fit_the_limit() -> None:
-    view = plenty(StateBuilder().queue("a", limits={"cpu": 3}))
-    view.job("big", simple(cpu=2), queue="a").job("big2", simple(cpu=2), queue="a").job("small", queue="a")
-    assert view.cycle().started == ["big", "small"]
+    builder = plenty(StateBuilder().queue("a", limits={"cpu": 3}))
+    builder.job("big", simple(cpu=2), queue="a").job("big2", simple(cpu=2), queue="a").job("small", queue="a")
+    assert builder.cycle().started == ["big", "small"]
 
 
 def test_an_elastic_job_starts_at_the_size_that_its_queue_allows() -> None:
@@ -105,8 +105,8 @@ def test_an_elastic_job_starts_at_the_size_that_its_queue_allows() -> None:
 
 @pytest.mark.parametrize("held", ["a", "o", "o/t"])
 def test_a_held_queue_starts_nothing_and_neither_does_what_is_below(held: str) -> None:
-    view = plenty(StateBuilder().queue("a").queue("o").queue("o/t").queue("o/t/x")).queue(held, held=True)
-    outcome = view.job("in", queue="a" if held == "a" else "o/t/x").job("out").cycle()
+    builder = plenty(StateBuilder().queue("a").queue("o").queue("o/t").queue("o/t/x")).queue(held, held=True)
+    outcome = builder.job("in", queue="a" if held == "a" else "o/t/x").job("out").cycle()
     assert outcome.started == ["out"]
     reason = outcome.reason("in")
     assert (reason.token, reason.tier) == (Token.QUEUE_HELD, Tier.HELD)

@@ -145,12 +145,12 @@ def test_runs_alike_are_counted_together_as_one_by_one() -> None:
     def of(job_id: int, shape_id: int = 1) -> LiveRun:
         return LiveRun(job_id, 1, shape_id, 1, (("worker", 1),), (("nodes", (("worker", 1),)),), 2, NOW)
 
-    def view() -> SchedulerState:
+    def state() -> SchedulerState:
         stage = StateBuilder().cluster("c", nodes(10, cpu=4))
         stage.jobs(6, "j", simple(cpu=1)).jobs(2, "k", simple(cpu=2))
         return stage.state
 
-    together, single = view(), view()
+    together, single = state(), state()
     runs = [of(1), of(2), of(3), of(7, 2), of(8, 2), of(5)]
     together.put_runs(runs)
     for run in runs:

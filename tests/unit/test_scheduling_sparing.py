@@ -39,25 +39,25 @@ def group_of(outcome: Outcome, job: str) -> str:
 
 def test_inside_a_cluster_it_takes_the_product_of_which_there_is_most() -> None:
     """Best fit alone would take the smaller nodes."""
-    view = StateBuilder().cluster("c", gpus("V100", 2, gpu=2, cpu=8), gpus("A100", 3)).job("j", ANY)
-    assert group_of(view.cycle(), "j") == "a100"
+    builder = StateBuilder().cluster("c", gpus("V100", 2, gpu=2, cpu=8), gpus("A100", 3)).job("j", ANY)
+    assert group_of(builder.cycle(), "j") == "a100"
 
 
 def test_the_scarce_product_is_taken_when_nothing_else_is_free() -> None:
-    view = StateBuilder().cluster("c", gpus("V100", 1), gpus("A100", 2)).jobs(12, "j", ANY)
-    taken = [group_of(view.cycle(), f"j{number}") for number in range(1, 13)]
+    builder = StateBuilder().cluster("c", gpus("V100", 1), gpus("A100", 2)).jobs(12, "j", ANY)
+    taken = [group_of(builder.cycle(), f"j{number}") for number in range(1, 13)]
     assert sorted(taken) == ["a100"] * 8 + ["v100"] * 4
 
 
 def test_who_needs_the_scarce_product_finds_it() -> None:
-    view = StateBuilder().cluster("c", gpus("V100", 1, gpu=2), gpus("A100", 2)).jobs(8, "any", ANY)
-    outcome = view.jobs(2, "v", only("V100")).cycle()
+    builder = StateBuilder().cluster("c", gpus("V100", 1, gpu=2), gpus("A100", 2)).jobs(8, "any", ANY)
+    outcome = builder.jobs(2, "v", only("V100")).cycle()
     assert len(outcome.started) == 10
 
 
 def test_what_is_common_does_not_change_as_it_fills() -> None:
-    view = StateBuilder().cluster("c", gpus("V100", 1), gpus("A100", 2)).jobs(6, "any", ANY)
-    outcome = view.cycle()
+    builder = StateBuilder().cluster("c", gpus("V100", 1), gpus("A100", 2)).jobs(6, "any", ANY)
+    outcome = builder.cycle()
     assert {group_of(outcome, f"any{number}") for number in range(1, 7)} == {"a100"}
 
 
@@ -65,71 +65,73 @@ def test_idle_devices_of_another_sort_count_more() -> None:
     """A node with something that it has no use for is spared, however common its product is."""
     both = gpus("A100", 9)
     both = both.model_copy(update={"free": {**both.free, "rdma/hca": 4}})
-    view = StateBuilder().cluster("c", both, gpus("V100")).job("j", ANY)
-    assert group_of(view.cycle(), "j") == "v100"
+    builder = StateBuilder().cluster("c", both, gpus("V100")).job("j", ANY)
+    assert group_of(builder.cycle(), "j") == "v100"
 
 
 def test_between_clusters_common_devices_go_first() -> None:
-    view = StateBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("j", ANY)
-    start = view.cycle().start("j")
-    assert view.cycle().where == {"j": "b"}
+    builder = StateBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("j", ANY)
+    start = builder.cycle().start("j")
+    assert builder.cycle().where == {"j": "b"}
     assert start.why == "b before a: the devices that it takes there are more common"
     assert {line["cluster"]: line["sparing"] for line in start.table} == {"b": 1.0, "a": 0.25}
 
 
 def test_a_cluster_that_has_only_scarce_ones_left_comes_after_one_with_common_ones() -> None:
-    view = StateBuilder().cluster("a", gpus("V100"), gpus("A100", 1)).cluster("b", gpus("A100", 4))
-    view.run("r", simple(4, cpu=1, gpu=1), on="a", placement={"a100": {"worker": 4}}).job("j", ANY)
-    assert view.cycle().where == {"j": "b"}
+    builder = StateBuilder().cluster("a", gpus("V100"), gpus("A100", 1)).cluster("b", gpus("A100", 4))
+    builder.run("r", simple(4, cpu=1, gpu=1), on="a", placement={"a100": {"worker": 4}}).job("j", ANY)
+    assert builder.cycle().where == {"j": "b"}
 
 
 def test_who_has_no_choice_goes_by_the_other_scores() -> None:
-    view = StateBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4), gpus("V100"))
-    start = view.job("j", only("V100")).cycle().start("j")
-    assert view.cycle().where == {"j": "a"}
+    builder = StateBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4), gpus("V100"))
+    start = builder.job("j", only("V100")).cycle().start("j")
+    assert builder.cycle().where == {"j": "a"}
     assert all("sparing" not in line for line in start.table)
 
 
 def test_who_needs_no_device_does_not_care() -> None:
-    view = StateBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("j")
-    assert view.cycle().where == {"j": "a"}
+    builder = StateBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("j")
+    assert builder.cycle().where == {"j": "a"}
 
 
 def test_a_profile_may_leave_it_out() -> None:
-    view = StateBuilder().profile("normal", Weights(0, 1, 0)).cluster("a", gpus("V100")).cluster("b", gpus("A100", 4))
-    assert view.job("j", ANY).cycle().where == {"j": "a"}
+    builder = (
+        StateBuilder().profile("normal", Weights(0, 1, 0)).cluster("a", gpus("V100")).cluster("b", gpus("A100", 4))
+    )
+    assert builder.job("j", ANY).cycle().where == {"j": "a"}
 
 
 def test_a_fleet_that_grows_changes_what_is_common() -> None:
     few, many = gpus("V100"), gpus("V100", 8)
     for group, cluster in ((few, "b"), (many, "a")):
-        view = StateBuilder().cluster("a", group).cluster("b", gpus("A100", 4)).job("j", ANY)
-        assert view.cycle().where == {"j": cluster}
+        builder = StateBuilder().cluster("a", group).cluster("b", gpus("A100", 4)).job("j", ANY)
+        assert builder.cycle().where == {"j": cluster}
 
 
 @pytest.mark.parametrize("jobs", [1, 7, 40, 43])
 def test_jobs_alike_leave_a_cluster_where_only_scarce_ones_are_left(jobs: int) -> None:
-    view = StateBuilder().cluster("a", gpus("A100", 2), gpus("V100", 6, gpu=1)).cluster("b", gpus("A100", 8))
-    outcome = view.jobs(jobs, "j", ANY).cycle()
+    builder = StateBuilder().cluster("a", gpus("A100", 2), gpus("V100", 6, gpu=1)).cluster("b", gpus("A100", 8))
+    outcome = builder.jobs(jobs, "j", ANY).cycle()
     taken = [group_of(outcome, f"j{number}") for number in range(1, jobs + 1)]
     assert taken.count("v100") == max(0, jobs - 40)
 
 
 def test_a_row_that_begins_on_two_products_goes_on_one_by_one() -> None:
-    view = StateBuilder().profile("normal", Weights(0, 1, 0, sparing=1))
-    view.cluster("a", gpus("A100", 5, gpu=1), gpus("V100", 4, gpu=1)).cluster("b", gpus("A100", 50, gpu=1))
-    view.run("r", simple(4, cpu=1, gpu=1), on="a", placement={"a100": {"worker": 4}})
-    assert view.jobs(2, "j", simple(2, cpu=1, gpu=1)).cycle().where == {"j1": "a", "j2": "b"}
+    builder = StateBuilder().profile("normal", Weights(0, 1, 0, sparing=1))
+    builder.cluster("a", gpus("A100", 5, gpu=1), gpus("V100", 4, gpu=1)).cluster("b", gpus("A100", 50, gpu=1))
+    builder.run("r", simple(4, cpu=1, gpu=1), on="a", placement={"a100": {"worker": 4}})
+    assert builder.jobs(2, "j", simple(2, cpu=1, gpu=1)).cycle().where == {"j1": "a", "j2": "b"}
 
 
 def test_what_is_common_follows_taints_and_amounts_under_the_same_names() -> None:
     """An agent may call a group as before when it is not the same any more."""
-    view = StateBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("j", ANY)
-    assert view.cycle().where == {"j": "b"}
+    builder = StateBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("j", ANY)
+    assert builder.cycle().where == {"j": "b"}
     tainted = gpus("A100", 4).model_copy(update={"taints": (Taint(key="reserved"),)})
-    view.cluster("b", tainted)
-    start = view.cycle().start("j")
-    assert (view.cycle().where, "sparing" in start.table[0]) == ({"j": "a"}, False)
+    builder.cluster("b", tainted)
+    start = builder.cycle().start("j")
+    assert (builder.cycle().where, "sparing" in start.table[0]) == ({"j": "a"}, False)
 
 
 def test_a_product_that_pools_alone_can_bring_is_the_scarcest() -> None:

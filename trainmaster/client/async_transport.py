@@ -58,7 +58,7 @@ class AsyncTransport:
         return self._walk(Course(steps))
 
     async def _walk(self, course: Course[Item, Any]) -> AsyncGenerator[Item, None]:
-        async with aclosing(_Line(self._http, self.url)) as line:
+        async with aclosing(_AsyncOpenStream(self._http, self.url)) as line:
             while (step := course.step()) is not None:
                 if isinstance(step, Tell):
                     yield step.item
@@ -68,7 +68,7 @@ class AsyncTransport:
                 except TrainmasterError as error:
                     course.failed = error
 
-    async def _do(self, step: Effect, line: "_Line") -> Reply:
+    async def _do(self, step: Effect, line: "_AsyncOpenStream") -> Reply:
         if self._http.is_closed:
             raise ClosedError("this client was closed")
         match step:
@@ -85,7 +85,7 @@ class AsyncTransport:
         return None
 
 
-class _Line:
+class _AsyncOpenStream:
     """Holds at most one open stream."""
 
     def __init__(self, http: httpx.AsyncClient, url: str) -> None:

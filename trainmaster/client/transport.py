@@ -54,7 +54,7 @@ class Transport:
         return self._walk(Course(steps))
 
     def _walk(self, course: Course[Item, Any]) -> Iterator[Item]:
-        with closing(_Line(self._http, self.url)) as line:
+        with closing(_OpenStream(self._http, self.url)) as line:
             while (step := course.step()) is not None:
                 if isinstance(step, Tell):
                     yield step.item
@@ -68,7 +68,7 @@ class Transport:
                         raise
                     raise ClosedError(_CLOSED) from error
 
-    def _do(self, step: Effect, line: "_Line") -> Reply:
+    def _do(self, step: Effect, line: "_OpenStream") -> Reply:
         if self._http.is_closed:
             raise ClosedError(_CLOSED)
         match step:
@@ -86,7 +86,7 @@ class Transport:
         return None
 
 
-class _Line:
+class _OpenStream:
     """Holds at most one open stream."""
 
     def __init__(self, http: httpx.Client, url: str) -> None:

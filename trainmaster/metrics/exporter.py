@@ -135,7 +135,7 @@ def _serve(
 
     from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 
-    class Bounded(WSGIRequestHandler):
+    class MetricsRequestHandler(WSGIRequestHandler):
         timeout = _PATIENCE_SECONDS
         """Seconds after which a silent peer loses its thread."""
 
@@ -151,7 +151,7 @@ def _serve(
         start_response("200 OK" if well else "503 Service Unavailable", [("Content-Type", "text/plain")])
         return [b"ok\n" if well else b"the event loop stands still\n"]
 
-    server = make_server(address, port, answer, ThreadingWSGIServer, handler_class=Bounded)
+    server = make_server(address, port, answer, ThreadingWSGIServer, handler_class=MetricsRequestHandler)
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     return Exporter(server, thread)

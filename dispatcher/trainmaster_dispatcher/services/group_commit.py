@@ -54,7 +54,7 @@ class ByItselfError(Exception):
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _QueuedSubmission:
     pending: PendingSubmission
     answer: "asyncio.Future[bytes]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -64,7 +64,7 @@ class GroupCommits:
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_QueuedSubmission] = deque()
         self._groups: set[asyncio.Task[None]] = set()
         self._claims: set[Claim] = set()
         """Idempotency keys of submissions that wait or are being stored: each key is at most once in a group."""
@@ -82,7 +82,7 @@ class GroupCommits:
         """
         if len(self._waiting) >= _MOST_WAITING:
             raise ProblemError(Code.TOO_BUSY, "many submissions wait to be stored already", retry_after=1.0)
-        waiting, claim = _Waiting(pending), pending.claim
+        waiting, claim = _QueuedSubmission(pending), pending.claim
         if claim is not None:
             if claim in self._claims:
                 raise ByItselfError  # a group would have to wait for the first one with this key
@@ -119,9 +119,9 @@ class GroupCommits:
         self._groups.discard(group)
         self._start(at_once=True)
 
-    def _next(self) -> list[_Waiting]:
+    def _next(self) -> list[_QueuedSubmission]:
         """Return the next group. Cancelled requests are left out: such a request may have been repeated with its key."""
-        group: list[_Waiting] = []
+        group: list[_QueuedSubmission] = []
         jobs = 0
         while self._waiting and jobs + self._waiting[0].pending.jobs <= _MOST_JOBS:
             waiting = self._waiting.popleft()
@@ -130,7 +130,7 @@ class GroupCommits:
                 group.append(waiting)
         return group
 
-    async def _store(self, group: list[_Waiting]) -> None:
+    async def _store(self, group: list[_QueuedSubmission]) -> None:
         try:
             async with self._stores.database.transaction() as tx:
                 outcomes = await store_group(tx, self._stores, [waiting.pending for waiting in group])
@@ -154,7 +154,7 @@ def _like(error: StoreAwayError) -> StoreAwayError:
     return other
 
 
-def _settle(waiting: _Waiting, outcome: bytes | Exception) -> None:
+def _settle(waiting: _QueuedSubmission, outcome: bytes | Exception) -> None:
     if waiting.answer.done():
         return  # its request was given up
     if isinstance(outcome, Exception):

@@ -53,7 +53,7 @@ class UsageQuestion:
 
 
 @dataclass(slots=True)
-class _Line:
+class _UsageSum:
     amounts: dict[PricedResource, int] = field(default_factory=lambda: defaultdict(int))
     cost: int = 0
 
@@ -130,8 +130,8 @@ def _answer(
     going_on: Sequence[store.UsedRun],
     of: Charges,
 ) -> UsageAnswer:
-    lines: dict[tuple[int, tuple[str, ...]], _Line] = defaultdict(_Line)
-    total = _Line()
+    lines: dict[tuple[int, tuple[str, ...]], _UsageSum] = defaultdict(_UsageSum)
+    total = _UsageSum()
     for fact in chain(_counted(counted), _going_on(going_on, of, question)):
         key = fact.since, tuple(name_of[one](fact) for one in question.by)
         lines[key].add(fact.place, fact.amount, fact.cost)

@@ -13,8 +13,8 @@ def world(count: int = 4) -> StateBuilder:
     return StateBuilder().queue("other").cluster("c", nodes(count, cpu=4))
 
 
-def weekend(view: StateBuilder, kept: int = 4, starts: float = 3600, ends: float = DAY) -> StateBuilder:
-    return view.reserved("weekend", kept, queue="main", starts=starts, ends=ends)
+def weekend(builder: StateBuilder, kept: int = 4, starts: float = 3600, ends: float = DAY) -> StateBuilder:
+    return builder.reserved("weekend", kept, queue="main", starts=starts, ends=ends)
 
 
 # Before the window
@@ -41,52 +41,54 @@ def test_what_ends_before_it_starts(limit: float, starts: bool) -> None:
 
 
 def test_the_limit_of_the_queue_counts() -> None:
-    view = weekend(world()).queue("other", time_limit=600).job("j", queue="other")
-    assert view.cycle().started == ["j"]
+    builder = weekend(world()).queue("other", time_limit=600).job("j", queue="other")
+    assert builder.cycle().started == ["j"]
 
 
 def test_the_queue_and_those_below_it_start_as_ever() -> None:
-    view = StateBuilder().queue("main/a").queue("other").cluster("c", nodes(2, cpu=4))
-    view = weekend(view, kept=2).job("own", simple(cpu=4), queue="main/a").job("not", simple(cpu=4), queue="other")
-    assert view.cycle().started == ["own"]
+    builder = StateBuilder().queue("main/a").queue("other").cluster("c", nodes(2, cpu=4))
+    builder = (
+        weekend(builder, kept=2).job("own", simple(cpu=4), queue="main/a").job("not", simple(cpu=4), queue="other")
+    )
+    assert builder.cycle().started == ["own"]
 
 
 def test_others_start_beside_it() -> None:
-    view = weekend(world(), kept=2)
+    builder = weekend(world(), kept=2)
     for number in range(3):
-        view.job(f"j{number}", simple(cpu=4), queue="other")
-    outcome = view.cycle()
+        builder.job(f"j{number}", simple(cpu=4), queue="other")
+    outcome = builder.cycle()
     assert outcome.started == ["j0", "j1"]
     assert outcome.reason("j2").token is Token.RESERVED_FOR_QUEUE
 
 
 def test_runs_that_end_in_time_make_room_for_it() -> None:
     """Two nodes are kept; the runs on two others end before that, so that a job may stay on the fourth."""
-    view = weekend(world(), kept=2)
+    builder = weekend(world(), kept=2)
     ends, stays = simple(cpu=4, limit=600), simple(cpu=4)
-    view.run("r1", ends, on="c", queue="other", placement={"nodes": {"worker": 1}})
-    view.run("r2", stays, on="c", queue="other", placement={"nodes": {"worker": 1}})
-    outcome = view.job("j1", stays, queue="other").job("j2", stays, queue="other").cycle()
+    builder.run("r1", ends, on="c", queue="other", placement={"nodes": {"worker": 1}})
+    builder.run("r2", stays, on="c", queue="other", placement={"nodes": {"worker": 1}})
+    outcome = builder.job("j1", stays, queue="other").job("j2", stays, queue="other").cycle()
     assert outcome.started == ["j1"]
 
 
 def test_another_cluster_is_taken() -> None:
-    view = world().cluster("d", nodes(1, cpu=4)).reserved("w", 4, queue="main", starts=60, ends=DAY, on=("c",))
-    assert view.job("j", queue="other").cycle().where == {"j": "d"}
+    builder = world().cluster("d", nodes(1, cpu=4)).reserved("w", 4, queue="main", starts=60, ends=DAY, on=("c",))
+    assert builder.job("j", queue="other").cycle().where == {"j": "d"}
 
 
 def test_without_clusters_each_keeps_as_many() -> None:
-    view = weekend(world(1).cluster("d", nodes(2, cpu=4)), kept=1)
-    outcome = view.job("j1", simple(cpu=4), queue="other").job("j2", simple(cpu=4), queue="other").cycle()
+    builder = weekend(world(1).cluster("d", nodes(2, cpu=4)), kept=1)
+    outcome = builder.job("j1", simple(cpu=4), queue="other").job("j2", simple(cpu=4), queue="other").cycle()
     assert outcome.where == {"j1": "d"}
 
 
 def test_only_nodes_with_the_labels_are_kept_and_others_are_found() -> None:
     """The best fit would be a node that is kept."""
-    view = StateBuilder().queue("other")
-    view.cluster("c", nodes(1, "kept", cpu=4, labels={"disk": "ssd"}), nodes(1, "plain", cpu=8))
-    view.reserved("w", 1, queue="main", starts=60, ends=DAY, selector=(("disk", "ssd"),))
-    outcome = view.job("j", simple(cpu=4), queue="other").cycle()
+    builder = StateBuilder().queue("other")
+    builder.cluster("c", nodes(1, "kept", cpu=4, labels={"disk": "ssd"}), nodes(1, "plain", cpu=8))
+    builder.reserved("w", 1, queue="main", starts=60, ends=DAY, selector=(("disk", "ssd"),))
+    outcome = builder.job("j", simple(cpu=4), queue="other").cycle()
     assert outcome.start("j").placement == {"plain": {"worker": 1}}
 
 
@@ -94,44 +96,44 @@ def test_only_nodes_with_the_labels_are_kept_and_others_are_found() -> None:
 
 
 def test_in_the_window_others_have_what_is_left() -> None:
-    view = weekend(world(), kept=3, starts=-60)
+    builder = weekend(world(), kept=3, starts=-60)
     for number in range(2):
-        view.job(f"j{number}", simple(cpu=4, limit=1), queue="other")
-    outcome = view.cycle()
+        builder.job(f"j{number}", simple(cpu=4, limit=1), queue="other")
+    outcome = builder.cycle()
     assert outcome.started == ["j0"]
 
 
 def test_own_runs_are_on_what_is_kept() -> None:
-    view = weekend(world(), kept=2, starts=-60)
-    view.run("own", simple(2, cpu=4), on="c", placement={"nodes": {"worker": 2}})
-    outcome = view.job("j1", simple(cpu=4), queue="other").job("j2", simple(cpu=4), queue="other").cycle()
+    builder = weekend(world(), kept=2, starts=-60)
+    builder.run("own", simple(2, cpu=4), on="c", placement={"nodes": {"worker": 2}})
+    outcome = builder.job("j1", simple(cpu=4), queue="other").job("j2", simple(cpu=4), queue="other").cycle()
     assert outcome.started == ["j1", "j2"]
 
 
 def test_what_is_freed_is_kept_until_there_is_enough() -> None:
-    view = weekend(world(2), kept=2, starts=-60)
-    view.run("r1", simple(cpu=4), on="c", queue="other", placement={"nodes": {"worker": 1}})
-    assert view.job("guest", simple(cpu=4), queue="other").cycle().started == []
-    assert view.job("own", simple(cpu=4)).cycle().started == ["own"]
+    builder = weekend(world(2), kept=2, starts=-60)
+    builder.run("r1", simple(cpu=4), on="c", queue="other", placement={"nodes": {"worker": 1}})
+    assert builder.job("guest", simple(cpu=4), queue="other").cycle().started == []
+    assert builder.job("own", simple(cpu=4)).cycle().started == ["own"]
 
 
 def test_after_it_all_is_free_again() -> None:
-    view = weekend(world(), starts=-DAY, ends=-1)
-    assert view.job("j", queue="other").cycle().started == ["j"]
+    builder = weekend(world(), starts=-DAY, ends=-1)
+    assert builder.job("j", queue="other").cycle().started == ["j"]
 
 
 def test_at_its_end_all_is_free_again() -> None:
-    view = weekend(world(), starts=-60, ends=0)
-    assert view.job("j", queue="other").cycle().started == ["j"]
+    builder = weekend(world(), starts=-60, ends=0)
+    assert builder.job("j", queue="other").cycle().started == ["j"]
 
 
 # With other rules
 
 
 def test_a_blocked_job_is_not_promised_a_start_in_the_window() -> None:
-    view = weekend(world(1), kept=1, starts=3600, ends=7200)
-    view.run("r", simple(cpu=4, limit=600), on="c", queue="other", placement={"nodes": {"worker": 1}})
-    outcome = view.job("j", simple(cpu=4, limit=5000), queue="other").cycle()
+    builder = weekend(world(1), kept=1, starts=3600, ends=7200)
+    builder.run("r", simple(cpu=4, limit=600), on="c", queue="other", placement={"nodes": {"worker": 1}})
+    outcome = builder.job("j", simple(cpu=4, limit=5000), queue="other").cycle()
     (reservation,) = outcome.plan.reservations.values()
     assert reservation.at == NOW + 7200
     fits_before = weekend(world(1), kept=1, starts=3600, ends=7200)
@@ -141,19 +143,19 @@ def test_a_blocked_job_is_not_promised_a_start_in_the_window() -> None:
 
 
 def test_nobody_gives_way_to_a_job_that_might_use_what_is_kept() -> None:
-    view = StateBuilder().queue("owed", guaranteed={"cpu": 4}).queue("borrows").cluster("c", nodes(1, cpu=4))
-    view.run("r", simple(cpu=4), on="c", queue="borrows", placement={"nodes": {"worker": 1}}, ago=100)
-    view.job("j", simple(cpu=4), queue="owed")
-    assert view.cycle().plan.starts[0].evicts
-    weekend(view, kept=1)
-    assert view.cycle().plan.starts == []
+    builder = StateBuilder().queue("owed", guaranteed={"cpu": 4}).queue("borrows").cluster("c", nodes(1, cpu=4))
+    builder.run("r", simple(cpu=4), on="c", queue="borrows", placement={"nodes": {"worker": 1}}, ago=100)
+    builder.job("j", simple(cpu=4), queue="owed")
+    assert builder.cycle().plan.starts[0].evicts
+    weekend(builder, kept=1)
+    assert builder.cycle().plan.starts == []
 
 
 def test_two_windows_are_both_kept() -> None:
-    view = world().queue("third")
-    view.reserved("one", 2, queue="main", starts=60, ends=DAY).reserved("two", 4, queue="other", starts=-1, ends=60)
+    builder = world().queue("third")
+    builder.reserved("one", 2, queue="main", starts=60, ends=DAY).reserved("two", 4, queue="other", starts=-1, ends=60)
     outcome = (
-        view.job("m", simple(cpu=1))
+        builder.job("m", simple(cpu=1))
         .job("o", simple(cpu=1), queue="other")
         .job("t", simple(cpu=1), queue="third")
         .cycle()
@@ -163,5 +165,5 @@ def test_two_windows_are_both_kept() -> None:
 
 
 def test_rows_of_jobs_alike_end_where_what_is_left_ends() -> None:
-    view = weekend(world(), kept=3).jobs(10, "j", simple(cpu=1), queue="other")
-    assert len(view.cycle().started) == 4
+    builder = weekend(world(), kept=3).jobs(10, "j", simple(cpu=1), queue="other")
+    assert len(builder.cycle().started) == 4

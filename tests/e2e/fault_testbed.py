@@ -1,4 +1,4 @@
-"""The scene of the fault tests on Kubernetes: the whole dispatcher, and clusters with real control planes and agent processes.
+"""The testbed of the fault tests on Kubernetes: the whole dispatcher, and clusters with real control planes and agent processes.
 
 Each cluster is a ``Site``. Whatever the product says is compared with two other witnesses: the kubelet's records, which are what
 really ran, and the objects in the API server.
@@ -123,7 +123,7 @@ def path_of(kind: str, name: str = "") -> str:
     return f"{_KINDS[kind]}/namespaces/{JOBS}/{kind}{'/' if name else ''}{name}"
 
 
-class Scene:
+class Testbed:
     """The dispatcher with its clusters; ``sites`` by name."""
 
     def __init__(self, stage: KubeStage, sites: Mapping[str, Site]) -> None:
@@ -133,7 +133,7 @@ class Scene:
 
     @property
     def site(self) -> Site:
-        """The site of a scene that has only one."""
+        """The site of a testbed that has only one."""
         (site,) = self.sites.values()
         return site
 
@@ -238,7 +238,7 @@ def a_gang(name: str, size: int, *words: str, cpu: str = "1", role: Mapping[str,
 
 
 @asynccontextmanager
-async def open_scene(
+async def open_testbed(
     folder: Path,
     nodes: Mapping[str, tuple[int, Mapping[str, str]]],
     *,
@@ -247,8 +247,8 @@ async def open_scene(
     tombstone: str = "2s",
     flags: Mapping[str, Sequence[str]] | None = None,
     settings: Mapping[str, str] | None = None,
-) -> AsyncIterator[Scene]:
-    """Provide a scene where everything runs and all clusters are ready; ``nodes``: their number by cluster, and what each has."""
+) -> AsyncIterator[Testbed]:
+    """Provide a testbed where everything runs and all clusters are ready; ``nodes``: their number by cluster, and what each has."""
     async with AsyncExitStack() as stack:
         sites: dict[str, Site] = {}
         clusters = []
@@ -265,10 +265,10 @@ async def open_scene(
             sites[name] = Site(name, plane, kubelet, api, installed)
             clusters.append(KubeCluster(name, installed.kubeconfig, config))
         stage = KubeStage(folder / "stage", clusters, env={**_SETTINGS, **(settings or {})})
-        scene = Scene(stage, sites)
-        stack.callback(scene.stop)
+        testbed = Testbed(stage, sites)
+        stack.callback(testbed.stop)
         await asyncio.to_thread(stage.start)
-        yield scene
+        yield testbed
 
 
 async def kubectl(site: Site, *words: str) -> str:

@@ -18,12 +18,12 @@ def evicted(outcome: Outcome) -> list[str]:
     return [names[one.job_id] for start in outcome.plan.starts for one in start.evicts]
 
 
-def full(view: StateBuilder, *runs: str, queue: str = "main", of: str = "low", ago: float = 0.0) -> StateBuilder:
+def full(builder: StateBuilder, *runs: str, queue: str = "main", of: str = "low", ago: float = 0.0) -> StateBuilder:
     """Add a cluster with one CPU for each of ``runs``, and these runs, which fill it."""
-    view.cluster("c", nodes(len(runs), cpu=1))
+    builder.cluster("c", nodes(len(runs), cpu=1))
     for name in runs:
-        view.run(name, on="c", queue=queue, of=of, ago=ago)
-    return view
+        builder.run(name, on="c", queue=queue, of=of, ago=ago)
+    return builder
 
 
 def tree() -> StateBuilder:
@@ -107,11 +107,11 @@ GIVES_WAY: dict[str, tuple[StateBuilder, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("view", "victims"), GIVES_WAY.values(), ids=GIVES_WAY)
-def test_who_gives_way(view: StateBuilder, victims: list[str]) -> None:
-    outcome = view.cycle()
+@pytest.mark.parametrize(("builder", "victims"), GIVES_WAY.values(), ids=GIVES_WAY)
+def test_who_gives_way(builder: StateBuilder, victims: list[str]) -> None:
+    outcome = builder.cycle()
     assert evicted(outcome) == victims
-    assert (outcome.started == ["j"]) is bool(victims) or "d" in view.clusters
+    assert (outcome.started == ["j"]) is bool(victims) or "d" in builder.clusters
 
 
 def test_the_start_says_whom_it_costs_what_and_why() -> None:
@@ -156,111 +156,111 @@ CHOSEN: dict[str, tuple[StateBuilder, str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("view", "taker", "victims"), CHOSEN.values(), ids=CHOSEN)
-def test_of_those_who_may_give_way(view: StateBuilder, taker: str, victims: list[str]) -> None:
+@pytest.mark.parametrize(("builder", "taker", "victims"), CHOSEN.values(), ids=CHOSEN)
+def test_of_those_who_may_give_way(builder: StateBuilder, taker: str, victims: list[str]) -> None:
     if taker == "owed":
-        view.job("j", queue="owed")
+        builder.job("j", queue="owed")
     else:
-        view.job("j", simple(cpu=taker), of="high")
-    assert evicted(view.cycle()) == victims
+        builder.job("j", simple(cpu=taker), of="high")
+    assert evicted(builder.cycle()) == victims
 
 
 def test_all_victims_are_on_the_one_cluster_where_the_gang_then_fits() -> None:
-    view = StateBuilder().cluster("a", nodes(1, cpu=1)).cluster("b", nodes(2, cpu=1))
-    view.run("r1", on="a", of="low").run("r2", on="b", of="low").run("r3", on="b", of="low")
-    outcome = view.job("j", simple(2), of="high").cycle()
+    builder = StateBuilder().cluster("a", nodes(1, cpu=1)).cluster("b", nodes(2, cpu=1))
+    builder.run("r1", on="a", of="low").run("r2", on="b", of="low").run("r3", on="b", of="low")
+    outcome = builder.job("j", simple(2), of="high").cycle()
     assert sorted(evicted(outcome)) == ["r2", "r3"]
     assert outcome.where == {"j": "b"}
 
 
 def test_a_queue_at_its_limit_makes_room_for_its_higher_class() -> None:
-    view = (
+    builder = (
         StateBuilder().queue("q", limits={"cpu": 1}).cluster("c", nodes(9, cpu=1)).run("r", on="c", queue="q", of="low")
     )
-    outcome = view.job("j", queue="q", of="high").applied()
-    assert [one.job_id for one in outcome.plan.stops] == [view.ids["r"]]
+    outcome = builder.job("j", queue="q", of="high").applied()
+    assert [one.job_id for one in outcome.plan.stops] == [builder.ids["r"]]
     assert outcome.started == [], "the limit holds while the other one is stopping"
     assert (outcome.reason("j").token, outcome.reason("j").sentence) == (
         Token.PREEMPTING,
         "Its queue is at its limit, and runs of a lower class in it are being ended for it.",
     )
-    again = view.cycle()
+    again = builder.cycle()
     assert again.plan.stops == [], "one is enough"
     assert again.reason("j").token is Token.PREEMPTING, "as long as the other one is stopping"
-    assert view.ended("r").cycle().started == ["j"]
+    assert builder.ended("r").cycle().started == ["j"]
 
 
 def test_what_is_owed_comes_back_at_once_though_another_queue_keeps_its_own_part() -> None:
     """Ten places, four of them kept: the owed queue's jobs are sent as their victims are asked to stop, all in one cycle."""
-    view = tree().queue("keeper", guaranteed={"cpu": 4}, lending={"cpu": 0}).queue("owed", guaranteed={"cpu": 6})
-    view.cluster("c", nodes(10, cpu=1))
+    builder = tree().queue("keeper", guaranteed={"cpu": 4}, lending={"cpu": 0}).queue("owed", guaranteed={"cpu": 6})
+    builder.cluster("c", nodes(10, cpu=1))
     for number in range(6):
-        view.run(f"r{number}", on="c", queue="poor")
-    outcome = view.jobs(3, "j", simple(2), queue="owed").cycle()
+        builder.run(f"r{number}", on="c", queue="poor")
+    outcome = builder.jobs(3, "j", simple(2), queue="owed").cycle()
     assert outcome.started == ["j1", "j2", "j3"]
     assert len(evicted(outcome)) == 6
 
 
 def test_what_is_stopping_already_is_waited_for() -> None:
-    view = full(StateBuilder(), "r1", "r2")
-    view.stopping("r1")
-    outcome = view.job("j", of="high").cycle()
+    builder = full(StateBuilder(), "r1", "r2")
+    builder.stopping("r1")
+    outcome = builder.job("j", of="high").cycle()
     assert evicted(outcome) == []
     assert outcome.started == []
 
 
 def test_what_is_stopping_on_one_cluster_is_waited_for_before_a_run_on_another_is_ended() -> None:
-    view = StateBuilder().queue("other")
-    view.cluster("a", nodes(1, cpu=1)).run("r1", on="a", queue="other")
-    view.cluster("b", nodes(1, cpu=1)).run("r2", on="b", of="low")
-    view.stopping("r1")
-    assert evicted(view.job("j", of="high").cycle()) == []
-    assert view.ended("r1").cycle().started == ["j"]
+    builder = StateBuilder().queue("other")
+    builder.cluster("a", nodes(1, cpu=1)).run("r1", on="a", queue="other")
+    builder.cluster("b", nodes(1, cpu=1)).run("r2", on="b", of="low")
+    builder.stopping("r1")
+    assert evicted(builder.job("j", of="high").cycle()) == []
+    assert builder.ended("r1").cycle().started == ["j"]
 
 
 def test_until_the_victims_have_gone_nobody_else_gets_their_place() -> None:
-    view = full(StateBuilder(), "r1", "r2").job("j", simple(2), of="high")
-    assert sorted(evicted(view.applied())) == ["r1", "r2"]
-    assert view.job("next").cycle().started == []
-    view.ended("r1")
-    assert view.cycle().started == []
-    view.ended("r2")
-    assert view.cycle().started == []
-    assert view.ended("j").cycle().started == ["next"]
+    builder = full(StateBuilder(), "r1", "r2").job("j", simple(2), of="high")
+    assert sorted(evicted(builder.applied())) == ["r1", "r2"]
+    assert builder.job("next").cycle().started == []
+    builder.ended("r1")
+    assert builder.cycle().started == []
+    builder.ended("r2")
+    assert builder.cycle().started == []
+    assert builder.ended("j").cycle().started == ["next"]
 
 
 def test_several_jobs_of_one_cycle_never_count_on_the_same_victim() -> None:
-    view = full(StateBuilder(), *(f"r{number}" for number in range(6))).jobs(9, "j", of="high")
-    outcome = view.cycle()
+    builder = full(StateBuilder(), *(f"r{number}" for number in range(6))).jobs(9, "j", of="high")
+    outcome = builder.cycle()
     assert len(outcome.started) == 6
     assert sorted(evicted(outcome)) == [f"r{number}" for number in range(6)]
 
 
 def test_nothing_is_taken_back_right_after_a_cluster_has_lost_nodes() -> None:
-    view = full(tree(), "r1", "r2", queue="poor").job("j", queue="owed")
-    view.cluster("c", nodes(1, cpu=1), at=view.now)
-    assert evicted(view.cycle()) == []
-    view.cluster("c", nodes(2, cpu=1)).later(PAUSE_SECONDS)
-    assert len(evicted(view.cycle())) == 1
+    builder = full(tree(), "r1", "r2", queue="poor").job("j", queue="owed")
+    builder.cluster("c", nodes(1, cpu=1), at=builder.now)
+    assert evicted(builder.cycle()) == []
+    builder.cluster("c", nodes(2, cpu=1)).later(PAUSE_SECONDS)
+    assert len(evicted(builder.cycle())) == 1
 
 
 def test_an_exchange_is_never_undone_by_the_next_ones() -> None:
     """The evicted jobs wait again, and ended runs come back as waiting jobs: after some cycles nothing is evicted any more."""
-    view = tree().cluster("c", nodes(6, cpu=1))
+    builder = tree().cluster("c", nodes(6, cpu=1))
     for number in range(6):
-        view.run(f"p{number}", on="c", queue="poor", of="low")
+        builder.run(f"p{number}", on="c", queue="poor", of="low")
     for queue in ("owed", "rich"):
-        view.jobs(4, f"{queue}-", queue=queue, of="low").jobs(4, f"{queue}+", queue=queue, of="high")
+        builder.jobs(4, f"{queue}-", queue=queue, of="low").jobs(4, f"{queue}+", queue=queue, of="high")
     rounds = []
     for _ in range(10):
-        outcome = view.applied()
+        outcome = builder.applied()
         lost = evicted(outcome)
         rounds.append(len(lost))
         for name in lost:
-            view.requeued(name)
+            builder.requeued(name)
     assert rounds[0] > 0
     assert rounds[-3:] == [0, 0, 0], rounds
-    running = Counter(view.state.queues[run.queue_id].path for run in view.state.runs.values())
+    running = Counter(builder.state.queues[run.queue_id].path for run in builder.state.runs.values())
     assert running["owed"] >= 2
     assert running["rich"] >= 1
 
@@ -268,11 +268,11 @@ def test_an_exchange_is_never_undone_by_the_next_ones() -> None:
 class TestQuotaThatIsFreed:
     """What is given back by runs that end is kept for the job that they end for."""
 
-    def until_started(self, view: StateBuilder, job: str, most: int = 6) -> list[int]:
+    def until_started(self, builder: StateBuilder, job: str, most: int = 6) -> list[int]:
         """Run cycles until the job starts; return how many runs each ended. Ended runs go, and their jobs wait again."""
         ended = []
         for _ in range(most):
-            outcome = view.applied()
+            outcome = builder.applied()
             victims = [one.job_id for one in outcome.plan.stops] + [
                 one.job_id for start in outcome.plan.starts for one in start.evicts
             ]
@@ -281,120 +281,120 @@ class TestQuotaThatIsFreed:
                 return ended
             names = {number: name for name, number in outcome.ids.items()}
             for number in victims:
-                view.requeued(names[number])
+                builder.requeued(names[number])
         raise AssertionError(f"{job} did not start: {ended}")
 
     def test_nobody_of_the_queue_uses_it_up_before(self) -> None:
-        view = StateBuilder().queue("q", limits={"cpu": 2}).cluster("c", nodes(9, cpu=1))
-        view.run("r1", on="c", queue="q", of="low").run("r2", on="c", queue="q", of="low")
-        view.job("j", simple(2), queue="q", of="high").jobs(9, "low", queue="q", of="low")
-        assert self.until_started(view, "j") == [2, 0]
+        builder = StateBuilder().queue("q", limits={"cpu": 2}).cluster("c", nodes(9, cpu=1))
+        builder.run("r1", on="c", queue="q", of="low").run("r2", on="c", queue="q", of="low")
+        builder.job("j", simple(2), queue="q", of="high").jobs(9, "low", queue="q", of="low")
+        assert self.until_started(builder, "j") == [2, 0]
 
     def test_nobody_of_a_sibling_does_either(self) -> None:
-        view = StateBuilder().queue("x", limits={"cpu": 2}).queue("x/owed", guaranteed={"cpu": 2}).queue("x/poor")
-        view.cluster("c", nodes(9, cpu=1)).run("r1", on="c", queue="x/poor").run("r2", on="c", queue="x/poor")
-        view.job("j", simple(2), queue="x/owed").jobs(9, "p", queue="x/poor")
-        assert self.until_started(view, "j") == [2, 0]
+        builder = StateBuilder().queue("x", limits={"cpu": 2}).queue("x/owed", guaranteed={"cpu": 2}).queue("x/poor")
+        builder.cluster("c", nodes(9, cpu=1)).run("r1", on="c", queue="x/poor").run("r2", on="c", queue="x/poor")
+        builder.job("j", simple(2), queue="x/owed").jobs(9, "p", queue="x/poor")
+        assert self.until_started(builder, "j") == [2, 0]
 
 
 def test_a_limit_elsewhere_does_not_stop_a_queue_from_taking_back() -> None:
     kinds = (ClusterKind.PRIVATE, ClusterKind.PUBLIC)
-    view = tree().queue("owed", guaranteed={"cpu": 2}, limits={"cpu@kind=public": 0}, kinds=kinds)
-    full(view, "r1", "r2", queue="poor").cluster("cloud", nodes(9, cpu=1), kind=ClusterKind.PUBLIC)
-    assert evicted(view.job("j", queue="owed").cycle()) == ["r1"]
+    builder = tree().queue("owed", guaranteed={"cpu": 2}, limits={"cpu@kind=public": 0}, kinds=kinds)
+    full(builder, "r1", "r2", queue="poor").cluster("cloud", nodes(9, cpu=1), kind=ClusterKind.PUBLIC)
+    assert evicted(builder.job("j", queue="owed").cycle()) == ["r1"]
 
 
 def test_a_guarantee_of_a_product_is_taken_back() -> None:
-    view = StateBuilder().queue("owed", guaranteed={"gpu@product=H100": 2}).queue("poor")
-    view.cluster("c", nodes(1, labels={"product": "H100"}, gpu=2))
-    view.run("r", simple(gpu=2), on="c", queue="poor", placement={"nodes": {"worker": 1}})
-    assert evicted(view.job("j", simple(gpu=2), queue="owed").cycle()) == ["r"]
+    builder = StateBuilder().queue("owed", guaranteed={"gpu@product=H100": 2}).queue("poor")
+    builder.cluster("c", nodes(1, labels={"product": "H100"}, gpu=2))
+    builder.run("r", simple(gpu=2), on="c", queue="poor", placement={"nodes": {"worker": 1}})
+    assert evicted(builder.job("j", simple(gpu=2), queue="owed").cycle()) == ["r"]
 
 
 class TestSeveralProducts:
     """A cluster with devices of two products: on which line a gang is charged is part of the exchange."""
 
     def cluster(self, **owed: Any) -> StateBuilder:
-        view = StateBuilder().queue("owed", **owed).queue("poor")
+        builder = StateBuilder().queue("owed", **owed).queue("poor")
         groups = [nodes(1, name, labels={"product": name}, gpu=2) for name in ("A", "H100")]
-        view.cluster("c", *groups)
+        builder.cluster("c", *groups)
         for name in ("A", "H100"):
-            view.run(f"on {name}", simple(gpu=2), on="c", queue="poor", placement={name: {"worker": 1}})
-        return view
+            builder.run(f"on {name}", simple(gpu=2), on="c", queue="poor", placement={name: {"worker": 1}})
+        return builder
 
     def test_a_guarantee_is_taken_back_on_nodes_of_its_product(self) -> None:
-        view = self.cluster(guaranteed={"gpu@product=H100": 2})
-        outcome = view.job("j", simple(gpu=2), queue="owed").cycle()
+        builder = self.cluster(guaranteed={"gpu@product=H100": 2})
+        outcome = builder.job("j", simple(gpu=2), queue="owed").cycle()
         assert evicted(outcome) == ["on H100"]
         start = outcome.start("j")
         assert start.placement == {"H100": {"worker": 1}}
         assert start.product == Product(GPU, "H100", "product")
 
     def test_nothing_is_taken_of_a_product_that_is_not_guaranteed(self) -> None:
-        view = self.cluster(guaranteed={"gpu@product=H100": 2})
-        view.run("own", simple(gpu=2), on="c", queue="owed", placement={"H100": {"worker": 1}}).ended("on H100")
-        assert evicted(view.job("j", simple(gpu=2), queue="owed").cycle()) == []
+        builder = self.cluster(guaranteed={"gpu@product=H100": 2})
+        builder.run("own", simple(gpu=2), on="c", queue="owed", placement={"H100": {"worker": 1}}).ended("on H100")
+        assert evicted(builder.job("j", simple(gpu=2), queue="owed").cycle()) == []
 
     def test_a_victim_keeps_what_is_guaranteed_to_its_queue_of_its_product(self) -> None:
-        view = self.cluster(guaranteed={"gpu": 2})
-        view.queue("poor", guaranteed={"gpu@product=A": 2})
-        outcome = view.job("j", simple(gpu=2), queue="owed").cycle()
+        builder = self.cluster(guaranteed={"gpu": 2})
+        builder.queue("poor", guaranteed={"gpu@product=A": 2})
+        outcome = builder.job("j", simple(gpu=2), queue="owed").cycle()
         assert evicted(outcome) == ["on H100"]
 
     def test_a_limit_of_a_product_that_a_sibling_has_filled_is_made_room_under(self) -> None:
-        view = StateBuilder().queue("x", limits={"gpu@product=H100": 2})
-        view.queue("x/owed", guaranteed={"gpu@product=H100": 2}).queue("x/poor")
-        view.cluster("c", nodes(2, "H100", labels={"product": "H100"}, gpu=2))
-        view.run("borrower", simple(gpu=2), on="c", queue="x/poor", placement={"H100": {"worker": 1}})
-        outcome = view.job("j", simple(gpu=2), queue="x/owed").cycle()
-        assert [one.job_id for one in outcome.plan.stops] == [view.ids["borrower"]]
+        builder = StateBuilder().queue("x", limits={"gpu@product=H100": 2})
+        builder.queue("x/owed", guaranteed={"gpu@product=H100": 2}).queue("x/poor")
+        builder.cluster("c", nodes(2, "H100", labels={"product": "H100"}, gpu=2))
+        builder.run("borrower", simple(gpu=2), on="c", queue="x/poor", placement={"H100": {"worker": 1}})
+        outcome = builder.job("j", simple(gpu=2), queue="x/owed").cycle()
+        assert [one.job_id for one in outcome.plan.stops] == [builder.ids["borrower"]]
         assert outcome.reason("j").token is Token.PREEMPTING
-        view.ended("borrower")
-        assert view.cycle().started == ["j"]
+        builder.ended("borrower")
+        assert builder.cycle().started == ["j"]
 
 
 def test_alike_jobs_of_a_queue_without_rights_do_not_stand_in_the_way_of_one_that_has_them() -> None:
-    view = full(tree().queue("rich", guaranteed={"cpu": 1}), "r1", "r2", queue="poor")
-    view.run("big", simple(cpu=1), on="c", queue="owed")
-    view.cluster("c", nodes(3, cpu=1)).job("p", queue="rich").job("o", queue="owed")
-    assert sorted(view.cycle().started) == ["o", "p"]
+    builder = full(tree().queue("rich", guaranteed={"cpu": 1}), "r1", "r2", queue="poor")
+    builder.run("big", simple(cpu=1), on="c", queue="owed")
+    builder.cluster("c", nodes(3, cpu=1)).job("p", queue="rich").job("o", queue="owed")
+    assert sorted(builder.cycle().started) == ["o", "p"]
 
 
 def test_quota_that_was_freed_for_a_queue_goes_to_it_and_not_to_one_with_no_right_to_it() -> None:
     """Else it would be taken back again, without an end: a/1 comes first by name, and only one job of a may run."""
-    view = StateBuilder().queue("a", max_running=1).queue("a/1").queue("a/2").queue("a/2/x", guaranteed={"cpu": 1})
-    view.cluster("c", nodes(1, cpu=1)).run("borrower", on="c", queue="a/1").job("owed", queue="a/2/x")
-    assert [one.job_id for one in view.cycle().plan.stops] == [view.ids["borrower"]]
-    view.ended("borrower")
-    assert view.job("borrower", queue="a/1").cycle().started == ["owed"]
+    builder = StateBuilder().queue("a", max_running=1).queue("a/1").queue("a/2").queue("a/2/x", guaranteed={"cpu": 1})
+    builder.cluster("c", nodes(1, cpu=1)).run("borrower", on="c", queue="a/1").job("owed", queue="a/2/x")
+    assert [one.job_id for one in builder.cycle().plan.stops] == [builder.ids["borrower"]]
+    builder.ended("borrower")
+    assert builder.job("borrower", queue="a/1").cycle().started == ["owed"]
 
 
 def beside_a_reservation(free_cpus: int = 3) -> StateBuilder:
     """Return queue q, which may use 4 CPU and runs one job, and cluster c, reserved for a large job of another queue after it."""
-    view = StateBuilder().queue("other", weight=9.0).queue("q", limits={"cpu": 4})
-    view.cluster("c", nodes(1, "cpus", cpu=1 + free_cpus), nodes(1, "gpus", cpu=1, gpu=1))
-    view.run("short", simple(cpu=1, limit=20.0), on="c", queue="q", of="high")
-    view.job("large", simple(cpu=4), queue="other", age=9)
-    return view.run("low", simple(cpu=1, gpu=1), on="c", queue="q", of="low")
+    builder = StateBuilder().queue("other", weight=9.0).queue("q", limits={"cpu": 4})
+    builder.cluster("c", nodes(1, "cpus", cpu=1 + free_cpus), nodes(1, "gpus", cpu=1, gpu=1))
+    builder.run("short", simple(cpu=1, limit=20.0), on="c", queue="q", of="high")
+    builder.job("large", simple(cpu=4), queue="other", age=9)
+    return builder.run("low", simple(cpu=1, gpu=1), on="c", queue="q", of="low")
 
 
 def test_nothing_ends_for_quota_where_the_job_could_not_start_afterwards_either() -> None:
-    view = beside_a_reservation().job("high", simple(cpu=3), queue="q", of="high")
-    outcome = view.cycle()
+    builder = beside_a_reservation().job("high", simple(cpu=3), queue="q", of="high")
+    outcome = builder.cycle()
     assert outcome.plan.stops == []
-    assert list(outcome.plan.reservations) == [view.ids["large"]]
+    assert list(outcome.plan.reservations) == [builder.ids["large"]]
 
 
 def test_runs_end_for_quota_where_the_job_ends_before_the_reservation() -> None:
-    view = beside_a_reservation().job("high", simple(cpu=3, limit=10.0), queue="q", of="high")
-    assert [one.job_id for one in view.cycle().plan.stops] == [view.ids["low"]]
+    builder = beside_a_reservation().job("high", simple(cpu=3, limit=10.0), queue="q", of="high")
+    assert [one.job_id for one in builder.cycle().plan.stops] == [builder.ids["low"]]
 
 
 def test_runs_end_for_quota_where_their_room_is_enough_beside_the_reservation() -> None:
-    view = StateBuilder().queue("other", weight=9.0).queue("q", limits={"cpu": 4})
-    view.cluster("c", nodes(1, "cpus", cpu=4), nodes(1, "gpus", cpu=3, gpu=1))
-    view.run("short", simple(cpu=1, limit=20.0), on="c", queue="q", of="high")
-    view.job("large", simple(cpu=4), queue="other", age=9)
-    view.run("low", simple(cpu=3, gpu=1), on="c", queue="q", of="low")
-    view.job("high", simple(cpu=3, gpu=1), queue="q", of="high")
-    assert [one.job_id for one in view.cycle().plan.stops] == [view.ids["low"]]
+    builder = StateBuilder().queue("other", weight=9.0).queue("q", limits={"cpu": 4})
+    builder.cluster("c", nodes(1, "cpus", cpu=4), nodes(1, "gpus", cpu=3, gpu=1))
+    builder.run("short", simple(cpu=1, limit=20.0), on="c", queue="q", of="high")
+    builder.job("large", simple(cpu=4), queue="other", age=9)
+    builder.run("low", simple(cpu=3, gpu=1), on="c", queue="q", of="low")
+    builder.job("high", simple(cpu=3, gpu=1), queue="q", of="high")
+    assert [one.job_id for one in builder.cycle().plan.stops] == [builder.ids["low"]]

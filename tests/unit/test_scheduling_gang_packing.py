@@ -276,25 +276,25 @@ def test_the_sizes_to_try(shape: Shape, sizes: list[dict[str, int]]) -> None:
 
 
 def test_members_that_run_apart_leave_no_node_whole() -> None:
-    view = StateBuilder().cluster("c", nodes(2, cpu=4)).job("j", simple(cpu=4))
+    builder = StateBuilder().cluster("c", nodes(2, cpu=4)).job("j", simple(cpu=4))
     apart = gang(role(2, cpu=1, max_per_node=1))
-    assert view.run("r", apart, on="c", placement={"nodes": {"worker": 2}}).cycle().started == []
+    assert builder.run("r", apart, on="c", placement={"nodes": {"worker": 2}}).cycle().started == []
     together = StateBuilder().cluster("c", nodes(2, cpu=4)).job("j", simple(cpu=4))
     assert together.run("r", simple(2), on="c", placement={"nodes": {"worker": 2}}).cycle().started == ["j"]
 
 
 def test_runs_that_are_where_they_should_not_be_are_still_counted() -> None:
     """A cluster that has put four members on three nodes has them there."""
-    view = (
+    builder = (
         StateBuilder()
         .cluster("c", nodes(3, cpu=2))
         .run("r", gang(role(4, cpu=1, max_per_node=1)), on="c", placement={"nodes": {"worker": 4}})
     )
-    assert ClusterLayouts(view.state).now(1).total() == amounts(cpu=2)
+    assert ClusterLayouts(builder.state).now(1).total() == amounts(cpu=2)
 
 
-def left(view: StateBuilder, cluster: str = "c") -> list[dict[str, int]]:
-    nodes = ClusterLayouts(view.state).now(view.clusters[cluster]).nodes
+def left(builder: StateBuilder, cluster: str = "c") -> list[dict[str, int]]:
+    nodes = ClusterLayouts(builder.state).now(builder.clusters[cluster]).nodes
     return [one.free for one in nodes for _ in range(one.count)]
 
 
@@ -339,15 +339,15 @@ ROOMS: dict[str, tuple[StateBuilder, list[dict[str, int]]]] = {
 }
 
 
-@pytest.mark.parametrize(("view", "free"), ROOMS.values(), ids=ROOMS)
-def test_the_room_left(view: StateBuilder, free: list[dict[str, int]]) -> None:
-    assert left(view) == free
+@pytest.mark.parametrize(("builder", "free"), ROOMS.values(), ids=ROOMS)
+def test_the_room_left(builder: StateBuilder, free: list[dict[str, int]]) -> None:
+    assert left(builder) == free
 
 
 def test_nothing_new_starts_where_the_cluster_has_shrunk_under_its_runs() -> None:
-    view = StateBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=3), on="c").job("j", simple(cpu="0.5"))
+    builder = StateBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=3), on="c").job("j", simple(cpu="0.5"))
     assert (
-        view.cycle().reason("j").sentence
+        builder.cycle().reason("j").sentence
         == "It waits for free capacity; c: needs 0.5 cpu on one node, the best node has 0."
     )
 

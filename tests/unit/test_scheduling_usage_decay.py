@@ -15,10 +15,10 @@ from trainmaster_dispatcher.scheduling.state.usage_decay import LONGEST_GAP, Dec
 DAY = 86_400.0
 
 
-def had(view: StateBuilder, half_life: float = DAY, **levels: float) -> StateBuilder:
+def had(builder: StateBuilder, half_life: float = DAY, **levels: float) -> StateBuilder:
     """Set these levels of past usage, by queue."""
-    view.state.past = DecayedUsage(half_life, NOW, {view.queues[name]: level for name, level in levels.items()})
-    return view
+    builder.state.past = DecayedUsage(half_life, NOW, {builder.queues[name]: level for name, level in levels.items()})
+    return builder
 
 
 class TestLevels:
@@ -80,47 +80,47 @@ class TestLevels:
 
 class TestTurns:
     def test_who_had_more_lets_others_go_first(self) -> None:
-        view = crowd(StateBuilder().queue("a").queue("b"), "a", "b")
-        assert counted(view) == {"a": 6, "b": 6}
-        assert counted(had(view, a=0.5)) == {"a": 3, "b": 9}
-        assert counted(had(view, a=2.0)) == {"b": 12}
-        assert counted(had(view, a=0.5, b=0.5)) == {"a": 6, "b": 6}
+        builder = crowd(StateBuilder().queue("a").queue("b"), "a", "b")
+        assert counted(builder) == {"a": 6, "b": 6}
+        assert counted(had(builder, a=0.5)) == {"a": 3, "b": 9}
+        assert counted(had(builder, a=2.0)) == {"b": 12}
+        assert counted(had(builder, a=0.5, b=0.5)) == {"a": 6, "b": 6}
 
     def test_what_was_long_ago_counts_less(self) -> None:
-        view = had(crowd(StateBuilder().queue("a").queue("b"), "a", "b"), half_life=100.0, a=1.0)
-        assert counted(view.later(100.0)) == {"a": 3, "b": 9}
+        builder = had(crowd(StateBuilder().queue("a").queue("b"), "a", "b"), half_life=100.0, a=1.0)
+        assert counted(builder.later(100.0)) == {"a": 3, "b": 9}
 
     def test_what_is_guaranteed_does_not_wear_off(self) -> None:
-        view = crowd(StateBuilder().queue("a", guaranteed={"cpu": 8}).queue("b"), "a", "b")
-        assert counted(view) == {"a": 10, "b": 2}
-        assert counted(had(view, a=5.0)) == {"a": 9, "b": 3}, "its guarantee, and the one job that brings it beyond"
+        builder = crowd(StateBuilder().queue("a", guaranteed={"cpu": 8}).queue("b"), "a", "b")
+        assert counted(builder) == {"a": 10, "b": 2}
+        assert counted(had(builder, a=5.0)) == {"a": 9, "b": 3}, "its guarantee, and the one job that brings it beyond"
 
     def test_of_two_within_their_guarantees_the_one_that_had_less_goes_first(self) -> None:
-        view = StateBuilder().queue("a", guaranteed={"cpu": 8}).queue("b", guaranteed={"cpu": 8})
-        assert counted(had(crowd(view, "a", "b", places=4), a=1.0)) == {"b": 4}
+        builder = StateBuilder().queue("a", guaranteed={"cpu": 8}).queue("b", guaranteed={"cpu": 8})
+        assert counted(had(crowd(builder, "a", "b", places=4), a=1.0)) == {"b": 4}
 
     def test_it_counts_at_each_level_of_the_tree(self) -> None:
-        view = StateBuilder().queue("x").queue("x/a").queue("x/b").queue("y")
-        crowd(view, "x/a", "x/b", "y")
-        names = counted(had(view, **{"x/a": 1.0}))
+        builder = StateBuilder().queue("x").queue("x/a").queue("x/b").queue("y")
+        crowd(builder, "x/a", "x/b", "y")
+        names = counted(had(builder, **{"x/a": 1.0}))
         assert names == Counter({"x/b": 6, "y": 6})
 
     def test_rows_of_jobs_alike_end_where_the_next_queue_is_due(self) -> None:
         """Both levels are even where a has 448 of 1,024 places and b 576; a row is 1/1024 of everything at most."""
-        view = StateBuilder().queue("a").queue("b")
-        view.cluster("c", nodes(16, cpu=64))
+        builder = StateBuilder().queue("a").queue("b")
+        builder.cluster("c", nodes(16, cpu=64))
         for queue in ("a", "b"):
-            view.jobs(1024, f"{queue}#", queue=queue)
-        assert counted(had(view, a=0.125))["a"] == pytest.approx(448, abs=2)
+            builder.jobs(1024, f"{queue}#", queue=queue)
+        assert counted(had(builder, a=0.125))["a"] == pytest.approx(448, abs=2)
 
 
 def test_a_place_tells_what_the_queue_had_before() -> None:
-    view = had(crowd(StateBuilder().queue("a").queue("b"), "a", "b"), a=0.5)
-    ledger = quotas_of(view.engine, NOW)
-    place = place_of(view.state, ledger, view.ids["a#1"], NOW)
+    builder = had(crowd(StateBuilder().queue("a").queue("b"), "a", "b"), a=0.5)
+    quotas = quotas_of(builder.engine, NOW)
+    place = place_of(builder.state, quotas, builder.ids["a#1"], NOW)
     assert place is not None
     (turn,) = place.factors.queues
     assert (turn.past_share, turn.share, turn.rank, turn.siblings) == (0.5, 0.0, 2, 2)
-    shares = {usage.queue: (usage.share, usage.past_share) for usage in usage_of(view.state, ledger).queues}
+    shares = {usage.queue: (usage.share, usage.past_share) for usage in usage_of(builder.state, quotas).queues}
     assert shares["a"] == (0.0, 0.5)
     assert shares["b"] == (0.0, 0.0)

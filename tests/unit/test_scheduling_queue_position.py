@@ -50,12 +50,12 @@ def tried(
 
 
 def test_usage_is_told_by_line_of_a_queue_and_all_below_it() -> None:
-    view = StateBuilder().queue("a", guaranteed={"cpu": 4}, weight=2.0).queue("a/x").queue("a/y")
-    view.queue("main", limits={"cpu@kind=edge": 9})
-    view.cluster("c", nodes(4, cpu=4)).cluster("e", nodes(1, cpu=4), kind=ClusterKind.EDGE)
-    view.run("r1", simple(cpu=2), on="c", queue="a/x").run("r2", simple(3, cpu=1), on="e", queue="a/y")
-    view.run("r3", simple(cpu=1), on="e", queue="main")
-    usages = {one.queue: one for one in usage_of(view.state, quotas_of(view.engine, view.now)).queues}
+    builder = StateBuilder().queue("a", guaranteed={"cpu": 4}, weight=2.0).queue("a/x").queue("a/y")
+    builder.queue("main", limits={"cpu@kind=edge": 9})
+    builder.cluster("c", nodes(4, cpu=4)).cluster("e", nodes(1, cpu=4), kind=ClusterKind.EDGE)
+    builder.run("r1", simple(cpu=2), on="c", queue="a/x").run("r2", simple(3, cpu=1), on="e", queue="a/y")
+    builder.run("r3", simple(cpu=1), on="e", queue="main")
+    usages = {one.queue: one for one in usage_of(builder.state, quotas_of(builder.engine, builder.now)).queues}
     assert list(usages) == ["a", "a/x", "a/y", "main"]
     assert (usages["a"].running, usages["a"].used) == (2, {"cpu": "5", "cpu@kind=edge": "3"})
     assert (usages["a/x"].running, usages["a/x"].used) == (1, {"cpu": "2"})
@@ -65,8 +65,8 @@ def test_usage_is_told_by_line_of_a_queue_and_all_below_it() -> None:
 
 
 def test_a_queue_that_uses_nothing_is_told_so() -> None:
-    view = StateBuilder().cluster("c", nodes())
-    (main,) = usage_of(view.state, quotas_of(view.engine, view.now)).queues
+    builder = StateBuilder().cluster("c", nodes())
+    (main,) = usage_of(builder.state, quotas_of(builder.engine, builder.now)).queues
     assert (main.running, main.used, main.share, main.share_beyond_guarantee) == (0, {}, 0.0, 0.0)
 
 
@@ -74,27 +74,27 @@ def test_a_queue_that_uses_nothing_is_told_so() -> None:
 
 
 def test_a_job_is_told_how_many_are_before_it_and_in_which_queue() -> None:
-    view = StateBuilder().queue("other").jobs(5, "elsewhere", queue="other").jobs(3, "j")
-    place = placed(view, "j2")
+    builder = StateBuilder().queue("other").jobs(5, "elsewhere", queue="other").jobs(3, "j")
+    place = placed(builder, "j2")
     assert (place.queue, place.position, place.jobs_ahead, place.jobs_in_queue) == ("main", 2, 1, 3)
 
 
 def test_jobs_of_all_classes_and_shapes_of_the_queue_are_counted() -> None:
-    view = StateBuilder().job("high", of="high").job("big", simple(cpu=2), age=50).job("low", of="low", age=999)
-    view.job("j")
-    assert [placed(view, name).position for name in ("high", "big", "j", "low")] == [1, 2, 3, 4]
+    builder = StateBuilder().job("high", of="high").job("big", simple(cpu=2), age=50).job("low", of="low", age=999)
+    builder.job("j")
+    assert [placed(builder, name).position for name in ("high", "big", "j", "low")] == [1, 2, 3, 4]
 
 
 def test_what_makes_the_key_is_told() -> None:
-    view = StateBuilder().longest_wait("normal", 100).job("j", age=30, priority=1)
-    factors = placed(view, "j").factors
+    builder = StateBuilder().longest_wait("normal", 100).job("j", age=30, priority=1)
+    factors = placed(builder, "j").factors
     submitted = NOW - 30 + 0.001
     assert (factors.priority_class, factors.class_value, factors.priority) == ("normal", 100, 1)
     assert factors.seconds_earlier == 60
     assert factors.submitted_at == datetime.fromtimestamp(submitted, UTC)
     assert factors.urgent_at == datetime.fromtimestamp(submitted - 60 + 100, UTC)
     assert not factors.urgent
-    assert placed(view.later(11), "j").factors.urgent
+    assert placed(builder.later(11), "j").factors.urgent
 
 
 def test_a_class_without_a_longest_wait_has_no_time_of_urgency() -> None:
@@ -102,27 +102,27 @@ def test_a_class_without_a_longest_wait_has_no_time_of_urgency() -> None:
 
 
 def test_the_queues_are_told_from_the_root_with_their_turns_among_those_that_wait() -> None:
-    view = StateBuilder().cluster("c", nodes(1, cpu=10)).queue("a", weight=2, guaranteed={"cpu": 2}).queue("a/x")
-    view.queue("a/idle").queue("a/y").queue("b").run("r1", simple(cpu=4), on="c", queue="a/x")
-    view.job("j", queue="a/x").job("k", queue="a/y").job("l", queue="b")
-    first, second = placed(view, "j").factors.queues
+    builder = StateBuilder().cluster("c", nodes(1, cpu=10)).queue("a", weight=2, guaranteed={"cpu": 2}).queue("a/x")
+    builder.queue("a/idle").queue("a/y").queue("b").run("r1", simple(cpu=4), on="c", queue="a/x")
+    builder.job("j", queue="a/x").job("k", queue="a/y").job("l", queue="b")
+    first, second = placed(builder, "j").factors.queues
     assert (first.queue, first.weight, first.rank, first.siblings) == ("a", 2.0, 2, 2)
     assert (first.share_beyond_guarantee, first.share) == pytest.approx((0.1, 0.2))
     assert (second.queue, second.rank, second.siblings) == ("a/x", 2, 2), "a/idle has nothing waiting"
     assert second.share == pytest.approx(0.4)
-    assert [turn.rank for turn in placed(view, "k").factors.queues] == [2, 1]
+    assert [turn.rank for turn in placed(builder, "k").factors.queues] == [2, 1]
 
 
 @pytest.mark.parametrize("name", ["running", "gone"])
 def test_a_job_that_does_not_wait_has_no_place(name: str) -> None:
-    view = StateBuilder().cluster("c", nodes(1, cpu=4)).run("running", on="c")
-    assert place_of(view.state, quotas_of(view.engine, NOW), view.ids.get(name, 99), NOW) is None
+    builder = StateBuilder().cluster("c", nodes(1, cpu=4)).run("running", on="c")
+    assert place_of(builder.state, quotas_of(builder.engine, NOW), builder.ids.get(name, 99), NOW) is None
 
 
 def test_a_job_whose_queue_is_not_known_yet_has_no_place() -> None:
-    view = StateBuilder().queue("gone").job("j", queue="gone")
-    view.state.drop_queue(view.queues["gone"])
-    assert place_of(view.state, quotas_of(view.engine, NOW), view.ids["j"], NOW) is None
+    builder = StateBuilder().queue("gone").job("j", queue="gone")
+    builder.state.drop_queue(builder.queues["gone"])
+    assert place_of(builder.state, quotas_of(builder.engine, NOW), builder.ids["j"], NOW) is None
 
 
 waiting_jobs = st.lists(
@@ -141,15 +141,15 @@ waiting_jobs = st.lists(
 def test_the_position_is_the_index_in_a_full_sort(
     given_jobs: list[tuple[str, int, int, float]], normal: float | None, low: float | None
 ) -> None:
-    view = StateBuilder()
+    builder = StateBuilder()
     for of, seconds in (("normal", normal), ("low", low)):
         if seconds is not None:
-            view.longest_wait(of, seconds)
+            builder.longest_wait(of, seconds)
     for number, (of, cpu, priority, age) in enumerate(given_jobs):
-        view.job(f"j{number}", simple(cpu=cpu), of=of, priority=priority, age=age)
-    jobs = view.state.jobs.values()
-    ordered = sorted(jobs, key=lambda job: head_of(view.state.classes[job.class_id], job.key, NOW))
-    found = {job.id: placed(view, job.name).position for job in jobs}
+        builder.job(f"j{number}", simple(cpu=cpu), of=of, priority=priority, age=age)
+    jobs = builder.state.jobs.values()
+    ordered = sorted(jobs, key=lambda job: head_of(builder.state.classes[job.class_id], job.key, NOW))
+    found = {job.id: placed(builder, job.name).position for job in jobs}
     assert found == {job.id: index for index, job in enumerate(ordered, start=1)}
 
 
@@ -157,8 +157,8 @@ def test_the_position_is_the_index_in_a_full_sort(
 
 
 def test_a_job_that_fits_would_start_at_once_and_is_told_where() -> None:
-    view = StateBuilder().cluster("c", nodes(1, cpu=2)).cluster("full", nodes(1, cpu=1)).run("r", on="full")
-    trial = tried(view)
+    builder = StateBuilder().cluster("c", nodes(1, cpu=2)).cluster("full", nodes(1, cpu=1)).run("r", on="full")
+    trial = tried(builder)
     assert (trial.could_run, trial.starts_now, trial.cluster) == (True, True, "c")
     assert trial.why.startswith("c is the only cluster where it fits now")
     assert trial.fits_empty == ("c", "full")
@@ -168,8 +168,8 @@ def test_a_job_that_fits_would_start_at_once_and_is_told_where() -> None:
 
 
 def test_a_job_that_lacks_room_is_told_its_place_and_until_when_it_starts() -> None:
-    view = StateBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=2, limit=500.0), on="c", ago=100)
-    trial = tried(view)
+    builder = StateBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=2, limit=500.0), on="c", ago=100)
+    trial = tried(builder)
     assert (trial.could_run, trial.starts_now) == (True, False)
     assert (trial.cluster, trial.expected_start) == ("c", datetime.fromtimestamp(NOW + 400, UTC))
     assert trial.reason is not None
@@ -179,8 +179,8 @@ def test_a_job_that_lacks_room_is_told_its_place_and_until_when_it_starts() -> N
 
 
 def test_without_time_limits_nobody_knows_when() -> None:
-    view = StateBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=2), on="c")
-    trial = tried(view)
+    builder = StateBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=2), on="c")
+    trial = tried(builder)
     assert trial.expected_start is None
     assert trial.cluster is None
 
@@ -195,9 +195,9 @@ def test_a_job_that_fits_nowhere_could_never_run() -> None:
 
 
 def test_that_it_could_never_run_is_told_before_what_passes() -> None:
-    view = StateBuilder().queue("held", held=True).queue("narrow", limits={"cpu": 1}).cluster("c", nodes(1, cpu=2))
-    assert not tried(view, simple(cpu=64), queue="held").could_run
-    over = tried(view, simple(cpu=2), queue="narrow")
+    builder = StateBuilder().queue("held", held=True).queue("narrow", limits={"cpu": 1}).cluster("c", nodes(1, cpu=2))
+    assert not tried(builder, simple(cpu=64), queue="held").could_run
+    over = tried(builder, simple(cpu=2), queue="narrow")
     assert not over.could_run
     assert over.reason is not None
     assert over.reason.for_ever
@@ -205,7 +205,7 @@ def test_that_it_could_never_run_is_told_before_what_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("view", "token"),
+    ("builder", "token"),
     [
         (StateBuilder().queue("q", held=True).cluster("c", nodes()), Token.QUEUE_HELD),
         (StateBuilder().queue("q", max_running=1).cluster("c", nodes()).run("r", on="c", queue="q"), Token.QUEUE_LIMIT),
@@ -215,56 +215,58 @@ def test_that_it_could_never_run_is_told_before_what_passes() -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, Token) else "",
 )
-def test_what_may_pass_makes_a_job_wait(view: StateBuilder, token: Token) -> None:
-    trial = tried(view, queue="q")
+def test_what_may_pass_makes_a_job_wait(builder: StateBuilder, token: Token) -> None:
+    trial = tried(builder, queue="q")
     assert (trial.could_run, trial.starts_now) == (True, False)
     assert trial.reason is not None
     assert trial.reason.token is token
 
 
 def test_it_does_not_start_on_what_is_kept_for_a_job_that_waits_longer() -> None:
-    view = StateBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=1, limit=500.0), on="c")
-    view.job("big", simple(cpu=2, limit=10.0), age=60)
-    view.applied()
-    trial = tried(view)
+    builder = StateBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=1, limit=500.0), on="c")
+    builder.job("big", simple(cpu=2, limit=10.0), age=60)
+    builder.applied()
+    trial = tried(builder)
     assert (trial.starts_now, trial.place.position) == (False, 2)
     assert trial.reason is not None
     assert trial.reason.token is Token.RESERVED
     assert trial.fits_now == ("c",), "there is room, but not for it"
-    assert tried(view, simple(limit=60.0)).starts_now, "it ends before that"
-    assert tried(view, of="high").starts_now, "it goes before that"
+    assert tried(builder, simple(limit=60.0)).starts_now, "it ends before that"
+    assert tried(builder, of="high").starts_now, "it goes before that"
 
 
 def test_in_a_queue_that_keeps_its_order_it_stands_behind_a_blocked_job() -> None:
-    view = StateBuilder().queue("q", order=Order.STRICT).cluster("c", nodes(1, cpu=4)).cluster("d", nodes(1, cpu=4))
-    view.run("r", simple(cpu=2), on="c").run("s", simple(cpu=2), on="d").job("huge", simple(cpu=4), queue="q", age=60)
-    trial = tried(view, queue="q")
+    builder = StateBuilder().queue("q", order=Order.STRICT).cluster("c", nodes(1, cpu=4)).cluster("d", nodes(1, cpu=4))
+    builder.run("r", simple(cpu=2), on="c").run("s", simple(cpu=2), on="d").job(
+        "huge", simple(cpu=4), queue="q", age=60
+    )
+    trial = tried(builder, queue="q")
     assert trial.reason is not None
     assert trial.reason.token is Token.BEHIND_OTHERS
-    assert tried(view, queue="q", of="high").starts_now
+    assert tried(builder, queue="q", of="high").starts_now
 
 
 def test_it_is_told_how_many_runs_would_be_ended_for_it() -> None:
-    view = StateBuilder().cluster("c", nodes(1, cpu=2)).run("a", on="c", of="low").run("b", on="c", of="low")
-    trial = tried(view, simple(cpu=2), of="high")
+    builder = StateBuilder().cluster("c", nodes(1, cpu=2)).run("a", on="c", of="low").run("b", on="c", of="low")
+    trial = tried(builder, simple(cpu=2), of="high")
     assert (trial.starts_now, trial.runs_ended) == (True, 2)
     assert trial.why == "c, where 2 runs end for it"
 
 
 def test_the_place_counts_class_and_priority() -> None:
-    view = StateBuilder().jobs(3, "j", age=60).job("high", of="high")
-    assert tried(view).place.position == 5
-    assert tried(view, priority=2).place.position == 2
-    assert tried(view, of="low").place.position == 5
-    assert tried(view, of="high", priority=2).place.position == 1
+    builder = StateBuilder().jobs(3, "j", age=60).job("high", of="high")
+    assert tried(builder).place.position == 5
+    assert tried(builder, priority=2).place.position == 2
+    assert tried(builder, of="low").place.position == 5
+    assert tried(builder, of="high", priority=2).place.position == 1
 
 
 def test_a_queue_or_class_that_is_not_known_yet_cannot_be_tried() -> None:
-    view = StateBuilder()
-    job = WaitingJob(0, 0, "new", view.queues["main"], 2, 0, 0, NOW, 0)
-    ledger = quotas_of(view.engine, NOW)
-    assert try_out(view.engine, ledger, replace(job, queue_id=99), simple(), NOW) is None
-    assert try_out(view.engine, ledger, replace(job, class_id=99), simple(), NOW) is None
+    builder = StateBuilder()
+    job = WaitingJob(0, 0, "new", builder.queues["main"], 2, 0, 0, NOW, 0)
+    quotas = quotas_of(builder.engine, NOW)
+    assert try_out(builder.engine, quotas, replace(job, queue_id=99), simple(), NOW) is None
+    assert try_out(builder.engine, quotas, replace(job, class_id=99), simple(), NOW) is None
 
 
 # No trace
@@ -273,13 +275,13 @@ CACHES = ("_policies_of", "_access", "_lines", "_ancestry", "_changes")
 """What is worked out when it is first asked for, and what an engine takes."""
 
 
-def picture(view: SchedulerState) -> dict[str, Any]:
-    return {name: deepcopy(value) for name, value in vars(view).items() if name not in CACHES}
+def picture(state: SchedulerState) -> dict[str, Any]:
+    return {name: deepcopy(value) for name, value in vars(state).items() if name not in CACHES}
 
 
-def order_of(view: SchedulerState) -> dict[int, list[Any]]:
+def order_of(state: SchedulerState) -> dict[int, list[Any]]:
     """Return the order of entries, as dictionaries are equal in any order."""
-    return {queue: list(classes) for queue, classes in view.waiting.items()}
+    return {queue: list(classes) for queue, classes in state.waiting.items()}
 
 
 Make = Callable[[int], Shape]
@@ -306,74 +308,76 @@ members = st.lists(
 
 def world(given_members: list[Member], *, distinct: bool = False) -> StateBuilder:
     """Return jobs and runs in queues of all sorts. ``distinct``: no two jobs have the same shape."""
-    view = StateBuilder().longest_wait("low", 100).queue("a/x", guaranteed={"cpu": 2}).queue("a/y", limits={"cpu": 3})
-    view.queue("strict", order=Order.STRICT).queue("held", held=True)
-    view.cluster("c", nodes(2, cpu=4)).cluster("d", nodes(1, cpu=3)).cluster("e", silent=True)
+    builder = (
+        StateBuilder().longest_wait("low", 100).queue("a/x", guaranteed={"cpu": 2}).queue("a/y", limits={"cpu": 3})
+    )
+    builder.queue("strict", order=Order.STRICT).queue("held", held=True)
+    builder.cluster("c", nodes(2, cpu=4)).cluster("d", nodes(1, cpu=3)).cluster("e", silent=True)
     for number, (queue, of, make, runs, age) in enumerate(given_members, start=1):
         shape = MAKES[make](number if distinct else 0)
         if runs and make != "too large":
-            view.run(f"j{number}", shape, on="cd"[number % 2], queue=queue, of=of, ago=age)
+            builder.run(f"j{number}", shape, on="cd"[number % 2], queue=queue, of=of, ago=age)
         else:
-            view.job(f"j{number}", shape, queue=queue, of=of, age=age)
-    return view
+            builder.job(f"j{number}", shape, queue=queue, of=of, age=age)
+    return builder
 
 
 one_more = (st.sampled_from(QUEUES), st.sampled_from(sorted(CLASSES)), st.sampled_from(sorted(MAKES)))
 
 
 @given(members, *one_more)
-def test_a_trial_leaves_the_view_as_it_was(given_members: list[Member], queue: str, of: str, make: str) -> None:
-    view = world(given_members)
-    view.applied()
-    before, order, plan = picture(view.state), order_of(view.state), decide(view.engine, NOW)
-    waiting, index, shapes = view.state.waiting, view.engine.index, dict(view.state.shapes)
-    trial = tried(view, MAKES[make](0), queue=queue, of=of)
-    assert view.state.waiting is waiting
-    assert view.engine.index is index
-    assert picture(view.state) == before
-    assert order_of(view.state) == order
-    assert view.state.shapes == shapes
-    assert decide(view.engine, NOW) == plan
+def test_a_trial_leaves_the_state_as_it_was(given_members: list[Member], queue: str, of: str, make: str) -> None:
+    builder = world(given_members)
+    builder.applied()
+    before, order, plan = picture(builder.state), order_of(builder.state), decide(builder.engine, NOW)
+    waiting, index, shapes = builder.state.waiting, builder.engine.index, dict(builder.state.shapes)
+    trial = tried(builder, MAKES[make](0), queue=queue, of=of)
+    assert builder.state.waiting is waiting
+    assert builder.engine.index is index
+    assert picture(builder.state) == before
+    assert order_of(builder.state) == order
+    assert builder.state.shapes == shapes
+    assert decide(builder.engine, NOW) == plan
     assert trial.fits_empty or not trial.starts_now
 
 
-def settle(view: StateBuilder) -> None:
+def settle(builder: StateBuilder) -> None:
     """Run cycles until nothing changes any more; runs that were asked to stop end."""
     while True:
-        plan = view.applied().plan
-        stopping = [run.job_id for run in view.state.runs.values() if run.is_stopping]
+        plan = builder.applied().plan
+        stopping = [run.job_id for run in builder.state.runs.values() if run.is_stopping]
         if not plan.starts and not stopping:
             return
         for job_id in stopping:
-            view.state.drop_job(job_id)
+            builder.state.drop_job(job_id)
 
 
 @given(members, *one_more)
 def test_what_is_said_to_start_in_a_settled_world_does_start_there(
     given_members: list[Member], queue: str, of: str, make: str
 ) -> None:
-    view, shape = world(given_members, distinct=True), MAKES[make](0)
-    settle(view)
-    trial = tried(view, shape, queue=queue, of=of)
-    view.job("new", shape, queue=queue, of=of)
-    view.state.put_waiting(replace(view.state.jobs[view.ids["new"]], submitted_at=NOW))
-    assert placed(view, "new").position == trial.place.position
-    outcome = view.cycle()
+    builder, shape = world(given_members, distinct=True), MAKES[make](0)
+    settle(builder)
+    trial = tried(builder, shape, queue=queue, of=of)
+    builder.job("new", shape, queue=queue, of=of)
+    builder.state.put_waiting(replace(builder.state.jobs[builder.ids["new"]], submitted_at=NOW))
+    assert placed(builder, "new").position == trial.place.position
+    outcome = builder.cycle()
     assert outcome.where.get("new") == (trial.cluster if trial.starts_now else None)
     if not trial.starts_now and trial.could_run:
         assert trial.reason is not None
         assert outcome.reason("new").token is trial.reason.token
 
 
-def test_a_trial_that_fails_leaves_the_view_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = StateBuilder().cluster("c", nodes()).job("j")
-    before = picture(view.state)
+def test_a_trial_that_fails_leaves_the_state_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = StateBuilder().cluster("c", nodes()).job("j")
+    before = picture(builder.state)
 
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
     monkeypatch.setattr("trainmaster_dispatcher.scheduling.queries.queue_position.decide", broken)
     with pytest.raises(RuntimeError):
-        tried(view)
-    assert picture(view.state) == before
-    assert TRIAL_JOB not in view.state.jobs
+        tried(builder)
+    assert picture(builder.state) == before
+    assert TRIAL_JOB not in builder.state.jobs

@@ -83,7 +83,7 @@ class ScriptedDispatcher:
             await result
         self.pushed.setdefault(stream, []).append(body)
 
-    async def until_told(self, *runs: str) -> None:
+    async def until_reported(self, *runs: str) -> None:
         async def look() -> bool:
             return set(runs) <= set(self.reported)
 
@@ -98,12 +98,12 @@ async def runtime() -> AsyncIterator[SimulatedRuntime]:
     await runtime.close()
 
 
-async def hold(dispatcher: ScriptedDispatcher, runtime: SimulatedRuntime, *until_told: str) -> None:
+async def hold(dispatcher: ScriptedDispatcher, runtime: SimulatedRuntime, *until_reported: str) -> None:
     """Run an agent until the ends of these runs were reported."""
     stop = asyncio.Event()
     task = asyncio.create_task(Agent(dispatcher, runtime, lease_hint=LEASE).run(stop))
     try:
-        await dispatcher.until_told(*until_told)
+        await dispatcher.until_reported(*until_reported)
     finally:
         stop.set()
         await task

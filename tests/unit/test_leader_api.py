@@ -137,4 +137,4 @@ async def test_shares_are_worked_out_once_for_the_questions_of_a_moment(
     await eventually(anew)
     leader.engine = StateBuilder().job("other").engine
     await http.get("/place/1")
-    assert made[-1] is leader.engine, "another view has other shares"
+    assert made[-1] is leader.engine, "another state has other shares"
