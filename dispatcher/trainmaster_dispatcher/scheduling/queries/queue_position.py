@@ -75,7 +75,7 @@ def usage_of(state: SchedulerState, quotas: QuotaTree) -> Usages:
     for queue in sorted(state.queues.values(), key=lambda one: one.path):
         account = quotas.account(queue.id)
         beyond, whole = quotas.share(queue)
-        used = {str(line): line.format(amount) for line, amount in sorted(account.used.items()) if amount}
+        used = {str(flavor): flavor.format(amount) for flavor, amount in sorted(account.used.items()) if amount}
         found.append(
             QueueUsage(
                 queue=queue.path,
