@@ -89,14 +89,14 @@ async def test_a_run_whose_file_cannot_be_read_is_held_and_attended_and_so_are_a
 
 
 @pytest.mark.parametrize("name", [layout.RECORD, layout.PLAN, layout.STATUS])
-async def test_a_run_whose_keeper_died_is_ended_once_nothing_of_it_lives_though_its_file_cannot_be_read(
+async def test_a_run_whose_supervisor_died_is_ended_once_nothing_of_it_lives_though_its_file_cannot_be_read(
     lab: LocalLab, name: str
 ) -> None:
     await lab.local.start(start_run(lab, A, Part(RUNS)))
     seq = (await until_state(lab, A, RunState.RUNNING)).seq
     await lab.local.close()
     (lab.run_dir(A) / name).write_bytes(b"\0")
-    os.kill(lab.keeper(A), 9)
+    os.kill(lab.supervisor(A), 9)
     await lab.reopen()
     status = await until_over(lab, A)
     assert (status.state, status.end.category if status.end else None) == (RunState.FAILED, FailureCategory.NODE_LOST)
@@ -143,7 +143,7 @@ PLACES: dict[str, Callable[[Path], Any]] = {
     "a lease that is no number": lambda state: (state / layout.LEASE).write_text(f"nan {layout.boot_id()}"),
     "the holder": lambda state: (state / layout.HOLDER).write_bytes(b"\xff\n"),
     "no holder": lambda state: (state / layout.HOLDER).write_bytes(b""),
-    "a file where keepers are heard": lambda state: a_file_at(state / layout.POKE),
+    "a file where supervisors are heard": lambda state: a_file_at(state / layout.POKE),
     "a file in place of what is thrown away": lambda state: a_file_at(state / layout.TRASH),
     "a foreign folder among the runs": lambda state: (state / layout.RUNS / "Lost+Found").mkdir(),
     "a foreign file among the runs": lambda state: (state / layout.RUNS / "notes").write_text("mine"),
@@ -244,14 +244,14 @@ async def test_one_run_whose_end_cannot_be_written_leaves_the_others_attended(
 
     monkeypatch.setattr(lab.local._records, "write_status", fails)
     for run in (A, B):
-        os.kill(lab.keeper(run), 9)
+        os.kill(lab.supervisor(run), 9)
     assert (await until_over(lab, B)).state is RunState.FAILED
     assert not lab.local.held()[A].state.is_terminal
     monkeypatch.undo()
     assert (await until_over(lab, A)).state is RunState.FAILED
 
 
-def test_what_keepers_read_is_a_plan_of_their_run() -> None:
+def test_what_supervisors_read_is_a_plan_of_their_run() -> None:
     plan = {
         "run": A,
         "generation": 1,
@@ -281,7 +281,7 @@ def test_what_keepers_read_is_a_plan_of_their_run() -> None:
     assert not layout.is_plan({**plan, "members": [{"role": "w"}]}, A)
 
 
-def test_a_keeper_without_room_on_the_disk_claims_nothing_so_that_another_one_may_try_later(
+def test_a_supervisor_without_room_on_the_disk_claims_nothing_so_that_another_one_may_try_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:

@@ -126,7 +126,7 @@ class LocalLab:
     def output(self, run: str, member: str = "worker-0") -> str:
         return (self.run_dir(run) / f"{member}.log").read_text()
 
-    def keeper(self, run: str) -> int:
+    def supervisor(self, run: str) -> int:
         """Return the process id of a run's supervisor: the parent of its members."""
         pid, _ = (self.run_dir(run) / layout.PROCESSES).read_text().split()[:2]
         member = process_table.look(int(pid))
@@ -414,15 +414,15 @@ async def test_stopped_members_are_killed_too(lab: LocalLab) -> None:
 
 
 @pytest.mark.parametrize("agent", ["present", "absent"])
-async def test_a_killed_keeper_leaves_nothing_and_the_run_has_failed(lab: LocalLab, agent: str) -> None:
+async def test_a_killed_supervisor_leaves_nothing_and_the_run_has_failed(lab: LocalLab, agent: str) -> None:
     family = script(DAEMON + NAMELESS + "touch ready; exec sleep 3600")
     await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS, count=2, extra=family)))
     await eventually(lambda: lab.ready(A) == 2, "both members have children")
     await until_state(lab, A, RunState.RUNNING)
-    keeper = lab.keeper(A)
+    supervisor = lab.supervisor(A)
     if agent == "absent":
         await lab.local.close()
-    os.kill(keeper, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGKILL)
     killed_at = lab.now()
     if agent == "absent":
         await lab.reopen()
@@ -435,14 +435,14 @@ async def test_a_killed_keeper_leaves_nothing_and_the_run_has_failed(lab: LocalL
     assert {one.state for one in status.members} == {"stopped"}
 
 
-async def test_a_stopped_run_whose_keeper_is_killed_has_stopped(lab: LocalLab) -> None:
+async def test_a_stopped_run_whose_supervisor_is_killed_has_stopped(lab: LocalLab) -> None:
     await lab.runtime.start(start_run(lab, A, Part(STUBBORN)))
     await eventually(lambda: lab.ready(A) == 1, "the member is at work")
     await until_state(lab, A, RunState.RUNNING)
-    keeper = lab.keeper(A)
+    supervisor = lab.supervisor(A)
     await lab.runtime.stop(stop_run(A, StopCause.SUSPEND, grace=3600))
     await until_state(lab, A, RunState.STOPPING)
-    os.kill(keeper, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGKILL)
     assert (await until_over(lab, A)).state is RunState.SUSPENDED
 
 
@@ -561,7 +561,7 @@ async def test_wherever_the_agent_is_killed_each_accepted_run_starts_exactly_onc
         assert (lab.folder / run).read_text() == "x\n"
 
 
-async def test_another_zygote_takes_the_place_of_one_that_was_killed(lab: LocalLab) -> None:
+async def test_another_fork_server_takes_the_place_of_one_that_was_killed(lab: LocalLab) -> None:
     for number in range(5):
         run = f"next-{number:07d}-r1"
         os.kill(int((lab.state_dir / layout.FORK_SERVER_LOCK).read_text()), signal.SIGKILL)
@@ -576,9 +576,9 @@ async def test_no_process_of_ours_outlives_the_agent_when_nothing_runs(
     agents.kill_after(agents.start(start_run(lab, A, Part(SUCCEEDS))), 1)
     await lab.reopen()
     await until_over(lab, A)
-    zygote_pid = int((lab.state_dir / layout.FORK_SERVER_LOCK).read_text())
+    fork_server_pid = int((lab.state_dir / layout.FORK_SERVER_LOCK).read_text())
     await lab.local.close()
-    assert process_table.look(zygote_pid) is None
+    assert process_table.look(fork_server_pid) is None
     await lab.reopen()
 
 
@@ -618,7 +618,7 @@ async def test_a_run_cut_off_by_a_reboot_has_failed_and_its_sequence_has_risen(l
     await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     before = await until_state(lab, A, RunState.RUNNING)
     await lab.local.close()
-    os.kill(lab.keeper(A), signal.SIGKILL)
+    os.kill(lab.supervisor(A), signal.SIGKILL)
     pretend_reboot(lab, A)
     await lab.reopen()
     after = await until_over(lab, A)
@@ -646,7 +646,7 @@ async def test_hundreds_of_runs_at_a_time(tmp_path: Path) -> None:
         await lab.end()
 
 
-def test_the_zygote_stays_light() -> None:
+def test_the_fork_server_stays_light() -> None:
     check = "import sys; sys.path += sys.argv[1].split(':'); import trainmaster_agent.runtime.local.fork_server; print(*sys.modules)"
     result = subprocess.run(
         [sys.executable, "-I", "-S", "-c", check, fork_server.COMMAND[-1]], capture_output=True, text=True, check=True

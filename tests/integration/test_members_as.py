@@ -58,10 +58,10 @@ async def test_members_read_neither_keys_nor_what_the_agent_keeps(lab: LocalLab,
     assert not [word for word in ("READ", "KILLED", "WRITTEN") if word in output.split()]
 
 
-async def test_members_die_with_their_keeper_all_the_same(lab: LocalLab) -> None:
+async def test_members_die_with_their_supervisor_all_the_same(lab: LocalLab) -> None:
     await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     await until(lab, A, lambda status: status.state is RunState.RUNNING)
-    os.kill(lab.keeper(A), 9)
+    os.kill(lab.supervisor(A), 9)
     await until_over(lab, A)
     assert not process_table.of_run(A, lab.run_dir(A))
 

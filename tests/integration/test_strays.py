@@ -78,7 +78,7 @@ async def test_a_run_that_nobody_has_is_absent_at_once(scene: Scene) -> None:
     assert await scene.other.verify_absent(stop_run(scene.run), OURS)
 
 
-async def test_a_run_of_an_agent_that_is_gone_is_stopped_by_its_own_keeper(scene: Scene) -> None:
+async def test_a_run_of_an_agent_that_is_gone_is_stopped_by_its_own_supervisor(scene: Scene) -> None:
     await scene.start(Does.LEAVE_IN_PEACE)
     await scene.lab.local.close()
     await scene.clear()
@@ -104,12 +104,12 @@ async def test_a_run_is_found_though_its_records_are_not_where_they_were(scene: 
     await scene.clear(grace=0.2)
 
 
-async def test_members_outlive_a_keeper_only_for_a_moment_and_are_found_meanwhile(scene: Scene) -> None:
+async def test_members_outlive_a_supervisor_only_for_a_moment_and_are_found_meanwhile(scene: Scene) -> None:
     await scene.start()
-    keeper = scene.lab.keeper(scene.run)
+    supervisor = scene.lab.supervisor(scene.run)
     await scene.lab.local.close()
-    assert [family.supervisor for family in strays.families(scene.run)] == [keeper]
-    process_table.send(keeper, signal.SIGKILL)
+    assert [family.supervisor for family in strays.families(scene.run)] == [supervisor]
+    process_table.send(supervisor, signal.SIGKILL)
     assert await scene.other.verify_absent(stop_run(scene.run), OURS) in (True, False)
 
     async def is_gone() -> bool:
