@@ -130,7 +130,7 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
     if to_verify or restored:
         stores.jobs_changed([t.record.id for t in (*to_verify, *restored)], [cluster_id])
     if request.capacity is not None or given.capacity_mistake:
-        stores.soft.wake(SCHEDULER)
+        stores.channels.wake(SCHEDULER)
     return SyncAnswer(
         number=request.number,
         epoch=standing.epoch,
@@ -178,7 +178,7 @@ async def _begin_session(tx: Transaction, stores: Stores, caller: Caller, cluste
     async def wake() -> None:
         _tell_refused(cluster, given)
         stores.jobs_changed([t.record.id for t in transitions], for_scheduler=False)
-        stores.soft.wake(SCHEDULER)
+        stores.channels.wake(SCHEDULER)
 
     tx.after_commit(wake)
     return SyncAnswer(
@@ -223,7 +223,7 @@ async def desired(
     """
     cluster_id = _cluster_of(caller)
     loop_ends = stores.clock() + min(seconds, stores.settings.lease_seconds / 3)
-    with stores.soft.waiter(CLUSTERS, cluster_id) as woken:
+    with stores.channels.waiter(CLUSTERS, cluster_id) as woken:
         while True:
             check()
             async with stores.database.transaction() as tx:
@@ -252,7 +252,7 @@ async def watch_desired(stores: Stores) -> None:
     announced: dict[int, int] = {}
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
-        waiting = stores.soft.waited_for(CLUSTERS)
+        waiting = stores.channels.waited_for(CLUSTERS)
         if not waiting:
             continue
         try:
@@ -265,7 +265,7 @@ async def watch_desired(stores: Stores) -> None:
             # Otherwise an agent whose wake-up was lost would hear of its runs only when its poll ends.
             log.exception("desired states could not be looked at")
             continue
-        stores.soft.wake_here(CLUSTERS, [key for key, version in versions.items() if announced.get(key) != version])
+        stores.channels.wake_here(CLUSTERS, [key for key, version in versions.items() if announced.get(key) != version])
         announced = versions
 
 
