@@ -16,13 +16,8 @@ from trainmaster.protocol.reasons import Check, Tier, Token
 from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
-from trainmaster_dispatcher.scheduling.queries.queue_position import (
-    TRIAL_JOB,
-    place_of,
-    quotas_of,
-    try_out,
-    usage_of,
-)
+from trainmaster_dispatcher.scheduling.queries.dry_run import TRIAL_JOB, try_out
+from trainmaster_dispatcher.scheduling.queries.queue_position import place_of, quotas_of, usage_of
 from trainmaster_dispatcher.scheduling.quotas.fair_share import head_of
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
@@ -372,7 +367,7 @@ def test_a_trial_that_fails_leaves_the_view_as_it_was(monkeypatch: pytest.Monkey
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("trainmaster_dispatcher.scheduling.queries.queue_position.decide", broken)
+    monkeypatch.setattr("trainmaster_dispatcher.scheduling.queries.dry_run.decide", broken)
     with pytest.raises(RuntimeError):
         tried(view)
     assert picture(view.state) == before

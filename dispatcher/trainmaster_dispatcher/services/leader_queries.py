@@ -18,7 +18,7 @@ from trainmaster.protocol.queue_position import Place, Trial, Usages
 from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.domain.shapes import shape_from
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
-from trainmaster_dispatcher.scheduling.queries.queue_position import try_out
+from trainmaster_dispatcher.scheduling.queries.dry_run import try_out
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.services import bursting, job_queries
