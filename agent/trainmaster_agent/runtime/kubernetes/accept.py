@@ -5,7 +5,6 @@ that is known (``unsure``). Forbidden: an API server that has just started refus
 where it is the only namespace for jobs, the whole cluster is closed and not only this run refused.
 """
 
-import logging
 import time
 from collections.abc import Callable
 
@@ -27,8 +26,6 @@ from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
 from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, RecordedEnd, UnreadableRecordError, read_record
 from trainmaster_agent.runtime.kubernetes.record_store import PERMISSION_PATIENCE
 from trainmaster_agent.runtime.port import RuntimeAwayError
-
-log = logging.getLogger(__name__)
 
 
 class RunAcceptor:
