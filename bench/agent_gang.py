@@ -28,7 +28,7 @@ from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.states import RunState
 from trainmaster_agent.kube.access import open_access
 from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS
-from trainmaster_agent.runtime.kubernetes.record import RunAnchor
+from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord
 from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
 from trainmaster_agent.runtime.port import RunStatus
 from trainmaster_agent.sync import boot_time
@@ -74,7 +74,7 @@ def _all_cpu(rounds: list[dict[str, Any]], client: str) -> float:
 async def _bare_round(plane: ControlPlane, placement: str, start: StartRun) -> dict[str, Any]:
     members = sum(start.sizes.values())
     async with BareKube(plane, cluster_config(placement).parallel) as bare:
-        record = RunAnchor(start, NAMESPACE, 1, owner_uid=await namespace_uid(plane))
+        record = KubeRunRecord(start, NAMESPACE, 1, owner_uid=await namespace_uid(plane))
         record.take(await bare.make(CONFIG_MAPS.path(HOME), record.to_config_map(CLUSTER, HOME)))
         manifests = manifests_of(record, await find_placement(plane, placement))
         for resource, body in manifests.objects():

@@ -34,7 +34,7 @@ from trainmaster.protocol.states import RunState
 from trainmaster_agent.kube.access import open_access
 from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS
 from trainmaster_agent.placement.port import PlacementPort
-from trainmaster_agent.runtime.kubernetes.record import AnchoredEnd, Progress, RunAnchor
+from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, Progress, RecordedEnd
 from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
 from trainmaster_agent.runtime.port import RuntimeAwayError
 from trainmaster_agent.sync import boot_time
@@ -171,21 +171,21 @@ async def bare_writes(plane: ControlPlane, runs: int) -> dict[str, Any]:
 
 
 def _pod(start: StartRun, placement: PlacementPort, owner_uid: str) -> bytes:
-    record = RunAnchor(start, NAMESPACE, 1, owner_uid=owner_uid)
+    record = KubeRunRecord(start, NAMESPACE, 1, owner_uid=owner_uid)
     pod = manifests_of(record, placement).pod("worker", 0)
     pod["spec"]["schedulerName"] = "nobody"
     return orjson.dumps(pod)
 
 
 def _five_writes(start: StartRun, pod: bytes) -> list[Call]:
-    """Return the writes of a run: its anchor, its pod, its end in the anchor, and the deletion of both."""
-    anchors, anchor = CONFIG_MAPS.path(HOME), CONFIG_MAPS.path(HOME, start.run)
-    record = RunAnchor(start, NAMESPACE, 1)
-    ended = Progress(created=True, verdict=AnchoredEnd(RunState.SUCCEEDED), ended_at=time.time())
+    """Return the writes of a run: its record, its pod, its end in the record, and the deletion of both."""
+    folder, path = CONFIG_MAPS.path(HOME), CONFIG_MAPS.path(HOME, start.run)
+    record = KubeRunRecord(start, NAMESPACE, 1)
+    ended = Progress(created=True, verdict=RecordedEnd(RunState.SUCCEEDED), ended_at=time.time())
     return [
-        Call("POST", anchors, orjson.dumps(record.to_config_map(CLUSTER, HOME))),
+        Call("POST", folder, orjson.dumps(record.to_config_map(CLUSTER, HOME))),
         Call("POST", PODS.path(NAMESPACE), pod),
-        Call("PATCH", anchor, orjson.dumps({"data": {"progress": ended.dump()}}), MERGE_PATCH),
+        Call("PATCH", path, orjson.dumps({"data": {"progress": ended.dump()}}), MERGE_PATCH),
         Call("DELETE", PODS.path(NAMESPACE, member_id(start.run, "worker", 0))),
-        Call("DELETE", anchor),
+        Call("DELETE", path),
     ]

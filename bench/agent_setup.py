@@ -24,7 +24,7 @@ from trainmaster_agent.placement.native import pod_groups
 from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
-from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT, RunAnchor
+from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT, KubeRunRecord
 from trainmaster_agent.runtime.kubernetes.run_spec import facts_of
 
 NAMESPACE = "jobs"
@@ -132,7 +132,7 @@ async def find_placement(plane: ControlPlane, name: str) -> PlacementPort:
         return choose(PlacementConfig.model_validate({"scheduler": name}), await detect(api))
 
 
-def manifests_of(record: RunAnchor, placement: PlacementPort) -> Manifests:
+def manifests_of(record: KubeRunRecord, placement: PlacementPort) -> Manifests:
     """Return the manifests that the agent would create for a run."""
     config = cluster_config("auto")
     return Manifests(

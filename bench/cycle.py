@@ -46,7 +46,7 @@ from trainmaster.protocol.reasons import Tier
 from trainmaster_dispatcher.cli.embedded import free_port
 from trainmaster_dispatcher.cli.up import Child
 from trainmaster_dispatcher.domain.shapes import shape_bytes
-from trainmaster_dispatcher.scheduler.gc_tuning import Memory
+from trainmaster_dispatcher.scheduler.gc_tuning import GcTuning
 from trainmaster_dispatcher.scheduling.cycle.decide import MOST_STARTS, decide
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
 from trainmaster_dispatcher.scheduling.state.plan import Plan
@@ -178,7 +178,7 @@ class Leader:
     _began: float | None = None
     _ending: set[int] = field(default_factory=set)
     _book: ReasonBook = field(default_factory=ReasonBook)
-    _memory: Memory = field(default_factory=Memory)
+    _gc_tuning: GcTuning = field(default_factory=GcTuning)
     _follower: Follower = field(init=False)
     _waiting: Counter[ClassKey] = field(init=False)
 
@@ -199,7 +199,7 @@ class Leader:
             state.lease_until[cluster_id] = self._now + 15
         state.sweep()
         state.set_avoided({})
-        self._memory.look(state)
+        self._gc_tuning.look(state)
         taken_in = time.perf_counter()
         self._waiting.update(state.class_of(job.id) for job in changes.submitted)
         decision_began = time.perf_counter()

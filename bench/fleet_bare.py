@@ -15,7 +15,7 @@ from trainmaster_agent.kube.access import open_access
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS
 from trainmaster_agent.placement.choose import PlacementConfig, choose, detect
-from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT, RunAnchor
+from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT, KubeRunRecord
 
 _PARALLEL = 32
 _LABEL = f"{LABEL_AGENT}={CLUSTER}"
@@ -23,7 +23,7 @@ _GONE_SECONDS = 60.0
 
 
 async def bare_jobs(planes: Sequence[ControlPlane], jobs: int, seconds: float) -> dict[str, float]:
-    """Create an anchor and a pod for each job, over all clusters at once; schedulers and kubelets process them as they do ours."""
+    """Create a record and a pod for each job, over all clusters at once; schedulers and kubelets process them as they do ours."""
     share = -(-jobs // len(planes))
     before = sum(sum(plane_cpu_seconds(plane).values()) for plane in planes)
     began = time.monotonic()
@@ -44,7 +44,7 @@ async def _create(plane: ControlPlane, first: int, count: int, seconds: float) -
 
         async def create() -> None:
             for start in starts:
-                record = RunAnchor(start, JOBS, 1, owner_uid=owner)
+                record = KubeRunRecord(start, JOBS, 1, owner_uid=owner)
                 record.take(await bare.make(CONFIG_MAPS.path(NAMESPACE), record.to_config_map(CLUSTER, NAMESPACE)))
                 pod = orjson.dumps(manifests_of(record, placement).pod("worker", 0))
                 await bare.one(Call("POST", PODS.path(JOBS), pod))

@@ -2,15 +2,12 @@
 
 import asyncio
 import codecs
-import logging
 from typing import Protocol
 
 from trainmaster.protocol.agent import LogChunk, OpenStream, StreamPush
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
 from trainmaster_agent.containment import contain
 from trainmaster_agent.runtime.port import Runtime
-
-log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 32_768
 _PUSH_BYTES = 262_144

@@ -14,10 +14,12 @@ import pytest
 
 from tests.conformance.runtime_suite import eventually
 from tests.waiting import eventually as comes_true
-from trainmaster_agent.kube.client import JSON_PATCH, ApiServer
+from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import ConflictError, ForbiddenError, InvalidError, NotFoundError
 from trainmaster_agent.kube.paths import CONFIG_MAPS, LEASES, PODS, RESOURCE_QUOTAS, SERVICES, Resource, key_of
 from trainmaster_agent.kube.watch import KubeWatch
+
+_JSON_PATCH = "application/json-patch+json"
 
 
 @dataclass
@@ -261,9 +263,9 @@ class ApiConformance:
     async def test_a_json_patch_is_taken_as_one(self, testbed: Testbed) -> None:
         await testbed.api.create(CONFIG_MAPS, testbed.namespace, config_map("a"))
         patch = [{"op": "test", "path": "/data/a", "value": "1"}, {"op": "replace", "path": "/data/a", "value": "2"}]
-        assert (await testbed.api.patch(CONFIG_MAPS, testbed.namespace, "a", patch, JSON_PATCH))["data"] == {"a": "2"}
+        assert (await testbed.api.patch(CONFIG_MAPS, testbed.namespace, "a", patch, _JSON_PATCH))["data"] == {"a": "2"}
         with pytest.raises(InvalidError):
-            await testbed.api.patch(CONFIG_MAPS, testbed.namespace, "a", patch, JSON_PATCH)
+            await testbed.api.patch(CONFIG_MAPS, testbed.namespace, "a", patch, _JSON_PATCH)
 
 
 def service(name: str) -> dict[str, Any]:

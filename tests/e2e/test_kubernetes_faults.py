@@ -21,7 +21,7 @@ SIZE = 200
 NODES = {"north": (2, {"cpu": "128", "memory": "512Gi", "pods": "250"})}
 MOMENTS = [
     ("before any object", "dispatched", 0),
-    ("just after the anchor", "records", 1),
+    ("just after the record", "records", 1),
     ("just after the PodGroup", "podgroups", 1),
     *((f"with {count} pods", "pods", count) for count in (1, 20, 60, 100, 101, 160, 200)),
 ]

@@ -16,7 +16,7 @@ from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.pod_types import POD_TYPES
 from trainmaster_agent.placement.gates import Gates
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
-from trainmaster_agent.runtime.kubernetes.record import RunAnchor
+from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord
 from trainmaster_agent.runtime.kubernetes.run_spec import facts_of
 
 __all__ = ["plane"]
@@ -77,7 +77,7 @@ def _pod(template: dict[str, Any], policy: AdmissionPolicy) -> dict[str, Any]:
         placement_timeout_seconds=60,
     )
     manifests = Manifests(
-        RunAnchor(start, "default", 1, uid="00000000-0000-0000-0000-000000000000"),
+        KubeRunRecord(start, "default", 1, uid="00000000-0000-0000-0000-000000000000"),
         facts_of(start),
         Gates(),
         agent="north",

@@ -14,7 +14,7 @@ from trainmaster.protocol.ids import BadIdError, parse_job_id, parse_run_id
 from trainmaster.protocol.jobs import JobSpec, LabelKey, LabelValue
 from trainmaster.protocol.prices import Device, Factor, Money, PriceBookSpec
 from trainmaster.protocol.quantities import Quantity
-from trainmaster.protocol.quota import LineName
+from trainmaster.protocol.quota import FlavorName
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
@@ -24,7 +24,7 @@ SCALARS: dict[str, Any] = {
     "Money": Money,
     "Factor": Factor,
     "Device": Device,
-    "LineName": LineName,
+    "FlavorName": FlavorName,
     "Name24": Name24,
     "QueuePath": QueuePath,
     "LabelKey": LabelKey,

@@ -1,5 +1,6 @@
 """Reads and writes of the store beside the services: what tests assert there, and how they let time pass for it."""
 
+from datetime import date
 from typing import Any
 
 from tests.conftest import Service
@@ -66,3 +67,8 @@ async def give_up_now(service: Service) -> int:
     """Do at once what the leader does on its timer; return how many runs it called lost."""
     token = await value(service.stores, "SELECT token FROM leadership")
     return await agent_reports.give_up_overdue(service.stores, token)
+
+
+def partition_of(day: date) -> str:
+    """Return the name of the events' partition of a day."""
+    return f"events_{day:%Y%m%d}"

@@ -29,7 +29,7 @@ from trainmaster_dispatcher.store import retention as removing
 from trainmaster_dispatcher.store import usage
 from trainmaster_dispatcher.store.database import StoreAwayError
 from trainmaster_dispatcher.worker import tasks
-from trainmaster_dispatcher.worker.async_bridge import Side
+from trainmaster_dispatcher.worker.async_bridge import AsyncBridge
 from trainmaster_dispatcher.worker.simulation_runner import SimulationRunner
 
 FLEET = {
@@ -165,7 +165,7 @@ async def test_a_step_of_retention_that_fails_keeps_no_other_from_being_done(
 
 async def test_a_question_that_fails_is_answered_as_an_error_and_the_next_one_is_answered() -> None:
     engine = Engine()
-    app = leader_api.make_reads(lambda: leader_api.LeadingEngine(engine, 1000.0), "secret")
+    app = leader_api.make_leader_api(lambda: leader_api.LeadingEngine(engine, 1000.0), "secret")
     headers, before = {"Authorization": "Bearer secret"}, counted(Part.QUESTION)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://leader", headers=headers) as http:
         with pytest.MonkeyPatch.context() as patched:
@@ -183,7 +183,7 @@ async def test_a_job_of_a_dry_run_that_fails_has_no_answer_and_the_others_have(m
 
     monkeypatch.setattr(leader_api, "answer_trial", trial)
     app, before = (
-        leader_api.make_reads(lambda: leader_api.LeadingEngine(Engine(), 1000.0), "secret"),
+        leader_api.make_leader_api(lambda: leader_api.LeadingEngine(Engine(), 1000.0), "secret"),
         counted(Part.QUESTION),
     )
     one = {"queueId": 1, "classId": 1, "priority": 0, "shape": {}}
@@ -219,7 +219,7 @@ async def test_a_task_that_ends_by_an_error_begins_again_and_is_counted() -> Non
 
 
 class OneDatabase:
-    """As ``Side`` for a single task that runs here."""
+    """As ``AsyncBridge`` for a single task that runs here."""
 
     def __init__(self, service: Service) -> None:
         self.settings = service.settings
@@ -245,7 +245,7 @@ async def test_a_simulation_whose_handling_fails_keeps_no_other_from_being_carri
 
     monkeypatch.setattr(SimulationRunner, "run", fails_first)
     before = counted(Part.TASK)
-    assert await tasks.simulate(service.stores.database, cast(Side, OneDatabase(service))) == 2
+    assert await tasks.simulate(service.stores.database, cast(AsyncBridge, OneDatabase(service))) == 2
     assert len(set(handled)) == 2
     assert counted(Part.TASK) == before + 1
     states = {row.id: row.state for row in await rows(service.stores, "SELECT id, state FROM simulations")}

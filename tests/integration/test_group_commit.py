@@ -45,7 +45,7 @@ async def stores(database_url: str) -> AsyncIterator[Stores]:
 
 
 @pytest.fixture
-async def intake(stores: Stores) -> AsyncIterator[GroupCommits]:
+async def group_commits(stores: Stores) -> AsyncIterator[GroupCommits]:
     made = GroupCommits(stores)
     yield made
     await made.close()
@@ -61,9 +61,9 @@ def pending(
     return PendingSubmission(Submission(caller, prepare(body, Most())), claim, body, "request")
 
 
-async def outcomes(intake: GroupCommits, given: list[PendingSubmission]) -> list[Any]:
+async def outcomes(group_commits: GroupCommits, given: list[PendingSubmission]) -> list[Any]:
     """Submit all at once; return the answer to each: its value, or the error."""
-    done = await asyncio.gather(*[intake.submit(one) for one in given], return_exceptions=True)
+    done = await asyncio.gather(*[group_commits.submit(one) for one in given], return_exceptions=True)
     return [orjson.loads(one) if isinstance(one, bytes) else one for one in done]
 
 
@@ -73,10 +73,10 @@ async def transactions(stores: Stores) -> int:
 
 
 async def test_submissions_that_come_together_are_stored_in_few_transactions(
-    intake: GroupCommits, stores: Stores
+    group_commits: GroupCommits, stores: Stores
 ) -> None:
     given = [pending(name=f"job-{number}", jobs=1 + number % 3) for number in range(60)]
-    done = await outcomes(intake, given)
+    done = await outcomes(group_commits, given)
     ids = [item["id"] for one in done for item in one.get("jobs", [one])]
     stored = await rows(stores, "SELECT id, name FROM jobs ORDER BY id")
     assert len(set(ids)) == len(ids) == len(stored) == sum(one.jobs for one in given) == 120
@@ -88,7 +88,7 @@ async def test_submissions_that_come_together_are_stored_in_few_transactions(
     assert [row.target for row in targets] == [f"{one.jobs} jobs" for one in given]
 
 
-async def test_one_that_is_refused_takes_no_other_with_it(intake: GroupCommits, stores: Stores) -> None:
+async def test_one_that_is_refused_takes_no_other_with_it(group_commits: GroupCommits, stores: Stores) -> None:
     given = [
         pending(),
         pending(),
@@ -98,7 +98,7 @@ async def test_one_that_is_refused_takes_no_other_with_it(intake: GroupCommits, 
         pending(priorityClass="none", key="k1"),
         pending(key="k2"),
     ]
-    done = await outcomes(intake, given)
+    done = await outcomes(group_commits, given)
     codes = [one.code if isinstance(one, ProblemError) else None for one in done]
     unknown = [None, None, Code.UNKNOWN_QUEUE, None, Code.FORBIDDEN, Code.UNKNOWN_PRIORITY_CLASS, None]
     assert codes == unknown
@@ -108,10 +108,10 @@ async def test_one_that_is_refused_takes_no_other_with_it(intake: GroupCommits, 
     assert [row.api_key_id for row in keys] == [1, 1, 2, 1]
 
 
-async def test_room_in_a_queue_goes_to_the_first_that_ask(intake: GroupCommits, stores: Stores) -> None:
-    await outcomes(intake, [pending("narrow")])
+async def test_room_in_a_queue_goes_to_the_first_that_ask(group_commits: GroupCommits, stores: Stores) -> None:
+    await outcomes(group_commits, [pending("narrow")])
     done = await outcomes(
-        intake, [pending(), pending("narrow", jobs=3), pending("narrow"), pending("narrow"), pending("narrow")]
+        group_commits, [pending(), pending("narrow", jobs=3), pending("narrow"), pending("narrow"), pending("narrow")]
     )
     assert [isinstance(one, ProblemError) for one in done] == [False, True, False, False, True]
     assert (done[1].code, done[4].code) == (Code.QUEUE_FULL, Code.QUEUE_FULL)
@@ -120,17 +120,21 @@ async def test_room_in_a_queue_goes_to_the_first_that_ask(intake: GroupCommits, 
     assert await value(stores, "SELECT count(*) FROM jobs WHERE queue_id = 2 OR name = 'x'") == 4
 
 
-async def test_room_for_each_user_is_counted_for_each(intake: GroupCommits) -> None:
+async def test_room_for_each_user_is_counted_for_each(group_commits: GroupCommits) -> None:
     other = replace(USER, queues=("shared",))
     given = [pending("shared", caller=who) for who in (ADMIN, other, ADMIN, ADMIN, other, other)]
-    done = await outcomes(intake, [pending(), *given])
+    done = await outcomes(group_commits, [pending(), *given])
     assert [isinstance(one, ProblemError) for one in done[1:]] == [False, False, False, True, False, True]
 
 
-async def test_a_key_used_before_or_twice_at_once_has_to_come_alone(intake: GroupCommits, stores: Stores) -> None:
-    (first,) = await outcomes(intake, [pending(key="old")])
-    done = await outcomes(intake, [pending(), pending(key="old"), pending(key="new"), pending(key="new"), pending()])
-    assert intake._claims == set()
+async def test_a_key_used_before_or_twice_at_once_has_to_come_alone(
+    group_commits: GroupCommits, stores: Stores
+) -> None:
+    (first,) = await outcomes(group_commits, [pending(key="old")])
+    done = await outcomes(
+        group_commits, [pending(), pending(key="old"), pending(key="new"), pending(key="new"), pending()]
+    )
+    assert group_commits._claims == set()
     assert [isinstance(one, ByItselfError) for one in done] == [False, True, False, True, False]
     kept = {
         row.key: (row.status, orjson.loads(row.answer)) for row in await rows(stores, "SELECT * FROM idempotency_keys")
@@ -138,40 +142,40 @@ async def test_a_key_used_before_or_twice_at_once_has_to_come_alone(intake: Grou
     assert kept == {"old": (201, first), "new": (201, done[2])}
 
 
-async def test_what_postgres_refuses_is_refused_alone(intake: GroupCommits, stores: Stores) -> None:
+async def test_what_postgres_refuses_is_refused_alone(group_commits: GroupCommits, stores: Stores) -> None:
     bad = pending()
     broken = replace(bad.submission.prepared.specs[0], spec=b'{"a": "\\u0000"}')
     bad.submission.prepared.specs[0] = broken
-    done = await outcomes(intake, [pending(), pending(key="a"), bad, pending()])
+    done = await outcomes(group_commits, [pending(), pending(key="a"), bad, pending()])
     assert isinstance(done[0], dict), "it went before the others"
     assert all(isinstance(one, ByItselfError) for one in done[1:])
     before = await picture(stores)
-    (alone,) = await outcomes(intake, [bad])
+    (alone,) = await outcomes(group_commits, [bad])
     assert isinstance(alone, ProblemError)
     assert alone.code is Code.INVALID_SPEC
     assert await picture(stores) == before
 
 
-async def test_a_queue_that_is_held_up_holds_up_no_other(intake: GroupCommits, stores: Stores) -> None:
+async def test_a_queue_that_is_held_up_holds_up_no_other(group_commits: GroupCommits, stores: Stores) -> None:
     async with stores.database.transaction() as tx:
         await job_store.hold_room(tx, await value(stores, "SELECT id FROM queues WHERE path = 'narrow'"))
-        done = await outcomes(intake, [pending("narrow", key="k"), pending(), pending("narrow"), pending()])
+        done = await outcomes(group_commits, [pending("narrow", key="k"), pending(), pending("narrow"), pending()])
         assert [isinstance(one, ByItselfError) for one in done] == [True, False, True, False], (
             "those wait by themselves"
         )
     assert await rows(stores, "SELECT * FROM idempotency_keys") == [], "it takes its key when it is stored"
-    (done_now,) = await outcomes(intake, [pending("narrow", key="k")])
+    (done_now,) = await outcomes(group_commits, [pending("narrow", key="k")])
     assert "id" in done_now
 
 
-async def test_too_many_that_wait_are_turned_away(intake: GroupCommits, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_that_wait_are_turned_away(group_commits: GroupCommits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainmaster_dispatcher.services.group_commit._MOST_WAITING", 3)
-    done = await outcomes(intake, [pending() for _ in range(6)])
+    done = await outcomes(group_commits, [pending() for _ in range(6)])
     assert [getattr(one, "code", None) for one in done] == [None] * 4 + [Code.TOO_BUSY] * 2
 
 
-async def test_a_request_that_is_given_up_disturbs_no_other(intake: GroupCommits, stores: Stores) -> None:
-    tasks = [asyncio.create_task(intake.submit(pending())) for _ in range(4)]
+async def test_a_request_that_is_given_up_disturbs_no_other(group_commits: GroupCommits, stores: Stores) -> None:
+    tasks = [asyncio.create_task(group_commits.submit(pending())) for _ in range(4)]
     await asyncio.sleep(0)
     tasks[0].cancel()
     tasks[2].cancel()
@@ -186,34 +190,34 @@ async def test_a_request_that_is_given_up_disturbs_no_other(intake: GroupCommits
 
 
 async def test_a_request_that_is_given_up_and_comes_again_at_once_makes_one_job(
-    intake: GroupCommits, stores: Stores
+    group_commits: GroupCommits, stores: Stores
 ) -> None:
-    under_way = asyncio.create_task(intake.submit(pending()))
-    given_up = asyncio.create_task(intake.submit(pending(key="k")))
+    under_way = asyncio.create_task(group_commits.submit(pending()))
+    given_up = asyncio.create_task(group_commits.submit(pending(key="k")))
     await asyncio.sleep(0)
     given_up.cancel()
     await asyncio.sleep(0)
-    again = await intake.submit(pending(key="k"))
+    again = await group_commits.submit(pending(key="k"))
     assert b"id" in again
     assert b"id" in await under_way
     assert await value(stores, "SELECT count(*) FROM jobs") == 2
     assert [row.answer for row in await rows(stores, "SELECT answer FROM idempotency_keys")] == [again]
 
 
-async def test_an_end_answers_those_that_wait(intake: GroupCommits, stores: Stores) -> None:
-    tasks = [asyncio.create_task(intake.submit(pending())) for _ in range(3)]
+async def test_an_end_answers_those_that_wait(group_commits: GroupCommits, stores: Stores) -> None:
+    tasks = [asyncio.create_task(group_commits.submit(pending())) for _ in range(3)]
     await asyncio.sleep(0)
-    await intake.close()
+    await group_commits.close()
     done = await asyncio.gather(*tasks, return_exceptions=True)
     codes = [getattr(one, "code", None) for one in done]
     assert codes == [None, Code.TOO_BUSY, Code.TOO_BUSY]
     assert await value(stores, "SELECT count(*) FROM jobs") == 1
 
 
-async def test_an_expired_key_is_free_again(intake: GroupCommits, stores: Stores) -> None:
-    await outcomes(intake, [pending(key="old")])
+async def test_an_expired_key_is_free_again(group_commits: GroupCommits, stores: Stores) -> None:
+    await outcomes(group_commits, [pending(key="old")])
     await execute(stores, "UPDATE idempotency_keys SET created_at = now() - interval '8 days'")
-    (again,) = await outcomes(intake, [pending(key="old")])
+    (again,) = await outcomes(group_commits, [pending(key="old")])
     assert isinstance(again, ByItselfError), "the way by itself removes it and takes it anew"
 
 

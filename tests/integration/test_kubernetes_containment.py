@@ -33,8 +33,8 @@ from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import NODES, PODS
 from trainmaster_agent.placement.gates import Gates
-from trainmaster_agent.runtime.kubernetes import observer, run_reconciler, runtime
-from trainmaster_agent.runtime.kubernetes.accept import OrderIntake
+from trainmaster_agent.runtime.kubernetes import event_handlers, run_reconciler, runtime
+from trainmaster_agent.runtime.kubernetes.accept import RunAcceptor
 from trainmaster_agent.runtime.kubernetes.garbage_collector import GarbageCollector
 from trainmaster_agent.runtime.kubernetes.gate_opener import GateOpener
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
@@ -42,7 +42,7 @@ from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.orphans import Orphans
-from trainmaster_agent.runtime.kubernetes.record_store import Anchors
+from trainmaster_agent.runtime.kubernetes.record_store import RecordStore
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 from trainmaster_agent.runtime.port import RuntimeAwayError
 
@@ -220,7 +220,7 @@ async def test_a_run_that_cannot_be_stopped_is_tried_again_says_so_and_blocks_no
 
 async def test_such_a_run_can_be_cancelled_before_it_has_failed(lab: KubeLab, monkeypatch: pytest.MonkeyPatch) -> None:
     Fault(monkeypatch, Manifests, "__init__", A)
-    saved = Fault(monkeypatch, Anchors, "save", A, most=4)  # its end cannot be recorded yet
+    saved = Fault(monkeypatch, RecordStore, "save", A, most=4)  # its end cannot be recorded yet
     await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     await eventually(lambda: saved.count > 0, "it was to be failed")
     await lab.runtime.stop(stop_run(A))
@@ -254,7 +254,7 @@ async def test_a_specification_that_breaks_the_reader_has_failed_without_a_recor
 async def test_a_run_whose_recording_raises_is_not_called_off_as_its_record_may_be_there(
     lab: KubeLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fault = Fault(monkeypatch, OrderIntake, "record", A, most=1)
+    fault = Fault(monkeypatch, RunAcceptor, "record", A, most=1)
     with pytest.raises(RuntimeAwayError, match="an injected fault in record"):
         await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     assert A not in lab.runtime.held()
@@ -307,10 +307,10 @@ async def test_errors_in_what_is_done_beside_runs_end_nothing(
         await lab.close()
 
 
-async def test_an_anchor_that_breaks_the_reader_is_passed_over(lab: KubeLab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_record_that_breaks_the_reader_is_passed_over(lab: KubeLab, monkeypatch: pytest.MonkeyPatch) -> None:
     await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     await until_state(lab, A, RunState.RUNNING)
-    Fault(monkeypatch, observer, "read_record", None)
+    Fault(monkeypatch, event_handlers, "read_record", None)
     before = contained("anchor")
     await lab.restart()
     assert contained("anchor") > before

@@ -33,7 +33,7 @@ from trainmaster_agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, 
 from trainmaster_agent.log_tails import LogTails
 from trainmaster_agent.runtime.kubernetes import accept, orphans, run_reconciler, runtime
 from trainmaster_agent.runtime.kubernetes.checkpoint import NO_PROGRAM
-from trainmaster_agent.runtime.kubernetes.record import RunAnchor
+from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord
 from trainmaster_agent.runtime.port import RuntimeAwayError
 from trainmaster_agent.streams import LogStreams
 
@@ -371,7 +371,7 @@ async def test_whether_an_unanswered_run_was_recorded_is_not_guessed(lab: KubeLa
 
 
 async def test_a_record_that_comes_late_from_the_agent_before_is_held(lab: KubeLab) -> None:
-    record = RunAnchor(start_run(lab, A, Part(RUNS)), NAMESPACE, 1)
+    record = KubeRunRecord(start_run(lab, A, Part(RUNS)), NAMESPACE, 1)
     await lab.api.create(CONFIG_MAPS, AGENT_NAMESPACE, record.to_config_map("lab", AGENT_NAMESPACE))
     await eventually(lambda: A in lab.runtime.held(), "the run is held")
     await until_state(lab, A, RunState.RUNNING)

@@ -31,7 +31,7 @@ from trainmaster_agent.kube.errors import KubeError, NotFoundError
 from trainmaster_agent.kube.paths import CONFIG_MAPS, NAMESPACES, PODS, SERVICES
 from trainmaster_agent.runtime.kubernetes import leftovers, orphans
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster, RecordsExposedError
-from trainmaster_agent.runtime.kubernetes.record import ACCEPTED_AT, LABEL_ANCHOR, TOMBSTONE
+from trainmaster_agent.runtime.kubernetes.record import ACCEPTED_AT, LABEL_RECORD, TOMBSTONE
 from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
 from trainmaster_agent.runtime.local.layout import boottime
 
@@ -182,13 +182,13 @@ async def test_the_identity_of_the_records_is_lost_with_them_and_no_sooner(lab: 
 
 
 async def make_older(lab: KubeLab, kube: FakeKube, run: str) -> None:
-    """Turn the record of a run into what an older release wrote: an anchor among the jobs that owns all that was made."""
+    """Turn the record of a run into what an older release wrote: a ConfigMap among the jobs that owns all that was made."""
     stored = await lab.api.get(CONFIG_MAPS, AGENT_NAMESPACE, run)
     data = {key: value for key, value in stored["data"].items() if key != "namespace"}
     metadata = {"name": run, "namespace": NAMESPACE, "labels": stored["metadata"]["labels"]}
     older = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-    anchor = await lab.api.create(CONFIG_MAPS, NAMESPACE, older)
-    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": run, "uid": anchor["metadata"]["uid"]}
+    record = await lab.api.create(CONFIG_MAPS, NAMESPACE, older)
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": run, "uid": record["metadata"]["uid"]}
     for resource in (PODS, SERVICES, CONFIG_MAPS):
         for name in objects_in(kube, NAMESPACE, resource.plural):
             if name != run or resource is SERVICES:
@@ -270,7 +270,7 @@ async def test_tombstones_of_an_older_release_go(lab: KubeLab, kube: FakeKube) -
     await until_state(lab, A, RunState.RUNNING)
     await lab.kubernetes.close()
     await make_older(lab, kube, A)
-    await lab.api.patch(CONFIG_MAPS, NAMESPACE, A, {"metadata": {"labels": {LABEL_ANCHOR: TOMBSTONE}}})
+    await lab.api.patch(CONFIG_MAPS, NAMESPACE, A, {"metadata": {"labels": {LABEL_RECORD: TOMBSTONE}}})
     await lab.restart()
     await eventually(lambda: A not in objects_in(kube, NAMESPACE), "the tombstone is gone")
     await eventually(lambda: not objects_in(kube, NAMESPACE, "pods"), "what it owned went with it")
@@ -289,7 +289,7 @@ async def test_what_an_agent_left_of_ended_runs_is_removed_by_the_next_one(
     for run in (A, B):
         await until_state(lab, run, RunState.RUNNING)
     await lab.kubernetes.close()
-    await lab.api.patch(CONFIG_MAPS, AGENT_NAMESPACE, A, {"metadata": {"labels": {LABEL_ANCHOR: TOMBSTONE}}})
+    await lab.api.patch(CONFIG_MAPS, AGENT_NAMESPACE, A, {"metadata": {"labels": {LABEL_RECORD: TOMBSTONE}}})
     await lab.restart()
     await lab.runtime.renew(lab.now())  # who is not served by the dispatcher clears nothing away
 

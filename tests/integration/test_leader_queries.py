@@ -30,7 +30,7 @@ from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.leader_queries import NoAnswerError, Question, Questions
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store import scheduling
-from trainmaster_dispatcher.store.scheduling import Reads
+from trainmaster_dispatcher.store.scheduling import LeaderAddress
 
 
 async def why(service: Service, job_id: str) -> dict[str, Any]:
@@ -55,14 +55,14 @@ async def dry_run(service: Service, *jobs: dict[str, Any], **more: Any) -> httpx
     return await service.http.post("/v1/jobs", params={"dryRun": True}, json={"jobs": list(jobs)}, **more)
 
 
-async def reads_of(stores: Stores) -> Reads:
+async def address_of(stores: Stores) -> LeaderAddress:
     async def there() -> bool:
         async with stores.database.transaction() as tx:
-            return await scheduling.leaders_reads(tx) is not None
+            return await scheduling.leader_address(tx) is not None
 
     await eventually(there)
     async with stores.database.transaction() as tx:
-        found = await scheduling.leaders_reads(tx)
+        found = await scheduling.leader_address(tx)
     assert found is not None
     return found
 
@@ -262,12 +262,12 @@ async def test_both_clients_carry_places_and_dry_runs(busy: Service) -> None:
 
 
 async def test_only_who_knows_the_secret_of_the_row_is_answered(service: Service) -> None:
-    reads = await reads_of(service.stores)
-    async with httpx.AsyncClient(base_url=f"http://{reads.host}:{reads.port}") as http:
-        for headers in ({}, {"Authorization": "Bearer tmk_admin"}, {"Authorization": reads.secret}):
+    address = await address_of(service.stores)
+    async with httpx.AsyncClient(base_url=f"http://{address.host}:{address.port}") as http:
+        for headers in ({}, {"Authorization": "Bearer tmk_admin"}, {"Authorization": address.secret}):
             assert (await http.get("/place/1", headers=headers)).status_code == 401
             assert (await http.post("/try", headers=headers, json={"jobs": []})).status_code == 401
-        ours = {"Authorization": f"Bearer {reads.secret}"}
+        ours = {"Authorization": f"Bearer {address.secret}"}
         assert (await http.get("/place/1", headers=ours)).status_code == 404
         assert (await http.post("/try", headers=ours, json={"jobs": []})).json() == {"trials": []}
         assert (await http.post("/try", headers=ours, json={"jobs": [{}]})).status_code == 422
@@ -278,21 +278,21 @@ async def test_who_does_not_lead_refuses(database_url: str) -> None:
     stop, leader = asyncio.Event(), LeaderOverHttp()
     scheduler = Scheduler(stores)
     running = asyncio.create_task(scheduler.run(stop))
-    reads = await reads_of(stores)
+    address = await address_of(stores)
     question = Question(name="j", queue_id=99, class_id=1, priority=0, shape={"roles": [], "leastMembers": 1})
 
     async def answers() -> bool:
         with suppress(NoAnswerError):
-            return await leader.place(reads, 1) is None
+            return await leader.place(address, 1) is None
         return False
 
     await eventually(answers)
-    assert (await leader.try_out(reads, Questions(jobs=(question,)))).trials == (None,), "it knows no such queue"
+    assert (await leader.try_out(address, Questions(jobs=(question,)))).trials == (None,), "it knows no such queue"
     scheduler.token = None
     with pytest.raises(NoAnswerError, match="503"):
-        await leader.place(reads, 1)
+        await leader.place(address, 1)
     with pytest.raises(NoAnswerError, match="503"):
-        await leader.try_out(reads, Questions(jobs=(question,)))
+        await leader.try_out(address, Questions(jobs=(question,)))
     await leader.close()
     stop.set()
     await running
@@ -303,12 +303,12 @@ async def test_a_leader_that_leaves_is_asked_no_more(database_url: str) -> None:
     stores = Stores.open(Settings.model_validate({"database_url": database_url, "redis_url": None}))
     stop = asyncio.Event()
     running = asyncio.create_task(Scheduler(stores).run(stop))
-    await reads_of(stores)
+    await address_of(stores)
     stop.set()
     await running
     assert await value(stores, "SELECT reads FROM leadership") is None
     async with stores.database.transaction() as tx:
-        assert await scheduling.leaders_reads(tx) is None
+        assert await scheduling.leader_address(tx) is None
     await stores.close()
 
 
@@ -322,9 +322,9 @@ async def test_a_leader_of_the_release_before_is_not_asked(service: Service) -> 
 async def test_where_all_interfaces_are_listened_on_the_store_tells_the_address(database_url: str) -> None:
     stores = Stores.open(Settings.model_validate({"database_url": database_url, "redis_url": None}))
     async with stores.database.transaction() as tx:
-        assert await scheduling.take_lead(tx, "holder", 60, Reads(None, 8473, "secret")) == 1
+        assert await scheduling.take_lead(tx, "holder", 60, LeaderAddress(None, 8473, "secret")) == 1
         # The test's Postgres is reached over a Unix socket, where there is no address.
-        assert await scheduling.leaders_reads(tx) == Reads("127.0.0.1", 8473, "secret")
+        assert await scheduling.leader_address(tx) == LeaderAddress("127.0.0.1", 8473, "secret")
     await stores.close()
 
 
@@ -349,7 +349,7 @@ async def test_a_leader_that_is_too_slow_is_not_waited_for(service: Service) -> 
         silent.listen()
         leader = LeaderOverHttp(place_seconds=0.05)
         with pytest.raises(NoAnswerError):
-            await leader.place(Reads("127.0.0.1", silent.getsockname()[1], "secret"), 1)
+            await leader.place(LeaderAddress("127.0.0.1", silent.getsockname()[1], "secret"), 1)
         await leader.close()
 
 

@@ -143,7 +143,7 @@ PLACES: dict[str, Callable[[Path], Any]] = {
     "a lease that is no number": lambda state: (state / layout.LEASE).write_text(f"nan {layout.boot_id()}"),
     "the holder": lambda state: (state / layout.HOLDER).write_bytes(b"\xff\n"),
     "no holder": lambda state: (state / layout.HOLDER).write_bytes(b""),
-    "a file where keepers are heard": lambda state: a_file_at(state / layout.POKE),
+    "a file where supervisors are heard": lambda state: a_file_at(state / layout.POKE),
     "a file in place of what is thrown away": lambda state: a_file_at(state / layout.TRASH),
     "a foreign folder among the runs": lambda state: (state / layout.RUNS / "Lost+Found").mkdir(),
     "a foreign file among the runs": lambda state: (state / layout.RUNS / "notes").write_text("mine"),
@@ -251,7 +251,7 @@ async def test_one_run_whose_end_cannot_be_written_leaves_the_others_attended(
     assert (await until_over(lab, A)).state is RunState.FAILED
 
 
-def test_what_keepers_read_is_a_plan_of_their_run() -> None:
+def test_what_supervisors_read_is_a_plan_of_their_run() -> None:
     plan = {
         "run": A,
         "generation": 1,

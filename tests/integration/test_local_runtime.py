@@ -561,7 +561,7 @@ async def test_wherever_the_agent_is_killed_each_accepted_run_starts_exactly_onc
         assert (lab.folder / run).read_text() == "x\n"
 
 
-async def test_another_zygote_takes_the_place_of_one_that_was_killed(lab: LocalLab) -> None:
+async def test_another_fork_server_takes_the_place_of_one_that_was_killed(lab: LocalLab) -> None:
     for number in range(5):
         run = f"next-{number:07d}-r1"
         os.kill(int((lab.state_dir / layout.FORK_SERVER_LOCK).read_text()), signal.SIGKILL)
@@ -646,7 +646,7 @@ async def test_hundreds_of_runs_at_a_time(tmp_path: Path) -> None:
         await lab.end()
 
 
-def test_the_zygote_stays_light() -> None:
+def test_the_fork_server_stays_light() -> None:
     check = "import sys; sys.path += sys.argv[1].split(':'); import trainmaster_agent.runtime.local.fork_server; print(*sys.modules)"
     result = subprocess.run(
         [sys.executable, "-I", "-S", "-c", check, fork_server.COMMAND[-1]], capture_output=True, text=True, check=True

@@ -18,7 +18,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, text
 
 from tests.conftest import FakeAgent, Service, job, on_database
-from tests.integration.rows import execute, rows, value
+from tests.integration.rows import execute, partition_of, rows, value
 from tests.waiting import eventually
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, parse_job_id
@@ -32,7 +32,6 @@ from trainmaster_dispatcher.store.schema import (
     current_schema,
     known_revisions,
     newest_revision,
-    partition_of,
 )
 from trainmaster_dispatcher.store.tables import metadata
 

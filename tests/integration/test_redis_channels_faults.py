@@ -13,27 +13,35 @@ from tests.conftest import Service
 from tests.waiting import eventually
 from trainmaster.metrics.definitions import redis_listener_restarts, redis_messages_dropped
 from trainmaster_dispatcher.cli.embedded import free_port, redis_command, wait_for_port
-from trainmaster_dispatcher.store import redis_channels as soft_module
-from trainmaster_dispatcher.store.redis_channels import CLUSTERS, JOBS, SCHEDULER, Breaker, Inbox, SoftState, wait_set
+from trainmaster_dispatcher.store import redis_channels
+from trainmaster_dispatcher.store.redis_channels import (
+    CLUSTERS,
+    JOBS,
+    SCHEDULER,
+    Breaker,
+    Inbox,
+    RedisChannels,
+    wait_set,
+)
 
 GARBAGE = (b"\xff", b"", b"\x00" * 100, b"seven", b"7,\xff", b"-1", b"9" * 1000, b"," * 70_000, b"{}")
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[SoftState]:
-    soft = SoftState(url)
-    soft.start()
+async def opened(url: str) -> AsyncIterator[RedisChannels]:
+    channels = RedisChannels(url)
+    channels.start()
     try:
-        yield soft
+        yield channels
     finally:
-        await asyncio.wait_for(soft.close(), 30)
+        await asyncio.wait_for(channels.close(), 30)
 
 
 def counted(metric: Any) -> float:
     return float(metric._value.get())
 
 
-async def hears(here: SoftState, there: SoftState, key: int = 7) -> None:
+async def hears(here: RedisChannels, there: RedisChannels, key: int = 7) -> None:
     """Wait until a wake-up sent by ``there`` arrives at ``here``."""
     with here.waiter(JOBS, key) as woken:
 
@@ -48,7 +56,7 @@ async def hears(here: SoftState, there: SoftState, key: int = 7) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses and time-outs are a tenth of what they are else."""
     for name in ("_CALL_SECONDS", "_PING_SECONDS", "_SHORTEST_PAUSE", "_LONGEST_PAUSE"):
-        monkeypatch.setattr(soft_module, name, getattr(soft_module, name) / 10)
+        monkeypatch.setattr(redis_channels, name, getattr(redis_channels, name) / 10)
 
 
 async def test_garbage_on_every_channel_ends_no_listener(redis_url: str) -> None:
@@ -91,7 +99,7 @@ async def test_a_whole_service_goes_on_after_garbage(service: Service, redis_url
     await agent.connect()
     await service.submit()
     assert (await agent.next_start())["run"]
-    await hears(service.stores.soft, service.stores.soft)
+    await hears(service.stores.channels, service.stores.channels)
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -134,27 +142,27 @@ async def test_a_server_that_is_no_good_holds_nobody_up_and_takes_no_memory(hand
 
     server = await asyncio.start_server(counting, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with opened(f"redis://127.0.0.1:{port}/0") as soft:
+    async with opened(f"redis://127.0.0.1:{port}/0") as channels:
 
         async def is_away() -> bool:
-            soft.wake(JOBS, range(600))
-            return soft.is_away
+            channels.wake(JOBS, range(600))
+            return channels.is_away
 
         await eventually(is_away)
         loop = asyncio.get_running_loop()
         began, tasks = loop.time(), len(asyncio.all_tasks())
-        with soft.waiter(JOBS, 7) as woken:
+        with channels.waiter(JOBS, 7) as woken:
             for number in range(10_000):
-                soft.wake(JOBS, [number])
-                soft.relay(f"somebody-{number}", b"x" * 2_000)
+                channels.wake(JOBS, [number])
+                channels.relay(f"somebody-{number}", b"x" * 2_000)
             assert woken.is_set(), "who waits in this process is woken all the same"
         assert loop.time() - began < 5
         assert len(asyncio.all_tasks()) <= tasks + 2, "no task for each message"
-        assert soft._relayed_bytes <= soft_module._MOST_RELAYED_BYTES
+        assert channels._relayed_bytes <= redis_channels._MOST_RELAYED_BYTES
         failures = connections
 
         async def tries_again() -> bool:
-            soft.wake(JOBS, [1])
+            channels.wake(JOBS, [1])
             return connections > failures
 
         await eventually(tries_again)

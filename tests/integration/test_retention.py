@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import FakeAgent, Service, job
 from tests.integration.receiver import SECRET
-from tests.integration.rows import execute, rows, value
+from tests.integration.rows import execute, partition_of, rows, value
 from tests.waiting import eventually
 from trainmaster.protocol.agent import RunReport
 from trainmaster.protocol.ids import parse_job_id
@@ -18,7 +18,6 @@ from trainmaster_dispatcher.services.retention import Removed, Retention
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store import jobs as jobs_store
 from trainmaster_dispatcher.store import retention as store
-from trainmaster_dispatcher.store.schema import partition_of
 
 OWN = ("runs", "run_tails", "events", "outbox", "cool_downs")
 

@@ -235,13 +235,13 @@ def test_without_redis_it_says_what_to_set(database_url: str, name: str) -> None
 def test_a_side_loop_ends_with_its_threads(database_url: str) -> None:
     from trainmaster_dispatcher.services.settings import Settings
     from trainmaster_dispatcher.store.database import Database
-    from trainmaster_dispatcher.worker.async_bridge import Side
+    from trainmaster_dispatcher.worker.async_bridge import AsyncBridge
 
     async def ask(database: Database) -> str:
         await database.ping()
         return threading.current_thread().name
 
-    side = Side(Settings.model_validate({"database_url": database_url}))
-    assert side.run(ask) == side.run(ask) == "side-jobs"
-    side.close()
+    bridge = AsyncBridge(Settings.model_validate({"database_url": database_url}))
+    assert bridge.run(ask) == bridge.run(ask) == "side-jobs"
+    bridge.close()
     eventually_sync(lambda: all(thread.name != "side-jobs" for thread in threading.enumerate()))

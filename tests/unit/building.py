@@ -8,7 +8,7 @@ from trainmaster.protocol.agent import CapacityReport, NodeGroup, Pool, Reported
 from trainmaster.protocol.bursting import BurstPolicySpec, HoursSpec
 from trainmaster.protocol.prices import PriceBookSpec, to_nanos
 from trainmaster.protocol.quantities import parse_quantity, parse_resources
-from trainmaster.protocol.quota import parse_line
+from trainmaster.protocol.quota import parse_flavor
 from trainmaster.protocol.reasons import Reason, Verdict
 from trainmaster.protocol.states import ClusterKind, Order, Preemption, QueueState
 from trainmaster_dispatcher.domain.burst_policies import Spending, hours_of, policy_of
@@ -68,9 +68,9 @@ def gang(*roles: RoleShape, least: int | None = None, **fields: Any) -> Shape:
     return Shape(roles=roles, least_members=minimum, **fields)
 
 
-def line_of(text: str) -> Flavor:
+def flavor_of(text: str) -> Flavor:
     """Parse a flavor; ``gpu`` stands for GPUs of NVIDIA."""
-    return Flavor(*parse_line(text.replace("gpu", GPU, 1) if text.startswith("gpu") else text))
+    return Flavor(*parse_flavor(text.replace("gpu", GPU, 1) if text.startswith("gpu") else text))
 
 
 def simple(size: int = 1, *, limit: float | None = None, **needs: Any) -> Shape:
@@ -208,11 +208,11 @@ class StateBuilder:
             ("lending", lending),
         ):
             for text, value in (given or {}).items():
-                line = line_of(text)
-                amount = parse_quantity(line.resource, str(value))
-                quotas[line] = replace(quotas.get(line, Quota()), **{field_name: amount})
+                flavor = flavor_of(text)
+                amount = parse_quantity(flavor.resource, str(value))
+                quotas[flavor] = replace(quotas.get(flavor, Quota()), **{field_name: amount})
         for text, weighed in (weights or {}).items():
-            quotas[line_of(text)] = replace(quotas.get(line_of(text), Quota()), weight=weighed)
+            quotas[flavor_of(text)] = replace(quotas.get(flavor_of(text), Quota()), weight=weighed)
         self.state.put_queue(
             Queue(
                 id=self.queues.setdefault(path, len(self.queues) + 1),

@@ -28,7 +28,7 @@ def test_a_flood_is_counted_and_does_not_fill_the_table() -> None:
         for number in range(2_000):
             refusals.note(REFUSED, "", f"{second}-{number}", "GET /x", "r")
             noted += 1
-        assert len(refusals._alike) <= 1_000
+        assert len(refusals._equivalent) <= 1_000
         lines = refusals.take()
         stored += len(lines)
         counted += sum(line.details["count"] for line in lines)

@@ -16,7 +16,7 @@ from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.kubernetes.config import AwaitNames
 from trainmaster_agent.runtime.kubernetes.environment import MOST_LISTED
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests, roster_name
-from trainmaster_agent.runtime.kubernetes.record import Progress, RunAnchor
+from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, Progress
 from trainmaster_agent.runtime.kubernetes.run_spec import facts_of
 
 RUN = "bert-7k2p9xq-r3"
@@ -85,7 +85,7 @@ def made(
         return found
 
     return Manifests(
-        RunAnchor(start, "jobs", term=2, progress=progress or Progress(), owner_uid="uid-of-namespace"),
+        KubeRunRecord(start, "jobs", term=2, progress=progress or Progress(), owner_uid="uid-of-namespace"),
         facts_of(start),
         placement or Native("v1alpha2"),
         agent="north",
@@ -488,7 +488,7 @@ class TestAPodTemplate:
         pod = made(role(podTemplate={**POD, "metadata": {"annotations": annotation}})).pod("worker", 0)
         assert annotation.items() <= pod["metadata"]["annotations"].items()
 
-    def test_declares_the_anchor_as_its_controller(self) -> None:
+    def test_declares_the_record_as_its_controller(self) -> None:
         owner = made(role(podTemplate=POD)).pod("worker", 0)["metadata"]["ownerReferences"][0]
         assert (owner["controller"], "blockOwnerDeletion" in owner) == (True, False)
 

@@ -12,7 +12,7 @@ from trainmaster_agent.kube.pods import PodSight, Stage
 from trainmaster_agent.placement.port import GangState
 from trainmaster_agent.runtime.kubernetes.node_health import Unready
 from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, ReconcileLimits, Sights, assess
-from trainmaster_agent.runtime.kubernetes.record import AnchoredEnd, Progress
+from trainmaster_agent.runtime.kubernetes.record import Progress, RecordedEnd
 from trainmaster_agent.runtime.kubernetes.run_spec import Member, facts_of
 
 NOW = 1_000.0
@@ -379,13 +379,13 @@ CASES: dict[str, Case] = {
     ),
     "with a verdict members leave and none is created": Case(
         (pod(1),),
-        Progress(verdict=AnchoredEnd(RunState.PREEMPTED, "taken")),
+        Progress(verdict=RecordedEnd(RunState.PREEMPTED, "taken")),
         state=RunState.STOPPING,
         words="taken",
         removes=(1,),
     ),
     "what is over stays as it was decided": Case(
-        progress=Progress(verdict=AnchoredEnd(RunState.PREEMPTED, "taken"), ended_at=NOW - 1),
+        progress=Progress(verdict=RecordedEnd(RunState.PREEMPTED, "taken"), ended_at=NOW - 1),
         state=RunState.PREEMPTED,
         words="taken",
     ),

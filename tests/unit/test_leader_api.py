@@ -9,7 +9,7 @@ import pytest
 from tests.unit.building import NOW, StateBuilder, nodes
 from tests.waiting import eventually
 from trainmaster_dispatcher.scheduler import leader_api
-from trainmaster_dispatcher.scheduler.leader_api import LeadingEngine, make_reads
+from trainmaster_dispatcher.scheduler.leader_api import LeadingEngine, make_leader_api
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of
 
@@ -47,7 +47,7 @@ def leader() -> Leader:
 
 @pytest.fixture
 async def http(leader: Leader) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(make_reads(leader, "secret"))
+    transport = httpx.ASGITransport(make_leader_api(leader, "secret"))
     async with httpx.AsyncClient(transport=transport, base_url="http://leader.test", headers=OURS) as client:
         yield client
 

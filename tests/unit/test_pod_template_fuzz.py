@@ -20,7 +20,7 @@ from trainmaster_agent.placement.gates import Gates
 from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.node_capacity import _need
-from trainmaster_agent.runtime.kubernetes.record import RunAnchor
+from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord
 from trainmaster_agent.runtime.kubernetes.run_spec import facts_of
 from trainmaster_dispatcher.domain.burst_binding import bound_spec
 from trainmaster_dispatcher.domain.shapes import shape_bytes, shape_from
@@ -55,7 +55,7 @@ def make_everything(template: dict[str, Any], policy: AdmissionPolicy) -> None:
             facts = facts_of(start)
             for placement in PLACEMENTS:
                 manifests = Manifests(
-                    RunAnchor(start, "jobs", 1, uid="u"),
+                    KubeRunRecord(start, "jobs", 1, uid="u"),
                     facts,
                     placement,
                     agent="north",

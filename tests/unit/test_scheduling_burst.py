@@ -19,7 +19,8 @@ from trainmaster_dispatcher.domain.prices import MICROS, SPOT_LABELS
 from trainmaster_dispatcher.scheduling.cycle.burst import BurstQuestion, BurstStart
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.queries.burst_preview import preview
-from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of, try_out
+from trainmaster_dispatcher.scheduling.queries.dry_run import try_out
+from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 
 ALL = tuple(ClusterKind)

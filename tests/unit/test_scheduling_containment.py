@@ -55,11 +55,11 @@ def is_bad(state: SchedulerState, shape_id: int) -> bool:
 LOOKS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "its terms": (attempt, "_prepare", lambda cycle, key, _queue: is_bad(cycle.index.state, key.shape_id)),
     "its sizes": (cluster_index.ClusterIndex, "sizes_of", lambda index, shape_id: is_bad(index.state, shape_id)),
-    "filters": (cluster_index.ClusterIndex, "not_allowed", lambda index, alike, _: is_bad(index.state, alike.shape_id)),
+    "filters": (cluster_index.ClusterIndex, "not_allowed", lambda index, key, _: is_bad(index.state, key.shape_id)),
     "the fit": (cluster_index, "fit", lambda shape, *_: shape is BAD),
     "scores": (cluster_index, "_domains", lambda shape, *_: shape is BAD),
     "options": (cluster_index.ClusterIndex, "option", lambda index, shape_id, *_: is_bad(index.state, shape_id)),
-    "the choice": (attempt, "search_best", lambda cycle, alike, _: is_bad(cycle.index.state, alike.shape_id)),
+    "the choice": (attempt, "search_best", lambda cycle, key, _: is_bad(cycle.index.state, key.shape_id)),
     "the start": (decide, "start_of", lambda job, *_: job.name == "bad"),
     "what it takes": (decide, "take", lambda _cycle, job, *_: job.name == "bad"),
     "jobs alike behind it": (

@@ -266,7 +266,7 @@ weights = st.builds(
 
 @given(clusters, weights)
 def test_the_quick_way_and_the_long_one_choose_alike(found: list[Any], by: Weights) -> None:
-    """A quota on a narrowed line makes the plan look at each cluster."""
+    """A quota on a narrowed flavor makes the plan look at each cluster."""
     shape = gang(role(2, cpu=2, gpu=1), datasets=("images", "text"), preferred=SHAPE.preferred)
     long = world(found, by, shape, limits={"cpu@kind=public": 10_000})
     quick = world(found, by, shape)

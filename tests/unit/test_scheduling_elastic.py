@@ -124,7 +124,7 @@ class TestGrowth:
     def test_it_does_not_grow_if(self, why: str) -> None:
         builder = running(2)
         match why:
-case "a job waits for the capacity":
+            case "a job waits for the capacity":
                 builder.job("big", simple(7))
             case "a job waits for quota":
                 builder.queue("main", limits={"cpu": 8}).job("big", simple(1, cpu=7))

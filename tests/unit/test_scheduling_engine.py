@@ -22,7 +22,7 @@ from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
-_WORKED_OUT = ("_policies_of", "_access", "_lines", "_ancestry", "_changes", "_places")
+_WORKED_OUT = ("_policies_of", "_access", "_flavors", "_ancestry", "_changes", "_places")
 
 
 def content(state: SchedulerState) -> dict[str, Any]:

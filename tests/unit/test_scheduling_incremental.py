@@ -89,11 +89,11 @@ class Life:
         chance = self.chance
         quotas = {}
         if chance.random() < 0.4:
-            line = chance.choice(
+            flavor = chance.choice(
                 [Flavor("cpu"), Flavor("cpu"), Flavor(GPU), Flavor("cpu", kind="private"), Flavor(GPU, "A")]
             )
-            unit = 1000 if line.resource == "cpu" else 1
-            quotas[line] = Quota(
+            unit = 1000 if flavor.resource == "cpu" else 1
+            quotas[flavor] = Quota(
                 guaranteed=chance.choice([0, 2, 4]) * unit,
                 limit=chance.choice([None, None, 3 * unit, 6 * unit]),
                 borrowing=chance.choice([None, None, 2 * unit]),

@@ -165,7 +165,7 @@ def test_with_all_weights_but_one_at_zero_the_best_by_that_score_wins(
 def test_the_quick_way_and_the_long_one_choose_alike(
     found: list[tuple[ClusterKind, int, int, float | None]], by: Weights, jobs: int
 ) -> None:
-    """A quota on a narrowed line makes the plan look at each cluster."""
+    """A quota on a narrowed flavor makes the plan look at each cluster."""
     quick = chosen(found, by, jobs)
     builder = StateBuilder().queue("main", kinds=ALL, profile=by, limits={"cpu@kind=public": 10_000})
     for number, (kind, count, cpu, price) in enumerate(found):

@@ -312,7 +312,7 @@ def test_a_guarantee_of_a_product_is_taken_back() -> None:
 
 
 class TestSeveralProducts:
-    """A cluster with devices of two products: on which line a gang is charged is part of the exchange."""
+    """A cluster with devices of two products: on which flavor a gang is charged is part of the exchange."""
 
     def cluster(self, **owed: Any) -> StateBuilder:
         builder = StateBuilder().queue("owed", **owed).queue("poor")

@@ -341,7 +341,7 @@ def test_no_queue_exceeds_a_limit(world: World) -> None:
             running[queue.id] += 1
             assert queue.state is QueueState.OPEN
             assert queue.max_running is None or running[queue.id] <= queue.max_running
-            for name, limit in ((line.resource, quota.limit) for line, quota in queue.quotas.items()):
+            for name, limit in ((flavor.resource, quota.limit) for flavor, quota in queue.quotas.items()):
                 assert not wanted[name] or limit is None or used[queue.id][name] <= limit
 
 
@@ -368,10 +368,10 @@ def test_every_run_that_ends_for_another_had_to_give_way(world: World) -> None:
         common = {queue.id for queue in above(world, taker.queue_id)} & {q.id for q in above(world, run.queue_id)}
         started = [start for start in plan.starts if start.job.queue_id == run.queue_id]
         for queue in above(world, run.queue_id):
-            for line, quota in queue.quotas.items():
+            for flavor, quota in queue.quotas.items():
                 if queue.id not in common and quota.guaranteed and not started:
-                    taken = needs(SHAPES[run.shape_id - 1], dict(run.sizes))[line.resource]
-                    assert not taken or used[queue.id][line.resource] >= quota.guaranteed
+                    taken = needs(SHAPES[run.shape_id - 1], dict(run.sizes))[flavor.resource]
+                    assert not taken or used[queue.id][flavor.resource] >= quota.guaranteed
 
 
 @given(busy_worlds(), st.integers(0, 5))
@@ -502,7 +502,9 @@ def mend(world: World, job: WaitingJob, token: Token) -> bool:
             world.queues = {number: replace(queue, state=QueueState.OPEN) for number, queue in world.queues.items()}
         case Token.BORROWING_LIMIT | Token.KEPT_FOR_OTHERS:
             world.queues = {
-                number: replace(queue, quotas={line: Quota(limit=quota.limit) for line, quota in queue.quotas.items()})
+                number: replace(
+                    queue, quotas={flavor: Quota(limit=quota.limit) for flavor, quota in queue.quotas.items()}
+                )
                 for number, queue in world.queues.items()
             }
         case Token.QUEUE_LIMIT:

@@ -16,13 +16,8 @@ from trainmaster.protocol.reasons import Check, Tier, Token
 from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
-from trainmaster_dispatcher.scheduling.queries.queue_position import (
-    TRIAL_JOB,
-    place_of,
-    quotas_of,
-    try_out,
-    usage_of,
-)
+from trainmaster_dispatcher.scheduling.queries.dry_run import TRIAL_JOB, try_out
+from trainmaster_dispatcher.scheduling.queries.queue_position import place_of, quotas_of, usage_of
 from trainmaster_dispatcher.scheduling.quotas.fair_share import head_of
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
@@ -271,7 +266,7 @@ def test_a_queue_or_class_that_is_not_known_yet_cannot_be_tried() -> None:
 
 # No trace
 
-CACHES = ("_policies_of", "_access", "_lines", "_ancestry", "_changes")
+CACHES = ("_policies_of", "_access", "_flavors", "_ancestry", "_changes")
 """What is worked out when it is first asked for, and what an engine takes."""
 
 
@@ -376,7 +371,7 @@ def test_a_trial_that_fails_leaves_the_state_as_it_was(monkeypatch: pytest.Monke
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("trainmaster_dispatcher.scheduling.queries.queue_position.decide", broken)
+    monkeypatch.setattr("trainmaster_dispatcher.scheduling.queries.dry_run.decide", broken)
     with pytest.raises(RuntimeError):
         tried(builder)
     assert picture(builder.state) == before

@@ -12,7 +12,7 @@ from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.weights import Weights
-from trainmaster_dispatcher.scheduler.gc_tuning import Memory
+from trainmaster_dispatcher.scheduler.gc_tuning import GcTuning
 from trainmaster_dispatcher.scheduling.packing.best_fit import fill
 from trainmaster_dispatcher.scheduling.packing.bin_layout import lay_out
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
@@ -130,16 +130,16 @@ def test_only_a_gang_of_one_that_may_be_anywhere_is_looked_at_as_one() -> None:
 
 
 def test_the_collector_is_kept_away_from_a_state_and_takes_an_old_one() -> None:
-    memory = Memory()
+    tuning = GcTuning()
     try:
         state = SchedulerState()
         state.put_waiting(WaitingJob(1, 1, "j", 1, 1, 1, 0, 0.0, 0))
-        memory.look(state)
+        tuning.look(state)
         frozen = gc.get_freeze_count()
         assert frozen > 0
-        memory.look(state)
+        tuning.look(state)
         assert gc.get_freeze_count() <= frozen, "nothing more is frozen while a state hardly grows"
-        memory.look(SchedulerState())
+        tuning.look(SchedulerState())
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()

@@ -38,8 +38,8 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     times: Counter[bool] = Counter()
     blocks = RefusalCache.blocks
 
-    def counted(self: RefusalCache, alike: Any, size: Any) -> CachedRefusal | None:
-        refusal = blocks(self, alike, size)
+    def counted(self: RefusalCache, key: Any, size: Any) -> CachedRefusal | None:
+        refusal = blocks(self, key, size)
         times[refusal is not None] += 1
         return refusal
 

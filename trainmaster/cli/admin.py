@@ -67,7 +67,7 @@ def _queue_row(queue: "QueueView", every: "Sequence[QueueView]", states: Sequenc
 
 
 def _quotas(queue: "QueueView", *, wide: bool) -> str:
-    return ", ".join(f"{line} {_quota(quota, wide=wide)}" for line, quota in queue.resources.items()) or "-"
+    return ", ".join(f"{flavor} {_quota(quota, wide=wide)}" for flavor, quota in queue.resources.items()) or "-"
 
 
 def _quota(quota: "QuotaSpec", *, wide: bool) -> str:

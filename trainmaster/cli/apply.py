@@ -113,8 +113,8 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
         if key != "resources":
             out[key] = value
             continue
-        for line, quota in value.items():
-            out |= {f"{key}.{line}.{name}": amount for name, amount in quota.items() if amount is not None}
+        for flavor, quota in value.items():
+            out |= {f"{key}.{flavor}.{name}": amount for name, amount in quota.items() if amount is not None}
     return out
 
 

@@ -136,7 +136,7 @@ class NodeLedger:
             gone = min(count, missing.get(role, 0))
             if gone:
                 missing[role] -= gone
-                node.pool.take(node, self._suits(plan, node.pool)[role] or (), -gone)
+                node.pool.take(node, self._eligibility(plan, node.pool)[role] or (), -gone)
             if count > gone:
                 kept.append((node, role, count - gone))
         kept.reverse()
@@ -153,7 +153,7 @@ class NodeLedger:
         """Free a run's places; return the nodes that are idle now."""
         idle = []
         for node, role, count in run.places or ():
-            takes = self._suits(plan, node.pool)[role]
+            takes = self._eligibility(plan, node.pool)[role]
             node.pool.take(node, takes or (), -count)
             if node.runs is not None:
                 node.runs.pop(run, None)
@@ -210,22 +210,22 @@ class NodeLedger:
         """Return roles with the largest member first, and the pools that suit each, the best first."""
         if plan.order is None:
             roles = sorted(range(len(plan.roles)), key=lambda role: (-self._share(plan, role), role))
-            plan.order = tuple((role, self._suiting(plan, role)) for role in roles)
+            plan.order = tuple((role, self._eligible_pools(plan, role)) for role in roles)
         return plan.order
 
     def _share(self, plan: FakeSpec, role: int) -> float:
         """Return a member's dominant share of a node, the smallest over the pools."""
-        suiting = ((pool, self._suits(plan, pool)[role]) for pool in self.pools)
+        eligible = ((pool, self._eligibility(plan, pool)[role]) for pool in self.pools)
         return min(
             (
                 max((amount / max(1, pool.amounts[position]) for position, amount in takes), default=0.0)
-                for pool, takes in suiting
+                for pool, takes in eligible
                 if takes is not None
             ),
             default=0.0,
         )
 
-    def _suiting(self, plan: FakeSpec, role: int) -> tuple[FakePool, ...]:
+    def _eligible_pools(self, plan: FakeSpec, role: int) -> tuple[FakePool, ...]:
         """Return the pools that suit a role; unwanted taints come last, then pools whose devices would stay idle."""
         need = plan.roles[role].need
 
@@ -234,11 +234,11 @@ class NodeLedger:
             idle_devices = sum("/" in name and name not in need.resources for name in pool.names)
             return disliked, idle_devices, pool.index
 
-        return tuple(sorted((pool for pool in self.pools if self._suits(plan, pool)[role] is not None), key=key))
+        return tuple(sorted((pool for pool in self.pools if self._eligibility(plan, pool)[role] is not None), key=key))
 
     def _fill_pool(self, plan: FakeSpec, pool: FakePool, role: int, missing: int, places: list[Place]) -> int:
         """Place members of a role in one pool; return how many did not fit."""
-        takes = self._suits(plan, pool)[role]
+        takes = self._eligibility(plan, pool)[role]
         if takes is None:
             return missing
         node = pool.hint
@@ -256,9 +256,9 @@ class NodeLedger:
 
     def _undo(self, plan: FakeSpec, places: Sequence[Place]) -> None:
         for node, role, count in places:
-            node.pool.take(node, self._suits(plan, node.pool)[role] or (), -count)
+            node.pool.take(node, self._eligibility(plan, node.pool)[role] or (), -count)
 
-    def _suits(self, plan: FakeSpec, pool: FakePool) -> tuple[Takes | None, ...]:
+    def _eligibility(self, plan: FakeSpec, pool: FakePool) -> tuple[Takes | None, ...]:
         suits = plan.suits.get(pool.index)
         if suits is None:
             node = pool.as_node(pool.name)
@@ -274,7 +274,7 @@ class NodeLedger:
             node = by_name[name]
             for role_name, count in roles.items():
                 role = plan.position(role_name)
-                takes = None if role is None else self._suits(plan, node.pool)[role]
+                takes = None if role is None else self._eligibility(plan, node.pool)[role]
                 if role is None or takes is None:
                     raise AssertionError(f"a member of {role_name} was placed on {name}, which does not suit it")
                 node.pool.take(node, takes, count)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints
 
 from trainmaster.protocol.base import Name40, Strict, bounded, text_schema
-from trainmaster.protocol.quota import parse_line
+from trainmaster.protocol.quota import parse_flavor
 
 NANOS = 10**9
 """Units per unit of currency: money is counted in whole billionths, so that sums are exact."""
@@ -43,7 +43,7 @@ def to_nanos(value: Decimal) -> int:
 
 
 def _device(text: str) -> str:
-    resource, product, kind = parse_line(text)
+    resource, product, kind = parse_flavor(text)
     if "/" not in resource:
         raise ValueError(f"{text!r} is no device such as nvidia.com/gpu; cpu and memory have prices of their own")
     if kind:

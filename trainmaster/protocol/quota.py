@@ -13,7 +13,7 @@ _NAME: TypeAdapter[str] = TypeAdapter(ResourceName)
 _ATTRIBUTES = ("product", "kind")
 
 
-def parse_line(text: str) -> tuple[str, str, str]:
+def parse_flavor(text: str) -> tuple[str, str, str]:
     """Return resource, product and kind of a flavor; the last two are empty if it does not name them. Raises ValueError."""
     resource, at, narrowing = text.partition("@")
     _NAME.validate_python(resource)
@@ -35,7 +35,7 @@ def parse_line(text: str) -> tuple[str, str, str]:
 
 
 def _canonical(text: str) -> str:
-    resource, product, kind = parse_line(text)
+    resource, product, kind = parse_flavor(text)
     parts = [f"product={product}"] * bool(product) + [f"kind={kind}"] * bool(kind)
     return f"{resource}@{','.join(parts)}" if parts else resource
 
@@ -43,7 +43,7 @@ def _canonical(text: str) -> str:
 _KIND = f"kind=({'|'.join(ClusterKind)})"
 _PRODUCT = "product=[^,]+"
 _DEVICE = "[a-zA-Z0-9._-]*/[a-zA-Z0-9./_-]*"
-LineName = Annotated[
+FlavorName = Annotated[
     str,
     Field(max_length=200),
     AfterValidator(_canonical),

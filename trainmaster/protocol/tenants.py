@@ -15,7 +15,7 @@ from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, Labels, RegionName
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.prices import Factor
 from trainmaster.protocol.quantities import Quantity, parse_quantity
-from trainmaster.protocol.quota import LineName, QuotaSpec, parse_line
+from trainmaster.protocol.quota import FlavorName, QuotaSpec, parse_flavor
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import (
     ClusterKind,
@@ -41,7 +41,7 @@ class QueueSpec(Strict):
     kind: Literal["Queue"] = "Queue"
     path: QueuePath
     weight: Annotated[float, Field(ge=0.000_001, le=1_000_000)] = 1.0
-    resources: Annotated[dict[LineName, QuotaSpec], bounded(200)] = Field(default_factory=dict)
+    resources: Annotated[dict[FlavorName, QuotaSpec], bounded(200)] = Field(default_factory=dict)
     """Guarantees and limits of this queue and all below it, by flavor. ``limits: {cpu: 10}`` is short for only limits."""
     order: Order = Order.BEST_EFFORT
     """Whether jobs behind one that cannot start may pass it."""
@@ -77,17 +77,17 @@ class QueueSpec(Strict):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, value: Any) -> Any:
-        """Expand short forms: ``limits`` by resource are lines with only a limit, and ``held: true`` is a state."""
+        """Expand short forms: ``limits`` by resource are quotas with only a limit, and ``held: true`` is a state."""
         if not isinstance(value, Mapping):
             return value
         value = dict(value)
         limits = value.pop("limits", None)
         if isinstance(limits, Mapping):
-            lines = value.get("resources") or {}
-            twice = sorted(lines.keys() & limits.keys()) if isinstance(lines, Mapping) else []
+            resources = value.get("resources") or {}
+            twice = sorted(resources.keys() & limits.keys()) if isinstance(resources, Mapping) else []
             if twice:
                 raise ValueError(f"{twice[0]} is in both limits and resources; give its limit in only one of them")
-            value["resources"] = {**lines, **{name: {"limit": text} for name, text in limits.items()}}
+            value["resources"] = {**resources, **{name: {"limit": text} for name, text in limits.items()}}
         elif limits is not None:
             value["limits"] = limits
         held = value.pop("held", None)
@@ -107,11 +107,11 @@ class QueueSpec(Strict):
     @field_validator("resources")
     @classmethod
     def _quotas_go_together(cls, value: dict[str, QuotaSpec]) -> dict[str, QuotaSpec]:
-        for line, quota in value.items():
+        for flavor, quota in value.items():
             try:
-                quota.check(parse_line(line)[0])
+                quota.check(parse_flavor(flavor)[0])
             except ValueError as error:
-                raise ValueError(f"{line}: {error}") from error
+                raise ValueError(f"{flavor}: {error}") from error
         return value
 
     @property

@@ -49,9 +49,6 @@ _HOSTS = (HOST_LEVEL, "cloud.google.com/gce-topology-host", "oci.oraclecloud.com
 
 _SHORT = {label: level for level, labels in _KNOWN for label in labels}
 
-CANDIDATES = frozenset(_SHORT)
-"""All well-known labels. Those that nodes carry decide the levels."""
-
 
 class Level(NamedTuple):
     name: str

@@ -21,7 +21,6 @@ from trainmaster_agent.kube.paths import LEASES, Resource
 log = logging.getLogger(__name__)
 
 MERGE_PATCH = "application/merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0

@@ -37,7 +37,7 @@ _FIRST_WHEN_REFUSED, _SLEEP_WHEN_REFUSED = 2.0, 15.0
 """Pause after the first and after later refusals: an API server that has just started briefly refuses what it allows."""
 
 
-class Sink(Protocol):
+class EventHandler(Protocol):
     """Owner of the copy. Objects are the API's own JSON and may be changed or kept."""
 
     def put(self, obj: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ class KubeWatch:
         self,
         api: ApiServer,
         resource: Resource,
-        sink: Sink,
+        handler: EventHandler,
         *,
         namespace: str | None = None,
         selector: str = "",
@@ -70,7 +70,7 @@ class KubeWatch:
     ) -> None:
         self._api = api
         self._resource = resource
-        self._sink = sink
+        self._handler = handler
         self._namespace = namespace
         self._selector = selector
         self._resync = resync
@@ -130,11 +130,11 @@ class KubeWatch:
             version = of_list
             for obj in items:
                 keys.add(key_of(obj))
-                self._hand_over(self._sink.put, obj)
+                self._hand_over(self._handler.put, obj)
             self.heard_at = self._clock()
             await asyncio.sleep(0)
         try:
-            self._sink.listed(keys)
+            self._handler.listed(keys)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
             contain("listed", error, self._resource.plural)
         self._version = version
@@ -168,12 +168,12 @@ class KubeWatch:
             raise refused(int(obj.get("code", 500)), obj)
         self._version = obj["metadata"]["resourceVersion"]
         if kind in ("ADDED", "MODIFIED"):
-            self._hand_over(self._sink.put, obj)
+            self._hand_over(self._handler.put, obj)
         elif kind == "DELETED":
-            self._hand_over(self._sink.drop, obj)
+            self._hand_over(self._handler.drop, obj)
 
     def _hand_over(self, take: Callable[[dict[str, Any]], None], obj: dict[str, Any]) -> None:
-        """Give one object to the sink; contain the error of an object that it cannot take."""
+        """Give one object to the handler; contain the error of an object that it cannot take."""
         try:
             take(obj)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it

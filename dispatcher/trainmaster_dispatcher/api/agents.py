@@ -45,7 +45,7 @@ async def show_desired(
 ) -> Response:
     """Return what changed for the cluster after a version; held until something changes, at most a third of the lease."""
     stream = state.limits.open_stream(
-        request.scope, StreamKind.POLL, lambda: state.stores.soft.wake_here(CLUSTERS, [caller.cluster_id or 0])
+        request.scope, StreamKind.POLL, lambda: state.stores.channels.wake_here(CLUSTERS, [caller.cluster_id or 0])
     )
     body = await agents.desired(state.stores, caller, session, after, wait, stream.check)
     return Response(body, media_type="application/json")

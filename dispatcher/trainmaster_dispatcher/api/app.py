@@ -167,7 +167,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             beat.cancel()
         await asyncio.gather(*beats, return_exceptions=True)
         parser.close()
-        await state.intake.close()
+        await state.group_commits.close()
         await state.leader.close()
         await stores.close()
 
@@ -225,8 +225,8 @@ async def _alive() -> dict[str, str]:
 async def _ready(request: Request) -> Response:
     state: State = request.app.state.trainmaster
     await state.stores.database.ping()
-    soft = "away" if state.stores.soft.is_away else "ok"
-    return Response(orjson.dumps({"status": "ready", "postgres": "ok", "redis": soft}), media_type="application/json")
+    redis = "away" if state.stores.channels.is_away else "ok"
+    return Response(orjson.dumps({"status": "ready", "postgres": "ok", "redis": redis}), media_type="application/json")
 
 
 def _document_of(audience: Audience, prefix: str) -> Callable[[Request], Awaitable[Response]]:

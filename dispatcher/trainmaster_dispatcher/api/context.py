@@ -51,7 +51,7 @@ class State:
         self.limits = Limits(stores.settings)
         self.admissions = ClusterAdmissions(stores)
         self.followers = Followers(stores)
-        self.intake = GroupCommits(stores)
+        self.group_commits = GroupCommits(stores)
         self.leader = LeaderOverHttp()
         self.refusals = Refusals()
 

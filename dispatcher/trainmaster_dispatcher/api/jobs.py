@@ -98,9 +98,9 @@ async def submit_jobs(
         return answer(await leader_queries.dry_run(state.stores, state.leader, caller, prepared))
 
     pending = PendingSubmission(Submission(caller, prepared), claim, body_hash, request_id.get(), client_address.get())
-    if state.intake.takes(pending):
+    if state.group_commits.takes(pending):
         with suppress(ByItselfError):
-            payload = await state.intake.submit(pending)
+            payload = await state.group_commits.submit(pending)
             return _created(Response(payload, status_code=CREATED, media_type="application/json"))
 
     details: dict[str, Any] = {}
@@ -321,7 +321,7 @@ async def list_events(
     if last and not (last.isdecimal() and len(last) <= _LONGEST_EVENT_ID):
         raise ProblemError(Code.BAD_CURSOR, "Last-Event-ID is a number that this API gave out")
     stream = state.limits.open_stream(
-        request.scope, StreamKind.EVENTS, lambda: state.stores.soft.wake_here(JOBS, [key])
+        request.scope, StreamKind.EVENTS, lambda: state.stores.channels.wake_here(JOBS, [key])
     )
     events = _server_sent(_events_of(state, stream, key, int(last) if last else after), job_id)
     return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
@@ -342,7 +342,7 @@ async def _events_of(state: State, stream: CountedStream, key: int, seq: int) ->
 
     ``Followers`` wakes this stream when the job has changed, so that it need not poll.
     """
-    with state.stores.soft.waiter(JOBS, key) as changed:
+    with state.stores.channels.waiter(JOBS, key) as changed:
         while not stream.is_ended:
             try:
                 happened = await state.followers.events_after(key, seq, _MOST_EVENTS)
@@ -383,7 +383,9 @@ async def read_logs(
     """Output of the job's members, one JSON object per line, live ones through their cluster's agent."""
     options = logs.LogOptions(follow, role, index, attempt, tail_bytes, first)
     key = await logs.find(state.stores, caller, job_id)
-    stream = state.limits.open_stream(request.scope, StreamKind.LOGS, lambda: state.stores.soft.wake_here(JOBS, [key]))
+    stream = state.limits.open_stream(
+        request.scope, StreamKind.LOGS, lambda: state.stores.channels.wake_here(JOBS, [key])
+    )
     pieces = logs.read(state.stores, state.followers, key, job_id, options, stream.check)
 
     async def lines() -> AsyncIterator[bytes]:

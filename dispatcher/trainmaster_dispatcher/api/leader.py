@@ -14,7 +14,7 @@ from trainmaster.protocol.base import Lenient
 from trainmaster.protocol.bursting import PolicyStatuses, Previews
 from trainmaster.protocol.queue_position import Place, Usages
 from trainmaster_dispatcher.services.leader_queries import Answers, NoAnswerError, PreviewQuestion, Questions
-from trainmaster_dispatcher.store.scheduling import Reads
+from trainmaster_dispatcher.store.scheduling import LeaderAddress
 
 Model = TypeVar("Model", bound=Lenient)
 
@@ -38,36 +38,36 @@ class LeaderOverHttp:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def place(self, reads: Reads, key: int) -> Place | None:
-        answer = await self._ask(self._place_seconds, reads, "GET", f"/place/{key}")
+    async def place(self, address: LeaderAddress, key: int) -> Place | None:
+        answer = await self._ask(self._place_seconds, address, "GET", f"/place/{key}")
         return None if answer.status_code == httpx.codes.NOT_FOUND else _read(answer, Place)
 
-    async def usage(self, reads: Reads) -> Usages:
-        return _read(await self._ask(self._place_seconds, reads, "GET", "/usage"), Usages)
+    async def usage(self, address: LeaderAddress) -> Usages:
+        return _read(await self._ask(self._place_seconds, address, "GET", "/usage"), Usages)
 
-    async def try_out(self, reads: Reads, questions: Questions) -> Answers:
+    async def try_out(self, address: LeaderAddress, questions: Questions) -> Answers:
         body = questions.model_dump_json(by_alias=True).encode()
-        answers = _read(await self._ask(self._try_seconds, reads, "POST", "/try", body), Answers)
+        answers = _read(await self._ask(self._try_seconds, address, "POST", "/try", body), Answers)
         if len(answers.trials) != len(questions.jobs):
             raise NoAnswerError("the leader answered another question")
         return answers
 
-    async def bursts(self, reads: Reads) -> PolicyStatuses:
-        return _read(await self._ask(self._place_seconds, reads, "GET", "/bursts"), PolicyStatuses)
+    async def bursts(self, address: LeaderAddress) -> PolicyStatuses:
+        return _read(await self._ask(self._place_seconds, address, "GET", "/bursts"), PolicyStatuses)
 
-    async def preview(self, reads: Reads, question: PreviewQuestion) -> Previews:
+    async def preview(self, address: LeaderAddress, question: PreviewQuestion) -> Previews:
         body = question.model_dump_json(by_alias=True).encode()
-        return _read(await self._ask(self._try_seconds, reads, "POST", "/preview", body), Previews)
+        return _read(await self._ask(self._try_seconds, address, "POST", "/preview", body), Previews)
 
     async def _ask(
-        self, seconds: float, reads: Reads, method: str, path: str, body: bytes | None = None
+        self, seconds: float, address: LeaderAddress, method: str, path: str, body: bytes | None = None
     ) -> httpx.Response:
-        url = httpx.URL(scheme="http", host=reads.host or "", port=reads.port, path=path)
+        url = httpx.URL(scheme="http", host=address.host or "", port=address.port, path=path)
         try:
             # A time-out of the whole call: the leader may be in the middle of a cycle.
             async with asyncio.timeout(seconds):
                 return await self._http.request(
-                    method, url, content=body, headers={"Authorization": f"Bearer {reads.secret}"}
+                    method, url, content=body, headers={"Authorization": f"Bearer {address.secret}"}
                 )
         except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise NoAnswerError(f"the leader does not answer: {error}") from error

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from trainmaster.protocol.prices import NANOS, PriceBookSpec, PricesSpec, to_nanos
-from trainmaster.protocol.quota import parse_line
+from trainmaster.protocol.quota import parse_flavor
 
 MICROS = 10**6
 _HOUR = 3600 * MICROS
@@ -115,7 +115,7 @@ def _rates(prices: PricesSpec, factor: int, *, spot: bool) -> dict[PricedResourc
         if price is not None:
             found[PricedResource(resource, "", spot)] = Rate(to_nanos(price) * factor, _UNITS[resource])
     for name, price in prices.devices.items():
-        resource, product, _ = parse_line(name)
+        resource, product, _ = parse_flavor(name)
         found[PricedResource(resource, product, spot)] = Rate(to_nanos(price) * factor, 1)
     return found
 

@@ -15,7 +15,7 @@ _FEW_RUNS = 10_000
 """A run has more objects than a waiting job, and many come at once when a backlog starts."""
 
 
-class Memory:
+class GcTuning:
     """Excludes the objects of a state from garbage collection."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services.leader_queries import MOST_TRIED, Answers, PreviewQuestion, Questions, answer_trial
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.store.scheduling import Reads
+from trainmaster_dispatcher.store.scheduling import LeaderAddress
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class _KnownQuotas:
         self._quotas = self._quotas_of = None
 
 
-def make_reads(
+def make_leader_api(
     look: Look, secret: str, deciding: asyncio.Lock | None = None, changing: asyncio.Lock | None = None
 ) -> Starlette:
     """Return the endpoint; 401 without the secret, 503 if there is no engine.
@@ -216,12 +216,12 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def serving(
     settings: Settings, look: Look, deciding: asyncio.Lock | None = None, changing: asyncio.Lock | None = None
-) -> AsyncIterator[Reads]:
+) -> AsyncIterator[LeaderAddress]:
     """Serve the endpoint while the block runs; yield its address and its secret. Raises CannotListenError."""
     host, secret = settings.scheduler_read_host, secrets.token_urlsafe(32)
     with _listener(host, settings.scheduler_read_port) as listener:
         config = server_config(
-            make_reads(look, secret, deciding, changing),
+            make_leader_api(look, secret, deciding, changing),
             settings.connection_bounds,
             lifespan="off",
             loop="none",
@@ -233,7 +233,7 @@ async def serving(
         port = int(listener.getsockname()[1])
         log.info("questions of the apis are answered at port %d", port, extra={"port": port})
         try:
-            yield Reads(None if host in _WILDCARDS else host, port, secret)
+            yield LeaderAddress(None if host in _WILDCARDS else host, port, secret)
         finally:
             server.should_exit = True
             await asyncio.gather(task, return_exceptions=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import ProblemError
 from trainmaster_dispatcher.containment import Part, contained, note
-from trainmaster_dispatcher.scheduler.gc_tuning import Memory
+from trainmaster_dispatcher.scheduler.gc_tuning import GcTuning
 from trainmaster_dispatcher.scheduler.leader_api import LeadingEngine, serving
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
@@ -32,7 +32,7 @@ from trainmaster_dispatcher.services.reason_book import ReasonBook
 from trainmaster_dispatcher.store import scheduling
 from trainmaster_dispatcher.store.database import process_name
 from trainmaster_dispatcher.store.redis_channels import SCHEDULER, wait_set
-from trainmaster_dispatcher.store.scheduling import Reads, StoreRestoredError
+from trainmaster_dispatcher.store.scheduling import LeaderAddress, StoreRestoredError
 from trainmaster_dispatcher.store.schema import PARTITIONS_SQL
 
 log = logging.getLogger(__name__)
@@ -92,8 +92,8 @@ class Scheduler:
         self._next_usage = 0.0
         self._next_rehearsal = 0.0
         self._lead_changed = asyncio.Event()
-        self._reads: Reads | None = None
-        self._memory = Memory()
+        self._address: LeaderAddress | None = None
+        self._gc_tuning = GcTuning()
         self._deciding = asyncio.Lock()
         """Held during a decision, which may run in a thread."""
         self._changing = asyncio.Lock()
@@ -103,7 +103,7 @@ class Scheduler:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set; then release the lead at once. Raises CannotListenError."""
-        async with serving(self.stores.settings, self.sight, self._deciding, self._changing) as self._reads:
+        async with serving(self.stores.settings, self.sight, self._deciding, self._changing) as self._address:
             await self._run(stop)
 
     def sight(self) -> LeadingEngine | None:
@@ -117,7 +117,7 @@ class Scheduler:
         lead = asyncio.create_task(self._keep_lead(), name="leadership")
         measure = asyncio.create_task(self._measure(), name="measuring")
         try:
-            with self.stores.soft.waiter(SCHEDULER) as woken:
+            with self.stores.channels.waiter(SCHEDULER) as woken:
                 while not stop.is_set():
                     began = self.clock()
                     again = await self._guarded_step()
@@ -193,7 +193,7 @@ class Scheduler:
         with metrics.absorb_seconds.time():
             async with self._changing:
                 unsettled = await self._absorb(follower)
-        self._memory.look(follower.state)
+        self._gc_tuning.look(follower.state)
         token = self.token
         if token is None:
             await self._rehearse(follower)
@@ -320,7 +320,7 @@ class Scheduler:
                         log.warning("the lead was taken over")
                         self._resign()
                     elif self.token is None:
-                        self.token = await scheduling.take_lead(tx, self.name, seconds, self._reads)
+                        self.token = await scheduling.take_lead(tx, self.name, seconds, self._address)
                         if self.token is not None:
                             log.info("leading with token %d", self.token)
                             self._lead_changed.set()

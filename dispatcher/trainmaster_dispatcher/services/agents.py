@@ -8,17 +8,14 @@ from typing import Any
 import orjson
 
 from trainmaster import process_logs
-from trainmaster.protocol.admission import pod_requests
 from trainmaster.protocol.agent import PROTOCOL, SyncAnswer, SyncRequest
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import RunRef, job_id, run_id
 from trainmaster.protocol.jobs import Retries
-from trainmaster.protocol.parameters import substitute
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.protocol.sync_parts import CAPACITY, Sync
 from trainmaster_dispatcher.domain import run_machine
-from trainmaster_dispatcher.domain.burst_binding import bound_spec
 from trainmaster_dispatcher.domain.job_machine import RunEnding
 from trainmaster_dispatcher.domain.run_machine import ReportVerdict
 from trainmaster_dispatcher.domain.run_orders import UnreadableOrdersError, read_orders
@@ -47,8 +44,6 @@ _LOOK_SECONDS = 1.0
 _CHECK_SECONDS, _CHECK_ALL_SECONDS = 2.0, 60.0
 _UNUSABLE = "its agent's last capacity report cannot be used"
 _LONGEST_WORDS = 300
-_DATASETS = '"datasets"'
-"""Occurs in the text of a specification that names datasets."""
 
 
 def _cluster_of(caller: Caller) -> int:
@@ -130,7 +125,7 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
     if to_verify or restored:
         stores.jobs_changed([t.record.id for t in (*to_verify, *restored)], [cluster_id])
     if request.capacity is not None or given.capacity_mistake:
-        stores.soft.wake(SCHEDULER)
+        stores.channels.wake(SCHEDULER)
     return SyncAnswer(
         number=request.number,
         epoch=standing.epoch,
@@ -178,7 +173,7 @@ async def _begin_session(tx: Transaction, stores: Stores, caller: Caller, cluste
     async def wake() -> None:
         _tell_refused(cluster, given)
         stores.jobs_changed([t.record.id for t in transitions], for_scheduler=False)
-        stores.soft.wake(SCHEDULER)
+        stores.channels.wake(SCHEDULER)
 
     tx.after_commit(wake)
     return SyncAnswer(
@@ -223,7 +218,7 @@ async def desired(
     """
     cluster_id = _cluster_of(caller)
     loop_ends = stores.clock() + min(seconds, stores.settings.lease_seconds / 3)
-    with stores.soft.waiter(CLUSTERS, cluster_id) as woken:
+    with stores.channels.waiter(CLUSTERS, cluster_id) as woken:
         while True:
             check()
             async with stores.database.transaction() as tx:
@@ -252,7 +247,7 @@ async def watch_desired(stores: Stores) -> None:
     announced: dict[int, int] = {}
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
-        waiting = stores.soft.waited_for(CLUSTERS)
+        waiting = stores.channels.waited_for(CLUSTERS)
         if not waiting:
             continue
         try:
@@ -265,7 +260,7 @@ async def watch_desired(stores: Stores) -> None:
             # Otherwise an agent whose wake-up was lost would hear of its runs only when its poll ends.
             log.exception("desired states could not be looked at")
             continue
-        stores.soft.wake_here(CLUSTERS, [key for key, version in versions.items() if announced.get(key) != version])
+        stores.channels.wake_here(CLUSTERS, [key for key, version in versions.items() if announced.get(key) != version])
         announced = versions
 
 
@@ -371,30 +366,3 @@ def _order_of(row: agents.DesiredRun, declared: Collection[str], timeout: float)
             **stop_of(orjson.loads(row.spec), row.stop_cause, row.stop_grace),
         }
     return order
-
-
-def _spec_of(row: Any, declared: Collection[str]) -> Any:
-    """Return the specification to send, without ``declared`` datasets, which the dispatcher locates; the agent finds the others."""
-    reads = bool(declared) and _DATASETS in row.spec
-    if row.parameters is None and row.narrowed is None and row.burst is None and not reads:
-        return orjson.Fragment(row.spec)
-    spec = orjson.loads(row.spec)
-    if reads:
-        placement = spec.get("placement", {})
-        placement["datasets"] = [name for name in placement.get("datasets", ()) if name not in declared]
-    if row.burst is not None:
-        spec = bound_spec(spec, row.burst["limitSeconds"], row.burst["binding"])
-    if row.parameters is not None:
-        spec = substitute(spec, row.parameters)
-    return spec if row.narrowed is None else _narrowed(spec, **row.narrowed)
-
-
-def _narrowed(spec: dict[str, Any], resource: str, selector: dict[str, str]) -> dict[str, Any]:
-    """Return the specification with members that take a device bound to the product that they are charged for."""
-    for role in spec["roles"]:
-        template, pod = role.get("template"), (role.get("podTemplate") or {}).get("spec")
-        if template is not None and resource in template.get("resources", {}):
-            template["nodeSelector"] = {**template.get("nodeSelector", {}), **selector}
-        elif pod is not None and resource in pod_requests(role["podTemplate"]):
-            pod["nodeSelector"] = {**(pod.get("nodeSelector") or {}), **selector}
-    return spec

@@ -78,25 +78,27 @@ class Refusals:
     """
 
     clock: Callable[[], float] = time.monotonic
-    _alike: dict[tuple[str, ...], _Refused] = field(default_factory=dict)
+    _equivalent: dict[tuple[str, ...], _Refused] = field(default_factory=dict)
     _beyond: int = 0
     _window: float = float("-inf")
     _stored: int = 0
 
     def note(self, error: ProblemError, actor: str, address: str, route: str, request_id: str) -> None:
         """Count a refused call. ``actor`` is the key's name, empty where none is known; ``route`` such as ``GET /v1/jobs``."""
-        alike = self._alike.get(key := (actor, address, route, error.code.value))
-        if alike is not None:
-            alike.count += 1
-        elif len(self._alike) >= _MOST_KINDS:
+        counted = self._equivalent.get(key := (actor, address, route, error.code.value))
+        if counted is not None:
+            counted.count += 1
+        elif len(self._equivalent) >= _MOST_KINDS:
             self._beyond += 1
         else:
             details = {"status": error.status, "code": error.code.value, "detail": _clean(error.detail)}
-            self._alike[key] = _Refused(AuditLine(None, actor, "refused", _clean(route), request_id, address, details))
+            self._equivalent[key] = _Refused(
+                AuditLine(None, actor, "refused", _clean(route), request_id, address, details)
+            )
 
     def take(self) -> list[AuditLine]:
         """Return the lines to store now; calls beyond the limit are counted in one line."""
-        if not self._alike and not self._beyond:
+        if not self._equivalent and not self._beyond:
             return []
         now = self.clock()
         if now - self._window >= _WINDOW_SECONDS:
@@ -104,13 +106,13 @@ class Refusals:
         elif self._stored >= _MOST_LINES:
             return []  # until the minute is over
         lines = []
-        for one in self._alike.values():
+        for one in self._equivalent.values():
             if self._stored < _MOST_LINES:
                 self._stored += 1
                 lines.append(one.line._replace(details=dict(one.line.details) | {"count": one.count}))
             else:
                 self._beyond += one.count
-        self._alike.clear()
+        self._equivalent.clear()
         if self._beyond and lines:
             lines.append(AuditLine(None, "", "refused", "others", "", "", {"count": self._beyond}))
             self._beyond = 0

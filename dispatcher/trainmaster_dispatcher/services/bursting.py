@@ -12,7 +12,7 @@ from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.domain.budgets import Commitment, Span, windows
-from trainmaster_dispatcher.domain.burst_policies import BurstPolicy, Spending, policy_of
+from trainmaster_dispatcher.domain.burst_policies import BurstPolicy, Spending
 from trainmaster_dispatcher.domain.prices import MICROS
 from trainmaster_dispatcher.scheduling.cycle.burst import BudgetState, standings_of
 from trainmaster_dispatcher.scheduling.state.plan import Granted
@@ -57,11 +57,6 @@ async def check_policy(tx: Transaction, spec: BurstPolicySpec) -> Columns:
 
 async def list_policies(tx: Transaction) -> list[dict[str, Any]]:
     return [row.as_declared() for row in await store.POLICIES.every(tx)]
-
-
-async def load_policies(tx: Transaction) -> list[BurstPolicy]:
-    """Return the burst policies in the form of the scheduler's state."""
-    return [policy_of(one.id, one.spec, one.row.revision) for one in await store.POLICIES.every(tx)]
 
 
 async def load_spending(tx: Transaction, policies: Sequence[BurstPolicy]) -> Spending:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from trainmaster_dispatcher.services.backlog import Backlog
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store.database import Database
-from trainmaster_dispatcher.store.redis_channels import CLUSTERS, JOBS, SCHEDULER, SoftState
+from trainmaster_dispatcher.store.redis_channels import CLUSTERS, JOBS, SCHEDULER, RedisChannels
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,20 +15,20 @@ class Stores:
     """The stores of one process and its settings."""
 
     database: Database
-    soft: SoftState
+    channels: RedisChannels
     settings: Settings
     backlog: Backlog
 
     @classmethod
     def open(cls, settings: Settings) -> "Stores":
         """Create the stores, which connect lazily; call inside a running event loop."""
-        soft = SoftState(settings.redis_url)
-        soft.start()
+        channels = RedisChannels(settings.redis_url)
+        channels.start()
         database = Database(settings.database_url, pool_size=settings.pool_size)
-        return cls(database, soft, settings, Backlog(settings))
+        return cls(database, channels, settings, Backlog(settings))
 
     async def close(self) -> None:
-        await self.soft.close()
+        await self.channels.close()
         await self.database.close()
 
     @staticmethod
@@ -41,15 +41,15 @@ class Stores:
         ids = list(jobs)
         if ids:
             if for_scheduler:
-                self.soft.wake(SCHEDULER)
-            self.soft.wake(JOBS, ids)
+                self.channels.wake(SCHEDULER)
+            self.channels.wake(JOBS, ids)
         touched = sorted(set(clusters))
         if touched:
-            self.soft.wake(CLUSTERS, touched)
+            self.channels.wake(CLUSTERS, touched)
 
     def jobs_submitted(self) -> None:
         """Wake the scheduler only: nobody else can know of a job whose id was not returned yet."""
-        self.soft.wake(SCHEDULER)
+        self.channels.wake(SCHEDULER)
 
     def tenants_changed(self) -> None:
-        self.soft.wake(SCHEDULER)
+        self.channels.wake(SCHEDULER)

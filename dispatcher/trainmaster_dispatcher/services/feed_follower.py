@@ -521,6 +521,6 @@ async def overpromised(tx: Transaction, rows: Sequence[tenants.QueueRow]) -> dic
     engine = Engine(state)
     total: Amounts = {}
     for one in state.clusters.values():
-        for line, amount in engine.index.capacity(one).items():
-            total[line] = total.get(line, 0) + amount
+        for flavor, amount in engine.index.capacity(one).items():
+            total[flavor] = total.get(flavor, 0) + amount
     return quota.overpromised(engine.limits, total)

@@ -115,7 +115,7 @@ class Followers:
 
     async def look(self) -> None:
         """Poll once. If the store does not answer, all followers are woken: each of them tries by itself."""
-        jobs = self._stores.soft.waited_for(JOBS)
+        jobs = self._stores.channels.waited_for(JOBS)
         try:
             changed = await self._read(jobs)
         except ProblemError as error:
@@ -125,7 +125,7 @@ class Followers:
             # Otherwise, followers whose wake-up was lost would hear of nothing.
             log.exception("jobs that are followed could not be looked at")
             changed = jobs
-        self._stores.soft.wake_here(JOBS, changed)
+        self._stores.channels.wake_here(JOBS, changed)
 
     async def _read(self, jobs: list[int]) -> list[int]:
         is_due = bool(self._streams) and self._stores.clock() - self._kept_at > STREAM_SECONDS / 3

@@ -55,7 +55,7 @@ def watch(stores: Stores) -> None:
     """Show this process's connections and whether Redis answers, read when the metrics page is requested."""
     m.store_connections_limit.set_function(lambda: float(counting.connections(stores.database).limit))
     m.store_connections_in_use.set_function(lambda: float(counting.connections(stores.database).in_use))
-    m.redis_away.set_function(lambda: float(stores.soft.is_away))
+    m.redis_away.set_function(lambda: float(stores.channels.is_away))
     m.postgres_away.set(0)
 
 

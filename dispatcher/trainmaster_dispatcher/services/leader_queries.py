@@ -18,7 +18,7 @@ from trainmaster.protocol.queue_position import Place, Trial, Usages
 from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.domain.shapes import shape_from
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
-from trainmaster_dispatcher.scheduling.queries.queue_position import try_out
+from trainmaster_dispatcher.scheduling.queries.dry_run import try_out
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.services import bursting, job_queries
@@ -27,7 +27,7 @@ from trainmaster_dispatcher.services.submission_parsing import PreparedSubmissio
 from trainmaster_dispatcher.services.submit import Submission, admit
 from trainmaster_dispatcher.store import bursts, scheduling
 from trainmaster_dispatcher.store.keys import Caller
-from trainmaster_dispatcher.store.scheduling import Reads
+from trainmaster_dispatcher.store.scheduling import LeaderAddress
 
 MOST_TRIED = 100
 """Most jobs in one dry run: the leader works them out one by one, between its cycles."""
@@ -68,19 +68,19 @@ class PreviewQuestion(Lenient):
 class Leader(Protocol):
     """The leading scheduler as an api reaches it. Each call raises NoAnswerError."""
 
-    async def place(self, reads: Reads, key: int) -> Place | None:
+    async def place(self, address: LeaderAddress, key: int) -> Place | None:
         """Return the place of a job; None if the job does not wait in the leader's state."""
 
-    async def usage(self, reads: Reads) -> Usages:
+    async def usage(self, address: LeaderAddress) -> Usages:
         """Return the usage of queues."""
 
-    async def try_out(self, reads: Reads, questions: Questions) -> Answers:
+    async def try_out(self, address: LeaderAddress, questions: Questions) -> Answers:
         """Return what would become of these jobs."""
 
-    async def bursts(self, reads: Reads) -> PolicyStatuses:
+    async def bursts(self, address: LeaderAddress) -> PolicyStatuses:
         """Return the status of burst policies."""
 
-    async def preview(self, reads: Reads, question: PreviewQuestion) -> Previews:
+    async def preview(self, address: LeaderAddress, question: PreviewQuestion) -> Previews:
         """Return what burst policies would do now."""
 
 
@@ -106,11 +106,11 @@ async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict
         answer = await job_queries.why(tx, caller, text)
         if answer["state"] != JobState.QUEUED:
             return answer
-        reads = await scheduling.leaders_reads(tx)
+        address = await scheduling.leader_address(tx)
     try:
-        if reads is None:
+        if address is None:
             raise NoAnswerError("no scheduler leads")
-        place = await leader.place(reads, parse_job_id(text)[1])
+        place = await leader.place(address, parse_job_id(text)[1])
     except NoAnswerError:
         age = {} if answer.get("at") is None else {"ageSeconds": _age(answer["at"])}
         return answer | {"live": False} | age
@@ -127,11 +127,11 @@ async def queues(stores: Stores, leader: Leader, caller: Caller) -> dict[str, An
     """Return the queues that the caller may see, with their usage; without usage where no leader answers."""
     async with stores.database.transaction() as tx:
         found = await job_queries.list_queues(tx, caller)
-        reads = await scheduling.leaders_reads(tx)
+        address = await scheduling.leader_address(tx)
     try:
-        if reads is None:
+        if address is None:
             raise NoAnswerError("no scheduler leads")
-        usages = {one.queue: _dump(one) for one in (await leader.usage(reads)).queues}
+        usages = {one.queue: _dump(one) for one in (await leader.usage(address)).queues}
     except NoAnswerError:
         return {"live": False, "queues": found}
     for queue in found:
@@ -149,16 +149,16 @@ async def policies(stores: Stores, leader: Leader, caller: Caller) -> dict[str, 
     """
     async with stores.database.transaction() as tx:
         every = await bursting.list_policies(tx)
-        reads = await scheduling.leaders_reads(tx)
+        address = await scheduling.leader_address(tx)
     currency = stores.settings.currency
     found = [one for one in every if any(map(caller.may_know, one["queues"]))]
     shared = {one["name"] for one in found if not all(map(caller.may_use, one["queues"]))}
     for policy in found:
         policy["queues"] = [path for path in policy["queues"] if caller.may_know(path)]
     try:
-        if reads is None:
+        if address is None:
             raise NoAnswerError("no scheduler leads")
-        standing = {one.name: _dump(one) for one in (await leader.bursts(reads)).policies}
+        standing = {one.name: _dump(one) for one in (await leader.bursts(address)).policies}
     except NoAnswerError:
         return {"live": False, "currency": currency, "burstPolicies": found}
     for policy in found:
@@ -177,14 +177,14 @@ async def preview(stores: Stores, leader: Leader, tried: Sequence[BurstPolicySpe
         for spec in tried:
             await bursting.check_policy(tx, spec)
         known = {row.spec.name: (row.id, row.spec) for row in await bursts.POLICIES.every(tx)}
-        reads = await scheduling.leaders_reads(tx)
+        address = await scheduling.leader_address(tx)
     for number, spec in enumerate(tried, start=1):
         known[spec.name] = known.get(spec.name, (-number, spec))[0], spec
     question = PreviewQuestion(policies=tuple(known.values()) if tried else None)
     try:
-        if reads is None:
+        if address is None:
             raise NoAnswerError("no scheduler leads")
-        found = await leader.preview(reads, question)
+        found = await leader.preview(address, question)
     except NoAnswerError as error:
         raise ProblemError(
             Code.STORE_AWAY, f"the burst preview needs the leading scheduler, which did not answer: {error}"
@@ -213,8 +213,8 @@ async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: Prep
         admitted = await admit(tx, stores, [Submission(caller, prepared)])
         if admitted.refused:
             raise admitted.refused[0]
-        reads = await scheduling.leaders_reads(tx)
-    alike = [(spec.queue, spec.priority_class, spec.priority, spec.shape_hash) for spec in prepared.specs]
+        address = await scheduling.leader_address(tx)
+    keys = [(spec.queue, spec.priority_class, spec.priority, spec.shape_hash) for spec in prepared.specs]
     questions = {
         key: Question(
             name=spec.name,
@@ -223,17 +223,17 @@ async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: Prep
             priority=spec.priority,
             shape=orjson.loads(prepared.shapes[spec.shape_hash]),
         )
-        for key, spec in zip(alike, prepared.specs, strict=True)
+        for key, spec in zip(keys, prepared.specs, strict=True)
     }
     try:
-        if reads is None:
+        if address is None:
             raise NoAnswerError("no scheduler leads")
-        answers = await leader.try_out(reads, Questions(jobs=tuple(questions.values())))
+        answers = await leader.try_out(address, Questions(jobs=tuple(questions.values())))
         trials = dict(zip(questions, answers.trials, strict=True))
     except NoAnswerError:
         trials = {}
     jobs = []
-    for key, spec in zip(alike, prepared.specs, strict=True):
+    for key, spec in zip(keys, prepared.specs, strict=True):
         trial, answer = trials.get(key), {"name": spec.name, "queue": spec.queue, "held": spec.held}
         if trial is not None:
             answer["trial"] = _dump(trial.model_copy(update={"place": _known_to(caller, trial.place)}))

@@ -87,7 +87,7 @@ async def read(
     ``check`` raises ProblemError once the caller may not go on; it is called every few seconds, and at each change of the job.
     """
     attempt = options.attempt or options.first
-    with stores.soft.waiter(JOBS, key) as changed:
+    with stores.channels.waiter(JOBS, key) as changed:
         while True:
             check()
             async with followers.reads, stores.database.transaction() as tx:
@@ -152,8 +152,8 @@ class _Following:
     async def live(self, seen: _Seen) -> AsyncIterator[dict[str, Any]]:
         """Yield what the agent sends, until the run has ended. Costs the store nothing while nothing changes."""
         stores, cluster_id = self.stores, self.row.cluster_id
-        stream = stores.soft.new_stream()
-        async with stores.soft.following(stream) as inbox:
+        stream = stores.channels.new_stream()
+        async with stores.channels.following(stream) as inbox:
             is_reachable = await _open(stores, stream, cluster_id, self.ref, self.options)
             was_reachable = True  # so that an unreachable cluster is reported
             try:
@@ -232,13 +232,13 @@ async def _open(stores: Stores, stream: str, cluster_id: int, ref: RunRef, optio
             seconds=STREAM_SECONDS,
         )
         is_reachable = bool(await agents.reachable(tx, [cluster_id]))
-    stores.soft.wake(CLUSTERS, [cluster_id])
+    stores.channels.wake(CLUSTERS, [cluster_id])
     return is_reachable
 
 
 async def _await_end(stores: Stores, ref: RunRef) -> None:
     """Wait a little for the run's end to be stored, with the tail, after the agent has sent all output."""
-    with stores.soft.waiter(JOBS, ref.job_key) as changed:
+    with stores.channels.waiter(JOBS, ref.job_key) as changed:
         for _ in range(3):
             async with stores.database.transaction() as tx:
                 if await runs.has_ended(tx, ref):
@@ -265,7 +265,7 @@ async def push(stores: Stores, caller: Caller, stream: str, body: StreamPush) ->
             return
         if not await agents.stream_is_open(tx, stream, caller.cluster_id):
             raise ProblemError(Code.STREAM_CLOSED, "nobody follows this stream any more")
-    stores.soft.relay(stream, orjson.dumps(body.model_dump(mode="json", by_alias=True)))
+    stores.channels.relay(stream, orjson.dumps(body.model_dump(mode="json", by_alias=True)))
 
 
 def _last_of_each(chunks: Sequence[LogChunk]) -> list[tuple[str, int, int, str, int]]:

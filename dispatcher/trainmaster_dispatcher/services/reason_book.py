@@ -41,7 +41,7 @@ class ReasonBook:
             self._left_out = {key: until for key, until in self._left_out.items() if until > now}
         stored = self.stored
         most = _MOST_BESIDE if plan.changes_anything else _MOST_REASONS
-        alike: dict[tuple[int, int], bool] = {}
+        equality: dict[tuple[int, int], bool] = {}
         out: dict[ClassKey, Reason] = {}
         reworded: dict[ClassKey, Reason] = {}
         for key, reason in plan.reasons.items():
@@ -57,9 +57,9 @@ class ReasonBook:
                 continue
             # Classes share their reasons, and comparing whole reasons is expensive.
             pair = (id(known), id(reason))
-            same = alike.get(pair)
+            same = equality.get(pair)
             if same is None:
-                same = alike[pair] = known == reason
+                same = equality[pair] = known == reason
             if not same:
                 reworded[key] = reason
         if len(reworded) > _FEW_REASONS:

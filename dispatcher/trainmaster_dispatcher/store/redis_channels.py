@@ -101,7 +101,7 @@ class Inbox:
         return data
 
 
-class SoftState:
+class RedisChannels:
     """Wake-ups and relays of one process. ``url`` None means that there are no other processes."""
 
     def __init__(self, url: str | None) -> None:

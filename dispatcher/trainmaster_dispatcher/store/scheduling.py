@@ -11,7 +11,7 @@ from trainmaster_dispatcher.store.feed_kinds import FeedKind
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class LeaderAddress:
     """The address at which a leader answers queries about its state. ``host`` None: the one from which the store sees the leader
     connect.
     """
@@ -42,7 +42,7 @@ async def save_usage_levels(tx: Transaction, at: float, levels: Mapping[int, flo
     )
 
 
-async def take_lead(tx: Transaction, holder: str, seconds: float, reads: Reads | None = None) -> int | None:
+async def take_lead(tx: Transaction, holder: str, seconds: float, address: LeaderAddress | None = None) -> int | None:
     """Become the leader if nobody is; return the new token, higher than any before, or None."""
     row = await tx.first(
         """
@@ -55,9 +55,9 @@ async def take_lead(tx: Transaction, holder: str, seconds: float, reads: Reads |
         """,
         holder=holder,
         seconds=seconds,
-        host=reads and reads.host,
-        port=reads and reads.port,
-        secret=reads and reads.secret,
+        host=address and address.host,
+        port=address and address.port,
+        secret=address and address.secret,
     )
     return None if row is None else int(row.token)
 
@@ -77,10 +77,10 @@ async def leave_lead(tx: Transaction, token: int) -> None:
     await tx.run("UPDATE leadership SET expires_at = clock_timestamp(), reads = NULL WHERE token = :token", token=token)
 
 
-async def leaders_reads(tx: Transaction) -> Reads | None:
+async def leader_address(tx: Transaction) -> LeaderAddress | None:
     """Return where the current leader answers queries; None without a leader, or if it answers none."""
     row = await tx.first("SELECT reads FROM leadership WHERE expires_at > clock_timestamp()")
-    return None if row is None or row.reads is None else Reads(**row.reads)
+    return None if row is None or row.reads is None else LeaderAddress(**row.reads)
 
 
 async def is_lead(tx: Transaction, token: int) -> bool:

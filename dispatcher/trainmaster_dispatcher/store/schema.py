@@ -8,7 +8,6 @@ unchanged, a contracting one raises it.
 """
 
 from dataclasses import dataclass
-from datetime import date
 from functools import cache
 from importlib.resources import files
 
@@ -132,8 +131,3 @@ BEGIN
 END $$
 """
 """Creates the partitions from yesterday to a week ahead. Rows of other days go to the default partition and are not lost."""
-
-
-def partition_of(day: date) -> str:
-    """Return the name of the events' partition of a day."""
-    return f"events_{day:%Y%m%d}"

@@ -19,7 +19,7 @@ from kombu.exceptions import OperationalError
 
 from trainmaster.protocol.errors import ProblemError
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.worker.async_bridge import Side
+from trainmaster_dispatcher.worker.async_bridge import AsyncBridge
 from trainmaster_dispatcher.worker.tasks import RELAY, RETENTION, SIMULATE, USAGE, make_tasks
 
 log = logging.getLogger(__name__)
@@ -73,8 +73,8 @@ def make_app(settings: Settings) -> Celery:
 def run_worker(settings: Settings, concurrency: int) -> int:
     """Work until SIGTERM or SIGINT; return the exit code."""
     app = make_app(settings)
-    side = Side(settings, _is_stopping)
-    for name, task in make_tasks(side).items():
+    bridge = AsyncBridge(settings, _is_stopping)
+    for name, task in make_tasks(bridge).items():
         app.task(task, name=name, throws=(ProblemError,))
     _keep_logs()
     # Celery reports its end on standard output, in its own format; logs go to standard error.
@@ -92,7 +92,7 @@ def run_worker(settings: Settings, concurrency: int) -> int:
     try:
         worker.start()
     finally:
-        side.close()
+        bridge.close()
     return int(worker.exitcode or 0)
 
 

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 _CONNECTIONS = 4
 
 
-class Side:
+class AsyncBridge:
     """Starts its loop when it is first needed, in a daemon thread."""
 
     def __init__(self, settings: Settings, stopping: Callable[[], bool] = lambda: False) -> None:

@@ -13,7 +13,7 @@ from trainmaster_dispatcher.services.usage_ledger import Accounting
 from trainmaster_dispatcher.services.webhooks import DeliveryTerms, Relay, Tally
 from trainmaster_dispatcher.store import simulations as store
 from trainmaster_dispatcher.store.database import Database
-from trainmaster_dispatcher.worker.async_bridge import Side
+from trainmaster_dispatcher.worker.async_bridge import AsyncBridge
 from trainmaster_dispatcher.worker.http import Poster
 from trainmaster_dispatcher.worker.simulation_runner import CLAIM_SECONDS, SimulationRunner
 
@@ -26,13 +26,13 @@ _USAGE_SECONDS = 300.0
 _SIMULATIONS_SECONDS = 1800.0
 
 
-def make_tasks(side: Side) -> Mapping[str, Callable[[], None]]:
+def make_tasks(bridge: AsyncBridge) -> Mapping[str, Callable[[], None]]:
     """Return the tasks of one worker process, by name."""
     return {
-        RELAY: _alone(lambda: side.run(lambda database: relay(database, side))),
-        RETENTION: _alone(lambda: side.run(lambda database: retention(database, side))),
-        SIMULATE: _alone(lambda: side.run(lambda database: simulate(database, side))),
-        USAGE: _alone(lambda: side.run(lambda database: usage(database, side))),
+        RELAY: _alone(lambda: bridge.run(lambda database: relay(database, bridge))),
+        RETENTION: _alone(lambda: bridge.run(lambda database: retention(database, bridge))),
+        SIMULATE: _alone(lambda: bridge.run(lambda database: simulate(database, bridge))),
+        USAGE: _alone(lambda: bridge.run(lambda database: usage(database, bridge))),
     }
 
 
@@ -53,14 +53,14 @@ def _alone(work: Callable[[], object]) -> Callable[[], None]:
     return run
 
 
-def _goes_on(side: Side, seconds: float) -> Callable[[], bool]:
+def _goes_on(bridge: AsyncBridge, seconds: float) -> Callable[[], bool]:
     ends = time.monotonic() + seconds
-    return lambda: time.monotonic() < ends and not side.stopping()
+    return lambda: time.monotonic() < ends and not bridge.stopping()
 
 
-async def relay(database: Database, side: Side) -> Tally:
+async def relay(database: Database, bridge: AsyncBridge) -> Tally:
     """Deliver webhook messages that are due. It ends after a while even if there are more, so that the task is acknowledged."""
-    settings = side.settings
+    settings = bridge.settings
     if not settings.webhook_secrets:
         return Tally()
     terms = DeliveryTerms.of(settings)
@@ -68,31 +68,31 @@ async def relay(database: Database, side: Side) -> Tally:
         terms.policy, settings.webhook_timeout_seconds, settings.webhook_post_seconds, at_once=terms.at_once_each
     )
     async with poster:
-        tally = await Relay(database, terms, poster, _goes_on(side, _RELAY_SECONDS)).run()
+        tally = await Relay(database, terms, poster, _goes_on(bridge, _RELAY_SECONDS)).run()
     if tally != Tally():
         log.info("webhook messages", extra=asdict(tally))
     return tally
 
 
-async def usage(database: Database, side: Side) -> int:
+async def usage(database: Database, bridge: AsyncBridge) -> int:
     """Count what runs that have ended have used."""
-    return await Accounting(database, side.settings.counted_labels, _goes_on(side, _USAGE_SECONDS)).run()
+    return await Accounting(database, bridge.settings.counted_labels, _goes_on(bridge, _USAGE_SECONDS)).run()
 
 
-async def retention(database: Database, side: Side) -> Removed:
+async def retention(database: Database, bridge: AsyncBridge) -> Removed:
     """Remove what is older than the settings allow."""
-    return await Retention(database, side.settings, _goes_on(side, _RETENTION_SECONDS)).run()
+    return await Retention(database, bridge.settings, _goes_on(bridge, _RETENTION_SECONDS)).run()
 
 
-async def simulate(database: Database, side: Side) -> int:
+async def simulate(database: Database, bridge: AsyncBridge) -> int:
     """Run the requested simulations, one after the other; return their number."""
-    goes_on, many = _goes_on(side, _SIMULATIONS_SECONDS), 0
+    goes_on, many = _goes_on(bridge, _SIMULATIONS_SECONDS), 0
     while goes_on():
         async with database.transaction() as tx:
             claimed = await store.claim(tx, CLAIM_SECONDS)
         if claimed is None:
             return many
         with contained(Part.TASK, f"simulation {claimed.id}"):
-            await SimulationRunner(database, claimed, side.settings.currency, side.stopping).run()
+            await SimulationRunner(database, claimed, bridge.settings.currency, bridge.stopping).run()
         many += 1
     return many

@@ -1,11 +1,10 @@
-"""`OrderIntake`: writes a run's record, an anchor in the API server, before anything else is done for the run.
+"""`RunAcceptor`: writes a run's record, a ConfigMap in the API server, before anything else is done for the run.
 
 Three answers need care. No answer: the record may have been stored, so the run may be neither started elsewhere nor called off before
 that is known (``unsure``). Forbidden: an API server that has just started refuses until it has read its roles. Namespace not found:
 where it is the only namespace for jobs, the whole cluster is closed and not only this run refused.
 """
 
-import logging
 import time
 from collections.abc import Callable
 
@@ -24,14 +23,12 @@ from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import CONFIG_MAPS
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
-from trainmaster_agent.runtime.kubernetes.record import AnchoredEnd, RunAnchor, UnreadableAnchorError, read_record
+from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, RecordedEnd, UnreadableRecordError, read_record
 from trainmaster_agent.runtime.kubernetes.record_store import PERMISSION_PATIENCE
 from trainmaster_agent.runtime.port import RuntimeAwayError
 
-log = logging.getLogger(__name__)
 
-
-class OrderIntake:
+class RunAcceptor:
     """``home``: the agent's namespace. ``closed``: why nothing can start here, as reported to the dispatcher; empty if it can."""
 
     def __init__(
@@ -55,14 +52,14 @@ class OrderIntake:
         self._forbidden: dict[str, float] = {}
         """Runs whose record was forbidden, with the time of the first refusal on the monotonic clock."""
 
-    async def record(self, run: StartRun, namespace: str) -> RunAnchor | AnchoredEnd:
+    async def record(self, run: StartRun, namespace: str) -> KubeRunRecord | RecordedEnd:
         """Write the record, or return the existing one; or how the run has ended without one. Raises RuntimeAwayError."""
         found = await self._record(run, namespace)
         self._forbidden.pop(run.run, None)
         self.unsure.pop(run.run, None)
         return found
 
-    async def _record(self, run: StartRun, namespace: str) -> RunAnchor | AnchoredEnd:
+    async def _record(self, run: StartRun, namespace: str) -> KubeRunRecord | RecordedEnd:
         try:
             await self._lease.confirm()
             if not self._namespaces.uid(namespace):
@@ -74,10 +71,10 @@ class OrderIntake:
         if self._namespaces.is_missing(namespace) and run.run not in self.unsure:
             if self._namespaces.lacks:
                 return self._not_started(run, NotFoundError(404, self._namespaces.lacks))
-            return AnchoredEnd(
+            return RecordedEnd(
                 RunState.RETURNED, f"namespace {namespace} does not exist in this cluster, or is being deleted"
             )
-        record = RunAnchor(run, namespace, self._lease.term, owner_uid=self._namespaces.uid(namespace))
+        record = KubeRunRecord(run, namespace, self._lease.term, owner_uid=self._namespaces.uid(namespace))
         try:
             stored = await self._api.create(
                 CONFIG_MAPS, self._home, record.to_config_map(self._config.cluster, self._home)
@@ -95,28 +92,28 @@ class OrderIntake:
         record.take(stored)
         return record
 
-    async def _refused(self, run: StartRun, error: RefusedError) -> RunAnchor | AnchoredEnd:
+    async def _refused(self, run: StartRun, error: RefusedError) -> KubeRunRecord | RecordedEnd:
         if run.run in self.unsure and (found := await self._find(run)) is not None:
             return found
         if isinstance(error, ForbiddenError) and error.is_permission:
             since = self._forbidden.setdefault(run.run, time.monotonic())
             if time.monotonic() - since < PERMISSION_PATIENCE:
                 raise _not_recorded(run, error) from error
-        return AnchoredEnd(RunState.RETURNED, f"refused by the cluster: {' '.join(str(error).split())[:500]}")
+        return RecordedEnd(RunState.RETURNED, f"refused by the cluster: {' '.join(str(error).split())[:500]}")
 
-    def _not_started(self, run: StartRun, error: KubeError) -> AnchoredEnd:
+    def _not_started(self, run: StartRun, error: KubeError) -> RecordedEnd:
         """Return the end of a run sent before the dispatcher knew that this cluster is closed: others may have free capacity."""
         if not self._closed() or run.run in self.unsure:
             raise _not_recorded(run, error) from error
-        return AnchoredEnd(RunState.PREEMPTED, f"it was not started: {self._closed()}")
+        return RecordedEnd(RunState.PREEMPTED, f"it was not started: {self._closed()}")
 
-    async def _find(self, run: StartRun) -> RunAnchor | None:
+    async def _find(self, run: StartRun) -> KubeRunRecord | None:
         """Return the record written by an earlier attempt or by an earlier agent; None where none exists."""
         try:
             record = read_record(await self._api.get(CONFIG_MAPS, self._home, run.run))
         except NotFoundError:
             return None
-        except (KubeError, UnreadableAnchorError) as error:
+        except (KubeError, UnreadableRecordError) as error:
             raise _not_recorded(run, error) from error
         record.owner_uid = self._namespaces.uid(record.namespace)
         return record

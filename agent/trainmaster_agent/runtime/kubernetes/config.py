@@ -107,7 +107,7 @@ class KubernetesCluster(Strict):
     lease: LeaseConfig = Field(default_factory=LeaseConfig)
     patience: Patience = Field(default_factory=Patience)
     tombstone: Duration = "1m"
-    """How long the anchor of an ended run stays, as protection against a paused agent that resumes with old orders."""
+    """How long the record of an ended run stays, as protection against a paused agent that resumes with old orders."""
     parallel: Annotated[int, Field(ge=1, le=256)] = 32
     """The most concurrent requests to the API server."""
     port: Annotated[int, Field(ge=1, le=65535)] = 29500

@@ -1,16 +1,41 @@
-"""Handlers of watch events: update the cluster's ledger and the runs that objects belong to."""
+"""Handlers of watch events: update the cluster's ledger and the runs that objects belong to.
 
-from collections.abc import Callable
+`EventHandlers` says which resources are watched, and which handler each has. Nothing here speaks with the API server.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from trainmaster_agent.capacity.inventory import Inventory, Kind
+from trainmaster_agent.capacity.quotas import Quotas
 from trainmaster_agent.containment import contain
-from trainmaster_agent.kube.paths import key_of
+from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS, RESOURCE_QUOTAS, Resource, key_of
 from trainmaster_agent.kube.pods import PodSight, see
-from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT
+from trainmaster_agent.kube.watch import EventHandler
+from trainmaster_agent.placement.port import PlacementPort
+from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
+from trainmaster_agent.runtime.kubernetes.orphans import Orphans
+from trainmaster_agent.runtime.kubernetes.record import (
+    ALIVE,
+    LABEL_AGENT,
+    LABEL_RECORD,
+    KubeRunRecord,
+    UnreadableRecordError,
+    read_record,
+)
+from trainmaster_agent.runtime.kubernetes.run_spec import Facts, facts_of
+from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
+from trainmaster_agent.runtime.kubernetes.watch_setup import entries
+
+log = logging.getLogger(__name__)
 
 
-class PodSink:
+class PodHandler:
     """All pods of the cluster: each is counted in the ledger, and our own are members of runs."""
 
     def __init__(
@@ -63,7 +88,7 @@ class PodSink:
             self._on_gone(sight)
 
 
-class NodeSink:
+class NodeHandler:
     """Nodes, or other cluster-wide objects that the ledger keys by their name."""
 
     def __init__(
@@ -109,8 +134,8 @@ class NodeSink:
         self._on_change()
 
 
-class ObjectSink:
-    """Namespaced objects that each belong to one run: anchors, and schedulers' objects for gangs."""
+class ObjectHandler:
+    """Namespaced objects that each belong to one run: records, and schedulers' objects for gangs."""
 
     def __init__(self, on_put: Callable[[dict[str, Any]], None], on_gone: Callable[[dict[str, Any]], None]) -> None:
         self._on_put = on_put
@@ -137,3 +162,120 @@ class ObjectSink:
     def listed(self, keys: set[str]) -> None:
         for key in [key for key in self._held if key not in keys]:
             self._on_gone(self._held.pop(key))
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One watch and its event handler."""
+
+    resource: Resource
+    handler: EventHandler
+    namespace: str | None = None
+    selector: str = ""
+    is_needed: bool = True
+    """Whether the agent needs it to act."""
+
+
+class EventHandlers:
+    """``home`` is the agent's namespace, where records are. ``is_known`` returns whether a run's record is already known.
+
+    ``on_found`` is called with an unknown record, ``doubt`` with a namespace where a pod disappeared that this agent had not deleted.
+    """
+
+    def __init__(
+        self,
+        config: KubernetesCluster,
+        placement: PlacementPort,
+        trackers: Mapping[str, RunTracker],
+        orphans: Orphans,
+        *,
+        home: str,
+        look_at: Callable[[str], None],
+        lose_record: Callable[[RunTracker], None],
+        is_known: Callable[[str], bool],
+        on_found: Callable[[KubeRunRecord, Facts], None],
+        doubt: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._placement = placement
+        self._trackers = trackers
+        self._orphans = orphans
+        self._home = home
+        self._look_at = look_at
+        self._lose_record = lose_record
+        self._is_known = is_known
+        self._on_found = on_found
+        self._doubt = doubt
+
+    def watched(
+        self, inventory: Inventory, quotas: Quotas, health: NodeHealth, on_capacity_change: Callable[[], None]
+    ) -> Iterator[Watched]:
+        """Yield every watch of this cluster."""
+        cluster = self._config.cluster
+        pods = PodHandler(
+            inventory, cluster, on_put=self._on_pod, on_gone=self._on_pod_gone, on_change=on_capacity_change
+        )
+        yield Watched(PODS, pods)
+        selector = f"{LABEL_AGENT}={cluster}"
+        records = ObjectHandler(self._on_record, self._on_record_gone)
+        yield Watched(CONFIG_MAPS, records, self._home, f"{LABEL_RECORD}={ALIVE},{selector}")
+        for namespace in self._config.job_namespaces:
+            of_quotas = ObjectHandler(quotas.put, lambda obj: quotas.drop(key_of(obj)))
+            yield Watched(RESOURCE_QUOTAS, of_quotas, namespace, is_needed=False)
+            for resource in self._placement.watched:
+                objects = ObjectHandler(self._on_object, self._on_object_gone)
+                own = "" if resource.plural == "workloads" else selector
+                yield Watched(resource, objects, namespace, own, is_needed=False)
+        for entry in entries(inventory, health):
+            handler = NodeHandler(inventory, entry.kind, entry.put, entry.drop, on_capacity_change, entry.keep)
+            yield Watched(entry.resource, handler, is_needed=entry.needed)
+
+    def _on_pod(self, sight: PodSight) -> None:
+        tracker = self._trackers.get(sight.run)
+        if tracker is None:
+            self._orphans.put(sight)
+            return
+        if tracker.note(sight):
+            self._look_at(sight.run)
+
+    def _on_pod_gone(self, sight: PodSight) -> None:
+        self._orphans.drop(sight)
+        tracker = self._trackers.get(sight.run)
+        if tracker is not None:
+            if sight.uid not in tracker.ours:
+                self._doubt(sight.namespace)
+            tracker.lose(sight)
+            self._look_at(sight.run)
+
+    def _on_record(self, obj: dict[str, Any]) -> None:
+        run = obj["metadata"]["name"]
+        if run in self._trackers or self._is_known(run):
+            return
+        try:
+            record = read_record(obj)
+            facts = facts_of(record.start)
+        except (UnreadableRecordError, ValidationError) as error:
+            log.error("%s", error)  # noqa: TRY400 - the words are the whole of it
+            return
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("anchor", error, run=run)
+            return
+        self._on_found(record, facts)
+
+    def _on_record_gone(self, obj: dict[str, Any]) -> None:
+        tracker = self._trackers.get(obj["metadata"]["name"])
+        if tracker is not None and tracker.record.uid == obj["metadata"]["uid"]:
+            self._lose_record(tracker)
+            self._look_at(tracker.run)
+
+    def _on_object(self, obj: dict[str, Any]) -> None:
+        run = self._placement.run_of(obj)
+        tracker = None if run is None else self._trackers.get(run)
+        if tracker is not None:
+            tracker.objects[obj["metadata"]["uid"]] = obj
+            self._look_at(tracker.run)
+
+    def _on_object_gone(self, obj: dict[str, Any]) -> None:
+        for tracker in self._trackers.values():
+            if tracker.objects.pop(obj["metadata"]["uid"], None) is not None:
+                self._look_at(tracker.run)

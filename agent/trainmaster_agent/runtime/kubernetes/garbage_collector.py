@@ -1,4 +1,4 @@
-"""`GarbageCollector`: removes what ended runs leave once their end is settled: pods, objects, and later the anchor."""
+"""`GarbageCollector`: removes what ended runs leave once their end is settled: pods, objects, and later the record."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from trainmaster_agent.kube.errors import ConflictError, KubeError, NotFoundErro
 from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS, Resource
 from trainmaster_agent.kube.pods import LABEL_RUN
-from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT, LABEL_ANCHOR, TOMBSTONE
+from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT, LABEL_RECORD, TOMBSTONE
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _MOST_LOOKS, _LOOK_SECONDS = 20, 0.1
 
 
 class GarbageCollector:
-    """An interrupted removal is done by the next agent: it finds the anchor, reports the run as ended, and is ordered to forget it."""
+    """An interrupted removal is done by the next agent: it finds the record, reports the run as ended, and is ordered to forget it."""
 
     def __init__(
         self,
@@ -48,22 +48,22 @@ class GarbageCollector:
         self._is_busy = is_busy
         self._queue: asyncio.Queue[tuple[RunTracker, tuple[tuple[Resource, str], ...]]] = asyncio.Queue()
         self._stones: list[tuple[float, str, str, str]] = []
-        """Anchors by time of their removal: moment, namespace, name, uid."""
+        """Records by time of their removal: moment, namespace, name, uid."""
         self._more = asyncio.Event()
         self._removing: set[str] = set()
-        """Runs that are no longer reported and whose anchors still exist."""
+        """Runs that are no longer reported and whose records still exist."""
 
     def add(self, tracker: RunTracker, objects: tuple[tuple[Resource, str], ...]) -> None:
         self._removing.add(tracker.run)
         self._queue.put_nowait((tracker, objects))
 
     def holds(self, run: str) -> bool:
-        """Return whether the run is no longer reported but its anchor still exists."""
+        """Return whether the run is no longer reported but its record still exists."""
         return run in self._removing
 
     async def take_over(self, older: Iterable[tuple[str, str, str]]) -> None:
         """Find tombstones that an earlier agent left; ``older``: those of an older release. Raises KubeError."""
-        selector = f"{LABEL_AGENT}={self._agent},{LABEL_ANCHOR}={TOMBSTONE}"
+        selector = f"{LABEL_AGENT}={self._agent},{LABEL_RECORD}={TOMBSTONE}"
         async for items, _ in self._api.pages(CONFIG_MAPS, self._home, selector=selector):
             for obj in items:
                 self._place_stone(self._home, obj["metadata"]["name"], obj["metadata"]["uid"])
@@ -78,7 +78,7 @@ class GarbageCollector:
                 await asyncio.gather(*marks, return_exceptions=True)
 
     async def _mark(self, name: str) -> None:
-        body = {"metadata": {"labels": {LABEL_ANCHOR: TOMBSTONE}}}
+        body = {"metadata": {"labels": {LABEL_RECORD: TOMBSTONE}}}
         await self._api.patch(CONFIG_MAPS, self._home, name, body)
 
     async def run(self) -> None:

@@ -15,7 +15,7 @@ from trainmaster_agent.kube.errors import ConflictError, KubeError, NotFoundErro
 from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_RUN
-from trainmaster_agent.runtime.kubernetes.older_anchors import OlderAnchors
+from trainmaster_agent.runtime.kubernetes.older_records import OlderRecords
 from trainmaster_agent.runtime.kubernetes.orphans import KnownRecords
 from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT
 
@@ -34,7 +34,7 @@ class Leftovers:
         lease: LeaseKeeper,
         agent: str,
         records: KnownRecords,
-        older: OlderAnchors,
+        older: OlderRecords,
         resources: Sequence[Resource],
     ) -> None:
         self._api = api

@@ -17,7 +17,7 @@ from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, Placeme
 from trainmaster_agent.runtime.kubernetes import name_wait
 from trainmaster_agent.runtime.kubernetes.config import AwaitNames
 from trainmaster_agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
-from trainmaster_agent.runtime.kubernetes.record import RunAnchor, run_labels
+from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, run_labels
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts
 
 _DEADLINE_SLACK = 60
@@ -32,7 +32,7 @@ class Manifests:
 
     def __init__(
         self,
-        record: RunAnchor,
+        record: KubeRunRecord,
         facts: Facts,
         placement: PlacementPort,
         *,

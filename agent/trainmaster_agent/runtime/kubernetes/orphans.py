@@ -16,7 +16,7 @@ from trainmaster_agent.kube.errors import ConflictError, KubeError, NotFoundErro
 from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS
 from trainmaster_agent.kube.pods import PodSight
-from trainmaster_agent.runtime.kubernetes.record import ALIVE, LABEL_ANCHOR, UnreadableAnchorError, read_record
+from trainmaster_agent.runtime.kubernetes.record import ALIVE, LABEL_RECORD, UnreadableRecordError, read_record
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +46,9 @@ class KnownRecords:
         try:
             stored = await self._api.get(CONFIG_MAPS, self._home, run)
             is_over = read_record(stored).progress.ended_at is not None
-        except (NotFoundError, UnreadableAnchorError):
+        except (NotFoundError, UnreadableRecordError):
             return False
-        return not is_over and bool(stored["metadata"]["labels"].get(LABEL_ANCHOR) == ALIVE)
+        return not is_over and bool(stored["metadata"]["labels"].get(LABEL_RECORD) == ALIVE)
 
 
 class Orphans:

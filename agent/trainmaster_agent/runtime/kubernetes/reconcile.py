@@ -26,7 +26,7 @@ from trainmaster_agent.runtime.kubernetes.failure_classification import (
     trouble,
 )
 from trainmaster_agent.runtime.kubernetes.node_health import Unready, clock, words_on
-from trainmaster_agent.runtime.kubernetes.record import Again, AnchoredEnd, Progress
+from trainmaster_agent.runtime.kubernetes.record import Again, Progress, RecordedEnd
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts, Member
 
 
@@ -453,7 +453,7 @@ class _Look:
     # -- decisions
 
     def _end(self, state: RunState, message: str, end: RunEnd | None = None) -> Assessment:
-        verdict = AnchoredEnd(state, message, end)
+        verdict = RecordedEnd(state, message, end)
         over = all(pod.is_over for pod in self.sights.pods.values())
         progress = replace(self.progress, verdict=verdict, ended_at=self.now if over else None)
         return self._decide(progress, RunState.STOPPING)

@@ -1,4 +1,4 @@
-"""The record of a run: the content of its anchor, a ConfigMap named after the run in the agent's namespace.
+"""The record of a run: a ConfigMap named after the run in the agent's namespace.
 
 It has the whole specification, variables included, so it is never in a namespace for jobs: a pod can mount any ConfigMap of its own
 namespace, and none of another one.
@@ -23,12 +23,12 @@ from trainmaster_agent.kube.pods import LABEL_RUN, moment
 
 LABEL_AGENT = "trainmaster.dev/agent"
 LABEL_JOB = "trainmaster.dev/job"
-LABEL_ANCHOR = "trainmaster.dev/anchor"
+LABEL_RECORD = "trainmaster.dev/anchor"  # what earlier releases called a record
 ALIVE, TOMBSTONE, MOVED = "true", "over", "moved"
-"""Values of the anchor's label: the second once the run's end is settled and all but the anchor may be removed. The third is that of
-an emptied anchor of an older release, in the namespace of the jobs: it owns the pods that were created under it."""
+"""Values of the record's label: the second once the run's end is settled and all but the record may be removed. The third is that of
+an emptied record of an older release, in the namespace of the jobs: it owns the pods that were created under it."""
 ACCEPTED_AT = "trainmaster.dev/accepted-at"
-"""Annotation of a moved anchor: creation time of the older one, as the API server writes it."""
+"""Annotation of a moved record: creation time of the older one, as the API server writes it."""
 MANAGED_BY = ("app.kubernetes.io/managed-by", "trainmaster")
 
 _PLAIN = 200_000
@@ -38,12 +38,12 @@ _PLAIN = 200_000
 Again = tuple[float, str]
 
 
-class UnreadableAnchorError(Exception):
+class UnreadableRecordError(Exception):
     """A ConfigMap with our labels does not hold a run."""
 
 
 @dataclass(frozen=True, slots=True)
-class AnchoredEnd:
+class RecordedEnd:
     """The run's end. Its members may still have to leave."""
 
     state: RunState
@@ -55,9 +55,9 @@ class AnchoredEnd:
         return {"state": self.state, "message": self.message, "end": end}
 
     @staticmethod
-    def read(data: Mapping[str, Any]) -> "AnchoredEnd":
+    def read(data: Mapping[str, Any]) -> "RecordedEnd":
         end = None if data.get("end") is None else RunEnd.model_validate(data["end"])
-        return AnchoredEnd(RunState(data["state"]), data.get("message", ""), end)
+        return RecordedEnd(RunState(data["state"]), data.get("message", ""), end)
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Progress:
     """By member: why the checkpoint signal did not reach it."""
     stop: StopRun | None = None
     stopped_at: float = 0.0
-    verdict: AnchoredEnd | None = None
+    verdict: RecordedEnd | None = None
     ended_at: float | None = None
     """Set once every member is gone: the run is over."""
 
@@ -108,7 +108,7 @@ class Progress:
         if data.get("stop"):
             progress.stop = StopRun.model_validate(data["stop"])
         if data.get("verdict"):
-            progress.verdict = AnchoredEnd.read(data["verdict"])
+            progress.verdict = RecordedEnd.read(data["verdict"])
         return progress
 
 
@@ -132,8 +132,8 @@ _FRESH = Progress()
 
 
 @dataclass(slots=True)
-class RunAnchor:
-    """A run as stored in its anchor."""
+class KubeRunRecord:
+    """A run as stored in its record."""
 
     start: StartRun
     namespace: str
@@ -147,10 +147,10 @@ class RunAnchor:
     owner_uid: str = ""
     """Uid of its members' namespace; empty while that is unknown."""
     was_moved: bool = False
-    """Whether an older release created its anchor, which remains emptied in the namespace of its members."""
+    """Whether an older release created its record, which remains emptied in the namespace of its members."""
 
     def to_config_map(self, agent: str, home: str) -> dict[str, Any]:
-        """Return the anchor as it is first written; ``home`` is the agent's namespace."""
+        """Return the record as it is first written; ``home`` is the agent's namespace."""
         run = self.start
         raw = orjson.dumps(run.model_dump(mode="json", by_alias=True, exclude_defaults=True))
         body: dict[str, Any] = {
@@ -159,7 +159,7 @@ class RunAnchor:
             "metadata": {
                 "name": run.run,
                 "namespace": home,
-                "labels": {**run_labels(agent, run), LABEL_ANCHOR: ALIVE},
+                "labels": {**run_labels(agent, run), LABEL_RECORD: ALIVE},
             },
             "data": {"term": str(self.term), "namespace": self.namespace, "progress": self.progress.dump()},
         }
@@ -186,7 +186,7 @@ class RunAnchor:
         }
 
     def take(self, stored: Mapping[str, Any]) -> None:
-        """Note how the API server has stored the anchor."""
+        """Note how the API server has stored the record."""
         metadata = stored["metadata"]
         self.uid, self.version = metadata["uid"], metadata["resourceVersion"]
         moved = (metadata.get("annotations") or {}).get(ACCEPTED_AT)
@@ -199,13 +199,13 @@ def run_labels(agent: str, run: StartRun) -> dict[str, str]:
     return {MANAGED_BY[0]: MANAGED_BY[1], LABEL_AGENT: agent, LABEL_RUN: run.run, LABEL_JOB: run.job}
 
 
-def read_record(config_map: Mapping[str, Any]) -> RunAnchor:
-    """Parse an anchor's record. Raises UnreadableAnchorError."""
+def read_record(config_map: Mapping[str, Any]) -> KubeRunRecord:
+    """Parse a record. Raises UnreadableRecordError."""
     metadata, data = config_map["metadata"], config_map.get("data") or {}
     try:
         plain = data.get("start")
         raw = plain.encode() if plain else zlib.decompress(base64.b64decode(config_map["binaryData"]["start.z"]))
-        record = RunAnchor(
+        record = KubeRunRecord(
             start=StartRun.model_validate_json(raw),
             namespace=data["namespace"],
             term=int(data["term"]),
@@ -213,6 +213,6 @@ def read_record(config_map: Mapping[str, Any]) -> RunAnchor:
         )
     except (KeyError, TypeError, ValueError, ValidationError, zlib.error) as error:
         where = f"{metadata['namespace']}/{metadata['name']}"
-        raise UnreadableAnchorError(f"ConfigMap {where} does not hold a run: {error}") from error
+        raise UnreadableRecordError(f"ConfigMap {where} does not hold a run: {error}") from error
     record.take(config_map)
     return record

@@ -1,4 +1,4 @@
-"""`Anchors`: writes runs' records to the API server and reads them again."""
+"""`RecordStore`: writes runs' records to the API server and reads them again."""
 
 import time
 import uuid
@@ -12,22 +12,22 @@ from trainmaster_agent.kube.paths import CONFIG_MAPS
 from trainmaster_agent.runtime.kubernetes.record import (
     LABEL_AGENT,
     MANAGED_BY,
-    AnchoredEnd,
     Progress,
-    UnreadableAnchorError,
+    RecordedEnd,
+    UnreadableRecordError,
     read_record,
 )
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
 _FRESH_SECONDS, _FRESH_PART = 4.0, 0.4
-"""Seconds, and part of the Lease's duration, for which an answer about the anchor is as good as another reading:
-no other agent can have acted meanwhile. A busy API server may take seconds between creating an anchor and its pod."""
+"""Seconds, and part of the Lease's duration, for which an answer about the record is as good as another reading:
+no other agent can have acted meanwhile. A busy API server may take seconds between creating a record and its pod."""
 PERMISSION_PATIENCE = 10.0
 """Seconds in which a missing permission is attributed to an API server that has not read its roles yet."""
 
 
-class Anchors:
-    """``home`` is the agent's namespace, where the anchors are; ``duration`` is the Lease's, in seconds."""
+class RecordStore:
+    """``home`` is the agent's namespace, where the records are; ``duration`` is the Lease's, in seconds."""
 
     def __init__(self, api: ApiServer, lease: LeaseKeeper, home: str, duration: float) -> None:
         self._api = api
@@ -58,9 +58,9 @@ class Anchors:
         return self.holder
 
     async def save(self, tracker: RunTracker, progress: Progress) -> None:
-        """Write ``progress`` into the anchor. Raises KubeError; then nothing has changed."""
+        """Write ``progress`` into the record. Raises KubeError; then nothing has changed."""
         record = tracker.record
-        if tracker.anchor_is_gone:
+        if tracker.record_is_gone:
             record.progress = progress
             return
         if not self._lease.is_valid():
@@ -75,28 +75,28 @@ class Anchors:
             await self.read(tracker)
             return
         record.take(stored)
-        tracker.anchor_read_at = time.monotonic()
+        tracker.record_read_at = time.monotonic()
         record.progress = progress
 
     def lose(self, tracker: RunTracker) -> None:
-        """End a run whose anchor was deleted or made unreadable: the whole run is lost with it."""
-        if tracker.anchor_is_gone:
+        """End a run whose record was deleted or made unreadable: the whole run is lost with it."""
+        if tracker.record_is_gone:
             return
-        tracker.anchor_is_gone = True
+        tracker.record_is_gone = True
         progress = tracker.record.progress
         if progress.verdict is None and progress.ended_at is None and progress.stop is None:
             message = "preempted by the cluster: the run's ConfigMap was deleted"
-            tracker.record.progress = replace(progress, verdict=AnchoredEnd(RunState.PREEMPTED, message))
+            tracker.record.progress = replace(progress, verdict=RecordedEnd(RunState.PREEMPTED, message))
 
     async def confirm(self, tracker: RunTracker) -> None:
-        """Check that the anchor exists and is unchanged. Raises NotFoundError."""
-        if time.monotonic() - tracker.anchor_read_at > self._fresh:
+        """Check that the record exists and is unchanged. Raises NotFoundError."""
+        if time.monotonic() - tracker.record_read_at > self._fresh:
             await self.read(tracker)
-        if tracker.anchor_is_gone:
+        if tracker.record_is_gone:
             raise NotFoundError(404, "the run's ConfigMap does not exist any more")
 
     async def read(self, tracker: RunTracker) -> None:
-        """Read the anchor again: another agent may have changed it before this one got the Lease."""
+        """Read the record again: another agent may have changed it before this one got the Lease."""
         try:
             stored = await self._api.get(CONFIG_MAPS, self._home, tracker.run)
         except NotFoundError:
@@ -108,9 +108,9 @@ class Anchors:
         created = tracker.record.progress.created
         try:
             fresh = read_record(stored)
-        except UnreadableAnchorError:
+        except UnreadableRecordError:
             self.lose(tracker)
             return
         tracker.record.progress = replace(fresh.progress, created=created or fresh.progress.created)
         tracker.record.take(stored)
-        tracker.anchor_read_at = time.monotonic()
+        tracker.record_read_at = time.monotonic()

@@ -1,7 +1,7 @@
 """`RunReconcilers`: bring each run to the state that its record wants, step by step, by calls to the API server.
 
 A step assesses, writes down the decision, acts, and looks again. Each step may be interrupted anywhere and resumes from the cluster's
-state. Before anything is created the Lease and the anchor are read again: an agent that was paused, or whose run has ended meanwhile,
+state. Before anything is created the Lease and the record are read again: an agent that was paused, or whose run has ended meanwhile,
 creates nothing.
 """
 
@@ -40,10 +40,10 @@ from trainmaster_agent.runtime.kubernetes.output import Outputs
 from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, ReconcileLimits, Sights, assess
 from trainmaster_agent.runtime.kubernetes.record import (
     LABEL_AGENT,
-    AnchoredEnd,
     Progress,
+    RecordedEnd,
 )
-from trainmaster_agent.runtime.kubernetes.record_store import PERMISSION_PATIENCE, Anchors
+from trainmaster_agent.runtime.kubernetes.record_store import PERMISSION_PATIENCE, RecordStore
 from trainmaster_agent.runtime.kubernetes.resize import give_up, late_growth, take_resize
 from trainmaster_agent.runtime.kubernetes.run_spec import Member
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
@@ -51,7 +51,7 @@ from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 log = logging.getLogger(__name__)
 
 _BATCH = 128
-"""Members created between two checks of Lease and anchor; a multiple of the concurrent requests, so that none is left idle."""
+"""Members created between two checks of Lease and record; a multiple of the concurrent requests, so that none is left idle."""
 _KEPT_OUTPUTS = 8
 """The most members of a stopping run whose last output is read before their pods are deleted."""
 _MOST_STEPS = 50
@@ -79,7 +79,7 @@ class RunReconcilers:
         products: Callable[[Iterable[str]], Mapping[str, Sequence[str]]],
         group_of: Callable[[str], str | None],
         look_over: Check,
-        anchors: Anchors,
+        record_store: RecordStore,
         lost_at: Callable[[RunTracker], tuple[float, float] | None],
         unready: Mapping[str, Unready],
         on_status: Callable[[RunTracker], None],
@@ -96,7 +96,7 @@ class RunReconcilers:
         self._products = products
         self._group_of = group_of
         self._look_over = look_over
-        self._anchors = anchors
+        self._record_store = record_store
         self._lost_at = lost_at
         self._unready = unready
         self._on_status = on_status
@@ -118,7 +118,7 @@ class RunReconcilers:
         for _ in range(_MOST_STEPS):
             wished = self._wished(tracker)
             if wished is not None:
-                await self._anchors.save(tracker, wished)
+                await self._record_store.save(tracker, wished)
                 continue
             found = assess(
                 tracker.facts,
@@ -130,7 +130,7 @@ class RunReconcilers:
             )
             tracker.next_look = min(found.wake_at or float("inf"), late_growth(tracker))
             if found.progress is not None:
-                await self._anchors.save(tracker, await self._with_output(tracker, found.progress))
+                await self._record_store.save(tracker, await self._with_output(tracker, found.progress))
                 continue
             self.tell(tracker, found)
             if found.over or not await self._act(tracker, found):
@@ -144,7 +144,7 @@ class RunReconcilers:
     async def fail(self, tracker: RunTracker, words: str) -> None:
         """End a run that this agent cannot handle: ``failed``, category ``config``. Raises KubeError."""
         end = RunEnd(category=FailureCategory.CONFIG, message=f"the agent cannot handle this run: {words}")
-        await self._end(tracker, AnchoredEnd(RunState.FAILED, end.message, end))
+        await self._end(tracker, RecordedEnd(RunState.FAILED, end.message, end))
 
     def look(self, tracker: RunTracker) -> None:
         """Report a run's state without acting."""
@@ -232,7 +232,7 @@ class RunReconcilers:
             and progress.ended_at is None
         ):
             words = f"preempted by the cluster: namespace {tracker.record.namespace} was deleted"
-            return replace(progress, verdict=AnchoredEnd(RunState.PREEMPTED, words))
+            return replace(progress, verdict=RecordedEnd(RunState.PREEMPTED, words))
         if stop is not None and progress.ended_at is None:
             return replace(
                 progress, stop=stop, stopped_at=self._clock(), generation=max(stop.generation, progress.generation)
@@ -263,7 +263,7 @@ class RunReconcilers:
                 port=self._config.port,
                 run_as_user=self._config.run_as_user,
                 await_names=self._config.await_names,
-                holder=self._anchors.holder,
+                holder=self._record_store.holder,
                 products=self._products,
             )
             tracker.made_for = key
@@ -299,7 +299,7 @@ class RunReconcilers:
         pods = [pod for pod in tracker.pods.values() if pod.stage == "running" and not pod.deleting]
         not_told = await send_checkpoint(self._api, pods, stop.checkpoint_signal)
         if not_told:
-            await self._anchors.save(tracker, replace(tracker.record.progress, not_told=not_told))
+            await self._record_store.save(tracker, replace(tracker.record.progress, not_told=not_told))
 
     async def _remove(self, tracker: RunTracker, pods: Sequence[tuple[PodSight, int]]) -> None:
         await self._lease.confirm()
@@ -332,7 +332,7 @@ class RunReconcilers:
             why = None if tracker.pods or tracker.record.progress.created else self._refusal(tracker, manifests)
             tracker.looked_over = True
             if why is not None:
-                await self._end(tracker, AnchoredEnd(RunState.RETURNED, why))
+                await self._end(tracker, RecordedEnd(RunState.RETURNED, why))
                 return True
         ends = self._ends_of_earlier_lives(tracker, members)
         if not tracker.record.owner_uid:
@@ -341,7 +341,7 @@ class RunReconcilers:
             await self._prepare(tracker, manifests)
             for begin in range(0, len(members), _BATCH):
                 await self._lease.confirm()
-                await self._anchors.confirm(tracker)
+                await self._record_store.confirm(tracker)
                 batch = members[begin : begin + _BATCH]
                 # All calls finish before an error is handled: one in flight would create a pod of a run that is over.
                 outcomes = await asyncio.gather(
@@ -351,7 +351,7 @@ class RunReconcilers:
                     if isinstance(outcome, BaseException):
                         raise outcome
         except RefusedError as error:
-            if tracker.anchor_is_gone:
+            if tracker.record_is_gone:
                 return True
             self._doubt(tracker.record.namespace)
             if isinstance(error, ForbiddenError) and error.is_permission:
@@ -367,7 +367,7 @@ class RunReconcilers:
             # A single member is one creation: nothing can be half done, and a restarted agent checks whether it exists.
             tracker.record.progress = complete
         else:
-            await self._anchors.save(tracker, complete)
+            await self._record_store.save(tracker, complete)
         return True
 
     def _ends_of_earlier_lives(self, tracker: RunTracker, members: Sequence[Member]) -> dict[str, int]:
@@ -392,7 +392,7 @@ class RunReconcilers:
         if tracker.prepared == number:
             return
         await self._lease.confirm()
-        await self._anchors.confirm(tracker)
+        await self._record_store.confirm(tracker)
         for resource, body in manifests.objects():
             name = body["metadata"]["name"]
             if number:
@@ -453,24 +453,24 @@ class RunReconcilers:
         changed = await self.opener.open(tracker, self._manifests(tracker), self._levels(), self._lease.confirm)
         if changed is None:
             return False
-        await self._anchors.save(tracker, changed)
+        await self._record_store.save(tracker, changed)
         return True
 
-    async def _end(self, tracker: RunTracker, verdict: AnchoredEnd) -> None:
-        await self._anchors.save(tracker, replace(tracker.record.progress, verdict=verdict))
+    async def _end(self, tracker: RunTracker, verdict: RecordedEnd) -> None:
+        await self._record_store.save(tracker, replace(tracker.record.progress, verdict=verdict))
 
 
-def _refused(error: RefusedError) -> AnchoredEnd:
+def _refused(error: RefusedError) -> RecordedEnd:
     """Return the run's end for a refusal of the API server."""
     words = " ".join(str(error).split())[:500]
     if isinstance(error, ForbiddenError | NotFoundError) and error.is_namespace_gone:
-        return AnchoredEnd(RunState.PREEMPTED, f"preempted by the cluster: {words}")
+        return RecordedEnd(RunState.PREEMPTED, f"preempted by the cluster: {words}")
     if isinstance(error, ForbiddenError | NotFoundError | ConflictError):
-        return AnchoredEnd(RunState.RETURNED, f"refused by the cluster: {words}")
+        return RecordedEnd(RunState.RETURNED, f"refused by the cluster: {words}")
     if error.reason == "Foreign":
-        return AnchoredEnd(RunState.RETURNED, f"refused: {words}")
+        return RecordedEnd(RunState.RETURNED, f"refused: {words}")
     end = RunEnd(category=FailureCategory.CONFIG, message=f"the cluster does not take its pods: {words}")
-    return AnchoredEnd(RunState.FAILED, end.message, end)
+    return RecordedEnd(RunState.FAILED, end.message, end)
 
 
 def _still_there(held: Mapping[str, Any]) -> KubeError:

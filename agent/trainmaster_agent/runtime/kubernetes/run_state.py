@@ -1,6 +1,6 @@
 """`RunTracker`: one run in the agent's memory, and its reported status.
 
-Memory is a copy: all of it can be rebuilt from the anchor and the pods.
+Memory is a copy: all of it can be rebuilt from the record and the pods.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.runtime.kubernetes.failure_classification import shortened
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.reconcile import Assessment
-from trainmaster_agent.runtime.kubernetes.record import RunAnchor
+from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts, Member
 from trainmaster_agent.runtime.port import RunStatus
 
@@ -32,7 +32,7 @@ UNLISTED = "unlisted"
 class RunTracker:
     """``wishes``: the dispatcher's orders that are not in the record yet; ``retry``: number of failures in a row."""
 
-    record: RunAnchor
+    record: KubeRunRecord
     facts: Facts
     status: RunStatus
     pods: dict[Member, PodSight] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class RunTracker:
     opened_at: float | None = None
     waits_for: str = ""
     signalled: bool = False
-    anchor_is_gone: bool = False
+    record_is_gone: bool = False
     namespace_is_gone: bool = False
     """Whether the namespace of its members was deleted with all its content."""
     retries: int = 0
@@ -70,8 +70,8 @@ class RunTracker:
     counter: int = 0
     newcomers: dict[Member, float] = field(default_factory=dict)
     """Members that a growth has added, with the time."""
-    anchor_read_at: float = -1e9
-    """Time of the API server's last answer on the anchor, on the monotonic clock."""
+    record_read_at: float = -1e9
+    """Time of the API server's last answer on the record, on the monotonic clock."""
 
     @property
     def run(self) -> str:
@@ -200,7 +200,7 @@ def _member_words(pod: PodSight) -> str:
     return shortened(words, _LONGEST_MEMBER_MESSAGE) if pod.stage != "succeeded" else ""
 
 
-def first_status(record: RunAnchor, term: int) -> RunStatus:
+def first_status(record: KubeRunRecord, term: int) -> RunStatus:
     """Return the first status of a run that has just been accepted or read."""
     seq = max(0, term - record.term) << _STRIDE
     return RunStatus(record.start.run, record.progress.generation, seq, RunState.ACCEPTED)

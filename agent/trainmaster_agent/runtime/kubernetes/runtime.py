@@ -38,25 +38,25 @@ from trainmaster_agent.kube.watch import KubeWatch
 from trainmaster_agent.placement.choose import choose, detect, probe_native
 from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.change_event import ChangeEvent
-from trainmaster_agent.runtime.kubernetes.accept import OrderIntake
+from trainmaster_agent.runtime.kubernetes.accept import RunAcceptor
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster_agent.runtime.kubernetes.event_handlers import EventHandlers
 from trainmaster_agent.runtime.kubernetes.garbage_collector import GarbageCollector
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
 from trainmaster_agent.runtime.kubernetes.manifests import roster_name
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
-from trainmaster_agent.runtime.kubernetes.observer import Observer
-from trainmaster_agent.runtime.kubernetes.older_anchors import OlderAnchors
+from trainmaster_agent.runtime.kubernetes.older_records import OlderRecords
 from trainmaster_agent.runtime.kubernetes.orphans import KnownRecords, Orphans
 from trainmaster_agent.runtime.kubernetes.output import Outputs
 from trainmaster_agent.runtime.kubernetes.preflight import what_lacks
 from trainmaster_agent.runtime.kubernetes.record import (
     LABEL_AGENT,
-    AnchoredEnd,
-    RunAnchor,
+    KubeRunRecord,
+    RecordedEnd,
 )
-from trainmaster_agent.runtime.kubernetes.record_store import Anchors
+from trainmaster_agent.runtime.kubernetes.record_store import RecordStore
 from trainmaster_agent.runtime.kubernetes.run_reconciler import RunReconcilers
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts, facts_of
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker, first_status
@@ -111,9 +111,9 @@ class KubernetesRuntime:
             parse_duration(lease.duration),
         )
         self.inventory = Inventory(config.capacity, (LABEL_AGENT, config.cluster))
-        self._anchors = Anchors(api, self.lease, self._home, parse_duration(lease.duration))
+        self._record_store = RecordStore(api, self.lease, self._home, parse_duration(lease.duration))
         self._records = KnownRecords(api, self._home)
-        self._older = OlderAnchors(api, self.lease, config.cluster, self._home)
+        self._older = OlderRecords(api, self.lease, config.cluster, self._home)
         self._quotas = Quotas()
         self._node_capacity = NodeCapacity(self.inventory)
         self._outputs = Outputs(api)
@@ -126,11 +126,11 @@ class KubernetesRuntime:
         self._garbage_collector = self._make_garbage_collector()
         self._statuses: dict[str, RunStatus] = {}
         self._accepting: dict[str, asyncio.Task[None]] = {}
-        self._intake = self._make_intake()
+        self._acceptor = self._make_acceptor()
         self._worklist = Worklist(self._is_new)
         self._changed = ChangeEvent()
         self._node_health = NodeHealth()
-        self._room_changed = False
+        self._capacity_changed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._watches: list[KubeWatch] = []
@@ -172,7 +172,7 @@ class KubernetesRuntime:
             raise UnavailableError(self._namespaces.lacks)
         moving, over = await self._older.find(self._namespaces.existing)
         earlier = self._namespaces.uid(self._config.job_namespaces[0]) if moving or over else ""
-        self._holder = await self._anchors.identity(self._config.cluster, earlier)
+        self._holder = await self._record_store.identity(self._config.cluster, earlier)
         self._records.holder = self._holder
         for namespace, name in moving:
             try:
@@ -230,7 +230,7 @@ class KubernetesRuntime:
         self._watches.clear()
         self._worklist = Worklist(self._is_new)
         self._namespaces = self._make_namespaces()
-        self._intake = self._make_intake()
+        self._acceptor = self._make_acceptor()
         self._orphans = Orphans(self._api, self.lease, self._records)
         self._garbage_collector = self._make_garbage_collector()
         self._quotas = Quotas()
@@ -288,9 +288,9 @@ class KubernetesRuntime:
         """Stop a run. Raises RuntimeAwayError where its record may exist and the API server cannot confirm that now."""
         if (task := self._accepting.get(stop.run)) is not None:
             await asyncio.wait((task,))
-        if stop.run in self._intake.unsure:
+        if stop.run in self._acceptor.unsure:
             # Its record may still be stored. So a record is written for certain, and that run is stopped.
-            await self.start(self._intake.unsure[stop.run])
+            await self.start(self._acceptor.unsure[stop.run])
         tracker = self._trackers.get(stop.run)
         if tracker is None or tracker.status.state.is_terminal:
             return
@@ -304,7 +304,7 @@ class KubernetesRuntime:
 
     async def verify_absent(self, stop: StopRun, installation: str) -> bool:
         """Search the cluster for pods of the run, by this agent's name; two installations must not share one name."""
-        if stop.run in self._accepting or stop.run in self._trackers or stop.run in self._intake.unsure:
+        if stop.run in self._accepting or stop.run in self._trackers or stop.run in self._acceptor.unsure:
             return False
         return await no_pods_of(self._api, self.lease, self._config.cluster, stop)
 
@@ -390,16 +390,16 @@ class KubernetesRuntime:
             self._refuse(run, RunState.RETURNED, message)
             return
         try:
-            record = await self._intake.record(run, namespace)
+            record = await self._acceptor.record(run, namespace)
         except RuntimeAwayError:
             raise
         except Exception as error:
             # Its record may have been stored, so the run may not be called off.
-            self._intake.unsure[run.run] = run
+            self._acceptor.unsure[run.run] = run
             raise RuntimeAwayError(
                 f"run {run.run} could not be recorded: {contain('record', error, run=run.run)}"
             ) from error
-        if isinstance(record, AnchoredEnd):
+        if isinstance(record, RecordedEnd):
             self._refuse(run, record.state, record.message)
             return
         tracker = self._trackers.get(run.run)
@@ -535,8 +535,8 @@ class KubernetesRuntime:
                 for tracker in self._trackers.values():
                     if any(pod.node in turned for pod in tracker.pods.values()):
                         self._look_at(tracker.run)
-            if self._room_changed:
-                self._room_changed = False
+            if self._capacity_changed:
+                self._capacity_changed = False
                 waiting = self._reconcilers_now.opener.waiting
                 for run in sorted(waiting, key=waiting.__getitem__):
                     self._look_at(run)
@@ -592,7 +592,7 @@ class KubernetesRuntime:
             products=self.inventory.products_of,
             group_of=self.inventory.group_of,
             look_over=lambda tracker: what_lacks(tracker, self._config, self._node_capacity, self._quotas),
-            anchors=self._anchors,
+            record_store=self._record_store,
             lost_at=self._lost_at,
             unready=self._node_health.unready,
             on_status=self._on_status,
@@ -602,9 +602,9 @@ class KubernetesRuntime:
     def _make_namespaces(self) -> JobNamespaces:
         return JobNamespaces(self._api, self._config.job_namespaces, self._on_namespace_gone)
 
-    def _make_intake(self) -> OrderIntake:
+    def _make_acceptor(self) -> RunAcceptor:
         closed = lambda: self._reported_closed  # noqa: E731 - it is reported anew each time
-        return OrderIntake(self._api, self.lease, self._config, self._namespaces, home=self._home, closed=closed)
+        return RunAcceptor(self._api, self.lease, self._config, self._namespaces, home=self._home, closed=closed)
 
     def _make_garbage_collector(self) -> GarbageCollector:
         return GarbageCollector(
@@ -622,24 +622,24 @@ class KubernetesRuntime:
         return Leftovers(self._api, self.lease, self._config.cluster, self._records, self._older, resources)
 
     def _watch_all(self, placement: PlacementPort) -> None:
-        observer = Observer(
+        handlers = EventHandlers(
             self._config,
             placement,
             self._trackers,
             self._orphans,
             home=self._home,
             look_at=self._look_at,
-            lose_anchor=self._anchors.lose,
+            lose_record=self._record_store.lose,
             is_known=self._is_known,
             on_found=self._on_found,
             doubt=self._namespaces.doubt,
         )
-        sinks = observer.sinks(self.inventory, self._quotas, self._node_health, self._on_room_change)
-        for one in sinks:
+        watched = handlers.watched(self.inventory, self._quotas, self._node_health, self._on_capacity_change)
+        for one in watched:
             watch = KubeWatch(
                 self._api,
                 one.resource,
-                one.sink,
+                one.handler,
                 namespace=one.namespace,
                 selector=one.selector,
                 is_needed=one.is_needed,
@@ -648,8 +648,8 @@ class KubernetesRuntime:
             name = f"watch-{one.resource.plural}-{one.namespace or 'all'}"
             self._tasks.append(asyncio.create_task(watch.run(), name=name))
 
-    def _on_room_change(self) -> None:
-        self._room_changed = True
+    def _on_capacity_change(self) -> None:
+        self._capacity_changed = True
 
     def _is_served(self) -> bool:
         """Return whether the dispatcher has answered. A second agent with the same key must not remove the first one's runs."""
@@ -660,21 +660,21 @@ class KubernetesRuntime:
         return (
             run in self._statuses
             or run in self._accepting
-            or run in self._intake.unsure
+            or run in self._acceptor.unsure
             or self._garbage_collector.holds(run)
         )
 
-    def _on_found(self, record: RunAnchor, facts: Facts) -> None:
-        """Take over an anchor that this agent has not written."""
+    def _on_found(self, record: KubeRunRecord, facts: Facts) -> None:
+        """Take over a record that this agent has not written."""
         tracker = self._take_up(record, facts)
         if self.is_ready:
             # The previous agent had sent it, and it was stored late.
             self._on_status(tracker)
             self._look_at(tracker.run)
 
-    def _take_up(self, record: RunAnchor, facts: Facts, read_at: float = -1e9) -> RunTracker:
+    def _take_up(self, record: KubeRunRecord, facts: Facts, read_at: float = -1e9) -> RunTracker:
         record.owner_uid = record.owner_uid or self._namespaces.uid(record.namespace)
-        tracker = RunTracker(record, facts, first_status(record, self.lease.term), anchor_read_at=read_at)
+        tracker = RunTracker(record, facts, first_status(record, self.lease.term), record_read_at=read_at)
         self._trackers[tracker.run] = tracker
         for sight in self._orphans.take(tracker.run):
             tracker.note(sight)

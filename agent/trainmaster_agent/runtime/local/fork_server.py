@@ -31,7 +31,7 @@ def main() -> None:
     requests, lock = int(sys.argv[2]), int(sys.argv[3])
     os.set_inheritable(requests, False)
     os.set_inheritable(lock, False)
-    kernel.set_name("tm-zygote")
+    kernel.set_name("tm-fork-server")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps supervisors
     gc.disable()
     gc.freeze()

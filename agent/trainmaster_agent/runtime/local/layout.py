@@ -17,7 +17,8 @@
         <role>-<index>/, <role>-<index>.log    a member's working directory and output
     trash/            directories of forgotten runs that are being deleted
 
-Standard library only, and little of it: the fork server imports this.
+``keeper.lock``, ``zygote.lock`` and ``zygote.log`` are names of earlier releases, kept for upgrades: an agent finds the supervisors
+and the fork server of an older one by these locks. Standard library only, and little of it: the fork server imports this.
 """
 
 import os

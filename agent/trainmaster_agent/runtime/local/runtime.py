@@ -208,14 +208,14 @@ class LocalRuntime:
 
     async def _replace_fork_server(self) -> None:
         """Start another fork server. Once it has its lock no start is in progress: missing supervisors are requested again."""
-        _log.warning("the process that starts runs (tm-zygote) has died; starting another one")
+        _log.warning("the fork server, the process that starts runs, has died; starting another one")
         await self._spawner.reap()
         while True:
             try:
                 await self._spawner.start()
                 break
             except (RuntimeRefusedError, OSError):
-                _log.exception("cannot start the process that starts runs (tm-zygote) now, trying again")
+                _log.exception("cannot start the fork server, the process that starts runs, now; trying again")
                 await asyncio.sleep(_LOOK_EVERY)
         for held in tuple(self._registry.runs.values()):
             if held.phase is Phase.REQUESTED:

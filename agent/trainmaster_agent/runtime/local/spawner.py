@@ -38,7 +38,7 @@ class Spawner:
             try:
                 lock = lock_file(
                     self._state_dir / layout.FORK_SERVER_LOCK,
-                    "an earlier process for starting runs (tm-zygote) has not ended yet; if it was stopped by a signal, kill it",
+                    "an earlier fork server (the process tm-fork-server) has not ended yet; if it was stopped by a signal, kill it",
                 )
                 break
             except RuntimeRefusedError:

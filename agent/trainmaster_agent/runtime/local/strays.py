@@ -26,6 +26,7 @@ _DELETED = " (deleted)"
 _PATIENCE = 5.0
 """Seconds beyond the grace after which processes that were ordered to stop are killed."""
 _SUPERVISOR = b"tm-keeper"
+"""The process name of supervisors, those of earlier releases included: like the name of their lock it must not change."""
 
 
 def place() -> str:

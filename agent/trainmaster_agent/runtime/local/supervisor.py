@@ -102,7 +102,7 @@ class Supervisor:
         self._run_dir = run_dir
         self._plan = plan
         self._state_dir = run_dir.parent.parent
-        self._crew = MemberProcesses(plan, run_dir)
+        self._processes = MemberProcesses(plan, run_dir)
         self._generation, self._seq = plan["generation"], plan["seq"]
         self._is_launched = False
         self._planned = plan["generation"]
@@ -141,7 +141,7 @@ class Supervisor:
     def _launch(self) -> None:
         self._is_launched = True
         try:
-            self._crew.launch(self._crew.members)
+            self._processes.launch(self._processes.members)
         except OSError as error:
             self._conclude(
                 MembersEnd(RunState.RETURNED, f"the members could not be started: {error.strerror}"), grace=0
@@ -165,18 +165,18 @@ class Supervisor:
 
     def _state_now(self) -> RunState:
         if self._verdict is None:
-            return RunState.RUNNING if not self._crew.launches else self._state
-        return self._verdict.state if self._crew.childless else RunState.STOPPING
+            return RunState.RUNNING if not self._processes.launches else self._state
+        return self._verdict.state if self._processes.childless else RunState.STOPPING
 
     def _heed_children(self) -> None:
-        ended = self._crew.reap()
-        if ended and (self._verdict is not None or self._regroup is not None) and not self._crew.childless:
+        ended = self._processes.reap()
+        if ended and (self._verdict is not None or self._regroup is not None) and not self._processes.childless:
             self._rest_at = boottime()
         for member, code in ended:
             self._dirty = True
             member.take_exit(code)
             if member.leaves_by is not None:
-                self._crew.members.remove(member)
+                self._processes.members.remove(member)
             elif self._verdict is not None:
                 member.state = "stopped"
             elif self._regroup is not None:
@@ -189,13 +189,13 @@ class Supervisor:
         if self._verdict is None and self._regroup is None and self._has_succeeded():
             is_early = self._plan["success"] is not None
             self._conclude(MembersEnd(RunState.SUCCEEDED, ""), grace=self._plan["stop_grace"] if is_early else 0)
-        if self._regroup is not None and self._regroup.start_at is None and self._crew.childless:
+        if self._regroup is not None and self._regroup.start_at is None and self._processes.childless:
             self._regroup.start_at = boottime() + self._regroup.back_off
 
     def _has_succeeded(self) -> bool:
         """Return whether all members that decide have succeeded; without members of the deciding role, all decide."""
-        deciding = [one for one in self._crew.members if one.plan["role"] == self._plan["success"]]
-        return all(member.state == "succeeded" for member in deciding or self._crew.members)
+        deciding = [one for one in self._processes.members if one.plan["role"] == self._plan["success"]]
+        return all(member.state == "succeeded" for member in deciding or self._processes.members)
 
     def _start_again(self, member: Member) -> bool:
         """Restart the failed member, alone or with all others, if its policy says so; return whether it restarts."""
@@ -218,7 +218,7 @@ class Supervisor:
             member.restarts += 1
             member.again_at = None
         try:
-            self._crew.launch(members)
+            self._processes.launch(members)
         except OSError:
             return False
         self._dirty = True
@@ -229,16 +229,16 @@ class Supervisor:
         self._regroups += 1
         self._dirty = True
         self._regroup = Regroup(back_off, kill_at=boottime() + self._plan["stop_grace"])
-        for one in self._crew.members:
+        for one in self._processes.members:
             one.again_at = None
             if one.state != "running" or one is member:
                 one.state = "pending"
-        if not self._crew.childless:
-            self._crew.terminate()
+        if not self._processes.childless:
+            self._processes.terminate()
 
     def _mind_restarts(self, now: float) -> None:
         """Kill members that delay a restart, and perform the restarts that are due."""
-        due = [one for one in self._crew.members if one.again_at is not None and now >= one.again_at]
+        due = [one for one in self._processes.members if one.again_at is not None and now >= one.again_at]
         for member in due:
             if not self._launch_again([member]):
                 member.state = "failed"
@@ -248,12 +248,12 @@ class Supervisor:
         if regroup is None:
             return
         if regroup.start_at is None and now >= regroup.kill_at:
-            self._crew.kill()
+            self._processes.kill()
             regroup.kill_at = now + _KILL_AGAIN
         if regroup.start_at is not None and now >= regroup.start_at:
             # No process that was ordered to end is left; later ones have no such order.
             self._regroup = self._rest_at = None
-            if not self._launch_again(self._crew.members):
+            if not self._launch_again(self._processes.members):
                 self._conclude(MembersEnd(RunState.FAILED, "its members could not be started again"), grace=0)
 
     def _failure(self, member: Member) -> MembersEnd:
@@ -305,33 +305,33 @@ class Supervisor:
         self._plan, self._planned, self._dirty = plan, plan["generation"], True
         self._generation = max(self._generation, plan["generation"])
         wanted = {(one["role"], one["index"]) for one in plan["members"]}
-        there = {(member.plan["role"], member.plan["index"]) for member in self._crew.members}
-        leaving = [one for one in self._crew.members if (one.plan["role"], one.plan["index"]) not in wanted]
+        there = {(member.plan["role"], member.plan["index"]) for member in self._processes.members}
+        leaving = [one for one in self._processes.members if (one.plan["role"], one.plan["index"]) not in wanted]
         for member in leaving:
             if member.state == "running":
                 member.leaves_by = boottime() + plan["stop_grace"]
-                self._crew.send(member, signal.SIGTERM)
+                self._processes.send(member, signal.SIGTERM)
             else:
-                self._crew.members.remove(member)  # it has ended by itself
+                self._processes.members.remove(member)  # it has ended by itself
         coming = [Member(one) for one in plan["members"] if (one["role"], one["index"]) not in there]
-        self._crew.members += coming
+        self._processes.members += coming
         if not coming or not self._is_launched or self._regroup is not None:
             return  # the next launch is for all of them
         try:
-            self._crew.launch(coming)
+            self._processes.launch(coming)
         except OSError:
             # The forked ones wait at a gate that stays shut, and end; the run goes on without them.
             for member in coming:
                 if member.pid:
                     member.state, member.leaves_by = "running", boottime()
                 else:
-                    self._crew.members.remove(member)
+                    self._processes.members.remove(member)
 
     def _heed_clocks(self) -> None:
         now = boottime()
-        for member in self._crew.members:
+        for member in self._processes.members:
             if member.leaves_by is not None and now >= member.leaves_by:
-                self._crew.send(member, signal.SIGKILL)
+                self._processes.send(member, signal.SIGKILL)
                 member.leaves_by = now + _KILL_AGAIN
         if self._verdict is None:
             self._mind_restarts(now)
@@ -349,9 +349,9 @@ class Supervisor:
         if self._term_at is not None and now >= self._term_at:
             self._terminate()
         if self._rest_at is not None and now >= self._rest_at:
-            self._rest_at = now + _TELL_AGAIN if self._crew.terminate_rest() else None
+            self._rest_at = now + _TELL_AGAIN if self._processes.terminate_rest() else None
         if self._kill_at is not None and now >= self._kill_at:
-            self._crew.kill()
+            self._processes.kill()
             self._kill_at, self._is_killing = now + _KILL_AGAIN, True
 
     def _last_contact(self) -> float:
@@ -392,7 +392,7 @@ class Supervisor:
         is_ending = self._regroup is not None or (self._verdict is not None and self._term_at is None)
         self._verdict, self._dirty = verdict, True
         self._start_none_again()
-        if self._crew.childless:
+        if self._processes.childless:
             return
         if grace > 0 and not is_ending:
             self._terminate()
@@ -402,22 +402,22 @@ class Supervisor:
         """Decide how the run ends, and send its members the checkpoint signal before they are ordered to end."""
         self._verdict, self._dirty = verdict, True
         self._start_none_again()
-        if self._crew.childless:
+        if self._processes.childless:
             return
-        self._crew.signal(number)
+        self._processes.signal(number)
         now = boottime()
         self._term_at = now + wait
         self._hasten(now + wait + grace)
 
     def _start_none_again(self) -> None:
-        for member in self._crew.members:
+        for member in self._processes.members:
             if member.again_at is not None or (self._regroup is not None and member.state == "pending"):
                 member.state, member.again_at = "stopped", None
         self._regroup = None
 
     def _terminate(self) -> None:
         self._term_at = None
-        self._crew.terminate()
+        self._processes.terminate()
 
     def _hasten(self, kill_at: float) -> None:
         self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
@@ -430,13 +430,13 @@ class Supervisor:
             self._kill_at,
             self._rest_at,
             self._say_at,
-            *(member.leaves_by for member in self._crew.members),
-            *(member.again_at for member in self._crew.members),
+            *(member.leaves_by for member in self._processes.members),
+            *(member.again_at for member in self._processes.members),
             None if self._regroup is None else self._regroup.next_at,
         )
         self._timer.arm(min((moment for moment in moments if moment is not None), default=None))
         poller = select.poll()
-        for fd in (self._children, self._control, self._timer.fd, *self._crew.launches):
+        for fd in (self._children, self._control, self._timer.fd, *self._processes.launches):
             poller.register(fd, select.POLLIN)
         poller.poll()
         for fd in (self._children, self._timer.fd):
@@ -475,21 +475,21 @@ class Supervisor:
             "message": "" if verdict is None else verdict.message,
             "end": end,
             "placement": self._placement(),
-            "members": [member.report() for member in self._crew.members],
+            "members": [member.report() for member in self._processes.members],
             "sizes": self._sizes() if self._plan["resized"] else None,
         }
 
     def _placement(self) -> MemberPlacement:
         """Return the number of members of each role by node group, those that still have to leave included."""
         groups: MemberPlacement = {}
-        for member in self._crew.members:
+        for member in self._processes.members:
             roles = groups.setdefault(member.plan["group"], {})
             roles[member.plan["role"]] = roles.get(member.plan["role"], 0) + 1
         return groups
 
     def _sizes(self) -> dict[str, int]:
         sizes: dict[str, int] = {}
-        for member in self._crew.members:
+        for member in self._processes.members:
             if member.leaves_by is None:
                 sizes[member.plan["role"]] = sizes.get(member.plan["role"], 0) + 1
         return sizes

@@ -73,7 +73,7 @@ def attempt(cycle: CycleContext, bursts: Bursts, job: WaitingJob, key: ClassKey,
         if preemption is not None:
             return after_eviction(preemption)
         reason = explain.over_quota(obstacle)
-        if is_limit and not quotas.tree.keepers:
+        if is_limit and not quotas.tree.lending_limited:
             usage = quotas.usage_under_limits(queue.id)
             cycle.quota_refusals[key] = QuotaRefusal(state.queue_revision, usage, reason)
         return Wait(reason)

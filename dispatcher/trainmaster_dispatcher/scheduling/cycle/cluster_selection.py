@@ -67,7 +67,7 @@ def search_best(cycle: CycleContext, scheduling_key: SchedulingKey, sizes: list[
     index, rankings = cycle.index, cycle.rankings
     prefers_level = index.state.shapes[scheduling_key.shape_id].preferred_level is not None
     if (
-        index.state.lines.any_narrowed
+        index.state.flavors.any_narrowed
         or len(sizes) > 1
         or not is_quick(scheduling_key.weights, prefers_level=prefers_level)
     ):
@@ -257,9 +257,9 @@ def roles_by_name(state: SchedulerState, shape_id: int) -> dict[str, RoleShape]:
 def narrowing(cycle: CycleContext, queue: Queue, shape_id: int) -> tuple[bool, str]:
     """Return whether quota depends on the place, and the device of the gang whose product decides that, if any."""
     state = cycle.index.state
-    lines = [line for above in state.ancestry(queue.id) for line in above.quotas if line.product or line.kind]
-    lines += cycle.quotas.tree.narrowed_kept
-    if not lines:
+    flavors = [flavor for above in state.ancestry(queue.id) for flavor in above.quotas if flavor.product or flavor.kind]
+    flavors += cycle.quotas.tree.narrowed_kept
+    if not flavors:
         return False, ""
     needed = {name for role in state.shapes[shape_id].roles for name in role.needs}
-    return True, next((line.resource for line in lines if line.product and line.resource in needed), "")
+    return True, next((flavor.resource for flavor in flavors if flavor.product and flavor.resource in needed), "")

@@ -93,7 +93,7 @@ def _growth(cycle: CycleContext, run: LiveRun) -> Growth | None:
     if not isinstance(fitted, Fitted):
         return None
     members = [(group, name, many) for group, roles in fitted.placement.items() for name, many in roles.items()]
-    charge = state.lines.charge(state.places_at(run.cluster_id, run.shape_id, members))
+    charge = state.flavors.charge(state.places_at(run.cluster_id, run.shape_id, members))
     if quotas.obstacle(run.queue_id, charge, runs=0) is not None:
         return None
     cycle.index.take_fitted(run.cluster_id, fitted)
@@ -110,7 +110,7 @@ def _growth(cycle: CycleContext, run: LiveRun) -> Growth | None:
 def _room_for(index: ClusterIndex, run: LiveRun) -> FreeCapacity:
     """Return the capacity for new members: where quota depends on the product, only nodes of the products that the run has."""
     free = index.free(run.cluster_id)
-    if not index.state.lines.any_narrowed:
+    if not index.state.flavors.any_narrowed:
         return free
     has = {product_of(free.groups[name][0].group) for name, _ in run.placement if free.groups.get(name)}
     return FreeCapacity({name: some for name, some in free.groups.items() if some and product_of(some[0].group) in has})

@@ -57,8 +57,8 @@ def _quota_refusal_lookup(cycle: CycleContext, queue: Queue, plan: Plan) -> Call
     state, quotas = cycle.index.state, cycle.quotas
     if (
         queue.order is Order.STRICT
-        or quotas.tree.keepers
-        or state.lines.any_narrowed
+        or quotas.tree.lending_limited
+        or state.flavors.any_narrowed
         or closed_queue(cycle, queue) != ("", None)
     ):
         return None
@@ -91,8 +91,8 @@ def _blocked_shapes_of(cycle: CycleContext, queue: Queue) -> dict[int, Reason] |
     if (
         queue.order is Order.STRICT
         or tree.limits(queue.id)
-        or tree.keepers
-        or state.lines.any_narrowed
+        or tree.lending_limited
+        or state.flavors.any_narrowed
         or state.policies_of(queue.id)
         or not all(above.state.starts_jobs for above in state.ancestry(queue.id))
     ):

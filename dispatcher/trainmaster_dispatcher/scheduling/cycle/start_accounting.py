@@ -31,7 +31,7 @@ def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key
     if (
         role is None
         or not most
-        or state.lines.any_narrowed
+        or state.flavors.any_narrowed
         or start.pools
         or varies_by_run(state.weights_of(key))
         or not turns.has_more(key)
@@ -63,7 +63,7 @@ def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key
     if fitted is not None:
         if kept is not None:
             kept.take(roles, fitted.placement, ends_at)
-        quotas.add(key.queue_id, {line: amount * len(gangs) for line, amount in charge.items()}, len(gangs))
+        quotas.add(key.queue_id, {flavor: amount * len(gangs) for flavor, amount in charge.items()}, len(gangs))
         by_group: dict[str, MemberPlacement] = {}
         for job_id, gang in zip(job_ids, gangs, strict=False):
             if size.total == 1:

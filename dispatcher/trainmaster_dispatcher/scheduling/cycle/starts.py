@@ -15,8 +15,6 @@ from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.scheduling.state.plan import Eviction, Start, TableLine
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
-_ALWAYS_SHOWN = ("kind", "packing", "money")
-
 
 def evictions_of(state: SchedulerState, job: WaitingJob, queue: Queue, preemption: PreemptionPlan) -> list[Eviction]:
     """Return the evictions of a preemption, each with its explanation."""

@@ -205,7 +205,7 @@ def _fill_eligible(
     if role is None:
         return 0
     names = [name for name, entries in free_capacity.groups.items() if entries and allows(role, entries[0].group)]
-    if any("/" in name and state.lines.products_matter(name) for name in role.needs):
+    if any("/" in name and state.flavors.products_matter(name) for name in role.needs):
         product = state.product_at(cluster_id, key.group)
         names = [name for name in names if product_of(free_capacity.groups[name][0].group) == product]
     missing, _ = fill(free_capacity.groups, role.needs, count, names, max_per_node=role.max_per_node, numa=role.numa)

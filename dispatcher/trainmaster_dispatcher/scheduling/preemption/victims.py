@@ -117,14 +117,14 @@ class VictimSearch:
         """Return whether the queue may have a right to what others use."""
         if not self._may_be_owed(queue, size):
             return False
-        if self.state.lines.any_narrowed or (for_quota and self._leaving_of()):
+        if self.state.flavors.any_narrowed or (for_quota and self._leaving_of()):
             return True  # it depends on the cluster, or on what is stopping
         above, used, nothing = self._leaving_above(), self.quotas.used, Amounts()
         return all(
-            used(queue.id, line) - above.get(queue.id, nothing).get(line, 0) + amount
-            <= self.quotas.guarantee(queue, line)
-            for line, amount in size.charge.items()
-            if line in self.quotas.tree.guaranteed
+            used(queue.id, flavor) - above.get(queue.id, nothing).get(flavor, 0) + amount
+            <= self.quotas.guarantee(queue, flavor)
+            for flavor, amount in size.charge.items()
+            if flavor in self.quotas.tree.guaranteed
         )
 
     def helpless(self, queue: Queue) -> Callable[[int, Size | None], bool | None] | None:
@@ -139,7 +139,7 @@ class VictimSearch:
             return None
         spent = self._spent.get(queue.id)
         if spent is None:
-            spent = self._spent[queue.id] = self._spent_lines(queue)
+            spent = self._spent[queue.id] = self._spent_flavors(queue)
         is_spent = len(spent) == len(self.quotas.tree.guaranteed)
 
         def is_helpless(class_id: int, size: Size | None) -> bool | None:
@@ -152,7 +152,7 @@ class VictimSearch:
                 return True
             if size is None:
                 return None
-            return any(line in size.charge for line in spent) or not self._may_reclaim(queue, size)
+            return any(flavor in size.charge for flavor in spent) or not self._may_reclaim(queue, size)
 
         return is_helpless
 
@@ -181,13 +181,13 @@ class VictimSearch:
             if spare and is_free and run.queue_id in self.state.queues:
                 yield run, spare
 
-    def _spent_lines(self, queue: Queue) -> list[Flavor]:
+    def _spent_flavors(self, queue: Queue) -> list[Flavor]:
         """Return the flavors on which the queue has used up its guarantee, if any; starts can only add to them."""
         above: Amounts = self._leaving_above().get(queue.id, {})
         return [
-            line
-            for line in self.quotas.tree.guaranteed
-            if self.quotas.used(queue.id, line) - above.get(line, 0) >= self.quotas.guarantee(queue, line)
+            flavor
+            for flavor in self.quotas.tree.guaranteed
+            if self.quotas.used(queue.id, flavor) - above.get(flavor, 0) >= self.quotas.guarantee(queue, flavor)
         ]
 
     def _leaving_above(self) -> dict[int, Amounts]:
@@ -198,19 +198,19 @@ class VictimSearch:
             for queue_id, charge in leaving.items():
                 for queue in self.state.ancestry(queue_id):
                     total = self._above.setdefault(queue.id, {})
-                    for line, amount in charge.items():
-                        total[line] = total.get(line, 0) + amount
+                    for flavor, amount in charge.items():
+                        total[flavor] = total.get(flavor, 0) + amount
         return self._above
 
     def _may_be_owed(self, queue: Queue, size: Size) -> bool:
         """Return whether the queue has a guarantee on any resource that is needed; with quota by product it depends on
         the cluster."""
-        guaranteed = (line for line in self.quotas.tree.guaranteed if size.needs.get(line.resource))
-        return any(self.quotas.guarantee(queue, line) for line in guaranteed)
+        guaranteed = (flavor for flavor in self.quotas.tree.guaranteed if size.needs.get(flavor.resource))
+        return any(self.quotas.guarantee(queue, flavor) for flavor in guaranteed)
 
     def _is_owed_somewhere(self, queue: Queue, size: Size) -> bool:
         """Return whether the queue has a right to what others use; with quota by product that depends on the cluster."""
-        return self._may_be_owed(queue, size) and (self.state.lines.any_narrowed or self._is_owed(queue, size.charge))
+        return self._may_be_owed(queue, size) and (self.state.flavors.any_narrowed or self._is_owed(queue, size.charge))
 
     def _may_help_on(self, cluster_id: int, key: ClassKey, queue: Queue) -> bool:
         """Return whether anything is stopping or could be ended on a cluster, except what other queues have to give back."""
@@ -237,7 +237,9 @@ class VictimSearch:
 
     def _is_owed(self, queue: Queue, need: Amounts) -> bool:
         """Return whether the queue itself would still be within its guarantee, and has one on what is needed."""
-        return any(self.quotas.guarantee(queue, line) for line in need) and self.quotas.within_guarantee(queue, need)
+        return any(self.quotas.guarantee(queue, flavor) for flavor in need) and self.quotas.within_guarantee(
+            queue, need
+        )
 
     def find(
         self, key: ClassKey, queue: Queue, sizes: list[Size], clusters: list[int], *, for_quota: bool
@@ -296,7 +298,7 @@ class VictimSearch:
             for runs in self.state.runs_on.values():
                 for run in runs.values():
                     if run.is_stopping:
-                        self._leave(run.queue_id, self.state.lines.charge(self.state.places_of(run)))
+                        self._leave(run.queue_id, self.state.flavors.charge(self.state.places_of(run)))
             for run in self._shrinking():
                 self._leave(run.queue_id, self._charge_of(run, members_of(run, dict(run.leaving))), runs=0)
         return self._leaving
@@ -312,13 +314,13 @@ class VictimSearch:
     def _charge_of(self, run: LiveRun, members: Iterable[tuple[LoadKey, int]]) -> Amounts:
         """Return the charge of members of a run."""
         places = ((key.group, key.role, count) for key, count in members)
-        return self.state.lines.charge(self.state.places_at(run.cluster_id, run.shape_id, places))
+        return self.state.flavors.charge(self.state.places_at(run.cluster_id, run.shape_id, places))
 
     def _leave(self, queue_id: int, charge: Amounts, runs: int = 1) -> None:
         if self._leaving is not None:
             total = self._leaving.setdefault(queue_id, {})
-            for line, amount in charge.items():
-                total[line] = total.get(line, 0) + amount
+            for flavor, amount in charge.items():
+                total[flavor] = total.get(flavor, 0) + amount
             self._leaving_runs[queue_id] = self._leaving_runs.get(queue_id, 0) + runs
             self._above = None
             self._spent.clear()
@@ -361,11 +363,11 @@ class VictimSearch:
     def _device(self, queue: Queue, size: Size) -> str:
         """Return the device of the gang whose product decides the charge of the gang and the right to it; empty if
         there is none."""
-        if not self.state.lines.any_narrowed:
+        if not self.state.flavors.any_narrowed:
             return ""
-        lines = [line for above in self.state.ancestry(queue.id) for line in above.quotas]
-        lines += sorted(self.quotas.tree.guaranteed)
-        return next((line.resource for line in lines if line.product and size.needs.get(line.resource)), "")
+        flavors = [flavor for above in self.state.ancestry(queue.id) for flavor in above.quotas]
+        flavors += sorted(self.quotas.tree.guaranteed)
+        return next((flavor.resource for flavor in flavors if flavor.product and size.needs.get(flavor.resource)), "")
 
     def _what_if(self, cluster_id: int, key: ClassKey, size: Size, product: Product | None) -> WhatIf:
         cleared = self._cleared.get(cluster_id)
@@ -374,7 +376,7 @@ class VictimSearch:
         return WhatIf(cleared, self.quotas, key, size, self._need(cluster_id, size, product), product)
 
     def _need(self, cluster_id: int, size: Size, product: Product | None) -> Amounts:
-        if not self.state.lines.any_narrowed:
+        if not self.state.flavors.any_narrowed:
             return size.charge
         cluster = self.state.clusters[cluster_id]
         groups = cluster.report.groups if cluster.report is not None else ()
@@ -385,7 +387,7 @@ class VictimSearch:
                 products = {product.name}
             if amount:
                 out[Flavor(name, products.pop() if len(products) == 1 else "", cluster.kind.value)] = amount
-        return self.state.lines.charge(out)
+        return self.state.flavors.charge(out)
 
     def _guess(
         self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, product: Product | None, *, for_quota: bool
@@ -519,7 +521,7 @@ class VictimSearch:
         """Return a run that ends completely, without the members that are leaving already or that are in ``given_back``."""
         state = self.state
         if given_back is None and not run.leaving:
-            return Victim(run, by_class, state.lines.charge(state.places_of(run)), tuple(load_of(run)))
+            return Victim(run, by_class, state.flavors.charge(state.places_of(run)), tuple(load_of(run)))
         left = dict(load_of(run))
         for key, count in (
             *members_of(run, dict(run.leaving)),

@@ -210,4 +210,4 @@ class WhatIf:
 
     def charge_of(self, fitted: Fitted) -> Amounts:
         members = ((group, role, count) for group, roles in fitted.placement.items() for role, count in roles.items())
-        return self.state.lines.charge(self.state.places_at(self.cleared.cluster_id, self.key.shape_id, members))
+        return self.state.flavors.charge(self.state.places_at(self.cleared.cluster_id, self.key.shape_id, members))

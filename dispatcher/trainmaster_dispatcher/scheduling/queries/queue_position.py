@@ -1,40 +1,21 @@
-"""A waiting job's position and its factors, and the outcome for a job that does not exist yet (a dry run): answers over a state.
+"""A waiting job's position and its factors, and what queues use: answers over a state. Nothing here changes it.
 
 A position is counted by bisection in the sorted keys of each class, so that a million jobs in a queue cost as little as
-a thousand. For a dry run, a cycle decides on a fork of the engine in which few jobs wait: the trial job and those that
-it could not overtake, which are jobs with a reservation and the first one of a queue that keeps its order. All others
-were considered in the cycle before and did not start, or have come since.
+a thousand.
 """
 
 from bisect import bisect_left
-from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import count
-from math import ceil, inf
 
 from sortedcontainers import SortedList
 
-from trainmaster.protocol.queue_position import Factors, Place, QueueTurn, QueueUsage, Trial, Usages
-from trainmaster.protocol.reasons import Check, Reason, Tier, Verdict
-from trainmaster.protocol.states import ClusterKind, Order
-from trainmaster_dispatcher.domain.shapes import Shape
-from trainmaster_dispatcher.scheduling.cycle import explain
-from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster.protocol.queue_position import Factors, Place, QueueTurn, QueueUsage, Usages
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.quotas.fair_share import Head, head_of
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
-from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey
-from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster, Queue
-from trainmaster_dispatcher.scheduling.state.flavors import plain
+from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
 from trainmaster_dispatcher.scheduling.state.jobs import PRIORITY_SECONDS, ClassKey, WaitingJob
-from trainmaster_dispatcher.scheduling.state.plan import Plan
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
-
-TRIAL_JOB = (1 << 45) - 1
-"""The id of the trial job: the largest possible id, so the job sorts behind all jobs of the same age; the store never
-reaches it."""
-_TRIAL_SHAPES = count(1 << 62)
-"""Ids of trial shapes: above those of the store and never reused, as caches look shapes up by id."""
 
 
 def quotas_of(engine: Engine, now: float) -> QuotaTree:
@@ -52,12 +33,12 @@ def place_of(state: SchedulerState, quotas: QuotaTree, job_id: int, now: float) 
     job = state.jobs.get(job_id)
     if job is None or job.queue_id not in state.queues or job.class_id not in state.classes:
         return None
-    return _place(state, quotas, job, now)
+    return position_of(state, quotas, job, now)
 
 
-def _place(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, now: float) -> Place:
+def position_of(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, now: float) -> Place:
     """Return the position of a job, whether or not it waits already."""
-    own = _head(state, job, now)
+    own = head_of_job(state, job, now)
     classes = state.waiting.get(job.queue_id, {})
     ahead = sum(_before(state, key, keys, own, now) for key, keys in classes.items())
     return Place(
@@ -75,7 +56,7 @@ def usage_of(state: SchedulerState, quotas: QuotaTree) -> Usages:
     for queue in sorted(state.queues.values(), key=lambda one: one.path):
         account = quotas.account(queue.id)
         beyond, whole = quotas.share(queue)
-        used = {str(line): line.format(amount) for line, amount in sorted(account.used.items()) if amount}
+        used = {str(flavor): flavor.format(amount) for flavor, amount in sorted(account.used.items()) if amount}
         found.append(
             QueueUsage(
                 queue=queue.path,
@@ -89,7 +70,7 @@ def usage_of(state: SchedulerState, quotas: QuotaTree) -> Usages:
     return Usages(queues=tuple(found))
 
 
-def _head(state: SchedulerState, job: WaitingJob, now: float) -> Head:
+def head_of_job(state: SchedulerState, job: WaitingJob, now: float) -> Head:
     return head_of(state.classes[job.class_id], job.key, now)
 
 
@@ -107,17 +88,17 @@ def _factors(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, own: Hea
     longest = priority_class.longest_wait
     return Factors(
         urgent=own.is_urgent,
-        urgent_at=None if longest is None else _moment(job.key.at + longest),
+        urgent_at=None if longest is None else moment(job.key.at + longest),
         priority_class=priority_class.name,
         class_value=priority_class.value,
-        submitted_at=_moment(job.submitted_at),
+        submitted_at=moment(job.submitted_at),
         priority=job.priority,
         seconds_earlier=PRIORITY_SECONDS * job.priority,
         queues=_turns(state, quotas, job.queue_id),
     )
 
 
-def _moment(at: float) -> datetime:
+def moment(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
@@ -143,107 +124,4 @@ def _turn(state: SchedulerState, quotas: QuotaTree, queue: Queue, siblings: set[
         past_share=quotas.past.get(queue.id, 0.0),
         rank=1 + sum((*quotas.standing(state.queues[other]), other) < own for other in siblings),
         siblings=len(siblings),
-    )
-
-
-def try_out(engine: Engine, quotas: QuotaTree, job: WaitingJob, shape: Shape, now: float) -> Trial | None:
-    """Return the outcome for this job; its own id and that of its shape are ignored. The engine is not changed.
-
-    None if its queue or its class is unknown to the state.
-    """
-    state = engine.state
-    queue = state.queues.get(job.queue_id)
-    if queue is None or job.class_id not in state.classes:
-        return None
-    trial = replace(job, id=TRIAL_JOB, shape_id=next(_TRIAL_SHAPES))
-    place = _place(state, quotas, trial, now)
-    fork = engine.fork(waiting=[*_not_overtaken(engine, queue, now), trial], shapes={trial.shape_id: shape})
-    fork.begin(now)
-    index = fork.index
-    access = state.access_of(queue)
-    if state.policies_of(queue.id):
-        access = access._replace(kinds=access.kinds | {ClusterKind.PUBLIC})
-    scheduling_key = SchedulingKey(trial.shape_id, 1, access, (), 0.0)
-    ruled_out = {
-        cluster.id: index.not_allowed(scheduling_key, cluster) or index.never(trial.shape_id, cluster)
-        for cluster in index.clusters
-    }
-    # Clusters whose pools could add nodes for it count as not ruled out.
-    ruled_out = {key: None if one is None or one.check is Check.NO_ROOM else one for key, one in ruled_out.items()}
-    cannot = _cannot_run(quotas, index, queue, trial.shape_id, ruled_out)
-    fitting = [cluster for cluster in index.clusters if ruled_out[cluster.id] is None]
-    fitting_now = [cluster for cluster in fitting if _fits_now(index, scheduling_key, cluster)]
-    plan = decide(fork, now)
-    return _trial_of(fork.state, plan, trial, place, cannot).model_copy(
-        update={
-            "fits_empty": tuple(cluster.name for cluster in fitting),
-            "fits_now": tuple(cluster.name for cluster in fitting_now),
-        }
-    )
-
-
-def _cannot_run(
-    quotas: QuotaTree, index: ClusterIndex, queue: Queue, shape_id: int, ruled_out: dict[int, Verdict | None]
-) -> Reason | None:
-    """Return why the job can never run as specified; None if it can."""
-    least = index.sizes_of(shape_id)[-1]
-    obstacle = quotas.never(queue.id, {plain(name): amount for name, amount in least.needs.items() if amount})
-    if obstacle is not None:
-        return explain.over_quota(obstacle, for_ever=True)
-    verdicts = [verdict for cluster in index.clusters if (verdict := ruled_out[cluster.id]) is not None]
-    if len(verdicts) < len(ruled_out):
-        return None
-    reason = explain.blocked(verdicts)
-    return reason if reason.tier is Tier.CANNOT_RUN else None
-
-
-def _fits_now(index: ClusterIndex, scheduling_key: SchedulingKey, cluster: Cluster) -> bool:
-    """Return whether the gang fits on a cluster besides what runs there; quota and reservations are ignored."""
-    if index.passing(scheduling_key, cluster) is not None:
-        return False
-    return isinstance(
-        index.option(scheduling_key.shape_id, index.sizes_of(scheduling_key.shape_id), cluster, None), Option
-    )
-
-
-def _not_overtaken(engine: Engine, queue: Queue, now: float) -> list[WaitingJob]:
-    """Return the waiting jobs that a job of this queue cannot overtake."""
-    state = engine.state
-    job_ids = engine.carried.reservations.keys() & state.jobs.keys()
-    if queue.order is Order.STRICT:
-        classes = state.waiting.get(queue.id, {})
-        firsts = [keys[0].job_id for key, keys in classes.items() if key.class_id in state.classes]
-        job_ids |= {min(firsts, key=lambda job_id: _head(state, state.jobs[job_id], now))} if firsts else set()
-    return [state.jobs[job_id] for job_id in job_ids]
-
-
-def _trial_of(state: SchedulerState, plan: Plan, trial: WaitingJob, place: Place, cannot: Reason | None) -> Trial:
-    """Return what a plan says about the trial job."""
-    if cannot is not None:
-        return Trial(could_run=False, starts_now=False, why=cannot.sentence, place=place, reason=cannot)
-    start = next((start for start in plan.starts if start.job.id == TRIAL_JOB), None)
-    if start is not None:
-        cluster, many = state.clusters[start.cluster_id].name, len(start.evicts)
-        # The sentence of such a start names the job, which has no name yet.
-        ended = f"{cluster}, where {'one run ends' if many == 1 else f'{many} runs end'} for it"
-        return Trial(
-            could_run=True,
-            starts_now=True,
-            why=ended if many else start.why,
-            cluster=cluster,
-            runs_ended=many,
-            place=place,
-        )
-    reason = {key.shape_id: reason for key, reason in plan.reasons.items()}[trial.shape_id]
-    reason = reason.model_copy(update={"details": {}})  # the details name the job, too
-    kept = plan.reservations.get(TRIAL_JOB)
-    has_time = kept is not None and kept.at < inf
-    return Trial(
-        could_run=True,
-        starts_now=False,
-        why=reason.sentence,
-        cluster=state.clusters[kept.cluster_id].name if kept is not None and has_time else None,
-        expected_start=_moment(ceil(kept.at)) if kept is not None and has_time else None,
-        place=place,
-        reason=reason,
     )

@@ -46,7 +46,7 @@ def head_of(priority_class: PriorityClass, key: StaticKey, now: float) -> Head:
     return Head(_URGENT if is_urgent else -priority_class.value, key.at, key.job_id)
 
 
-class _Line:
+class _TurnOrder:
     """The classes of a queue in the order of their turns. Classes that have not had a turn yet stay in the state's own order."""
 
     def __init__(self, state: SchedulerState, queue_id: int, now: float) -> None:
@@ -108,7 +108,7 @@ class _Line:
         """Return the equivalent jobs directly behind the first one of the class that has its turn; ``most`` is called
         only if there are any.
 
-        The class is out of the line until ``end_row`` reports how many of them were scheduled with the first.
+        The class is out of the order until ``end_row`` reports how many of them were scheduled with the first.
         """
         if self._takes_next():
             key = self._next[3]  # type: ignore[index]
@@ -160,7 +160,7 @@ class _Line:
             passed = True
 
     def clear(self) -> list[ClassKey]:
-        """Empty the line and return the classes that were in it."""
+        """Empty it and return the classes that were in it."""
         left = [key for _, key, _ in self._heap]
         if self._next is not None:
             left += [self._next[3], *(key for _, _, _, key in self._rest)]
@@ -172,16 +172,16 @@ class FairShareQueue:
     """Gives out classes of jobs one turn at a time; a blocked class does not get another turn in this cycle.
 
     There is a heap at each level of the tree: a turn changes the shares only on the way from the root to one queue, and
-    these queues are the tops of their heaps. A queue's own line is built only when the queue has a turn.
+    these queues are the tops of their heaps. A queue's own order is built only when the queue has a turn.
     """
 
     def __init__(self, state: SchedulerState, quotas: QuotaTree, now: float) -> None:
         self._state = state
         self._quotas = quotas
         self._now = now
-        self._lines: dict[int, _Line] = {}
+        self._turn_orders: dict[int, _TurnOrder] = {}
         self._waiting = {queue_id for queue_id in state.waiting if queue_id in state.queues}
-        """Queues whose lines are not built yet."""
+        """Queues whose turn orders are not built yet."""
         self._children: dict[int | None, list[tuple[float, float, int]]] = {}
         """By queue, or None above the roots: the queues below it that have something to start, by share."""
         active = {queue.id: queue for queue_id in self._waiting for queue in state.ancestry(queue_id)}
@@ -193,11 +193,11 @@ class FairShareQueue:
         beyond, whole = self._quotas.standing(queue)
         return beyond, whole, queue.id
 
-    def _line(self, queue_id: int) -> _Line:
+    def _turn_order(self, queue_id: int) -> _TurnOrder:
         if queue_id in self._waiting:
             self._waiting.discard(queue_id)
-            self._lines[queue_id] = _Line(self._state, queue_id, self._now)
-        return self._lines[queue_id]
+            self._turn_orders[queue_id] = _TurnOrder(self._state, queue_id, self._now)
+        return self._turn_orders[queue_id]
 
     def next(self) -> tuple[ClassKey, int] | None:
         """Return the class whose turn it is and the id of its first job; None when nothing is left."""
@@ -207,14 +207,14 @@ class FairShareQueue:
                 level = children[0][2]
             if level is None:
                 return None
-            line = self._line(level)
-            if line:
-                return line.first()
+            turns = self._turn_order(level)
+            if turns:
+                return turns.first()
             self._settle(level)  # none of its jobs has a known priority class
 
     def done(self, key: ClassKey) -> None:
         """Mark the first job of the class, which had the turn, as handled; its next job may have a turn."""
-        self._lines[key.queue_id].pop(goes_on=True)
+        self._turn_orders[key.queue_id].pop(goes_on=True)
         self._settle(key.queue_id)
 
     def lead(self, queue_id: int, charge: Mapping[Flavor, int], most: int) -> int:
@@ -248,38 +248,38 @@ class FairShareQueue:
 
     def has_more(self, key: ClassKey) -> bool:
         """Return whether other jobs are equivalent to the one that has the turn."""
-        return self._lines[key.queue_id].has_more(key)
+        return self._turn_orders[key.queue_id].has_more(key)
 
     def row(self, key: ClassKey, most: Callable[[], int]) -> list[int]:
         """Return the equivalent jobs directly behind the one that has the turn, which was handled; ``end_row`` must follow.
 
         ``most`` returns how many of them are allowed; it is called only if there are any.
         """
-        return self._lines[key.queue_id].row(most)
+        return self._turn_orders[key.queue_id].row(most)
 
     def end_row(self, key: ClassKey, count: int) -> None:
         """Mark ``count`` jobs of the row as handled too; the next job of the class may have a turn."""
-        self._lines[key.queue_id].end_row(count)
+        self._turn_orders[key.queue_id].end_row(count)
         self._settle(key.queue_id)
 
     def block(self, key: ClassKey) -> None:
         """Exclude this class, which had the turn: none of its jobs can start in this cycle."""
-        line = self._lines[key.queue_id]
-        line.pop(goes_on=False)
-        if not line:
+        turns = self._turn_orders[key.queue_id]
+        turns.pop(goes_on=False)
+        if not turns:
             self._settle(key.queue_id)
 
     def pass_by(self, queue_id: int, is_blocked: Callable[[ClassKey], bool]) -> bool:
-        """Drop blocked classes from the front of the line that has the turn; return whether there were any."""
-        line = self._lines[queue_id]
-        passed = line.pass_by(is_blocked)
-        if passed and not line:
+        """Drop blocked classes from the front of the queue that has the turn; return whether there were any."""
+        turns = self._turn_orders[queue_id]
+        passed = turns.pass_by(is_blocked)
+        if passed and not turns:
             self._settle(queue_id)
         return passed
 
     def close(self, key: ClassKey) -> list[ClassKey]:
         """Close this queue for the rest of the cycle after the class that had the turn; return its other classes."""
-        left = [other for other in self._lines[key.queue_id].clear() if other != key]
+        left = [other for other in self._turn_orders[key.queue_id].clear() if other != key]
         self._settle(key.queue_id)
         return left
 
@@ -287,7 +287,7 @@ class FairShareQueue:
         """Move the queue that had the turn, and those above it, to their new positions in the heaps."""
         for queue in self._state.ancestry(queue_id):
             siblings = self._children[queue.parent_id]
-            if queue.id in self._waiting or self._lines.get(queue.id) or self._children.get(queue.id):
+            if queue.id in self._waiting or self._turn_orders.get(queue.id) or self._children.get(queue.id):
                 if len(siblings) > 1:
                     heapreplace(siblings, self._place(queue))
             else:

@@ -52,19 +52,19 @@ class QuotaLimits:
     def __init__(self, state: SchedulerState) -> None:
         self.state = state
         self.roots = [queue for queue in state.queues.values() if queue.parent_id is None]
-        self.keepers: dict[int | None, dict[Flavor, list[Queue]]] = {}
-        """By parent and flavor: the queues that keep a part of their guarantee for themselves."""
+        self.lending_limited: dict[int | None, dict[Flavor, list[Queue]]] = {}
+        """By parent and flavor: the queues that do not lend all of their guarantee."""
         self.guaranteed = {
-            line for queue in state.queues.values() for line, quota in queue.quotas.items() if quota.guaranteed
+            flavor for queue in state.queues.values() for flavor, quota in queue.quotas.items() if quota.guaranteed
         }
         """Flavors on which any queue has a guarantee."""
         self.guarantees = _guarantees(state, self.guaranteed)
         for queue in state.queues.values():
-            for line, quota in queue.quotas.items():
+            for flavor, quota in queue.quotas.items():
                 if quota.kept:
-                    self.keepers.setdefault(queue.parent_id, {}).setdefault(line, []).append(queue)
+                    self.lending_limited.setdefault(queue.parent_id, {}).setdefault(flavor, []).append(queue)
         self.narrowed_kept = sorted(
-            {line for lines in self.keepers.values() for line in lines if line.product or line.kind}
+            {flavor for flavors in self.lending_limited.values() for flavor in flavors if flavor.product or flavor.kind}
         )
         """Flavors with a product or cluster kind of which any queue keeps something for itself."""
         self.owed = {queue_id for queue_id, _ in self.guarantees}
@@ -80,42 +80,44 @@ class QuotaLimits:
             every = (
                 (
                     queue,
-                    tuple((line, quota, quota.most) for line, quota in queue.quotas.items() if quota.most is not None),
+                    tuple(
+                        (flavor, quota, quota.most) for flavor, quota in queue.quotas.items() if quota.most is not None
+                    ),
                 )
                 for queue in self.state.ancestry(queue_id)
             )
             found = self._limits[queue_id] = tuple(
-                (queue, lines) for queue, lines in every if lines or queue.max_running is not None
+                (queue, flavors) for queue, flavors in every if flavors or queue.max_running is not None
             )
         return found
 
-    def measure(self, queue: Queue, line: Flavor) -> tuple[float, int | None]:
+    def measure(self, queue: Queue, flavor: Flavor) -> tuple[float, int | None]:
         """Return the weight by which a queue's share of a flavor is counted, and its guarantee if any queue has one on
         the flavor."""
         measures = self._measures.setdefault(queue.id, {})
-        found = measures.get(line)
+        found = measures.get(flavor)
         if found is None:
-            quota = queue.quotas.get(line)
+            quota = queue.quotas.get(flavor)
             weight = queue.weight if quota is None or quota.weight is None else quota.weight
-            guarantee = self.guarantees.get((queue.id, line), 0) if line in self.guaranteed else None
-            found = measures[line] = weight, guarantee
+            guarantee = self.guarantees.get((queue.id, flavor), 0) if flavor in self.guaranteed else None
+            found = measures[flavor] = weight, guarantee
         return found
 
 
 @lru_cache(maxsize=4096)
-def _over(path: str, line: Flavor, quota: Quota, used: int, need: int) -> tuple[Token, str]:
+def _over(path: str, flavor: Flavor, quota: Quota, used: int, need: int) -> tuple[Token, str]:
     """Return the token and sentence of a queue's limit or borrowing limit that ``need`` more than ``used`` would break.
 
     Cached: a job that waits for quota waits for the same cycle after cycle.
     """
-    needs = f"this job needs {line.format(need)} more"
+    needs = f"this job needs {flavor.format(need)} more"
     if quota.limit is not None and used + need > quota.limit:
-        uses = f"uses {line.format(used)} of its {line.format(quota.limit)} {line}"
-        uses = protected(uses, path, f"has too little {line} left")
+        uses = f"uses {flavor.format(used)} of its {flavor.format(quota.limit)} {flavor}"
+        uses = protected(uses, path, f"has too little {flavor} left")
         return Token.QUEUE_LIMIT, f"queue {path} {uses}; {needs}"
-    own, borrowing = line.format(quota.guaranteed), line.format(quota.borrowing or 0)
-    uses = f"uses {line.format(used)} {line}; {own} are guaranteed to it and it may borrow {borrowing}"
-    uses = protected(uses, path, f"may not borrow enough {line}")
+    own, borrowing = flavor.format(quota.guaranteed), flavor.format(quota.borrowing or 0)
+    uses = f"uses {flavor.format(used)} {flavor}; {own} are guaranteed to it and it may borrow {borrowing}"
+    uses = protected(uses, path, f"may not borrow enough {flavor}")
     return Token.BORROWING_LIMIT, f"queue {path} {uses}; {needs}"
 
 
@@ -128,18 +130,18 @@ def overpromised(tree: QuotaLimits, capacity: Mapping[Flavor, int]) -> dict[int,
     """Return, by queue, where its guarantee, or the sum of those of all top queues, exceeds the capacity. This is
     allowed, but such a guarantee is worth less."""
     out: dict[int, list[str]] = {}
-    for line in sorted(tree.guaranteed):
-        there = capacity.get(line, 0)
-        has = f"the clusters have {line.format(there)}"
+    for flavor in sorted(tree.guaranteed):
+        there = capacity.get(flavor, 0)
+        has = f"the clusters have {flavor.format(there)}"
         for queue in tree.state.queues.values():
-            own = tree.guarantees.get((queue.id, line), 0)
+            own = tree.guarantees.get((queue.id, flavor), 0)
             if own > there:
-                out.setdefault(queue.id, []).append(f"{line.format(own)} {line} are guaranteed to it, {has}")
-        tops = [queue for queue in tree.roots if tree.guarantees.get((queue.id, line), 0)]
-        together = sum(tree.guarantees[queue.id, line] for queue in tops)
+                out.setdefault(queue.id, []).append(f"{flavor.format(own)} {flavor} are guaranteed to it, {has}")
+        tops = [queue for queue in tree.roots if tree.guarantees.get((queue.id, flavor), 0)]
+        together = sum(tree.guarantees[queue.id, flavor] for queue in tops)
         if together > there and len(tops) > 1:
             for queue in tops:
-                text = f"{line.format(together)} {line} are guaranteed to it and other queues together, {has}"
+                text = f"{flavor.format(together)} {flavor} are guaranteed to it and other queues together, {has}"
                 out.setdefault(queue.id, []).append(text)
     return out
 
@@ -160,7 +162,7 @@ class QuotaTree:
         self.tree = limits
         self._accounts: dict[int, Account] = {}
         for queue_id, many in state.running.items():
-            self.add(queue_id, state.lines.charge(state.used.get(queue_id, {})), many)
+            self.add(queue_id, state.flavors.charge(state.used.get(queue_id, {})), many)
 
     def account(self, queue_id: int) -> Account:
         account = self._accounts.get(queue_id)
@@ -168,22 +170,22 @@ class QuotaTree:
             account = self._accounts[queue_id] = Account({})
         return account
 
-    def used(self, queue_id: int, line: Flavor) -> int:
+    def used(self, queue_id: int, flavor: Flavor) -> int:
         account = self._accounts.get(queue_id)
-        return 0 if account is None else account.used.get(line, 0)
+        return 0 if account is None else account.used.get(flavor, 0)
 
     def add(self, queue_id: int, charge: Mapping[Flavor, int], running: int = 1, sign: int = 1) -> None:
         """Charge runs to the queue and all queues above it; ``sign`` -1 removes them."""
         for queue in self.state.ancestry(queue_id):
             account = self.account(queue.id)
             used = account.used
-            for line, amount in charge.items():
-                used[line] = used.get(line, 0) + sign * amount
+            for flavor, amount in charge.items():
+                used[flavor] = used.get(flavor, 0) + sign * amount
             account.running += sign * running
 
-    def guarantee(self, queue: Queue, line: Flavor) -> int:
+    def guarantee(self, queue: Queue, flavor: Flavor) -> int:
         """Return the guarantee of a queue; where it declares none itself, the sum of those of the queues below it."""
-        return self.tree.guarantees.get((queue.id, line), 0)
+        return self.tree.guarantees.get((queue.id, flavor), 0)
 
     # Limits
 
@@ -194,16 +196,16 @@ class QuotaTree:
         """
         for queue, limits in self.tree.limits(queue_id):
             account = self.account(queue.id)
-            for line, quota, most in limits:
-                need = charge.get(line, 0)
-                if need and account.used.get(line, 0) + need > most:
-                    token, sentence = _over(queue.path, line, quota, account.used.get(line, 0), need)
+            for flavor, quota, most in limits:
+                need = charge.get(flavor, 0)
+                if need and account.used.get(flavor, 0) + need > most:
+                    token, sentence = _over(queue.path, flavor, quota, account.used.get(flavor, 0), need)
                     return Obstacle(token, queue, sentence)
             if runs and queue.max_running is not None and account.running >= queue.max_running:
                 runs_now = f"{account.running} of at most {queue.max_running} jobs"
                 text = protected(runs_now, queue.path, "as many jobs as it may")
                 return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} runs {text}")
-        return self._kept_from(self.state.ancestry(queue_id), charge) if self.tree.keepers else None
+        return self._kept_from(self.state.ancestry(queue_id), charge) if self.tree.lending_limited else None
 
     def usage_under_limits(self, queue_id: int) -> tuple[int, ...]:
         """Return everything that ``obstacle`` depends on for a queue except the charge, as long as no queue changes.
@@ -213,7 +215,7 @@ class QuotaTree:
         usage = []
         for queue, limits in self.tree.limits(queue_id):
             account = self.account(queue.id)
-            usage += [account.used.get(line, 0) for line, _, _ in limits]
+            usage += [account.used.get(flavor, 0) for flavor, _, _ in limits]
             usage.append(account.running)
         return tuple(usage)
 
@@ -222,52 +224,52 @@ class QuotaTree:
 
         0 if queues keep something for themselves, which has to be checked one by one.
         """
-        if self.tree.keepers:
+        if self.tree.lending_limited:
             return 0
         for queue, limits in self.tree.limits(queue_id):
             account = self.account(queue.id)
-            for line, _, allowed in limits:
-                need = charge.get(line, 0)
+            for flavor, _, allowed in limits:
+                need = charge.get(flavor, 0)
                 if need:
-                    most = min(most, (allowed - account.used.get(line, 0)) // need)
+                    most = min(most, (allowed - account.used.get(flavor, 0)) // need)
             if queue.max_running is not None:
                 most = min(most, queue.max_running - account.running)
         return max(most, 0)
 
     def _kept_from(self, ancestry: tuple[Queue, ...], charge: Mapping[Flavor, int]) -> Obstacle | None:
         """Return the obstacle if the start would use what other queues keep for themselves."""
-        for line, need in charge.items():
-            left = self.capacity.get(line, 0) - sum(self.used(queue.id, line) for queue in self.tree.roots)
+        for flavor, need in charge.items():
+            left = self.capacity.get(flavor, 0) - sum(self.used(queue.id, flavor) for queue in self.tree.roots)
             for queue in reversed(ancestry):
-                keepers = self.tree.keepers.get(queue.parent_id, {}).get(line, ())
+                lending_limited = self.tree.lending_limited.get(queue.parent_id, {}).get(flavor, ())
                 kept: dict[str, int] = {
-                    other.path: max(0, other.quotas[line].kept - self.used(other.id, line))
-                    for other in keepers
+                    other.path: max(0, other.quotas[flavor].kept - self.used(other.id, flavor))
+                    for other in lending_limited
                     if other.id != queue.id
                 }
                 held_back = sum(kept.values(), 0)
                 left -= held_back
-                own = max(0, queue.quotas.get(line, _NONE).kept - self.used(queue.id, line))
+                own = max(0, queue.quotas.get(flavor, _NONE).kept - self.used(queue.id, flavor))
                 if need > max(left, own) and any(kept.values()):
-                    keepers_of = sorted(path for path, amount in kept.items() if amount)
-                    whom = f"queue {' and '.join(keepers_of)}"
+                    withholding = sorted(path for path, amount in kept.items() if amount)
+                    whom = f"queue {' and '.join(withholding)}"
                     keeps = (
-                        f"{whom} keeps {line.format(held_back)} {line} that it does not lend;"
-                        f" {line.format(max(left, 0))} is left for others"
+                        f"{whom} keeps {flavor.format(held_back)} {flavor} that it does not lend;"
+                        f" {flavor.format(max(left, 0))} is left for others"
                     )
-                    keeps = protected(keeps, keepers_of, f"other queues keep {line} that they do not lend")
-                    text = f"{keeps}, and this job needs {line.format(need)}"
+                    keeps = protected(keeps, withholding, f"other queues keep {flavor} that they do not lend")
+                    text = f"{keeps}, and this job needs {flavor.format(need)}"
                     return Obstacle(Token.KEPT_FOR_OTHERS, queue, text)
         return None
 
     def never(self, queue_id: int, charge: Mapping[Flavor, int]) -> Obstacle | None:
         """Return what the job exceeds even when it is alone in the tree."""
         for queue, limits in self.tree.limits(queue_id):
-            for line, _, most in limits:
-                need = charge.get(line, 0)
+            for flavor, _, most in limits:
+                need = charge.get(flavor, 0)
                 if need > most:
-                    needed, allowed = format_apart(line.resource, need, most)
-                    text = f"it needs {needed} {line}, and queue {queue.path} is limited to {allowed}"
+                    needed, allowed = format_apart(flavor.resource, need, most)
+                    text = f"it needs {needed} {flavor}, and queue {queue.path} is limited to {allowed}"
                     return Obstacle(Token.QUEUE_LIMIT, queue, text)
             if queue.max_running == 0:
                 return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} may run no job at all")
@@ -293,8 +295,8 @@ class QuotaTree:
     def _lacks(self, queue: Queue, charge: Mapping[Flavor, int], times: int) -> bool:
         """Return whether the queue has less than its guarantee on any flavor after ``times`` starts with this charge."""
         return queue.id in self.tree.owed and any(
-            self.used(queue.id, line) + times * charge.get(line, 0) < self.guarantee(queue, line)
-            for line in self.tree.guaranteed
+            self.used(queue.id, flavor) + times * charge.get(flavor, 0) < self.guarantee(queue, flavor)
+            for flavor in self.tree.guaranteed
         )
 
     def share(self, queue: Queue, charge: Mapping[Flavor, int] = _NOTHING, times: int = 0) -> tuple[float, float]:
@@ -310,17 +312,19 @@ class QuotaTree:
         account = self._accounts.get(queue.id)
         usage = _NOTHING if account is None else account.used
         if times:
-            usage = {line: usage.get(line, 0) + times * charge.get(line, 0) for line in usage.keys() | charge.keys()}
+            usage = {
+                flavor: usage.get(flavor, 0) + times * charge.get(flavor, 0) for flavor in usage.keys() | charge.keys()
+            }
         if not usage:
             return 0.0, 0.0
         beyond = whole = aside = 0.0
         is_owed = False
         measure, capacity = self.tree.measure, self.capacity
-        for line, used in usage.items():
-            there = capacity.get(line, 0)
+        for flavor, used in usage.items():
+            there = capacity.get(flavor, 0)
             if used <= 0 or there <= 0:
                 continue
-            weight, guarantee = measure(queue, line)
+            weight, guarantee = measure(queue, flavor)
             part = used / there / weight
             if guarantee is None:
                 aside = max(aside, part)
@@ -334,30 +338,30 @@ class QuotaTree:
         """Return whether the queue would be within its guarantee with this charge, on every flavor that any queue has a
         guarantee on."""
         return all(
-            self.used(queue.id, line) + amount <= self.guarantee(queue, line)
-            for line, amount in charge.items()
-            if line in self.tree.guaranteed
+            self.used(queue.id, flavor) + amount <= self.guarantee(queue, flavor)
+            for flavor, amount in charge.items()
+            if flavor in self.tree.guaranteed
         )
 
     def keeps_guarantee(self, queue: Queue, charge: Mapping[Flavor, int]) -> bool:
         """Return whether the queue would still be at least at its guarantee without this charge, on every flavor of the charge."""
         return all(
-            self.used(queue.id, line) - amount >= self.guarantee(queue, line)
-            for line, amount in charge.items()
-            if line in self.tree.guaranteed
+            self.used(queue.id, flavor) - amount >= self.guarantee(queue, flavor)
+            for flavor, amount in charge.items()
+            if flavor in self.tree.guaranteed
         )
 
 
-def _guarantees(state: SchedulerState, lines: Iterable[Flavor]) -> dict[tuple[int, Flavor], int]:
+def _guarantees(state: SchedulerState, flavors: Iterable[Flavor]) -> dict[tuple[int, Flavor], int]:
     """Return the guarantee by queue and flavor: the queue's own, else the sum of those of its children."""
     out: dict[tuple[int, Flavor], int] = {}
     deepest_first = sorted(state.queues.values(), key=lambda queue: -queue.path.count("/"))
-    for line in lines:
+    for flavor in flavors:
         below: dict[int | None, int] = {}
         for queue in deepest_first:
-            quota = queue.quotas.get(line)
+            quota = queue.quotas.get(flavor)
             amount = quota.guaranteed if quota is not None and quota.guaranteed else below.get(queue.id, 0)
             if amount:
-                out[queue.id, line] = amount
+                out[queue.id, flavor] = amount
                 below[queue.parent_id] = below.get(queue.parent_id, 0) + amount
     return out

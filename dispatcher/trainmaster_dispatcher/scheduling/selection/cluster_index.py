@@ -295,7 +295,7 @@ class ClusterIndex:
             for name, amount in group.free.items():
                 place = Flavor(name, product_of(group) if "/" in name else "", cluster.kind.value)
                 places[place] = places.get(place, 0) + amount * group.count
-        return self.state.lines.charge(places)
+        return self.state.flavors.charge(places)
 
     def take(self, option: Option) -> None:
         take(self.free(option.cluster.id), option.fitted)
@@ -601,13 +601,13 @@ class ClusterIndex:
                 )
                 total, parts = score(scored, weights)
                 charge = size.charge
-                if state.lines.any_narrowed:
+                if state.flavors.any_narrowed:
                     members = (
                         (group, role, count)
                         for group, roles in outcome.placement.items()
                         for role, count in roles.items()
                     )
-                    charge = state.lines.charge(state.places_at(cluster.id, shape_id, members))
+                    charge = state.flavors.charge(state.places_at(cluster.id, shape_id, members))
                 return Option(cluster, size, outcome, total, parts, weights, cost, charge, product, scored)
             shortfall = outcome
         return shortfall
@@ -685,6 +685,6 @@ def capacity(index: ClusterIndex, now: float) -> Amounts:
     for cluster in state.clusters.values():
         if cluster.report is None or state.lease_until.get(cluster.id, 0.0) + SILENT_SECONDS < now:
             continue
-        for line, amount in index.capacity(cluster).items():
-            total[line] = total.get(line, 0) + amount
+        for flavor, amount in index.capacity(cluster).items():
+            total[flavor] = total.get(flavor, 0) + amount
     return total

@@ -38,7 +38,7 @@ class DeclaredState:
         self.shapes: dict[int, Shape] = {}
         self.clusters: dict[int, Cluster] = {}
         self._ancestry: dict[int, tuple[Queue, ...]] = {}
-        self._lines: Flavors | None = None
+        self._flavors: Flavors | None = None
         self.queue_revision = 0
         """The number of changes of any queue."""
         self._changes = Changes()
@@ -59,7 +59,7 @@ class DeclaredState:
         if self._is_shared:
             self._is_shared = False
             for name, value in list(vars(self).items()):
-                if name not in ("_changes", "_lines"):
+                if name not in ("_changes", "_flavors"):
                     setattr(self, name, _copied(value))
 
     def put_queue(self, queue: Queue) -> None:
@@ -81,15 +81,15 @@ class DeclaredState:
     def _forget_tree(self) -> None:
         self._ancestry.clear()
         self._policies_of, self._access = {}, {}
-        self._lines = None
+        self._flavors = None
         self.queue_revision += 1
 
     @property
-    def lines(self) -> Flavors:
+    def flavors(self) -> Flavors:
         """The flavors that any queue has a quota on."""
-        if self._lines is None:
-            self._lines = Flavors(line for queue in self.queues.values() for line in queue.quotas)
-        return self._lines
+        if self._flavors is None:
+            self._flavors = Flavors(flavor for queue in self.queues.values() for flavor in queue.quotas)
+        return self._flavors
 
     @property
     def any_longest_wait(self) -> bool:
@@ -196,7 +196,7 @@ def _bearing(queue: Queue | None) -> tuple[frozenset[Flavor], float | None]:
     """Return the parts of a queue that free capacity depends on: narrowed flavors, which starts are charged to, and the time limit."""
     if queue is None:
         return frozenset(), None
-    return frozenset(line for line in queue.quotas if line.product or line.kind), queue.time_limit
+    return frozenset(flavor for flavor in queue.quotas if flavor.product or flavor.kind), queue.time_limit
 
 
 def _copied(value: Any) -> Any:

@@ -83,21 +83,21 @@ class Flavors:
 
     def __init__(self, narrowed: Iterable[Flavor]) -> None:
         self._narrowed: dict[str, list[Flavor]] = {}
-        for line in sorted(set(narrowed)):
-            if line.product or line.kind:
-                self._narrowed.setdefault(line.resource, []).append(line)
+        for flavor in sorted(set(narrowed)):
+            if flavor.product or flavor.kind:
+                self._narrowed.setdefault(flavor.resource, []).append(flavor)
         self.any_narrowed = bool(self._narrowed)
         self._matching: dict[Flavor, tuple[Flavor, ...]] = {}
 
     def products_matter(self, resource: str) -> bool:
         """Return whether any quota on this resource depends on the product."""
-        return any(line.product for line in self._narrowed.get(resource, ()))
+        return any(flavor.product for flavor in self._narrowed.get(resource, ()))
 
     def of(self, place: Flavor) -> tuple[Flavor, ...]:
         """Return the flavors that a place is charged to, the one that is not narrowed first."""
         found = self._matching.get(place)
         if found is None:
-            narrowed = tuple(line for line in self._narrowed.get(place.resource, ()) if line.matches(place))
+            narrowed = tuple(flavor for flavor in self._narrowed.get(place.resource, ()) if flavor.matches(place))
             found = self._matching[place] = (Flavor(place.resource), *narrowed)
         return found
 
@@ -105,8 +105,8 @@ class Flavors:
         """Return the sums on every flavor of amounts by place."""
         out: Amounts = {}
         for place, amount in places.items():
-            for line in self.of(place):
-                out[line] = out.get(line, 0) + amount
+            for flavor in self.of(place):
+                out[flavor] = out.get(flavor, 0) + amount
         return out
 
 

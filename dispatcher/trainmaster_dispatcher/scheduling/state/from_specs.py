@@ -9,7 +9,7 @@ from typing import Any
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.quantities import parse_quantity
-from trainmaster.protocol.quota import QuotaSpec, parse_line
+from trainmaster.protocol.quota import QuotaSpec, parse_flavor
 from trainmaster.protocol.states import ClusterKind, Preemption, QueueState
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec, ReservationSpec
 from trainmaster_dispatcher.domain.budgets import Budget
@@ -29,7 +29,7 @@ def queue_of(key: int, parent: int | None, spec: QueueSpec) -> Queue:
         parent_id=parent,
         weight=spec.weight,
         quotas={
-            Flavor(*parse_line(name)): _quota(parse_line(name)[0], quota) for name, quota in spec.resources.items()
+            Flavor(*parse_flavor(name)): _quota(parse_flavor(name)[0], quota) for name, quota in spec.resources.items()
         },
         max_running=spec.max_running,
         allowed_kinds=frozenset(spec.allowed_kinds),

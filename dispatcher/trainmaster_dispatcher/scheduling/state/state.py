@@ -222,8 +222,8 @@ class SchedulerState(DeclaredState):
         self._own()
         started = list(runs)
         self._drop_waiting([run.job_id for run in started])
-        for _, alike in groupby(started, _counted_by):
-            row = list(alike)
+        for _, equivalent in groupby(started, _counted_by):
+            row = list(equivalent)
             if len(row) == 1 or row[0].burst is not None or any(run.job_id in self.runs for run in row):
                 for run in row:
                     self.put_run(run)
@@ -251,10 +251,10 @@ class SchedulerState(DeclaredState):
                 for job_id in of_class:
                     self.drop_job(job_id)
 
-    def _note_elastic(self, alike: Sequence[LiveRun]) -> None:
-        shape = self.shapes.get(alike[0].shape_id)
+    def _note_elastic(self, equivalent: Sequence[LiveRun]) -> None:
+        shape = self.shapes.get(equivalent[0].shape_id)
         if shape is not None and shape.elastic is not None:
-            self.elastic_on.setdefault(alike[0].cluster_id, set()).update(run.job_id for run in alike)
+            self.elastic_on.setdefault(equivalent[0].cluster_id, set()).update(run.job_id for run in equivalent)
 
     def _class_has_changed(self, key: ClassKey) -> None:
         """Update a class whose first job has changed; drop the class if none of its jobs waits."""

@@ -1,7 +1,7 @@
-"""`OlderAnchors`: moves records that an older release wrote into the jobs' namespaces to where no job can read them.
+"""`OlderRecords`: moves records that an older release wrote into the jobs' namespaces to where no job can read them.
 
-It copies an anchor, then empties the old one: an agent that dies in between leaves both, and the next one repeats the move. The
-emptied anchor stays until its run is over, because it owns that run's pods: without it Kubernetes would delete them.
+It copies a record, then empties the old one: an agent that dies in between leaves both, and the next one repeats the move. The
+emptied record stays until its run is over, because it owns that run's pods: without it Kubernetes would delete them.
 """
 
 import logging
@@ -16,7 +16,7 @@ from trainmaster_agent.runtime.kubernetes.record import (
     ACCEPTED_AT,
     ALIVE,
     LABEL_AGENT,
-    LABEL_ANCHOR,
+    LABEL_RECORD,
     MOVED,
     TOMBSTONE,
 )
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _ATTEMPTS = 5
 
 
-class OlderAnchors:
+class OlderRecords:
     """``home`` is the agent's namespace; ``agent`` the name of its cluster."""
 
     def __init__(self, api: ApiServer, lease: LeaseKeeper, agent: str, home: str) -> None:
@@ -36,14 +36,14 @@ class OlderAnchors:
         self._home = home
 
     async def find(self, namespaces: Iterable[str]) -> tuple[list[tuple[str, str]], list[tuple[str, str, str]]]:
-        """Return namespace and name of live runs' anchors, and namespace, name and uid of tombstones. Raises KubeError."""
+        """Return namespace and name of live runs' records, and namespace, name and uid of tombstones. Raises KubeError."""
         alive, over = [], []
-        selector = f"{LABEL_AGENT}={self._agent},{LABEL_ANCHOR} in ({ALIVE},{TOMBSTONE})"
+        selector = f"{LABEL_AGENT}={self._agent},{LABEL_RECORD} in ({ALIVE},{TOMBSTONE})"
         for namespace in namespaces:
             try:
                 async for items, _ in self._api.pages(CONFIG_MAPS, namespace, selector=selector):
                     for metadata in (one["metadata"] for one in items):
-                        if metadata["labels"][LABEL_ANCHOR] == ALIVE:
+                        if metadata["labels"][LABEL_RECORD] == ALIVE:
                             alive.append((namespace, metadata["name"]))
                         else:
                             over.append((namespace, metadata["name"], metadata["uid"]))
@@ -53,13 +53,13 @@ class OlderAnchors:
         return alive, over
 
     async def move(self, namespace: str, name: str, *, replaces: bool) -> None:
-        """Move one anchor. ``replaces``: overwrite the unused copy of an interrupted move. Raises KubeError."""
+        """Move one record. ``replaces``: overwrite the unused copy of an interrupted move. Raises KubeError."""
         for _ in range(_ATTEMPTS):
             try:
                 older = await self._api.get(CONFIG_MAPS, namespace, name)
             except NotFoundError:
                 return
-            if older["metadata"]["labels"].get(LABEL_ANCHOR) != ALIVE:
+            if older["metadata"]["labels"].get(LABEL_RECORD) != ALIVE:
                 return
             await self._lease.confirm()
             copy = self._copy_of(older)
@@ -92,10 +92,10 @@ class OlderAnchors:
         return copy
 
     async def _empty(self, older: Mapping[str, Any]) -> bool:
-        """Empty the anchor unless it changed since it was read; return whether it was emptied."""
+        """Empty the record unless it changed since it was read; return whether it was emptied."""
         metadata = older["metadata"]
         body = {
-            "metadata": {"resourceVersion": metadata["resourceVersion"], "labels": {LABEL_ANCHOR: MOVED}},
+            "metadata": {"resourceVersion": metadata["resourceVersion"], "labels": {LABEL_RECORD: MOVED}},
             "data": None,
             "binaryData": None,
         }
