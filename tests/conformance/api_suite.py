@@ -23,7 +23,7 @@ _JSON_PATCH = "application/json-patch+json"
 
 
 @dataclass
-class Testbed:
+class Environment:
     """``add_node`` makes a ready node that plays kubelet; ``outage`` takes the API server away and brings it back."""
 
     api: ApiServer
@@ -70,7 +70,7 @@ def pod(name: str, *words: str, **spec: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def watched(testbed: Testbed, sink: Copy, selector: str = "") -> AsyncIterator[KubeWatch]:
+async def watched(testbed: Environment, sink: Copy, selector: str = "") -> AsyncIterator[KubeWatch]:
     watch = KubeWatch(testbed.api, CONFIG_MAPS, sink, namespace=testbed.namespace, selector=selector)
     task = asyncio.create_task(watch.run())
     try:
@@ -83,18 +83,18 @@ async def watched(testbed: Testbed, sink: Copy, selector: str = "") -> AsyncIter
             await task
 
 
-async def phase(testbed: Testbed, name: str) -> str:
+async def phase(testbed: Environment, name: str) -> str:
     return str((await testbed.api.get(PODS, testbed.namespace, name)).get("status", {}).get("phase"))
 
 
-async def until_phase(testbed: Testbed, name: str, wanted: str) -> None:
+async def until_phase(testbed: Environment, name: str, wanted: str) -> None:
     async def is_there() -> bool:
         return await phase(testbed, name) == wanted
 
     await comes_true(is_there, 30)
 
 
-async def until_gone(testbed: Testbed, resource: Resource, name: str) -> None:
+async def until_gone(testbed: Environment, resource: Resource, name: str) -> None:
     async def is_gone() -> bool:
         try:
             await testbed.api.get(resource, testbed.namespace, name)
@@ -108,7 +108,7 @@ async def until_gone(testbed: Testbed, resource: Resource, name: str) -> None:
 class ApiConformance:
     """Subclass this with a fixture ``testbed``."""
 
-    async def test_what_is_there_is_not_created_again(self, testbed: Testbed) -> None:
+    async def test_what_is_there_is_not_created_again(self, testbed: Environment) -> None:
         first = await testbed.api.create(CONFIG_MAPS, testbed.namespace, config_map("a"))
         assert first["metadata"]["uid"]
         assert first["metadata"]["creationTimestamp"].endswith("Z")
@@ -117,20 +117,20 @@ class ApiConformance:
         assert caught.value.reason == "AlreadyExists"
 
     async def test_what_is_not_there_is_not_found_and_neither_is_anything_in_a_namespace_that_is_not_there(
-        self, testbed: Testbed
+        self, testbed: Environment
     ) -> None:
         with pytest.raises(NotFoundError):
             await testbed.api.get(CONFIG_MAPS, testbed.namespace, "nobody")
         with pytest.raises(NotFoundError):
             await testbed.api.create(CONFIG_MAPS, "no-such-namespace", config_map("a"))
 
-    async def test_an_object_that_is_none_is_invalid(self, testbed: Testbed) -> None:
+    async def test_an_object_that_is_none_is_invalid(self, testbed: Environment) -> None:
         body = pod("bad")
         body["spec"]["containers"] = []
         with pytest.raises(InvalidError):
             await testbed.api.create(PODS, testbed.namespace, body)
 
-    async def test_a_patch_of_an_old_version_is_a_conflict(self, testbed: Testbed) -> None:
+    async def test_a_patch_of_an_old_version_is_a_conflict(self, testbed: Environment) -> None:
         made = await testbed.api.create(CONFIG_MAPS, testbed.namespace, config_map("a"))
         old = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "data": {"b": "2"}}
         changed = await testbed.api.patch(CONFIG_MAPS, testbed.namespace, "a", old)
@@ -139,7 +139,7 @@ class ApiConformance:
         with pytest.raises(ConflictError):
             await testbed.api.patch(CONFIG_MAPS, testbed.namespace, "a", old)
 
-    async def test_a_lease_is_replaced_only_by_who_read_the_newest(self, testbed: Testbed) -> None:
+    async def test_a_lease_is_replaced_only_by_who_read_the_newest(self, testbed: Environment) -> None:
         body = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -151,7 +151,7 @@ class ApiConformance:
         with pytest.raises(ConflictError):
             await testbed.api.replace(LEASES, testbed.namespace, "l", {**made, "spec": {"holderIdentity": "z"}})
 
-    async def test_only_the_very_object_is_deleted(self, testbed: Testbed) -> None:
+    async def test_only_the_very_object_is_deleted(self, testbed: Environment) -> None:
         made = await testbed.api.create(SERVICES, testbed.namespace, service("s"))
         with pytest.raises(ConflictError):
             await testbed.api.delete(SERVICES, testbed.namespace, "s", uid="00000000-0000-0000-0000-000000000000")
@@ -159,7 +159,7 @@ class ApiConformance:
         with pytest.raises(NotFoundError):
             await testbed.api.delete(SERVICES, testbed.namespace, "s")
 
-    async def test_pages_hold_everything_once(self, testbed: Testbed) -> None:
+    async def test_pages_hold_everything_once(self, testbed: Environment) -> None:
         for number in range(7):
             await testbed.api.create(CONFIG_MAPS, testbed.namespace, config_map(f"page-{number}", of="pages"))
         found, versions = [], set()
@@ -170,7 +170,7 @@ class ApiConformance:
         assert found == [f"page-{number}" for number in range(7)]
         assert len(versions) == 1
 
-    async def test_a_watch_tells_each_change_and_what_stops_matching(self, testbed: Testbed) -> None:
+    async def test_a_watch_tells_each_change_and_what_stops_matching(self, testbed: Environment) -> None:
         await testbed.api.create(CONFIG_MAPS, testbed.namespace, config_map("old", of="watch"))
         copy = Copy()
         async with watched(testbed, copy, "of=watch"):
@@ -184,7 +184,7 @@ class ApiConformance:
             await eventually(lambda: copy.names == set(), "what was deleted is gone")
             assert copy.lists == 1
 
-    async def test_a_watch_goes_on_after_an_outage(self, testbed: Testbed) -> None:
+    async def test_a_watch_goes_on_after_an_outage(self, testbed: Environment) -> None:
         copy = Copy()
         async with watched(testbed, copy, "of=outage"):
             await testbed.api.create(CONFIG_MAPS, testbed.namespace, config_map("before", of="outage"))
@@ -193,7 +193,7 @@ class ApiConformance:
             await testbed.api.create(CONFIG_MAPS, testbed.namespace, config_map("after", of="outage"))
             await eventually(lambda: copy.names == {"before", "after"}, "what came after the outage is seen")
 
-    async def test_a_pod_that_is_deleted_stays_until_it_has_ended(self, testbed: Testbed) -> None:
+    async def test_a_pod_that_is_deleted_stays_until_it_has_ended(self, testbed: Environment) -> None:
         await testbed.add_node("node")
         made = await testbed.api.create(PODS, testbed.namespace, pod("p", "stubborn"))
         await until_phase(testbed, "p", "Running")
@@ -205,7 +205,7 @@ class ApiConformance:
         await until_gone(testbed, PODS, "p")
 
     async def test_a_gate_keeps_a_pod_from_its_node_and_is_taken_off_with_a_narrower_selector(
-        self, testbed: Testbed
+        self, testbed: Environment
     ) -> None:
         await testbed.add_node("node")
         gated = pod("g", "run", schedulingGates=[{"name": "trainmaster.dev/gang"}])
@@ -219,7 +219,7 @@ class ApiConformance:
         with pytest.raises(InvalidError):
             await testbed.api.patch(PODS, testbed.namespace, "g", {"spec": {"nodeSelector": {"other": "label"}}})
 
-    async def test_all_of_a_kind_with_a_label_go_in_one_call(self, testbed: Testbed) -> None:
+    async def test_all_of_a_kind_with_a_label_go_in_one_call(self, testbed: Environment) -> None:
         for number in range(3):
             await testbed.api.create(CONFIG_MAPS, testbed.namespace, config_map(f"some-{number}", of="some"))
         await testbed.api.create(CONFIG_MAPS, testbed.namespace, config_map("stays", of="stays"))
@@ -232,7 +232,7 @@ class ApiConformance:
         assert "stays" in left
         assert not any(name.startswith("some-") for name in left)
 
-    async def test_what_its_owner_leaves_behind_goes_with_it(self, testbed: Testbed) -> None:
+    async def test_what_its_owner_leaves_behind_goes_with_it(self, testbed: Environment) -> None:
         owner = await testbed.api.create(CONFIG_MAPS, testbed.namespace, config_map("owner"))
         reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
         owned = config_map("owned")
@@ -241,7 +241,7 @@ class ApiConformance:
         await testbed.api.delete(CONFIG_MAPS, testbed.namespace, "owner")
         await until_gone(testbed, CONFIG_MAPS, "owned")
 
-    async def test_a_quota_that_is_used_up_forbids_the_next_pod_and_says_so(self, testbed: Testbed) -> None:
+    async def test_a_quota_that_is_used_up_forbids_the_next_pod_and_says_so(self, testbed: Environment) -> None:
         quota = {
             "apiVersion": "v1",
             "kind": "ResourceQuota",
@@ -260,7 +260,7 @@ class ApiConformance:
             await testbed.api.create(PODS, testbed.namespace, pod("two", "run"))
         assert caught.value.is_quota
 
-    async def test_a_json_patch_is_taken_as_one(self, testbed: Testbed) -> None:
+    async def test_a_json_patch_is_taken_as_one(self, testbed: Environment) -> None:
         await testbed.api.create(CONFIG_MAPS, testbed.namespace, config_map("a"))
         patch = [{"op": "test", "path": "/data/a", "value": "1"}, {"op": "replace", "path": "/data/a", "value": "2"}]
         assert (await testbed.api.patch(CONFIG_MAPS, testbed.namespace, "a", patch, _JSON_PATCH))["data"] == {"a": "2"}

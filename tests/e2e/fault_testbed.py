@@ -123,7 +123,7 @@ def path_of(kind: str, name: str = "") -> str:
     return f"{_KINDS[kind]}/namespaces/{JOBS}/{kind}{'/' if name else ''}{name}"
 
 
-class Testbed:
+class Environment:
     """The dispatcher with its clusters; ``sites`` by name."""
 
     def __init__(self, stage: KubeStage, sites: Mapping[str, Site]) -> None:
@@ -247,7 +247,7 @@ async def open_testbed(
     tombstone: str = "2s",
     flags: Mapping[str, Sequence[str]] | None = None,
     settings: Mapping[str, str] | None = None,
-) -> AsyncIterator[Testbed]:
+) -> AsyncIterator[Environment]:
     """Provide a testbed where everything runs and all clusters are ready; ``nodes``: their number by cluster, and what each has."""
     async with AsyncExitStack() as stack:
         sites: dict[str, Site] = {}
@@ -265,7 +265,7 @@ async def open_testbed(
             sites[name] = Site(name, plane, kubelet, api, installed)
             clusters.append(KubeCluster(name, installed.kubeconfig, config))
         stage = KubeStage(folder / "stage", clusters, env={**_SETTINGS, **(settings or {})})
-        testbed = Testbed(stage, sites)
+        testbed = Environment(stage, sites)
         stack.callback(testbed.stop)
         await asyncio.to_thread(stage.start)
         yield testbed

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.cluster.fixtures import Cluster, cluster, need_programs, plane
-from tests.conformance.api_suite import ApiConformance, Testbed
+from tests.conformance.api_suite import ApiConformance, Environment
 from tests.conformance.kube_lab import access_by
 from trainmaster_agent.kube.client import ApiServer
 
@@ -18,7 +18,7 @@ class TestRealApiServer(ApiConformance):
     """The suite, on Kubernetes."""
 
     @pytest.fixture
-    async def testbed(self, cluster: Cluster) -> AsyncIterator[Testbed]:
+    async def testbed(self, cluster: Cluster) -> AsyncIterator[Environment]:
         async with ApiServer(await access_by(cluster.plane.kubeconfig)) as api:
 
             async def add_node(name: str) -> None:
@@ -28,4 +28,4 @@ class TestRealApiServer(ApiConformance):
                 await cluster.plane.stop_api_server(signal.SIGKILL)
                 await cluster.plane.start_api_server()
 
-            yield Testbed(api, cluster.namespace, add_node, outage)
+            yield Environment(api, cluster.namespace, add_node, outage)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.chart import JOBS, helm
 from tests.cluster.fixtures import need_programs
-from tests.e2e.fault_testbed import Testbed, a_gang, open_testbed
+from tests.e2e.fault_testbed import Environment, a_gang, open_testbed
 
 need_programs(whole_module=True)
 if helm() is None:
@@ -28,7 +28,7 @@ MOMENTS = [
 """The last one is just after all; 100 and 101 are around the end of a batch."""
 
 
-async def one_kill(testbed: Testbed, number: int, kind: str, count: int) -> tuple[int, int, int]:
+async def one_kill(testbed: Environment, number: int, kind: str, count: int) -> tuple[int, int, int]:
     """Kill the agent once ``count`` objects of ``kind`` exist, and start it again; return starts, runs and returned runs."""
     site = testbed.site
     gate = f"gate-{number}"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.chart import JOBS, helm, install_agent
 from tests.cluster.fixtures import need_programs
-from tests.e2e.fault_testbed import RESTART_MEMBER, Testbed, a_gang, kubectl, open_testbed, until
+from tests.e2e.fault_testbed import RESTART_MEMBER, Environment, a_gang, kubectl, open_testbed, until
 from trainmaster.protocol.states import RunState
 from trainmaster.protocol.tenants import JobView, RunView
 
@@ -21,7 +21,7 @@ if helm() is None:
 NODES = {"north": (2, {"cpu": "16", "memory": "64Gi", "pods": "110"})}
 
 
-async def run_again(testbed: Testbed, job: str) -> JobView:
+async def run_again(testbed: Environment, job: str) -> JobView:
     """Let a job that is held as unplaceable be tried again, and wait until it runs."""
     held = await testbed.until_job(job, "held", "queued", "dispatched", "running")
     if held.state == "held":
@@ -30,7 +30,7 @@ async def run_again(testbed: Testbed, job: str) -> JobView:
     return await testbed.until_job(job, "running")
 
 
-async def check_end(testbed: Testbed, *jobs: str) -> str:
+async def check_end(testbed: Environment, *jobs: str) -> str:
     """Check that all jobs succeed, and that nothing lived twice or is left; return the counts as a sentence."""
     site = testbed.site
     runs: list[RunView] = []

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.chart import helm
 from tests.cluster.control_plane import SCHEDULER
 from tests.cluster.fixtures import need_programs
-from tests.e2e.fault_testbed import RESTART_MEMBER, Site, Testbed, a_gang, kubectl, open_testbed, until
+from tests.e2e.fault_testbed import RESTART_MEMBER, Environment, Site, a_gang, kubectl, open_testbed, until
 from trainmaster.protocol.states import RunState
 
 need_programs(whole_module=True)
@@ -21,7 +21,7 @@ AWAY_SECONDS = 120.0 if os.environ.get("TRAINMASTER_DEEP") == "1" else 20.0
 NODE = {"cpu": "16", "memory": "64Gi", "pods": "110"}
 
 
-async def check_end(testbed: Testbed, jobs: dict[str, int]) -> str:
+async def check_end(testbed: Environment, jobs: dict[str, int]) -> str:
     """Check that each job succeeds, its members start once and in one run only, and nothing is left; return it as a sentence."""
     returned = runs = 0
     for job, members in jobs.items():

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.chart import helm
 from tests.cluster.fixtures import need_programs
-from tests.e2e.fault_testbed import Testbed, a_gang, open_testbed, until
+from tests.e2e.fault_testbed import Environment, a_gang, open_testbed, until
 
 need_programs(whole_module=True)
 if helm() is None:
@@ -22,12 +22,12 @@ ACTS = "this replica holds the lease and acts now"
 FIRST, SECOND = "agent-north", "agent-north-b"
 
 
-async def open_second(testbed: Testbed) -> None:
+async def open_second(testbed: Environment) -> None:
     testbed.replica("north", SECOND)
     await testbed.until_said(SECOND, "waiting for the lease, which another replica holds:")
 
 
-async def check_end(testbed: Testbed, jobs: dict[str, int]) -> str:
+async def check_end(testbed: Environment, jobs: dict[str, int]) -> str:
     site = testbed.site
     returned = 0
     for job, members in jobs.items():
@@ -42,7 +42,7 @@ async def check_end(testbed: Testbed, jobs: dict[str, int]) -> str:
     return f"{sum(jobs.values())} members started once, 0 doubled, 0 leaked, returned {returned} of {len(jobs)}"
 
 
-async def creating(testbed: Testbed) -> tuple[str, str, set[str]]:
+async def creating(testbed: Environment) -> tuple[str, str, set[str]]:
     """Let a second replica wait, a gang of 10 run, and one of 200 have 60 pods; return both jobs, and the first gang's pods."""
     site = testbed.site
     await open_second(testbed)

@@ -19,7 +19,7 @@ from bench.stage import ADMIN_KEY, PROGRAM
 from tests.cluster.chart import NAMESPACE, helm
 from tests.cluster.fixtures import need_programs
 from tests.cluster.sandbox import Life, overlaps
-from tests.e2e.fault_testbed import RUN_LABEL, Testbed, a_gang, open_testbed, path_of, until
+from tests.e2e.fault_testbed import RUN_LABEL, Environment, a_gang, open_testbed, path_of, until
 from trainmaster.client.http import Client
 from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE
 from trainmaster_agent.runtime.kubernetes import orphans
@@ -45,21 +45,21 @@ def member_identity(life: Life) -> tuple[str, str, str]:
     return labels[RUN_LABEL].rpartition("-r")[0], labels[LABEL_ROLE], labels[LABEL_INDEX]
 
 
-def no_copies_met(testbed: Testbed) -> None:
+def no_copies_met(testbed: Environment) -> None:
     assert not overlaps(testbed.site.kubelet.starts, key=member_identity)
 
 
 # -- what becomes of the records
 
 
-async def delete_the_records(testbed: Testbed) -> None:
+async def delete_the_records(testbed: Environment) -> None:
     testbed.kill(AGENT)
     for record in await testbed.site.objects("records"):
         await testbed.site.apply("DELETE", path_of("records", record["metadata"]["name"]))
     testbed.start(AGENT)
 
 
-async def delete_records_and_lease(testbed: Testbed) -> None:
+async def delete_records_and_lease(testbed: Environment) -> None:
     """Delete everything by which the next agent could recognise its predecessor."""
     testbed.kill(AGENT)
     for record in await testbed.site.objects("records"):
@@ -70,7 +70,7 @@ async def delete_records_and_lease(testbed: Testbed) -> None:
     testbed.start(AGENT)
 
 
-async def move_the_records(testbed: Testbed) -> None:
+async def move_the_records(testbed: Environment) -> None:
     """Configure another namespace for the agent's records: the existing ones stay where they are."""
     testbed.kill(AGENT)
     child = testbed.stage.children[AGENT]
@@ -78,7 +78,7 @@ async def move_the_records(testbed: Testbed) -> None:
     testbed.start(AGENT)
 
 
-async def in_other_namespace(testbed: Testbed, namespace: str, *, lease: bool) -> list[str]:
+async def in_other_namespace(testbed: Environment, namespace: str, *, lease: bool) -> list[str]:
     """Return the command of an agent with its records, and perhaps its lease, in a namespace of its own with the same rights."""
     api, roles = testbed.site.api, "/apis/rbac.authorization.k8s.io/v1/namespaces"
     await api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
@@ -102,7 +102,7 @@ async def in_other_namespace(testbed: Testbed, namespace: str, *, lease: bool) -
 # -- what is then wanted of the job
 
 
-def act(testbed: Testbed, do: Callable[[Client], object]) -> Awaitable[object]:
+def act(testbed: Environment, do: Callable[[Client], object]) -> Awaitable[object]:
     def call() -> object:
         with Client(testbed.stage.urls[0], ADMIN_KEY) as client:
             return do(client)
@@ -110,18 +110,18 @@ def act(testbed: Testbed, do: Callable[[Client], object]) -> Awaitable[object]:
     return asyncio.to_thread(call)
 
 
-async def suspend(testbed: Testbed, job: str) -> None:
+async def suspend(testbed: Environment, job: str) -> None:
     await act(testbed, lambda client: client.suspend(job))
     await testbed.until_job(job, "held")
     await act(testbed, lambda client: client.resume(job))
 
 
-async def drain(testbed: Testbed, job: str) -> None:
+async def drain(testbed: Environment, job: str) -> None:
     await act(testbed, lambda client: client.drain("north"))
     await act(testbed, lambda client: client.cordon("north", on=False))
 
 
-async def preempt(testbed: Testbed, job: str) -> None:
+async def preempt(testbed: Environment, job: str) -> None:
     """Submit a job of a higher class that takes the capacity, and cancel it once it has it."""
     other = await testbed.submit(a_gang("urgent", SIZE, "run", cpu="2", priorityClass="high"))
     await testbed.until_job(other, "running")
@@ -129,24 +129,24 @@ async def preempt(testbed: Testbed, job: str) -> None:
     await testbed.until_job(other, "cancelled")
 
 
-async def cancel(testbed: Testbed, job: str) -> None:
+async def cancel(testbed: Environment, job: str) -> None:
     await act(testbed, lambda client: client.cancel(job))
     await testbed.until_job(job, "cancelled")
 
 
-async def end(testbed: Testbed, job: str) -> None:
+async def end(testbed: Environment, job: str) -> None:
     if (await testbed.job(job)).state != "cancelled":
         await cancel(testbed, job)
     await until(lambda: not testbed.site.kubelet.living(), "no member lives")
 
 
-def starts_of(testbed: Testbed, job: str) -> int:
+def starts_of(testbed: Environment, job: str) -> int:
     return sum(life.labels[RUN_LABEL].startswith(f"{job}-r") for life in testbed.site.kubelet.starts)
 
 
 @pytest.mark.parametrize("loss", [delete_the_records, delete_records_and_lease, move_the_records])
 async def test_a_job_whose_agent_lost_its_records_runs_once_at_a_time(
-    tmp_path: Path, loss: Callable[[Testbed], Awaitable[None]]
+    tmp_path: Path, loss: Callable[[Environment], Awaitable[None]]
 ) -> None:
     async with open_testbed(tmp_path, NODES) as testbed:
         for number in range(ROUNDS):
@@ -204,7 +204,7 @@ async def test_two_agents_with_one_key_do_not_take_turns(tmp_path: Path) -> None
         print(f"\ntwo agents with one key, {ROUNDS} times: {len(testbed.site.kubelet.starts)} starts, no copies met")
 
 
-def add_installation(testbed: Testbed, number: int, agent: list[str]) -> tuple[str, list[str]]:
+def add_installation(testbed: Environment, number: int, agent: list[str]) -> tuple[str, list[str]]:
     """Start a second installation on the database of the first one: a Redis, an api, a scheduler, and an agent that speaks to them.
 
     Return the address of its api, and the names of its processes, the agent's first.

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.conformance.api_suite import ApiConformance, Testbed
+from tests.conformance.api_suite import ApiConformance, Environment
 from tests.conformance.kube_lab import plain_access
 from tests.fake_kube.nodes import FakeNodes
 from tests.fake_kube.server import FakeKube
@@ -15,7 +15,7 @@ class TestFakeKube(ApiConformance):
     """The suite, on the fake."""
 
     @pytest.fixture
-    async def testbed(self) -> AsyncIterator[Testbed]:
+    async def testbed(self) -> AsyncIterator[Environment]:
         async with FakeKube() as kube, ApiServer(plain_access(kube.url)) as api:
             kube.add_namespace("jobs")
             nodes = FakeNodes(kube)
@@ -27,5 +27,5 @@ class TestFakeKube(ApiConformance):
                 await kube.stop()
                 await kube.start()
 
-            yield Testbed(api, "jobs", add_node, outage)
+            yield Environment(api, "jobs", add_node, outage)
             nodes.close()

@@ -19,7 +19,7 @@ from trainmaster_agent.runtime.kubernetes import leftovers, orphans
 OTHER_HOME = "agent-2"
 
 
-class Testbed:
+class Environment:
     """Two agents with one key and namespaces of their own, in one cluster."""
 
     def __init__(self, kube: FakeKube, first: KubeLab, second: KubeLab) -> None:
@@ -45,17 +45,17 @@ class Testbed:
 
 
 @pytest.fixture
-async def testbed() -> AsyncIterator[Testbed]:
+async def testbed() -> AsyncIterator[Environment]:
     async with fake_cluster() as kube:
         kube.add_namespace(OTHER_HOME)
         with two_nodes(kube) as nodes:
-            testbed = Testbed(kube, lab_on(kube, nodes), lab_on(kube, nodes, home=OTHER_HOME))
+            testbed = Environment(kube, lab_on(kube, nodes), lab_on(kube, nodes, home=OTHER_HOME))
             yield testbed
             for lab in (testbed.first, testbed.second):
                 await lab.close()
 
 
-async def test_two_agents_of_one_cluster_are_two_holders_in_one_place(testbed: Testbed) -> None:
+async def test_two_agents_of_one_cluster_are_two_holders_in_one_place(testbed: Environment) -> None:
     await testbed.start()
     first, second = testbed.first.runtime, testbed.second.runtime
     assert first.holder != second.holder
@@ -85,7 +85,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.usefixtures("quick")
 async def test_an_agent_that_the_dispatcher_has_not_answered_clears_nothing_away(
-    testbed: Testbed, requests: list[str]
+    testbed: Environment, requests: list[str]
 ) -> None:
     """It is the second one with its key, and refused: what the first one runs has no record here."""
     await testbed.start()
@@ -96,7 +96,7 @@ async def test_an_agent_that_the_dispatcher_has_not_answered_clears_nothing_away
 
 @pytest.mark.usefixtures("quick")
 async def test_an_agent_that_is_served_leaves_alone_what_other_records_hold(
-    testbed: Testbed, requests: list[str]
+    testbed: Environment, requests: list[str]
 ) -> None:
     """The dispatcher calls such a run orphaned: it goes on, until somebody ends it or its own agent is back."""
     await testbed.start()
@@ -111,7 +111,7 @@ async def test_an_agent_that_is_served_leaves_alone_what_other_records_hold(
 
 
 @pytest.mark.usefixtures("quick")
-async def test_pods_of_an_older_release_without_any_record_are_cleared_away(testbed: Testbed) -> None:
+async def test_pods_of_an_older_release_without_any_record_are_cleared_away(testbed: Environment) -> None:
     """They do not say in which records their run is."""
     await testbed.start()
     await testbed.first.kubernetes.close()
@@ -128,7 +128,7 @@ async def test_pods_of_an_older_release_without_any_record_are_cleared_away(test
 
 @pytest.mark.parametrize("behaviour", [RUNS, STUBBORN])
 async def test_pods_of_another_agents_run_are_found_and_ended_when_they_are_to_stop(
-    testbed: Testbed, behaviour: Behaviour
+    testbed: Environment, behaviour: Behaviour
 ) -> None:
     await testbed.start(behaviour)
     await testbed.first.kubernetes.close()
@@ -136,7 +136,7 @@ async def test_pods_of_another_agents_run_are_found_and_ended_when_they_are_to_s
     assert testbed.first.living(A) == 0
 
 
-async def test_a_run_of_which_there_are_no_pods_is_absent_and_a_held_one_is_not(testbed: Testbed) -> None:
+async def test_a_run_of_which_there_are_no_pods_is_absent_and_a_held_one_is_not(testbed: Environment) -> None:
     await testbed.start()
     assert not await testbed.first.runtime.verify_absent(stop_run(A), "here")
     assert await testbed.second.runtime.verify_absent(stop_run("none-0000001-r1"), "here")

@@ -20,7 +20,7 @@ from trainmaster_agent.runtime.local.runtime import LocalRuntime
 OURS, ANOTHER = "installation-1", "installation-2"
 
 
-class Testbed:
+class Environment:
     """A run of one agent, and the runtime of a second agent on this machine with a folder of its own."""
 
     def __init__(self, lab: LocalLab, other: LocalRuntime) -> None:
@@ -62,23 +62,23 @@ class Testbed:
 
 
 @pytest.fixture
-async def testbed(tmp_path: Path) -> AsyncIterator[Testbed]:
+async def testbed(tmp_path: Path) -> AsyncIterator[Environment]:
     lab = LocalLab(tmp_path)
     other = LocalRuntime(tmp_path / "other", CLUSTER)
     await lab.local.open()
     await other.open()
-    testbed = Testbed(lab, other)
+    testbed = Environment(lab, other)
     yield testbed
     await other.close()
     await lab.local.close()
     testbed.end()
 
 
-async def test_a_run_that_nobody_has_is_absent_at_once(testbed: Testbed) -> None:
+async def test_a_run_that_nobody_has_is_absent_at_once(testbed: Environment) -> None:
     assert await testbed.other.verify_absent(stop_run(testbed.run), OURS)
 
 
-async def test_a_run_of_an_agent_that_is_gone_is_stopped_by_its_own_supervisor(testbed: Testbed) -> None:
+async def test_a_run_of_an_agent_that_is_gone_is_stopped_by_its_own_supervisor(testbed: Environment) -> None:
     await testbed.start(Does.LEAVE_IN_PEACE)
     await testbed.lab.local.close()
     await testbed.clear()
@@ -87,14 +87,14 @@ async def test_a_run_of_an_agent_that_is_gone_is_stopped_by_its_own_supervisor(t
     assert all(member.exit_code == 0 for member in status.members), "they had the time to leave"
 
 
-async def test_members_that_do_not_heed_are_killed_once_their_grace_is_over(testbed: Testbed) -> None:
+async def test_members_that_do_not_heed_are_killed_once_their_grace_is_over(testbed: Environment) -> None:
     await testbed.start(Does.RUN_STUBBORNLY)
     await testbed.lab.local.close()
     await testbed.clear(grace=0.3)
 
 
 @pytest.mark.parametrize("loss", ["deleted", "moved"])
-async def test_a_run_is_found_though_its_records_are_not_where_they_were(testbed: Testbed, loss: str) -> None:
+async def test_a_run_is_found_though_its_records_are_not_where_they_were(testbed: Environment, loss: str) -> None:
     await testbed.start()
     await testbed.lab.local.close()
     if loss == "deleted":
@@ -104,7 +104,7 @@ async def test_a_run_is_found_though_its_records_are_not_where_they_were(testbed
     await testbed.clear(grace=0.2)
 
 
-async def test_members_outlive_a_supervisor_only_for_a_moment_and_are_found_meanwhile(testbed: Testbed) -> None:
+async def test_members_outlive_a_supervisor_only_for_a_moment_and_are_found_meanwhile(testbed: Environment) -> None:
     await testbed.start()
     supervisor = testbed.lab.supervisor(testbed.run)
     await testbed.lab.local.close()
@@ -119,14 +119,16 @@ async def test_members_outlive_a_supervisor_only_for_a_moment_and_are_found_mean
     assert testbed.members() == []
 
 
-async def test_a_run_of_another_dispatcher_with_the_same_id_is_none_of_ours(testbed: Testbed) -> None:
+async def test_a_run_of_another_dispatcher_with_the_same_id_is_none_of_ours(testbed: Environment) -> None:
     await testbed.start(installation=ANOTHER)
     there = testbed.members()
     assert await testbed.other.verify_absent(stop_run(testbed.run), OURS)
     assert testbed.members() == there
 
 
-async def test_a_run_that_may_be_of_another_dispatcher_is_left_alone_and_not_called_absent(testbed: Testbed) -> None:
+async def test_a_run_that_may_be_of_another_dispatcher_is_left_alone_and_not_called_absent(
+    testbed: Environment,
+) -> None:
     """Releases before this one started runs without the variable that identifies the dispatcher."""
     await testbed.start(installation="")
     there = testbed.members()
@@ -135,7 +137,7 @@ async def test_a_run_that_may_be_of_another_dispatcher_is_left_alone_and_not_cal
     assert testbed.members() == there
 
 
-async def test_an_agent_that_holds_a_run_or_knows_no_installation_verifies_nothing(testbed: Testbed) -> None:
+async def test_an_agent_that_holds_a_run_or_knows_no_installation_verifies_nothing(testbed: Environment) -> None:
     await testbed.start()
     assert not await testbed.lab.runtime.verify_absent(stop_run(testbed.run), OURS)
     assert not await testbed.other.verify_absent(stop_run("none-0000001-r1"), "")

@@ -25,7 +25,7 @@ WEEK = timedelta(days=7)
 
 
 @dataclass
-class Testbed:
+class Environment:
     """Two tenants: the one of ``org/b``, who looks, and the other one, of whom nothing may be seen."""
 
     service: Service
@@ -77,7 +77,7 @@ def of_others(name: str, cpu: str, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def testbed(service: Service) -> AsyncIterator[Testbed]:
+async def testbed(service: Service) -> AsyncIterator[Environment]:
     await declare(service)
     agent: FakeAgent = service.agent()
     await agent.connect(cpu=4)
@@ -103,11 +103,11 @@ async def testbed(service: Service) -> AsyncIterator[Testbed]:
             return gang in (await service.http.get(f"/v1/jobs/{waiting}/why")).text
 
         await eventually(is_kept)
-        yield Testbed(service, user, preempted, waiting, [merger, gang], receiver)
+        yield Environment(service, user, preempted, waiting, [merger, gang], receiver)
     await user.aclose()
 
 
-def addresses(testbed: Testbed) -> list[str]:
+def addresses(testbed: Environment) -> list[str]:
     """Return every address that a user may get, with each name that fits there, of the user's own and of the others."""
     names = {
         "job_id": [testbed.preempted, testbed.waiting, *testbed.of_others],
@@ -130,7 +130,7 @@ def addresses(testbed: Testbed) -> list[str]:
     return found + extra + [f"/v1/jobs?label=team%3D{SECRET}", "/v1/jobs?queue=org"]
 
 
-async def test_no_answer_to_a_user_names_what_is_of_others(testbed: Testbed) -> None:
+async def test_no_answer_to_a_user_names_what_is_of_others(testbed: Environment) -> None:
     seen_by_admin = []
     for address in addresses(testbed):
         if "logs" in address:
@@ -154,7 +154,7 @@ async def test_no_answer_to_a_user_names_what_is_of_others(testbed: Testbed) -> 
     assert told_to_admins <= set(seen_by_admin)
 
 
-async def test_what_is_told_instead(testbed: Testbed) -> None:
+async def test_what_is_told_instead(testbed: Environment) -> None:
     event = next(
         event
         for event in (await testbed.user.get(f"/v1/jobs/{testbed.preempted}/events")).json()["events"]
@@ -183,7 +183,7 @@ async def test_what_is_told_instead(testbed: Testbed) -> None:
     assert (await testbed.user.get("/v1/reservations")).json() == {"reservations": []}
 
 
-async def test_use_of_queues_above_is_not_told(testbed: Testbed) -> None:
+async def test_use_of_queues_above_is_not_told(testbed: Environment) -> None:
     shown = {one["path"]: one for one in (await testbed.user.get("/v1/queues?usage=true")).json()["queues"]}
     assert {path: "usage" in one for path, one in shown.items()} == {"org": False, "org/b": True}
     whole = (await testbed.service.http.get("/v1/queues?usage=true")).json()["queues"]
@@ -192,7 +192,7 @@ async def test_use_of_queues_above_is_not_told(testbed: Testbed) -> None:
     assert [turn["queue"] for turn in turns] == ["org/b"]
 
 
-async def test_a_dry_run_names_nothing_of_others(testbed: Testbed) -> None:
+async def test_a_dry_run_names_nothing_of_others(testbed: Environment) -> None:
     spec = job("tried", "org/b")
     own = await testbed.user.post("/v1/jobs?dryRun=true", json=spec)
     assert "kept for a job of another queue" in own.text
@@ -200,7 +200,7 @@ async def test_a_dry_run_names_nothing_of_others(testbed: Testbed) -> None:
     assert testbed.of_others[1] in (await testbed.service.http.post("/v1/jobs?dryRun=true", json=spec)).text
 
 
-async def test_webhooks_name_nothing_of_others(testbed: Testbed, post: Poster) -> None:
+async def test_webhooks_name_nothing_of_others(testbed: Environment, post: Poster) -> None:
     await testbed.user.post(f"/v1/jobs/{testbed.preempted}/cancel", json={})
     await relay_all(testbed.service, post)
     of_user = [one for one in testbed.receiver.received if one.path == "/in"]
