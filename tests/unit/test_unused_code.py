@@ -22,7 +22,7 @@ _FOUND_BY_NAME = (
 _ALLOWED = {
     "trainmaster.cli.interrupts.interruptible": "for the demo and the examples, which are programs of their own",
     "trainmaster.client.webhooks.is_genuine": "for receivers of webhooks, by docs/reference/webhooks.md",
-    "trainmaster_agent.runtime.local.fork_server.main": "of the fork server, which is started as a process with this name in its arguments",
+    "trainmaster_agent.runtime.local.fork_server.main": "of the fork server, a process started by this name",
     "trainmaster.metrics.exporter.share_between_processes": "for worker processes of one's own, by docs/how-to/monitor.md",
     "trainmaster.metrics.exporter.start_shared_exporter": "for worker processes of one's own, by docs/how-to/monitor.md",
 }

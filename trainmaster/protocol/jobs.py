@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
@@ -32,6 +33,8 @@ LONGEST_STOP_GRACE = 600.0
 """The longest grace in seconds, whatever a specification says: other jobs wait for the places."""
 MOST_MEMBERS = 10_000
 """The largest gang: member indexes have at most five digits, and an agent creates all members at once."""
+_MOST_TERMS = 100
+_MOST_AFFINITY_VALUES = 2_000
 
 
 class Port(Strict):
@@ -75,14 +78,24 @@ class AffinityTerm(Strict):
             raise ValueError(f"operator {self.operator} takes one whole number")
         return self
 
+    @cached_property
+    def _known_values(self) -> frozenset[str]:
+        return frozenset(self.values)
+
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Return whether ``labels`` meet the term. A label that is not a whole number is neither greater nor less."""
-        value = labels.get(self.key)
+        """Return whether ``labels`` meet the term."""
+        return self.admits(labels.get(self.key))
+
+    def admits(self, value: str | None) -> bool:
+        """Return whether a node whose label has this value, None for no label, meets the term.
+
+        A label that is not a whole number is neither greater nor less.
+        """
         match self.operator:
             case "In":
-                return value in self.values
+                return value in self._known_values
             case "NotIn":
-                return value not in self.values
+                return value not in self._known_values
             case "Exists":
                 return value is not None
             case "DoesNotExist":
@@ -325,6 +338,22 @@ class JobSpec(Strict):
             raise ValueError(f"the roles have {total} members together, at most {MOST_MEMBERS} are allowed")
         if self.min_member is not None and self.min_member > total:
             raise ValueError(f"minMember {self.min_member} is more than the {total} members of the roles")
+        return self
+
+    @model_validator(mode="after")
+    def _is_found_quickly(self) -> Self:
+        # The scheduler evaluates each for every group of nodes of every cluster.
+        templates = [role.template for role in self.roles if role.template is not None]
+        terms = sum(len(one.node_affinity) for one in templates)
+        if terms > _MOST_TERMS:
+            raise ValueError(
+                f"the roles have {terms} terms of nodeAffinity together, at most {_MOST_TERMS} are allowed"
+            )
+        values = sum(len(term.values) for one in templates for term in one.node_affinity)
+        if values > _MOST_AFFINITY_VALUES:
+            raise ValueError(
+                f"nodeAffinity of the roles has {values} values together, at most {_MOST_AFFINITY_VALUES} are allowed"
+            )
         return self
 
     @model_validator(mode="after")

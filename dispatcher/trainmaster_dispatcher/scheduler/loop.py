@@ -45,6 +45,7 @@ _USAGE_SECONDS = 10.0
 _MOST_PAUSE = 0.05
 _STALE_SECONDS = 600.0
 _MANY_JOBS = 20_000
+_LONG_DECISION_SECONDS = 0.1
 _REHEARSAL_SECONDS = 10.0
 _REHEARSAL_PART = 20
 """A standby rehearses for at most one part in this many of its time."""
@@ -54,12 +55,24 @@ def _is_large(state: SchedulerState) -> bool:
     return len(state.jobs) + len(state.runs) >= _MANY_JOBS
 
 
-async def _decided(engine: Engine, now: float) -> Plan:
-    """Return the plan. With many jobs it is computed in a thread, so that the lead is renewed meanwhile; with few a
-    thread costs more."""
-    if _is_large(engine.state):
-        return await asyncio.to_thread(decide, engine, now)
-    return decide(engine, now)
+class Decider:
+    """Computes plans: in a thread where that may take long, so that the lead is renewed meanwhile; for a short decision, a thread
+    costs more.
+
+    A decision may take long with many jobs, and where the one before did: few jobs can have shapes that are slow to place.
+    """
+
+    def __init__(self) -> None:
+        self._took = 0.0
+
+    async def decide(self, engine: Engine, now: float) -> Plan:
+        began = time.perf_counter()
+        try:
+            if _is_large(engine.state) or self._took > _LONG_DECISION_SECONDS:
+                return await asyncio.to_thread(decide, engine, now)
+            return decide(engine, now)
+        finally:
+            self._took = time.perf_counter() - began
 
 
 def _held(engine: Engine) -> dict[tuple[str, ...], float]:
@@ -95,6 +108,7 @@ class Scheduler:
         self._address: LeaderAddress | None = None
         self._gc_tuning = GcTuning()
         self._deciding = asyncio.Lock()
+        self._decider = Decider()
         """Held during a decision, which may run in a thread."""
         self._changing = asyncio.Lock()
         """Held while the state is changed."""
@@ -216,7 +230,7 @@ class Scheduler:
         if began < self._next_rehearsal or not _is_large(engine.state):
             return
         async with self._deciding:
-            plan = await _decided(engine, began + follower.ahead)
+            plan = await self._decider.decide(engine, began + follower.ahead)
         engine.carry_over(plan)
         follower.note_faults(plan)
         ended = self.clock()
@@ -243,7 +257,7 @@ class Scheduler:
     async def _decide_and_apply(self, token: int, follower: Follower, book: ReasonBook, *, unsettled: bool) -> float:
         began = self.clock()
         async with self._deciding:
-            plan = await _decided(follower.engine, began + follower.ahead)
+            plan = await self._decider.decide(follower.engine, began + follower.ahead)
         follower.engine.carry_over(plan)
         if plan.faults:
             async with self._changing:

@@ -1,13 +1,61 @@
 """Eligibility of nodes for members: selectors, affinity, taints and NUMA policy. It does not look at free capacity."""
 
-from trainmaster.cluster_model.eligibility import obstruction
+from collections.abc import Iterable, Mapping
+
+from trainmaster.cluster_model.eligibility import PREFERENCE, is_tolerated, obstruction
 from trainmaster.cluster_model.numa_policies import is_kept_by
-from trainmaster.protocol.agent import NodeGroup
+from trainmaster.protocol.agent import NodeGroup, Taint
 from trainmaster_dispatcher.domain.shapes import RoleShape
 
 
 def allows(role: RoleShape, group: NodeGroup) -> bool:
     """Return whether members of a role may be on nodes of a group, by what they select, tolerate and want to be held to."""
-    if role.numa and group.numa is not None and not is_kept_by(role.numa, group.numa.policy):
-        return False
-    return obstruction(group.labels, group.taints, role.node_selector, role.affinity, role.tolerations) is None
+    return (
+        _keeps_numa(role, group)
+        and obstruction(group.labels, group.taints, role.node_selector, role.affinity, role.tolerations) is None
+    )
+
+
+def _keeps_numa(role: RoleShape, group: NodeGroup) -> bool:
+    return not role.numa or group.numa is None or is_kept_by(role.numa, group.numa.policy)
+
+
+class LabelIndex:
+    """The node groups of a cluster by label and by taints.
+
+    A selector or an affinity term is evaluated once for each value that its label has in the cluster, and tolerations once for each
+    set of taints, not once for each group: users may write many terms, and a cluster may have more than a thousand groups.
+    """
+
+    def __init__(self, groups: Iterable[NodeGroup]) -> None:
+        self._groups = {group.name: group for group in groups}
+        self._every: Mapping[str | None, frozenset[str]] = {None: frozenset(self._groups)}
+        by_label: dict[str, dict[str | None, set[str]]] = {}
+        by_taints: dict[tuple[Taint, ...], set[str]] = {}
+        for name, group in self._groups.items():
+            for key, value in group.labels.items():
+                by_label.setdefault(key, {}).setdefault(value, set()).add(name)
+            taints = tuple(one for one in group.taints if one.effect != PREFERENCE)
+            if taints:
+                by_taints.setdefault(taints, set()).add(name)
+        for values in by_label.values():
+            without = set(self._groups).difference(*values.values())
+            if without:
+                values[None] = without
+        self._by_label, self._by_taints = by_label, by_taints
+
+    def allowing(self, role: RoleShape) -> tuple[str, ...]:
+        """Return the groups for which ``allows`` holds, in their order."""
+        excluded: set[str] = set()
+        for key, wanted in role.node_selector:
+            for value, names in self._by_label.get(key, self._every).items():
+                if value != wanted:
+                    excluded |= names
+        for term in role.affinity:
+            for value, names in self._by_label.get(term.key, self._every).items():
+                if not term.admits(value):
+                    excluded |= names
+        for taints, names in self._by_taints.items():
+            if not all(is_tolerated(taint, role.tolerations) for taint in taints):
+                excluded |= names
+        return tuple(name for name, group in self._groups.items() if name not in excluded and _keeps_numa(role, group))

@@ -18,7 +18,7 @@ from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.domain.shapes import RoleKey, RoleShape, Terms
 from trainmaster_dispatcher.scheduling.packing.best_fit import Ranking, fill
 from trainmaster_dispatcher.scheduling.packing.bin_layout import MemberKind, lay_out
-from trainmaster_dispatcher.scheduling.packing.eligibility import allows
+from trainmaster_dispatcher.scheduling.packing.eligibility import LabelIndex, allows
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, split
 from trainmaster_dispatcher.scheduling.packing.numa import zones_of
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
@@ -35,8 +35,19 @@ def devices_among(names: tuple[str, ...]) -> frozenset[str]:
     return frozenset(name for name in names if "/" in name)
 
 
-EligibleGroups = dict[tuple[Terms, Product | None], tuple[str, ...]]
-"""Eligible node groups, by what members ask of nodes and the product that they are bound to."""
+class EligibleGroups(dict[tuple[Terms, Product | None], tuple[str, ...]]):
+    """Eligible node groups, by what members ask of nodes and the product that they are bound to; for all objects of a cluster."""
+
+    __slots__ = ("_index",)
+
+    def __init__(self) -> None:
+        self._index: LabelIndex | None = None
+
+    def index(self, groups: Groups) -> LabelIndex:
+        """Return the index of the cluster's groups, built when the first role is looked up."""
+        if self._index is None:
+            self._index = LabelIndex(entries[0].group for entries in groups.values())
+        return self._index
 
 
 class Kinds(dict[tuple[int, str], MemberKind]):
@@ -51,7 +62,7 @@ class FreeCapacity:
 
     def __init__(self, groups: Groups, eligible: EligibleGroups | None = None) -> None:
         self.groups = groups
-        self.eligible: EligibleGroups = {} if eligible is None else eligible
+        self.eligible = EligibleGroups() if eligible is None else eligible
         self._total: Resources | None = None
         self._rankings: dict[tuple[int, frozenset[str]], Ranking] | None = None
         """Keys: the identity of the tuple of groups, and the devices."""

@@ -21,7 +21,6 @@ from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.quantities import Resources, format_apart
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.packing.best_fit import Ranking, fill, tightest
-from trainmaster_dispatcher.scheduling.packing.eligibility import allows
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity, by_size
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket
 from trainmaster_dispatcher.scheduling.packing.numa import names_of
@@ -316,11 +315,10 @@ def eligible_groups(role: RoleShape, free_capacity: FreeCapacity, product: Produ
     key = (role.terms, narrowed)
     found = free_capacity.eligible.get(key)
     if found is None:
-        names = tuple(
-            name
-            for name, entries in free_capacity.groups.items()
-            if allows(role, entries[0].group) and (narrowed is None or product_of(entries[0].group) == narrowed.name)
-        )
+        groups = free_capacity.groups
+        names = free_capacity.eligible.index(groups).allowing(role)
+        if narrowed is not None:
+            names = tuple(name for name in names if product_of(groups[name][0].group) == narrowed.name)
         # Equal groups share one tuple, because rankings are cached by the identity of the tuple.
         found = free_capacity.eligible[key] = next(
             (known for known in free_capacity.eligible.values() if known == names), names
