@@ -120,7 +120,7 @@ def obstacles(guest: Guest, space: NodeSpace, around: Surroundings) -> list[str]
             return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
     if not _selects(spec, space):
         return ["node(s) didn't match Pod's node affinity/selector"]
-    if short := list(_shortages(guest, space)):
+    if short := list(_lacking(guest, space)):
         return short
     if around.is_avoided(guest, space):
         return ["node(s) didn't satisfy existing pods anti-affinity rules"]
@@ -166,7 +166,7 @@ def _selects(spec: Object, space: NodeSpace) -> bool:
     )
 
 
-def _shortages(guest: Guest, space: NodeSpace) -> Iterator[str]:
+def _lacking(guest: Guest, space: NodeSpace) -> Iterator[str]:
     for name, amount in guest.needs.items():
         if name == "pods" and name not in space.allocatable:
             continue

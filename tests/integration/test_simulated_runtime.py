@@ -142,7 +142,7 @@ async def test_the_file_does_not_grow_with_what_was_forgotten(
     assert {run: status.state for run, status in lab.runtime.held().items()} == {A: RunState.RUNNING}
 
 
-WEATHER = FleetCluster.model_validate(
+UNSTEADY = FleetCluster.model_validate(
     {
         "name": "weather",
         "groups": [
@@ -175,8 +175,8 @@ async def test_a_cluster_taken_over_at_any_moment_is_the_one_that_was_left(
         return now
 
     lab = SimulatedLab(tmp_path)
-    steady = SimulatedRuntime(WEATHER, clock, seed=5, state_dir=tmp_path / "steady")
-    broken = SimulatedRuntime(WEATHER, clock, seed=5, state_dir=tmp_path / "broken")
+    steady = SimulatedRuntime(UNSTEADY, clock, seed=5, state_dir=tmp_path / "steady")
+    broken = SimulatedRuntime(UNSTEADY, clock, seed=5, state_dir=tmp_path / "broken")
     await steady.open()
     await broken.open()
     chance = random.Random(3)
@@ -194,7 +194,7 @@ async def test_a_cluster_taken_over_at_any_moment_is_the_one_that_was_left(
             for run in over[:2]:
                 await runtime.forget(run)
         await broken.close()
-        broken = SimulatedRuntime(WEATHER, clock, seed=5, state_dir=tmp_path / "broken")
+        broken = SimulatedRuntime(UNSTEADY, clock, seed=5, state_dir=tmp_path / "broken")
         await broken.open()
         assert broken.holder != steady.holder
         assert broken.held() == steady.held()

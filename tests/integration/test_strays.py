@@ -93,11 +93,11 @@ async def test_members_that_do_not_heed_are_killed_once_their_grace_is_over(scen
     await scene.clear(grace=0.3)
 
 
-@pytest.mark.parametrize("fate", ["deleted", "moved"])
-async def test_a_run_is_found_though_its_records_are_not_where_they_were(scene: Scene, fate: str) -> None:
+@pytest.mark.parametrize("loss", ["deleted", "moved"])
+async def test_a_run_is_found_though_its_records_are_not_where_they_were(scene: Scene, loss: str) -> None:
     await scene.start()
     await scene.lab.local.close()
-    if fate == "deleted":
+    if loss == "deleted":
         shutil.rmtree(scene.lab.state_dir)
     else:
         scene.lab.state_dir.rename(scene.lab.folder / "elsewhere")
