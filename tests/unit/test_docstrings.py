@@ -29,8 +29,8 @@ _VAGUE = re.compile(r"\bso many\b|\balike\b|\b(it|they) (is|are) away\b|\b(is|ar
 _RETIRED_MODULES = frozenset(
     "anchors asking assess book books burial candidates carrier chance cluster_books costs crew ends facts fate fit floor "
     "following grow growth held hosts intake keeper lacks lines looks memory mistakes moments news observer older_anchors "
-    "opening past places planning preempt preparing ranking reads room shortages sinks soft spending standings steer stopping suiting tails "
-    "trial untrusted usual view weather windows zones zygote".split()
+    "opening past places planning preempt preparing ranking reads room shortages sinks soft spending standings "
+    "steer stopping suiting tails trial untrusted usual view weather windows zones zygote".split()
 )
 _RETIRED_CLASSES = frozenset(
     "Alike Anchors Book Books Burial Crew Evictions Exchange Fate Floor Held Intake Keeper Later Ledger Line Memory News Nodes "
