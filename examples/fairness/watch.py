@@ -112,14 +112,14 @@ class Watch:
         return Use(self._guaranteed.get(queue, 0) // 1000, running, len(self.of(queue, JobState.QUEUED)))
 
     def _tell(self, happened: list[tuple[JobView, EventView]]) -> None:
-        alike: dict[tuple[str, str], list[tuple[JobView, EventView]]] = defaultdict(list)
+        by_state: dict[tuple[str, str], list[tuple[JobView, EventView]]] = defaultdict(list)
         for job, event in happened:
             if event.kind == "preempt":
                 self.gave_way.append(GaveWay(job.id, job.queue, event.message))
                 self._line(f"{run_id(job.id, event.attempt or 0)} ends: {event.message}", "red")
             elif event.states:
-                alike[job.queue, event.states[-1]].append((job, event))
-        for (queue, state), ones in alike.items():
+                by_state[job.queue, event.states[-1]].append((job, event))
+        for (queue, state), ones in by_state.items():
             if state not in _HAPPENED:
                 continue
             one, several, colour = _HAPPENED[state]

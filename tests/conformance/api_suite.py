@@ -34,7 +34,7 @@ class Environment:
 
 @dataclass
 class Copy:
-    """What a watch reports, as a sink."""
+    """What a watch reports, as a handler."""
 
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     lists: int = 0
@@ -70,8 +70,8 @@ def pod(name: str, *words: str, **spec: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def watched(testbed: Environment, sink: Copy, selector: str = "") -> AsyncIterator[KubeWatch]:
-    watch = KubeWatch(testbed.api, CONFIG_MAPS, sink, namespace=testbed.namespace, selector=selector)
+async def watched(testbed: Environment, handler: Copy, selector: str = "") -> AsyncIterator[KubeWatch]:
+    watch = KubeWatch(testbed.api, CONFIG_MAPS, handler, namespace=testbed.namespace, selector=selector)
     task = asyncio.create_task(watch.run())
     try:
         async with asyncio.timeout(20):

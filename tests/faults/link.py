@@ -61,10 +61,10 @@ class Link:
         finally:
             self._writers -= {writer, far_writer}
 
-    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pass(self, source: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
-                sink.write(data)
-                await sink.drain()
+                writer.write(data)
+                await writer.drain()
         with contextlib.suppress(OSError, RuntimeError):
-            sink.close()
+            writer.close()

@@ -199,7 +199,7 @@ async def test_a_state_that_followed_equals_one_that_was_loaded(service: Service
         if counts:
             await Accounting(service.stores.database).run()
 
-        async def alike() -> bool:
+        async def equal() -> bool:
             await followed.absorb(service.stores, 0.0)
             fresh = Follower()
             await fresh.absorb(service.stores, 0.0)
@@ -209,7 +209,7 @@ async def test_a_state_that_followed_equals_one_that_was_loaded(service: Service
                 for name in ("spending", "job_spent", "burst_runs", "committed", "policies", "provisioning")
             )
 
-        await eventually(alike)
+        await eventually(equal)
     assert len(followed.state.spending.starts) == 1
     assert second
 

@@ -137,10 +137,10 @@ ONCE_PER_RUN: dict[str, tuple[object, str, float]] = {
     "its gates are opened": (GateOpener, "open", FOR_EVER),
     "its scheduler's objects are read": (Gates, "read", FOR_EVER),
     # Without these no run can end, so that they recover after some errors.
-    "its state is worked out": (run_reconciler, "assess", 6),
+    "its state is worked out": (run_reconciler, "reconcile", 6),
     "its state is reported": (RunTracker, "tell", 6),
 }
-NOT_TOLD_THE_RUN = ("assess", "never")
+NOT_TOLD_THE_RUN = ("reconcile", "never")
 
 
 @pytest.mark.parametrize("handler", ONCE_PER_RUN)

@@ -800,8 +800,8 @@ def test_apis_reach_the_scheduler_that_leads() -> None:
     assert settings["TRAINMASTER_SCHEDULER_READ_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
     port = int(settings["TRAINMASTER_SCHEDULER_READ_PORT"]["value"])
     assert {"name": "questions", "containerPort": port} in container["ports"]
-    asking = of_kind(objects, "NetworkPolicy")["tm-trainmaster-api"]["spec"]["egress"]
-    assert port in {one["port"] for rule in asking for one in rule["ports"]}
+    egress = of_kind(objects, "NetworkPolicy")["tm-trainmaster-api"]["spec"]["egress"]
+    assert port in {one["port"] for rule in egress for one in rule["ports"]}
 
 
 def test_bundled_stores_answer_trainmasters_pods_alone() -> None:

@@ -37,17 +37,23 @@ _COMMENTS_OF_TABLES = "dispatcher/trainmaster_dispatcher/store/tables.py"
 """Its strings are comments in the database, which only a migration changes."""
 _RETIRED_MODULES = frozenset(
     "anchors asking assess book books burial candidates carrier chance cluster_books costs crew ends facts fate fit floor "
-    "following grow growth held hosts intake keeper lacks lines looks memory mistakes moments news opening past places "
-    "planning preempt preparing ranking reads room shortages sinks soft spending standings steer stopping suiting tails "
-    "trial untrusted usual view weather windows zones zygote".split()
+    "following grow growth held hosts intake keeper lacks lines looks memory mistakes moments news observer older_anchors "
+    "opening past places planning preempt preparing ranking reads room shortages sinks soft spending standings "
+    "steer stopping suiting tails trial untrusted usual view weather windows zones zygote".split()
 )
 _RETIRED_CLASSES = frozenset(
-    "Alike Book Books Burial Crew Evictions Exchange Fate Floor Held Intake Keeper Later Ledger Line News Nodes Opening Room "
-    "Rooms Tails Told Turns Usual View Weather Zygote".split()
+    "Alike Anchors Book Books Burial Crew Evictions Exchange Fate Floor Held Intake Keeper Later Ledger Line Memory News Nodes "
+    "Opening Room Rooms Side SoftState Tails Told Turns Usual View Weather Zygote".split()
 )
-_RETIRED_FUNCTIONS = frozenset("books bury crew fate weather zygote".split())
+_RETIRED_FUNCTIONS = frozenset("books bury crew fate parse_line weather zygote".split())
 _RETIRED_IDENTIFIERS = frozenset("asked room told".split())
 """Words that do not say what a value is. Strings on the wire and in tables, such as ``"asked"``, are no identifiers."""
+_RETIRED_WORDS = frozenset(
+    "alike anchor anchors assess burial carrier crew fate intake keepers preparing shortages simulating sink sinks standings steer "
+    "suiting untrusted weather zygote".split()
+)
+"""Earlier names of the glossary's terms, as any word of an identifier. Names of tests are sentences and may contain them."""
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -184,6 +190,12 @@ def retired_identifiers(source: Source) -> Iterator[Mistake]:
             yield Mistake("identifier", line, name)
 
 
+def retired_words(source: Source) -> Iterator[Mistake]:
+    for line, name in _identifiers(source.nodes):
+        if not name.startswith("test_") and not _RETIRED_WORDS.isdisjoint(map(str.lower, _WORD.findall(name))):
+            yield Mistake("word", line, name)
+
+
 RULES: dict[str, Callable[[Source], Iterator[Mistake]]] = {
     "opening": openings,
     "noun": nouns,
@@ -194,6 +206,7 @@ RULES: dict[str, Callable[[Source], Iterator[Mistake]]] = {
     "literal": stray_literals,
     "name": retired_names,
     "identifier": retired_identifiers,
+    "word": retired_words,
 }
 
 
@@ -220,6 +233,7 @@ WRONG = {
     "literal": 'f()\n"""Says nothing about anything."""',
     "name": "class Keeper:\n    pass",
     "identifier": "class Phase(Enum):\n    ASKED = auto()",
+    "word": "from agent import OrderIntake",
 }
 RIGHT = {
     "opening": 'def f() -> int:\n    """Return what it is."""',
@@ -231,6 +245,7 @@ RIGHT = {
     "literal": 'size = 1\n"""Number of items."""\nclass C:\n    """A class."""\n    of: int\n    """A field."""',
     "name": "class Supervisor:\n    pass",
     "identifier": 'class Phase(Enum):\n    REQUESTED = "asked"\ndef has_room() -> None:\n    pass',
+    "word": "def test_an_anchor_is_moved() -> None:\n    anchored = 1",
 }
 
 

@@ -66,9 +66,9 @@ def test_no_two_of_many_keys_share_an_id() -> None:
 
 def test_adjacent_keys_look_unrelated() -> None:
     suffixes = [job_id("x", key)[2:] for key in range(1, 4_001)]
-    alike = [sum(a == b for a, b in zip(one, two, strict=True)) for one, two in pairwise(suffixes)]
-    assert sum(alike) / len(alike) < 1.0  # of seven letters; chance alone would be 7/32
-    assert max(alike) < 6
+    matches = [sum(a == b for a, b in zip(one, two, strict=True)) for one, two in pairwise(suffixes)]
+    assert sum(matches) / len(matches) < 1.0  # of seven letters; chance alone would be 7/32
+    assert max(matches) < 6
     for place in range(7):
         assert len({suffix[place] for suffix in suffixes[:500]}) > 20
     assert suffixes != sorted(suffixes)

@@ -11,7 +11,7 @@ from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.kube.pods import PodSight, Stage
 from trainmaster_agent.placement.port import GangState
 from trainmaster_agent.runtime.kubernetes.node_health import Unready
-from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, ReconcileLimits, Sights, assess
+from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, ReconcileLimits, Sights, reconcile
 from trainmaster_agent.runtime.kubernetes.record import Progress, RecordedEnd
 from trainmaster_agent.runtime.kubernetes.run_spec import Member, facts_of
 
@@ -421,7 +421,7 @@ def test_what_comes_of(name: str) -> None:
 def look(case: Case) -> Assessment:
     start = a_run(case.size, **case.spec)
     sights = Sights(**{"pods": pods(*case.seen), "accepted_at": NOW - 60, **case.sights})
-    return assess(facts_of(start), case.progress, start.sizes, sights, LIMITS, NOW)
+    return reconcile(facts_of(start), case.progress, start.sizes, sights, LIMITS, NOW)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -103,7 +103,7 @@ class JobAndAgents(RuleBasedStateMachine):
         self.wish_arrives()
 
     @rule(act=st.sampled_from([job_machine.cancel, job_machine.suspend, job_machine.resume, job_machine.retry]))
-    def steer(self, act: Callable[[Job], Job]) -> None:
+    def control(self, act: Callable[[Job], Job]) -> None:
         with suppress(ProblemError):
             self.become(act(self.job))
         if self.live is not None:

@@ -22,7 +22,7 @@ _FOUND_BY_NAME = (
 _ALLOWED = {
     "trainmaster.cli.interrupts.interruptible": "for the demo and the examples, which are programs of their own",
     "trainmaster.client.webhooks.is_genuine": "for receivers of webhooks, by docs/reference/webhooks.md",
-    "trainmaster_agent.runtime.local.fork_server.main": "of the fork server, a process started by this name",
+    "trainmaster_agent.runtime.local.fork_server.main": "of the fork server, named in the arguments of its process",
     "trainmaster.metrics.exporter.share_between_processes": "for worker processes of one's own, by docs/how-to/monitor.md",
     "trainmaster.metrics.exporter.start_shared_exporter": "for worker processes of one's own, by docs/how-to/monitor.md",
 }
@@ -89,9 +89,9 @@ def _uses(module: Module, modules_by_name: Collection[str]) -> Iterator[tuple[st
     for node in ast.walk(module.tree):
         match node:
             case ast.Attribute(value=ast.Name() | ast.Attribute()):
-                source = imported.get(node.value.id if isinstance(node.value, ast.Name) else ast.unparse(node.value))
-                if source is not None and source in modules_by_name:
-                    yield source, node.attr, id(node)
+                owner = imported.get(node.value.id if isinstance(node.value, ast.Name) else ast.unparse(node.value))
+                if owner is not None and owner in modules_by_name:
+                    yield owner, node.attr, id(node)
             case ast.Name(ctx=ast.Load()):
                 yield module.name, node.id, id(node)
             case ast.Constant(value=str(text)) if text.isidentifier():  # a type that is named before it is defined

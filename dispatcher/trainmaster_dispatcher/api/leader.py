@@ -25,7 +25,7 @@ TRY_SECONDS = 20.0
 
 
 class LeaderOverHttp:
-    """Implements ``services.asking.Leader``; keeps a connection for the next question."""
+    """Implements ``services.leader_queries.Leader``; keeps a connection for the next question."""
 
     def __init__(self, place_seconds: float = PLACE_SECONDS, try_seconds: float = TRY_SECONDS) -> None:
         self._place_seconds = place_seconds

@@ -91,7 +91,7 @@ def _check_schema(settings: Any) -> None:
         )
 
 
-def _check_soft_state(settings: Any) -> None:
+def _check_redis(settings: Any) -> None:
     """Wait for Redis if one is configured: running without it is for outages, not for a wrong address."""
     from trainmaster_dispatcher.store.redis_channels import ping
 
@@ -115,7 +115,7 @@ def serve(
     settings = _settings()
     process_logs.set_up(json=not plain_logs)
     _check_schema(settings)
-    _check_soft_state(settings)
+    _check_redis(settings)
     import uvicorn
 
     from trainmaster_dispatcher.api.app import make_app
@@ -146,7 +146,7 @@ def scheduler(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -
     settings = _settings()
     process_logs.set_up(json=not plain_logs)
     _check_schema(settings)
-    _check_soft_state(settings)
+    _check_redis(settings)
     from trainmaster_dispatcher.scheduler.leader_api import CannotListenError
     from trainmaster_dispatcher.scheduler.loop import Scheduler
     from trainmaster_dispatcher.services.context import Stores
@@ -202,7 +202,7 @@ def _side_settings(*, plain_logs: bool) -> Any:
         raise fail("set REDIS_URL, for example redis://host/0: workers get their tasks through Redis", Exit.USAGE)
     process_logs.set_up(json=not plain_logs)
     _check_schema(settings)
-    _check_soft_state(settings)
+    _check_redis(settings)
     return settings
 
 

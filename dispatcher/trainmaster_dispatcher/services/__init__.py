@@ -1,1 +1,1 @@
-"""Use cases: submit and steer jobs, sync an agent, apply a plan. One transaction each, without network calls inside it."""
+"""Use cases: submit and control jobs, sync an agent, apply a plan. One transaction each, without network calls inside it."""

@@ -14,7 +14,7 @@ from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.domain.budgets import Commitment, Span, windows
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy, Spending
 from trainmaster_dispatcher.domain.prices import MICROS
-from trainmaster_dispatcher.scheduling.cycle.burst import BudgetState, standings_of
+from trainmaster_dispatcher.scheduling.cycle.burst import BudgetState, budget_states_of
 from trainmaster_dispatcher.scheduling.state.plan import Granted
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.store import bursts as store
@@ -108,7 +108,7 @@ def budgets_used(state: SchedulerState, now: float) -> dict[tuple[str, ...], flo
     return {
         (policy.name, one.window.span.value): one.spent / one.limit if one.limit else 1.0
         for policy in state.policies.values()
-        for one in standings_of(state, policy, now)
+        for one in budget_states_of(state, policy, now)
     }
 
 
@@ -116,14 +116,14 @@ async def warn(tx: Transaction, state: SchedulerState, now: float) -> None:
     """Warn of budgets whose used part has reached a level for which a warning is wanted; once per level and window."""
     found = []
     for policy in state.policies.values():
-        standings = list[BudgetState]()
+        budget_states = list[BudgetState]()
         with contained(Part.BURST_POLICY, policy.name):
-            standings = standings_of(state, policy, now)
-        for standing in standings:
+            budget_states = budget_states_of(state, policy, now)
+        for budget_state in budget_states:
             for part in (*policy.warn_at, 1.0):
-                if standing.limit and standing.spent >= part * standing.limit:
-                    since = datetime.fromtimestamp(standing.window.begin / MICROS, UTC)
-                    found.append(Warned(policy.id, standing.window.span.value, since, part))
+                if budget_state.limit and budget_state.spent >= part * budget_state.limit:
+                    since = datetime.fromtimestamp(budget_state.window.begin / MICROS, UTC)
+                    found.append(Warned(policy.id, budget_state.window.span.value, since, part))
     for one in await store.note_warnings(tx, found) if found else ():
         log.warning(
             "burst policy %s has used %.0f %% of its budget for this %s",

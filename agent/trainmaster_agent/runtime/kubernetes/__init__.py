@@ -3,7 +3,7 @@
 All durable state is in the API server: a ConfigMap per run, its record, holds the orders and decisions, the pods show what
 came of them. Memory holds a copy, which watches keep up to date.
 
-    start, stop, resize ──▶ record ──▶ assess (pure) ──▶ creates and deletes ──▶ API server
-                                          ▲                                          │
-                                          └──────────── watches: pods, objects ◀─────┘
+    start, stop, resize ──▶ record ──▶ reconcile (pure) ──▶ creates and deletes ──▶ API server
+                                          ▲                                             │
+                                          └──────────── watches: pods, objects ◀────────┘
 """

@@ -1,4 +1,4 @@
-"""`assess`: decides a run's next step from its record and the state of its pods. Pure.
+"""`reconcile`: decides a run's next step from its record and the state of its pods. Pure.
 
 The order matters. A decision is written into the record before it is carried out: an agent that dies between the two
 finds the decision and carries it out, and one that dies before decides again from the same pods.
@@ -71,7 +71,7 @@ class Assessment:
     """``state`` is reported to the dispatcher now. If ``progress`` differs from the record's, it has to be written first.
 
     ``remove``: pods to delete, with the grace in seconds; ``create``: members to create; ``signal``: members to send the checkpoint
-    signal to; ``wake_at``: when to assess again even if nothing has changed.
+    signal to; ``wake_at``: when to reconcile again even if nothing has changed.
     """
 
     state: RunState
@@ -86,7 +86,7 @@ class Assessment:
     """Whether the gang of this round was complete and running."""
 
 
-def assess(
+def reconcile(
     facts: Facts, progress: Progress, sizes: Mapping[str, int], sights: Sights, limits: ReconcileLimits, now: float
 ) -> Assessment:
     """Decide the next step. Never decides on unknown facts: a member without a known pod is waited for or created."""
@@ -94,7 +94,7 @@ def assess(
         return _over(progress)
     if progress.verdict is not None or progress.stop is not None:
         return _leaving(facts, progress, sights, now)
-    return _Look(facts, progress, sizes, sights, limits, now).assess()
+    return _Look(facts, progress, sizes, sights, limits, now).reconcile()
 
 
 def _over(progress: Progress) -> Assessment:
@@ -157,7 +157,7 @@ class _Look:
         self.done = {tuple(name.rsplit("-", 1)) for name in progress.done}
         self.wake_at: list[float] = []
 
-    def assess(self) -> Assessment:
+    def reconcile(self) -> Assessment:
         found = self._decided()
         if found is not None:
             return found

@@ -37,7 +37,7 @@ from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.node_health import Unready
 from trainmaster_agent.runtime.kubernetes.output import Outputs
-from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, ReconcileLimits, Sights, assess
+from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, ReconcileLimits, Sights, reconcile
 from trainmaster_agent.runtime.kubernetes.record import (
     LABEL_AGENT,
     Progress,
@@ -120,7 +120,7 @@ class RunReconcilers:
             if wished is not None:
                 await self._record_store.save(tracker, wished)
                 continue
-            found = assess(
+            found = reconcile(
                 tracker.facts,
                 tracker.record.progress,
                 tracker.sizes,
@@ -150,7 +150,7 @@ class RunReconcilers:
         """Report a run's state without acting."""
         if tracker.record.progress.verdict is None and tracker.record.progress.stop is None:
             self._manifests(tracker)
-        found = assess(
+        found = reconcile(
             tracker.facts, tracker.record.progress, tracker.sizes, self._sights(tracker), self._limits, self._clock()
         )
         if found.progress is None:
@@ -272,7 +272,7 @@ class RunReconcilers:
     # -- acting
 
     async def _act(self, tracker: RunTracker, found: Assessment) -> bool:
-        """Act on an assessment; return whether to assess again at once."""
+        """Act on an assessment; return whether to reconcile again at once."""
         if found.signal and not tracker.signalled:
             tracker.signalled = True
             await self._signal(tracker)

@@ -496,7 +496,7 @@ class BudgetState(NamedTuple):
     """The cost that live runs may still cause in the window."""
 
 
-def standings_of(state: SchedulerState, policy: BurstPolicy, now: float) -> list[BudgetState]:
+def budget_states_of(state: SchedulerState, policy: BurstPolicy, now: float) -> list[BudgetState]:
     """Return the state of each budget of a policy."""
     moment = int(now * MICROS)
     account, out = account_of(state, policy, now), []

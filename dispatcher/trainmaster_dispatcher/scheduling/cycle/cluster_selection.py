@@ -72,7 +72,7 @@ def search_best(cycle: CycleContext, scheduling_key: SchedulingKey, sizes: list[
         or not is_quick(scheduling_key.weights, prefers_level=prefers_level)
     ):
         return None
-    cached = rankings.shortages.blocks(scheduling_key, sizes[0])
+    cached = rankings.refusals.blocks(scheduling_key, sizes[0])
     if cached is not None:
         return SearchResult(verdicts=cached.verdicts, full=cached.full, cached=cached)
     top: list[Option] = []

@@ -56,7 +56,7 @@ def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key
         size.total,
         len(job_ids),
         lambda fitted: (
-            cycle.index.takes_alike(key.shape_id, start.cluster_id, start.placement, fitted.placement)
+            cycle.index.takes_equally(key.shape_id, start.cluster_id, start.placement, fitted.placement)
             and (kept is None or kept.lets(roles, fitted.placement, ends_at))
         ),
     )

@@ -12,7 +12,7 @@ from trainmaster.protocol.quantities import Resources, format_quantity
 from trainmaster_dispatcher.domain.budgets import Commitment
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy
 from trainmaster_dispatcher.domain.prices import MICROS
-from trainmaster_dispatcher.scheduling.cycle.burst import BurstQuestion, BurstStart, fullness, held_by, standings_of
+from trainmaster_dispatcher.scheduling.cycle.burst import BurstQuestion, BurstStart, budget_states_of, fullness, held_by
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex
@@ -105,7 +105,7 @@ def _status(state: SchedulerState, index: ClusterIndex, policy: BurstPolicy, now
                 committed=_money(one.committed),
                 until=datetime.fromtimestamp(one.window.end / MICROS, UTC),
             )
-            for one in standings_of(state, policy, now)
+            for one in budget_states_of(state, policy, now)
         ),
         closed=_closed(policy, len(runs), now),
         utilisation=None if policy.utilisation is None else round(fullness(index), 4),

@@ -466,9 +466,9 @@ class ClusterIndex:
         """Return whether ``common`` matters for the shape."""
         return self._scarcity.is_choosy(self.state.shapes[shape_id])
 
-    def takes_alike(self, shape_id: int, cluster_id: int, first: Iterable[str], others: Iterable[str]) -> bool:
+    def takes_equally(self, shape_id: int, cluster_id: int, first: Iterable[str], others: Iterable[str]) -> bool:
         """Return whether members in the groups ``others`` take equally common devices as those in ``first``."""
-        return self._scarcity.takes_alike(self.state.shapes[shape_id], self.free(cluster_id), first, others)
+        return self._scarcity.takes_equally(self.state.shapes[shape_id], self.free(cluster_id), first, others)
 
     def _fit_of(self, shape_id: int, cluster: Cluster) -> Fit:
         """Return all scored values that do not depend on the free capacity of a cluster."""

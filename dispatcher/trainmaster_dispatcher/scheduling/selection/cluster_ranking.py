@@ -87,7 +87,7 @@ class ClusterRankings:
         """Keys for which the clusters were ranked once; at the second request a ranking is built."""
         self._said: dict[int, dict[str, Verdict]] = {}
         """By cluster and sentence: verdicts on free capacity."""
-        self.shortages = RefusalCache(index, self._lacking)
+        self.refusals = RefusalCache(index, self._lacking)
 
     # Where equivalent jobs may start
 
@@ -254,7 +254,7 @@ class ClusterRankings:
         ranking.verdicts_at = self.index.changes
         self._update_verdicts(scheduling_key, size, ranking, ask, closed)
         if not closed:
-            self.shortages.note(scheduling_key, size)
+            self.refusals.note(scheduling_key, size)
         verdicts = [
             closed[cluster.id] if verdict is None else verdict
             for cluster, verdict in zip(self.index.clusters, ranking.verdicts, strict=True)

@@ -89,7 +89,7 @@ class Scarcity:
         """Return whether a gang may take devices that are common or scarce."""
         return self._choice(shape) is not None
 
-    def takes_alike(self, shape: Shape, free: FreeCapacity, first: Iterable[str], others: Iterable[str]) -> bool:
+    def takes_equally(self, shape: Shape, free: FreeCapacity, first: Iterable[str], others: Iterable[str]) -> bool:
         """Return whether the groups ``others`` have the product of the groups ``first``, or the product does not matter."""
         if self._choice(shape) is None:
             return True
