@@ -62,7 +62,11 @@ async def test_an_object_is_made_listed_shown_and_removed(service: Service, name
     http = service.http
     (kind,) = (one for one in KINDS.values() if one.name == name)
     address = f"{kind.address}/{kind.name_in(object_)}"
-    assert (await http.put(address, json=object_)).status_code == 200
+    made = await http.put(address, json=object_)
+    assert (made.status_code, made.headers["location"]) == (201, address)
+    same = await http.put(address, json=object_)
+    assert (same.status_code, same.json()) == (200, made.json())
+    assert "location" not in same.headers
     shown = (await http.get(address)).json()
     assert kind.spec.model_validate({key: shown[key] for key in object_}) == kind.spec.model_validate(object_)
     listed = (await http.get(kind.address)).json()[kind.member]
@@ -83,7 +87,7 @@ async def test_a_change_that_expects_what_is_not_there_any_more_changes_nothing(
     assert (missing.status_code, missing.json()["code"]) == (412, "precondition-failed")
     assert (await http.get(address)).status_code == 404
     made = await http.put(address, json=first, headers={"If-None-Match": "*"})
-    assert made.status_code == 200, made.text
+    assert made.status_code == 201, made.text
     etag = made.headers["etag"]
     assert (await http.get(address)).headers["etag"] == etag
     assert (await http.head(address)).headers["etag"] == etag

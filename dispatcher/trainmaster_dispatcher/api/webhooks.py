@@ -67,7 +67,7 @@ async def retry_dead_letter(letter: NumberInPath, request: Request, state: App, 
 
 @router.delete("/dead/{letter}", **contract(status=204))
 async def drop_dead_letter(letter: NumberInPath, state: App, caller: Person) -> Response:
-    """Forget a message."""
+    """Delete a message."""
     async with state.stores.database.transaction() as tx:
         await webhooks.drop_dead_letter(tx, caller, letter)
         await note(tx, caller, "drop webhook", f"delivery {letter}")
