@@ -154,7 +154,9 @@ async def list_jobs(
     label: Annotated[
         list[LabelFilter] | None, Query(description="Only jobs with all of these labels, each as `key=value`.")
     ] = None,
-    cluster: Annotated[Name40 | None, Query(description="Only jobs whose latest run is or was on this cluster.")] = None,
+    cluster: Annotated[
+        Name40 | None, Query(description="Only jobs whose latest run is or was on this cluster.")
+    ] = None,
     cursor: Cursor | None = None,
     limit: Limit = 100,
 ) -> Response:

@@ -194,7 +194,7 @@ class _Described(GenerateJsonSchema):
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         made = super().model_schema(schema)
-        model = schema["cls"]
+        model: type[BaseModel] = schema["cls"]
         described = descriptions_of(model)
         for name, field in model.model_fields.items():
             shown = made.get("properties", {}).get(field.alias or name)
