@@ -226,15 +226,14 @@ def _name_as_in_body(methods: dict[str, Any], schemas: Mapping[str, Any]) -> Non
     body = methods.get("put", {}).get("requestBody")
     if body is None:
         return
-    properties = schemas[body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]]["properties"]
+    spec = schemas[body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]]
+    properties, example = spec["properties"], spec["examples"][0]
     for operation in methods.values():
         for parameter in operation["parameters"]:
             if parameter["in"] == "path":
                 # A slash in a name would be one of the address; the path of a queue has them.
-                name_schema = properties[parameter["name"]]
-                parameter["schema"] = (
-                    dict(name_schema) if "pattern" in name_schema else name_schema | {"pattern": "^[^/]+$"}
-                )
+                name_schema = {"pattern": "^[^/]+$", **properties[parameter["name"]]}
+                parameter["schema"] = name_schema | {"examples": [example[parameter["name"]]]}
 
 
 def _plain_map(schema: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ JobId = Annotated[
 ]
 NameInPath = Annotated[
     str,
-    text_schema("^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$", 40, "private", description="Name of the cluster."),
+    text_schema("^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$", 40, "west", description="Name of the cluster."),
 ]
 QueueInPath = Annotated[
     str,
