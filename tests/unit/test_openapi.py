@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 from fastapi import APIRouter, FastAPI
-from pydantic import BaseModel, create_model
+from pydantic import create_model
 
 from tests.openapi_check import document
 from trainmaster.protocol.errors import Code
@@ -143,11 +143,14 @@ def test_each_example_of_a_model_or_a_field_follows_its_schema() -> None:
     assert found > 100
 
 
-@pytest.mark.parametrize("model", sorted(declared_models(), key=lambda one: one.__name__), ids=lambda one: one.__name__)
-def test_each_example_of_a_model_is_read_by_it(model: type[BaseModel]) -> None:
-    extra = model.model_config.get("json_schema_extra")
-    for value in extra.get("examples", ()) if isinstance(extra, dict) else ():
-        model.model_validate(value)
+def test_each_example_of_a_model_is_read_by_it() -> None:
+    found = 0
+    for model in declared_models():
+        extra: Any = model.model_config.get("json_schema_extra") or {}
+        for value in extra.get("examples", ()):
+            model.model_validate(value)
+            found += 1
+    assert found > 40
 
 
 def _takes(operation: dict[str, Any], where: str, *names: str) -> bool:

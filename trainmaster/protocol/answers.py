@@ -523,11 +523,11 @@ class WebhookSecrets(Lenient):
     version: int
     """Version of the secret, which rises with each rotation."""
     secrets: tuple[str, ...]
-    """Current secret, as a list for several in the future."""
+    """Secrets of this version: one for each root secret of the installation."""
     previous: tuple[str, ...] = ()
-    """Secret before the last rotation, while it signs as well."""
+    """Secrets of the version before, while they sign as well."""
     previous_until: Timestamp | None = None
-    """Time until which messages are signed with the previous secret, too."""
+    """Time until which messages are signed with the previous secrets, too."""
 
 
 class DeadLetter(Lenient):
@@ -560,7 +560,7 @@ class DeadLetter(Lenient):
     url: str | None = None
     """Address of the webhook."""
     states: tuple[str, ...] = ()
-    """States before and after the reported transition."""
+    """States that the job entered by the transition, in order."""
     attempts: int
     """Number of attempts to deliver it."""
     error: str = ""

@@ -441,7 +441,7 @@ class EventView(Lenient):
     kind: str
     """Kind of the transition."""
     states: list[str] = []
-    """States before and after it."""
+    """States that the job entered by it, in order."""
     attempt: int | None = None
     """Attempt that it belongs to."""
     cluster: str | None = None
