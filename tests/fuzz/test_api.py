@@ -239,7 +239,7 @@ class FuzzTarget:
 async def fuzz_target(service: Service) -> FuzzTarget:
     kinds = [kind.value for kind in ClusterKind]
     answer = await service.http.put("/v1/queues/fuzz", json={"path": "fuzz", "allowedKinds": kinds})
-    assert answer.status_code == 200, answer.text
+    assert answer.status_code == 201, answer.text
     quiet = service.agent("edge", session="quiet", holder="quiet")
     await quiet.connect(cpu=100, nodes=1000)
     return FuzzTarget(service, quiet)

@@ -75,7 +75,7 @@ class World:
 async def world(service: Service) -> World:
     for path in ("team", "team/a"):
         answer = await service.http.put(f"/v1/queues/{path}", json={"path": path})
-        assert answer.status_code == 200, answer.text
+        assert answer.status_code == 201, answer.text
     agent = service.agent()
     await agent.connect(cpu=1)
     running = await service.submit("busy")

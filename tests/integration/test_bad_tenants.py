@@ -231,7 +231,7 @@ async def test_a_queue_that_gets_its_first_job_meanwhile_is_neither_removed_nor_
         ("one", service.http.delete("/v1/queues/one")),
         ("two", service.http.put("/v1/queues/two/below", json={"path": "two/below"})),
     ):
-        assert (await service.http.put(f"/v1/queues/{path}", json={"path": path})).status_code == 200
+        assert (await service.http.put(f"/v1/queues/{path}", json={"path": path})).status_code == 201
 
         async def insert(tx: Transaction, path: str = path) -> None:
             await tenants.hold_queues(tx, [path])
@@ -247,7 +247,7 @@ async def test_a_queue_that_gets_its_first_job_meanwhile_is_neither_removed_nor_
 
 async def test_a_queue_that_is_divided_meanwhile_takes_no_job(service: Service) -> None:
     for path in ("gone", "team"):
-        assert (await service.http.put(f"/v1/queues/{path}", json={"path": path})).status_code == 200
+        assert (await service.http.put(f"/v1/queues/{path}", json={"path": path})).status_code == 201
 
     async def divide(tx: Transaction) -> None:
         await tx.run("SELECT 1 FROM queues WHERE path = 'team' FOR UPDATE")

@@ -28,7 +28,7 @@ SPOT = {"trainmaster.dev/spot": "true"}
 
 async def put(service: Service, kind: str, name: str, body: dict[str, Any]) -> None:
     answer = await service.http.put(f"/v1/{kind}/{name}", json=body)
-    assert answer.status_code == 200, answer.text
+    assert answer.status_code in (200, 201), answer.text
 
 
 async def policy(service: Service, **fields: Any) -> None:

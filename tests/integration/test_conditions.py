@@ -8,6 +8,7 @@ import pytest
 from tests.conftest import Service
 from tests.integration.test_authorization import make_key
 from trainmaster.protocol.resource_kinds import KINDS
+from trainmaster_dispatcher.services.declared import DeclaredKind
 
 OBJECTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "queue": ("/v1/queues/team", {"path": "team"}, {"path": "team", "weight": 3}),
@@ -62,7 +63,11 @@ async def test_an_object_is_made_listed_shown_and_removed(service: Service, name
     http = service.http
     (kind,) = (one for one in KINDS.values() if one.name == name)
     address = f"{kind.address}/{kind.name_in(object_)}"
-    assert (await http.put(address, json=object_)).status_code == 200
+    made = await http.put(address, json=object_)
+    assert (made.status_code, made.headers["location"]) == (201, address)
+    same = await http.put(address, json=object_)
+    assert (same.status_code, same.json()) == (200, made.json())
+    assert "location" not in same.headers
     shown = (await http.get(address)).json()
     assert kind.spec.model_validate({key: shown[key] for key in object_}) == kind.spec.model_validate(object_)
     listed = (await http.get(kind.address)).json()[kind.member]
@@ -83,7 +88,7 @@ async def test_a_change_that_expects_what_is_not_there_any_more_changes_nothing(
     assert (missing.status_code, missing.json()["code"]) == (412, "precondition-failed")
     assert (await http.get(address)).status_code == 404
     made = await http.put(address, json=first, headers={"If-None-Match": "*"})
-    assert made.status_code == 200, made.text
+    assert made.status_code == 201, made.text
     etag = made.headers["etag"]
     assert (await http.get(address)).headers["etag"] == etag
     assert (await http.head(address)).headers["etag"] == etag
@@ -129,12 +134,89 @@ async def test_a_condition_that_is_none_is_refused(service: Service, text: str) 
     assert (await service.http.get("/v1/queues/team")).status_code == 404
 
 
-async def test_a_weak_etag_matches_nothing(service: Service) -> None:
+@pytest.mark.parametrize(("condition", "status"), [("If-Match", 412), ("If-None-Match", 412)])
+async def test_a_weak_etag_forbids_a_change_by_either_condition(service: Service, condition: str, status: int) -> None:
     made = await service.http.put("/v1/queues/team", json={"path": "team"})
-    weak = await service.http.put(
-        "/v1/queues/team", json={"path": "team"}, headers={"If-Match": f"W/{made.headers['etag']}"}
-    )
-    assert weak.status_code == 412
+    weak = {condition: f"W/{made.headers['etag']}"}
+    answer = await service.http.put("/v1/queues/team", json={"path": "team", "weight": 2}, headers=weak)
+    assert answer.status_code == status
+    assert (await service.http.get("/v1/queues/team")).json()["weight"] == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(("address", "first", "second"), OBJECTS.values(), ids=OBJECTS)
+async def test_who_has_seen_an_object_gets_it_only_once_it_has_changed(
+    service: Service, method: str, address: str, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    http = service.http
+    etag = (await http.put(address, json=first)).headers["etag"]
+    for seen in (etag, f"W/{etag}", f'"0000000000000000", {etag}', "*"):
+        same = await http.request(method, address, headers={"If-None-Match": seen})
+        assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", etag), seen
+        assert "content-type" not in same.headers
+    changed = (await http.put(address, json=second)).headers["etag"]
+    for seen in (etag, f"W/{etag}"):
+        other = await http.request(method, address, headers={"If-None-Match": seen})
+        assert (other.status_code, other.headers["etag"]) == (200, changed)
+
+
+async def test_an_object_is_shown_by_if_match_only_as_it_is_expected(service: Service) -> None:
+    http, address = service.http, "/v1/queues/team"
+    etag = (await http.put(address, json={"path": "team"})).headers["etag"]
+    for expected in (etag, "*"):
+        shown = await http.get(address, headers={"If-Match": expected})
+        assert (shown.status_code, shown.headers["etag"]) == (200, etag)
+    for expected in ('"0000000000000000"', f"W/{etag}"):
+        refused = await http.get(address, headers={"If-Match": expected, "If-None-Match": etag})
+        assert (refused.status_code, refused.json()["code"]) == (412, "precondition-failed"), expected
+        assert (await http.head(address, headers={"If-Match": expected})).status_code == 412
+    assert (await http.get("/v1/queues/other", headers={"If-Match": "*"})).status_code == 404
+
+
+async def test_conditions_do_not_show_a_user_which_objects_exist(service: Service) -> None:
+    etag = (await service.http.put("/v1/queues/team", json={"path": "team"})).headers["etag"]
+    async with service.as_key(await make_key(service, "user", queues=["default"])) as user:
+        for headers in ({"If-None-Match": etag}, {"If-Match": "*"}, {"If-Match": '"0000000000000000"'}):
+            assert (await user.get("/v1/queues/team", headers=headers)).status_code == 404
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+async def test_a_change_while_an_object_is_read_is_never_overwritten_unseen(
+    service: Service, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """The change happens before, between or after the two reads of which the answer consists."""
+    http, address = service.http, "/v1/queues/team"
+    await http.put(address, json={"path": "team", "weight": 1})
+    reads, find, every = 0, DeclaredKind.find, DeclaredKind.every
+    is_reading = True
+
+    async def change_before_read() -> None:
+        nonlocal reads, is_reading
+        reads += 1
+        if reads == at and is_reading:
+            is_reading = False  # reads of the change itself go on
+            assert (await http.put(address, json={"path": "team", "weight": 2})).status_code == 200
+
+    async def found(self: Any, tx: Any, name: str) -> Any:
+        if is_reading:
+            await change_before_read()
+        return await find(self, tx, name)
+
+    async def listed(self: Any, stores: Any, leader: Any, caller: Any) -> Any:
+        if is_reading:
+            await change_before_read()
+        return await every(self, stores, leader, caller)
+
+    monkeypatch.setattr(DeclaredKind, "find", found)
+    monkeypatch.setattr(DeclaredKind, "every", listed)
+    seen = await http.get(address)
+    if is_reading:
+        is_reading = False
+        await http.put(address, json={"path": "team", "weight": 2})
+    written = await http.put(address, json={"path": "team", "weight": 3}, headers={"If-Match": seen.headers["etag"]})
+    assert seen.json()["weight"] == 2 or written.status_code == 412
+    weights = {1: (2, 200), 2: (2, 412), 3: (1, 412)}
+    assert (seen.json()["weight"], written.status_code) == weights[at]
 
 
 async def test_a_user_may_read_a_priority_class_and_not_change_it(service: Service) -> None:

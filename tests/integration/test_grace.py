@@ -91,8 +91,8 @@ async def test_what_was_stored_with_a_longer_grace_is_stopped_within_the_longest
 
 async def test_a_queue_may_allow_less(service: Service) -> None:
     answer = await service.http.put("/v1/queues/team", json={"path": "team", "mostStopGrace": "1m"})
-    assert answer.status_code == 200, answer.text
-    assert (await service.http.put("/v1/queues/team/a", json={"path": "team/a"})).status_code == 200
+    assert answer.status_code == 201, answer.text
+    assert (await service.http.put("/v1/queues/team/a", json={"path": "team/a"})).status_code == 201
     await service.submit("short", "team/a", stopGrace="60s")
     specification = {"name": "long", "queue": "team/a", "roles": [{"name": "main", "template": {"command": ["x"]}}]}
     refused = await service.http.post("/v1/jobs", json=specification | {"stopGrace": "61s"})

@@ -9,6 +9,8 @@ import pytest
 from tests.conftest import Service, job
 from tests.integration.rows import picture
 from tests.integration.test_authorization import make_key
+from trainmaster.process_logs import AboutFilter
+from trainmaster_dispatcher.services import job_queries
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,41 @@ async def test_what_was_made_says_where_it_is(service: Service) -> None:
     assert "location" not in (await service.http.post("/v1/jobs?dryRun=true", json=job())).headers
 
 
+async def test_a_made_cluster_or_key_says_where_it_is_and_its_secret_is_not_stored_on_its_way(service: Service) -> None:
+    http = service.http
+    joined = await http.post("/v1/clusters/west/join", json={"name": "west"})
+    assert (joined.status_code, joined.headers["location"]) == (201, "/v1/clusters/west")
+    assert (await http.get(joined.headers["location"])).json()["name"] == "west"
+    rotated = await http.post("/v1/clusters/west/rotate", json={})
+    made = await http.post("/v1/keys", json={"name": "one", "role": "admin"})
+    for answer, key in ((rotated, rotated.json()["key"]), (made, made.json())):
+        assert (answer.status_code, answer.headers["location"]) == (201, f"/v1/keys/{key['id']}")
+        assert answer.headers["cache-control"] == joined.headers["cache-control"] == "no-store"
+        assert (await http.delete(answer.headers["location"])).status_code == 204
+
+
+async def test_an_unexpected_error_has_the_id_of_its_request_in_the_answer_and_in_the_log(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> None:
+        raise RuntimeError("a test's")
+
+    monkeypatch.setattr(job_queries, "list_audit", fail)
+    caplog.handler.addFilter(about := AboutFilter())
+    try:
+        answer = await service.http.get("/v1/audit", headers={"X-Request-Id": "one-of-a-test"})
+    finally:
+        caplog.handler.removeFilter(about)
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (500, "internal")
+    assert problem["detail"] == "the dispatcher had an unexpected error; its log has it under this requestId"
+    assert problem["requestId"] == answer.headers["x-request-id"] == "one-of-a-test"
+    (line,) = [one for one in caplog.records if one.getMessage() == "unexpected error"]
+    assert line.__dict__["request_id"] == "one-of-a-test"
+    assert line.exc_info is not None
+    assert "a test's" in str(line.exc_info[1])
+
+
 @pytest.mark.parametrize("path", ["/v1/jobs/", "/healthz/", "/v1/clusters/"])
 async def test_no_address_is_redirected_to_where_the_caller_says(service: Service, path: str) -> None:
     answer = await service.http.get(path, headers={"Host": "evil.example"})
@@ -101,7 +138,7 @@ async def test_the_document_says_how_to_authenticate_and_what_a_problem_is(servi
     assert document["security"] == [{"apiKey": []}]
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            for status in ("400", "401", "403", "404", "409", "413", "429", "503"):
+            for status in ("401", "403", "408", "422", "429", "431", "500", "503"):
                 assert "application/problem+json" in operation["responses"][status]["content"], (method, path, status)
     assert "too-many-requests" in document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"]
 

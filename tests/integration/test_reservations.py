@@ -24,7 +24,7 @@ def window(queue: str, hours: float = 1.0, nodes: int = 1) -> dict[str, Any]:
 async def test_reserved_nodes_are_for_their_queue_until_it_is_removed(service: Service) -> None:
     await service.http.put("/v1/queues/team", json=QueueSpec(path="team").to_wire())
     answer = await service.http.put("/v1/reservations/weekend", json=window("team"))
-    assert answer.status_code == 200, answer.text
+    assert answer.status_code == 201, answer.text
     agent = service.agent()
     await agent.connect(cpu=4)
     guest = await service.submit("guest", cpu="1")

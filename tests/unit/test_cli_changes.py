@@ -92,8 +92,8 @@ def has_tenants(api: Api) -> None:
 
 def test_apply_shows_the_change_and_makes_it_parents_first(api: Api, tmp_path: Path) -> None:
     has_tenants(api)
-    for path in ("a", "a/b"):
-        api.on(f"PUT /v1/queues/{path}", {})
+    api.on("PUT /v1/queues/a", httpx.Response(201, json={}, headers={"Location": "/v1/queues/a"}))
+    api.on("PUT /v1/queues/a/b", httpx.Response(200, json={}))
     api.on("POST /v1/jobs", {"jobs": [{"id": JOB}]})
     done = run("apply", "-f", tenants(tmp_path), says="y\n")
     assert done.exit_code == 0

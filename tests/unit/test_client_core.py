@@ -31,6 +31,14 @@ GET, ONCE = core.get("/v1/jobs"), core.post_once("/v1/keys", {})
 # Requests
 
 
+@pytest.mark.parametrize("status", [200, 201])
+async def test_an_object_that_was_created_is_read_as_one_that_was_replaced(status: int) -> None:
+    made = {"path": "team", "weight": 2.0}
+    script = Script(*[httpx.Response(status, json=made, headers={"Location": "/v1/queues/team"}) for _ in range(2)])
+    assert script.client().put("Queue", "team", made) == made
+    assert await script.async_client().put("Queue", "team", made) == made
+
+
 def test_each_post_has_an_idempotency_key_of_its_own_except_where_the_api_takes_none() -> None:
     first, second = calls.act(JOB, "cancel"), calls.act(JOB, "cancel")
     assert first.headers["Idempotency-Key"] != second.headers["Idempotency-Key"]

@@ -97,9 +97,7 @@ def _is_action(node: Function) -> bool:
 
 def nouns(source: Source) -> Iterator[Mistake]:
     for node in source.nodes:
-        if isinstance(node, ast.Module | ast.ClassDef) and source.path.startswith(
-            ("agent/", "dispatcher/", "trainmaster/c")
-        ):
+        if isinstance(node, ast.Module | ast.ClassDef) and source.path.startswith(_PRODUCTION):
             docstring = ast.get_docstring(node)
             if docstring and _first_word(docstring) in ("What", "How", "Whether", "Why"):
                 yield Mistake("noun", getattr(node, "lineno", 1), docstring[:60])

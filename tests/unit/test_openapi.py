@@ -1,16 +1,21 @@
 """The OpenAPI document: whole in itself, with a body and an answer for each operation, and the page that is made of it."""
 
+import re
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from fastapi import APIRouter, FastAPI
 from pydantic import create_model
 
 from tests.openapi_check import document
-from trainmaster_dispatcher.api.openapi import contract, operation_id
+from trainmaster.protocol.errors import Code
+from trainmaster_dispatcher.api.app import make_routes
+from trainmaster_dispatcher.api.openapi import contract, declared_models, operation_id, part_of
+from trainmaster_dispatcher.services.settings import Settings
 
 _SCRIPT = Path(__file__).parents[2] / "scripts/rest-reference"
 _WITHOUT_BODY = {
@@ -69,6 +74,122 @@ def test_each_operation_says_what_it_takes_and_what_it_answers() -> None:
         for status, answer in good.items():
             has_body = status != "204"
             assert ("content" in answer) == has_body, (method, path, status)
+
+
+def test_each_operation_has_a_tag_that_the_document_describes_and_needs_a_key() -> None:
+    described = {tag["name"]: tag["description"] for tag in document()["tags"]}
+    assert all(described.values())
+    used = set()
+    for method, path, operation in operations():
+        (tag,) = operation["tags"]
+        used.add(tag)
+        assert operation.get("security", document()["security"]) == [{"apiKey": []}], (method, path)
+    assert used == set(described)
+
+
+def test_each_parameter_has_a_description() -> None:
+    for method, path, operation in operations():
+        for parameter in operation.get("parameters", ()):
+            assert parameter["description"].endswith("."), (method, path, parameter["name"])
+            assert "description" not in parameter["schema"], (method, path, parameter["name"])
+
+
+_NOT_AN_OPENING = re.compile(r"(What|Whether|How|Of|Which|Why|When|Who)\b")
+
+
+def test_each_model_and_each_field_has_a_description() -> None:
+    texts = {}
+    for name, schema in document()["components"]["schemas"].items():
+        texts[name] = schema.get("description", "")
+        for field, one in schema.get("properties", {}).items():
+            texts[f"{name}.{field}"] = one.get("description", "")
+    assert len(texts) > 800
+    assert [name for name, text in texts.items() if not text.endswith((".", '"'))] == []
+    assert [name for name, text in texts.items() if _NOT_AN_OPENING.match(text)] == []
+
+
+def _contents() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the JSON values of all bodies and good answers, with their places."""
+    for method, path, operation in operations():
+        good = {status: answer for status, answer in operation["responses"].items() if status[0] == "2"}
+        for what, described in {"body": operation.get("requestBody", {}), **good}.items():
+            if (content := described.get("content", {}).get("application/json")) is not None:
+                yield f"{method} {path} {what}", content
+
+
+def _mistakes(schema: dict[str, Any], value: Any) -> list[str]:
+    whole = {**schema, "components": document()["components"]}
+    validator = jsonschema.Draft202012Validator(whole, format_checker=jsonschema.FormatChecker())
+    return [f"{one.json_path}: {one.message[:200]}" for one in validator.iter_errors(value)]
+
+
+def test_each_body_and_each_answer_has_an_example_of_its_schema() -> None:
+    found = 0
+    for place, content in _contents():
+        examples = [one["value"] for one in content.get("examples", {}).values()] or [content["example"]]
+        for value in examples:
+            assert not _mistakes(content["schema"], value), place
+            found += 1
+    assert found > 90
+
+
+def test_each_example_of_a_model_or_a_field_follows_its_schema() -> None:
+    found = 0
+    for name, model in document()["components"]["schemas"].items():
+        for field, schema in {"": model, **model.get("properties", {})}.items():
+            for value in schema.get("examples", ()):
+                assert not _mistakes(schema, value), (name, field)
+                found += 1
+    assert found > 100
+
+
+def test_each_example_of_a_model_is_read_by_it() -> None:
+    found = 0
+    for model in declared_models():
+        extra: Any = model.model_config.get("json_schema_extra") or {}
+        for value in extra.get("examples", ()):
+            model.model_validate(value)
+            found += 1
+    assert found > 40
+
+
+def _takes(operation: dict[str, Any], where: str, *names: str) -> bool:
+    return any(one["in"] == where and one["name"] in names for one in operation.get("parameters", ()))
+
+
+def test_no_operation_declares_a_problem_that_it_cannot_have() -> None:
+    for method, path, operation in operations():
+        statuses = {status for status in operation["responses"] if status[0] in "45"}
+        place = (method, path)
+        assert statuses >= {"401", "403", "408", "422", "429", "431", "500", "503"}, place
+        assert ("412" in statuses) == _takes(operation, "header", "if-match"), place
+        assert ("304" in operation["responses"]) == (method == "get" and _takes(operation, "header", "if-match")), place
+        assert ("413" in statuses) == (method in ("post", "put", "patch")), place
+        assert "400" not in statuses or "requestBody" in operation or _takes(operation, "query", "cursor", "after"), (
+            place
+        )
+        assert "409" not in statuses or method != "get" or path.startswith(("/agent/", "/v1/simulations/")), place
+        assert ("405" in statuses) == (path == "/v1/jobs/{job_id}"), place
+        assert ("410" in statuses) == (path == "/agent/v1/streams/{stream}"), place
+        if "{" in path:
+            assert "404" in statuses, place
+        for status in statuses:
+            codes = re.findall("`([^`]+)`", operation["responses"][status]["description"])
+            assert codes, (place, status)
+            assert {str(Code(code).status) for code in codes} == {status}, (place, status)
+
+
+def test_what_is_created_says_where_it_is() -> None:
+    for method, path, operation in operations():
+        for status in ("201", "202"):
+            if status in operation["responses"]:
+                assert "Location" in operation["responses"][status]["headers"], (method, path)
+
+
+def test_each_audiences_document_has_the_tags_that_it_uses() -> None:
+    agents = part_of(make_routes(Settings.model_validate({"database_url": "postgresql://x/y"})), "/agent/v1", "Agents")
+    assert [tag["name"] for tag in agents["tags"]] == ["agents"]
+    assert set(references(agents)) <= {f"#/components/schemas/{name}" for name in agents["components"]["schemas"]}
 
 
 def test_the_page_is_made_of_the_document() -> None:

@@ -26,12 +26,10 @@ HARMLESS_ANNOTATIONS = (
 
 
 class AdmissionPolicy(Strict):
-    """The parts of a cluster that templates and pod templates may use.
-
-    The default allows the least. Lists hold names, or prefixes such as ``data-*``.
-    """
+    """Rules for pod templates and templates. The default allows the least. Lists hold names, or prefixes such as ``data-*``."""
 
     level: Literal["restricted", "baseline"] = "restricted"
+    """Pod Security Standard that templates must meet."""
     service_accounts: Patterns = ()
     """Service accounts that members may use; only their tokens may be mounted."""
     secrets: Patterns = ()
@@ -45,6 +43,7 @@ class AdmissionPolicy(Strict):
     volume_types: Annotated[tuple[VolumeType, ...] | None, Field(max_length=100)] = None
     """Narrows the types of volumes that the level allows, such as ``emptyDir``; None leaves them as they are."""
     runtime_classes: Patterns = ()
+    """Runtime classes that pods may name."""
     resource_claims: Patterns = ()
     """ResourceClaims and ResourceClaimTemplates (DRA)."""
     images: Patterns = ("*",)
@@ -58,13 +57,16 @@ class AdmissionPolicy(Strict):
     node_labels: Annotated[tuple[Pattern, ...] | None, Field(max_length=500)] = None
     """Keys of node labels by which members may select nodes; None: all but those of control planes."""
     most_containers: Annotated[int, Field(ge=1, le=100)] = MOST_CONTAINERS
+    """The most containers of a pod, init containers included."""
 
 
 class QueueAdmission(Strict):
     """Admission policy for pod templates of a queue, and of all below it, on one cluster."""
 
     queue: QueuePath
+    """Path of the queue."""
     policy: AdmissionPolicy
+    """Policy for the queue and all below it."""
 
 
 def longest_match(rules: Iterable[tuple[str, Rule]], queue: str) -> Rule | None:

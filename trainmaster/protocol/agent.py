@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationError
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy, QueueAdmission, longest_match
-from trainmaster.protocol.base import Lenient
+from trainmaster.protocol.base import Lenient, example
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster.protocol.placement import MemberPlacement
@@ -62,9 +62,14 @@ Spread = Annotated[dict[Word, Members], Field(max_length=10_000)]
 
 
 class Taint(Lenient):
+    """A taint of a node."""
+
     key: LabelName
+    """Key of the taint."""
     value: Word = ""
+    """Value of the taint."""
     effect: Word = "NoSchedule"
+    """Effect of the taint."""
 
 
 MOST_ZONES = 64
@@ -87,10 +92,15 @@ class NodeGroup(Lenient):
     """Equivalent nodes. ``free`` is per node: allocatable minus others' use, never minus our own members."""
 
     name: Word
+    """Name of the group, unique in the report."""
     count: int = Field(ge=0, le=MOST_NODES)
+    """Number of nodes."""
     free: Free
+    """Free amounts on each node, by resource."""
     labels: Annotated[dict[LabelName, Word], Field(max_length=1000)] = {}
+    """Labels of each node."""
     taints: Annotated[tuple[Taint, ...], Field(max_length=500)] = ()
+    """Taints of each node."""
     topology: Annotated[tuple[tuple[LabelName, Word], ...], Field(max_length=32)] = ()
     """Topology domains from wide to narrow, such as (("zone", "a"), ("rack", "r1")), without the host itself."""
     numa: Numa | None = None
@@ -117,8 +127,9 @@ class ReportedAdmission(Lenient):
     """Policies by which an agent checks templates before it starts their members."""
 
     needs_image: bool = False
-    """Whether members are pods, which need an image."""
+    """True if members are pods, which need an image."""
     policy: AdmissionPolicy = AdmissionPolicy()
+    """Policy of queues that have none of their own here."""
     queues: Annotated[tuple[QueueAdmission, ...], Field(max_length=1000)] = ()
     """Policies of queues, and those below them, that have their own in this cluster."""
 
@@ -153,43 +164,63 @@ class CapacityReport(Lenient):
     """An agent's report of its cluster's capacity."""
 
     groups: Annotated[tuple[NodeGroup, ...], Field(max_length=MOST_GROUPS), AfterValidator(_names_differ)]
+    """Groups of equivalent nodes."""
     runtime: Word
+    """Name of the runtime."""
     scheduler: Word
+    """Name of the scheduler in the cluster."""
     capabilities: Annotated[tuple[Word, ...], Field(max_length=1000)] = ()
+    """Names of the agent's abilities."""
     dies_without_agent: bool = False
-    """Whether members are certainly dead after their deadline even without agent and connection."""
+    """True if members are certainly dead after their deadline even without agent and connection."""
     pools: Annotated[tuple[Pool, ...], Field(max_length=MOST_GROUPS), AfterValidator(_names_differ)] = ()
+    """Nodes that an autoscaler could add."""
     datasets: Annotated[tuple[Word, ...], Field(max_length=10_000)] = ()
+    """Names of the datasets in the cluster."""
     not_counted: Notes = ()
+    """Sentences on nodes or amounts that are left out."""
     start_seconds: Seconds = 0.0
     """The longest start of a gang that has nodes, while images are pulled; its time is charged meanwhile."""
     admission: Annotated[ReportedAdmission | None, BeforeValidator(_readable_admission)] = None
     """Admission policies; None: the cluster has none or does not report them."""
     closed: Sentence = ""
-    """Why this cluster can start nothing now, such as ``the API server does not answer``. Running members go on."""
+    """Reason for which this cluster can start nothing now, such as ``the API server does not answer``. Running members go on."""
 
 
 class RunEnd(Lenient):
     """The end of a run."""
 
     category: FailureCategory | None = None
+    """Category of the failure; None for a success."""
     exit_code: Small | None = None
+    """Exit code of the member that ended the run."""
     signal: Small | None = None
+    """Signal that ended that member."""
     member: Word | None = None
+    """Name of that member."""
     message: Sentence = ""
+    """Message for people."""
 
 
 class MemberReport(Lenient):
     """One member as its runtime sees it."""
 
     role: Word
+    """Role of the member."""
     index: Count
+    """Index of the member in its role."""
     state: Literal["pending", "running", "succeeded", "failed", "stopped"]
+    """State of the member."""
     node: Word = ""
+    """Name of its node."""
     exit_code: Small | None = None
+    """Exit code of its process."""
     signal: Small | None = None
+    """Signal that ended its process."""
     restarts: Count = 0
+    """Number of its restarts."""
     message: Sentence = ""
+    """Message for people."""
 
 
 class Absence(StrEnum):
@@ -209,14 +240,21 @@ class RunReport(Lenient):
     """A run as its agent holds it. ``seq`` rises with each change of this run at the agent, across its restarts."""
 
     run: Word
+    """Id of the run."""
     generation: Count
+    """Generation of the order that the agent has executed."""
     seq: Count
+    """Number of the report, which rises with each change of the run."""
     state: RunState
+    """State of the run."""
     message: Sentence = ""
+    """Message for people."""
     end: RunEnd | None = None
+    """End of the run, once it has ended."""
     placement: Spread | None = None
     """Members by node group and role, once they have nodes."""
     members: Annotated[tuple[MemberReport, ...], Field(max_length=MOST_MEMBERS)] = ()
+    """States of its members."""
     sizes: Members | None = None
     """Current members by role, once a resize was ordered. Fewer than requested: there was no free capacity for the others."""
     ended_seconds_ago: Annotated[float, Field(ge=0, le=MOST_SECONDS_AGO)] = 0.0
@@ -233,7 +271,19 @@ class RunReport(Lenient):
 class SyncRequest(Lenient):
     """The agent's state, sent on change and at least every third of the lease."""
 
+    model_config = example(
+        protocol=1,
+        session="b1c5e0f2",
+        holder="west-agent-0",
+        number=1,
+        agentVersion="0.1.0",
+        runs=[{"run": "bert-7k2p9xq.1", "generation": 1, "seq": 3, "state": "running"}],
+        full=True,
+        heldCount=1,
+    )
+
     protocol: Small = PROTOCOL
+    """Version of the protocol."""
     session: SessionName
     """A random id, new at each start of the agent process."""
     holder: SessionName
@@ -244,12 +294,17 @@ class SyncRequest(Lenient):
     number: Large
     """Number of this sync in its session, from 1; an answer to an older one is ignored."""
     agent_version: Word = ""
+    """Version of the agent."""
     runs: Annotated[tuple[RunReport, ...], Field(max_length=MOST_RUNS)] = ()
+    """Runs that changed since the dispatcher acknowledged them."""
     full: bool = False
-    """Whether ``runs`` lists every run held, not only changed ones."""
+    """True if ``runs`` lists every run held, not only changed ones."""
     held_count: Count = 0
+    """Number of runs held that have not ended."""
     held_digest: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
+    """Fingerprint of these runs."""
     capacity: CapacityReport | None = None
+    """Capacity of the cluster, if it changed or was requested."""
     epoch: Word = ""
     """Installation and store epoch that the agent last received."""
     desired_version: int = 0
@@ -262,7 +317,9 @@ class RefusedPart(Lenient):
     part: str
     """``capacity``, or the id of the reported run."""
     code: str
+    """Stable code of the mistake."""
     message: str
+    """Sentence on the mistake."""
     left_out: tuple[str, ...] = ()
     """Fields that were left out of a run's report; empty if the whole report was refused."""
 
@@ -270,9 +327,14 @@ class RefusedPart(Lenient):
 class SyncAnswer(Lenient):
     """Answer to a sync. The lease counts from the time the agent sent the request."""
 
+    model_config = example(number=1, epoch="5f1d:1", leaseSeconds=15.0, sendCapacity=True)
+
     number: int
+    """Number of the sync that is answered."""
     epoch: str
+    """Installation and store epoch."""
     lease_seconds: float
+    """Length of the lease in seconds."""
     settled: tuple[str, ...] = ()
     """Runs whose end is stored: the agent may forget them."""
     unknown: tuple[str, ...] = ()
@@ -280,19 +342,28 @@ class SyncAnswer(Lenient):
     quarantined: tuple[str, ...] | None = None
     """Runs that the store has forgotten and that go on nevertheless. None: this dispatcher does not quarantine runs."""
     send_full: bool = False
+    """True to request the list of all runs."""
     send_capacity: bool = False
+    """True to request the capacity."""
     refused: tuple[RefusedPart, ...] = ()
+    """Parts of the sync that could not be read."""
 
 
 class StartRun(Lenient):
     """A run to start."""
 
     run: str
+    """Id of the run."""
     job: str
+    """Id of the job."""
     queue: str
+    """Path of the job's queue."""
     attempt: int
+    """Number of the attempt."""
     token: int
+    """Token of the decision to start it."""
     generation: int
+    """Generation of the order."""
     spec: dict[str, Any]
     """The job's specification in wire form."""
     sizes: dict[str, int]
@@ -300,6 +371,7 @@ class StartRun(Lenient):
     pins: MemberPlacement = {}
     """Members by node group and role that the plan assumed; a hint unless the runtime places by itself."""
     placement_timeout_seconds: float
+    """Seconds after which members that did not start are given up."""
     disconnect_seconds: float | None = None
     """D: every member must be dead this many seconds after the last answered sync was sent; None: members wait."""
     installation: str = ""
@@ -310,7 +382,9 @@ class ResizeRun(Lenient):
     """A run to resize. It keeps its members with the lowest indexes; new ones get the lowest free indexes."""
 
     run: str
+    """Id of the run."""
     generation: int
+    """Generation of the order."""
     sizes: dict[str, int]
     """Members by role."""
     pins: MemberPlacement = {}
@@ -326,11 +400,17 @@ class StopRun(Lenient):
     """
 
     run: str
+    """Id of the run."""
     generation: int
+    """Generation of the order."""
     cause: StopCause
+    """Reason of the stop."""
     grace_seconds: float
+    """Seconds between SIGTERM and SIGKILL."""
     checkpoint_seconds: float = 0.0
+    """Seconds between the checkpoint signal and SIGTERM."""
     checkpoint_signal: str = ""
+    """Name of the checkpoint signal; empty: there is none."""
 
     @property
     def longest(self) -> float:
@@ -342,30 +422,53 @@ class OpenStream(Lenient):
     """A log stream that somebody follows. Ends by itself when a push is answered with ``stream-closed``."""
 
     stream: str
+    """Id of the stream."""
     run: str
+    """Id of the run."""
     roles: tuple[str, ...] = ()
+    """Roles of the wanted members; empty: all."""
     index: int | None = None
+    """Index of the wanted members; None: all."""
     follow: bool = True
+    """True to go on with new output."""
     tail_bytes: int = 65_536
+    """Bytes before the end of the output at which to begin."""
 
 
 class DesiredAnswer(Lenient):
     """Changes of the desired state for this cluster after the requested version."""
 
+    model_config = example(
+        version=17, stop=[{"run": "bert-7k2p9xq.1", "generation": 2, "cause": "cancel", "graceSeconds": 10.0}]
+    )
+
     version: int
+    """Version to give as ``after`` next."""
     start: tuple[StartRun, ...] = ()
+    """Runs to start."""
     stop: tuple[StopRun, ...] = ()
+    """Runs to stop."""
     resize: tuple[ResizeRun, ...] = ()
+    """Runs to resize."""
     streams: tuple[OpenStream, ...] = ()
+    """Log streams to serve."""
+
+
+class Empty(Lenient):
+    """An empty object."""
 
 
 class LogChunk(Lenient):
     """Output of one member from byte ``offset`` on; bytes that are not UTF-8 are replaced."""
 
     role: Word
+    """Role of the member."""
     index: Count
+    """Index of the member in its role."""
     offset: Large
+    """Offset of the chunk, in bytes of the member's own output."""
     data: Annotated[str, StringConstraints(max_length=2**20)]
+    """Output."""
     next_offset: Large
     """Offset of the next chunk, in bytes of the member's own output."""
 
@@ -373,9 +476,17 @@ class LogChunk(Lenient):
 class StreamPush(Lenient):
     """Chunks for a follower, or, under the run's own id, the tail that is stored with the run."""
 
+    model_config = example(
+        session="b1c5e0f2",
+        chunks=[{"role": "worker", "index": 0, "offset": 0, "data": "step 1\n", "nextOffset": 7}],
+    )
+
     session: SessionName
+    """Session of the agent, as in its syncs."""
     chunks: Annotated[tuple[LogChunk, ...], Field(max_length=MOST_CHUNKS)] = ()
+    """Chunks, in order."""
     end: bool = False
+    """True if no more chunks follow."""
 
 
 def run_digest(run: RunRef) -> int:

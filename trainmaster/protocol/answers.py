@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, StringConstraints
 
 from trainmaster.protocol.agent import NodeGroup
-from trainmaster.protocol.base import Lenient, Strict, Timestamp, bounded, text_schema
+from trainmaster.protocol.base import Lenient, Strict, Timestamp, bounded, example, text_schema
 from trainmaster.protocol.bursting import BurstPolicySpec, PolicyFigures
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.prices import PriceBookSpec
@@ -41,247 +41,422 @@ class JobList(Strict):
     """Jobs to submit together: all are accepted or none."""
 
     jobs: Annotated[tuple[JobSpec, ...], bounded(10_000, least=1)]
+    """Specifications of the jobs."""
 
 
 class JobSweep(Strict):
     """One specification and a table of parameters: one job for each set."""
 
+    model_config = example(
+        job={
+            "name": "sweep",
+            "queue": "research/vision",
+            "roles": [{"name": "main", "template": {"command": ["python", "train.py", "--rate", "${rate}"]}}],
+        },
+        parameters=[{"rate": 0.1}, {"rate": 0.01}],
+    )
+
     job: JobSpec
+    """Specification with placeholders such as ``${rate}``."""
     parameters: Annotated[tuple[ParameterSet, ...], bounded(100_000, least=1)]
+    """Parameter sets, one for each job; all have the same names."""
 
 
 class SubmittedJob(Lenient):
     """An accepted job."""
 
+    model_config = example(id="bert-7k2p9xq")
+
     id: str
+    """Id of the job."""
 
 
 class SubmittedJobs(Lenient):
     """Accepted jobs, in the given order."""
 
     jobs: tuple[SubmittedJob, ...]
+    """The jobs, in the given order."""
 
 
 class TriedJob(Lenient):
     """A valid job of a dry run; ``trial`` is None if no leading scheduler answered."""
 
     name: str
+    """Name of the job."""
     queue: str
+    """Path of its queue."""
     held: bool = False
-    """Whether it would be held until ``resume``."""
+    """True if it would be held until ``resume``."""
     trial: Trial | None = None
+    """Result of the trial; None if no leading scheduler answered."""
 
 
 class DryRun(Lenient):
     """Result of a dry run. ``live``: whether the leading scheduler answered."""
 
+    model_config = example(live=False, jobs=[{"name": "bert", "queue": "research/vision"}])
+
     live: bool
+    """True if the leading scheduler answered."""
     jobs: tuple[TriedJob, ...]
+    """The jobs, in the given order."""
 
 
 class JobPage(Lenient):
     """A page of jobs, newest first, and the cursor of the next page."""
 
     jobs: tuple[JobView, ...]
+    """Jobs of the page."""
     next: str | None = None
+    """Cursor of the next page; None on the last."""
 
 
 class EventPage(Lenient):
     """Transitions of one job, oldest first."""
 
     events: tuple[EventView, ...]
+    """Transitions."""
 
 
 class JobReason(Reason):
-    """Why a job is in its state. The last seven fields are of queued jobs only."""
+    """Reason for which a job is in its state. The last seven fields are of queued jobs only."""
+
+    model_config = example(
+        job="bert-7k2p9xq",
+        state="queued",
+        token="InsufficientCapacity",  # noqa: S106 - the code of a reason
+        tier="capacity",
+        sentence="No cluster has 4 members' capacity free now.",
+        advice="It starts when running jobs end.",
+        live=True,
+        queue="research/vision",
+        position=3,
+        jobsAhead=2,
+        jobsInQueue=7,
+    )
 
     job: str
+    """Id of the job."""
     state: str
+    """State of the job."""
     live: bool | None = None
-    """Whether the leading scheduler answered; if not, the place is unknown."""
+    """True if the leading scheduler answered; if not, the place is unknown."""
     age_seconds: float | None = None
     """Age of the stored verdict that is shown instead."""
     queue: str | None = None
+    """Path of its queue."""
     position: int | None = None
     """Place among the queued jobs of its queue; 1 is next."""
     jobs_ahead: int | None = None
+    """Number of queued jobs before it in its queue."""
     jobs_in_queue: int | None = None
+    """Number of queued jobs of its queue."""
     factors: Factors | None = None
+    """Factors of its place."""
 
 
 class JobAction(Lenient):
     """Result of an action on one job."""
 
+    model_config = example(id="bert-7k2p9xq", changed=True, state="cancelling")
+
     id: str
+    """Id of the job."""
     changed: bool
+    """True if the action changed the job; False if the job was in the requested state already."""
     state: str
+    """State of the job after the action, as people see it."""
 
 
 class BulkAnswer(Lenient):
     """Result of an action on many jobs: those matched but not changed were in no state for it."""
 
+    model_config = example(matched=12, changed=9, dryRun=False)
+
     matched: int
+    """Number of jobs that match the filter."""
     changed: int
+    """Number of jobs that were changed, or that would be."""
     dry_run: bool = False
+    """True if nothing was changed."""
 
 
 class QueueView(QueueSpec):
     """A queue with its jobs by state; only leaves have jobs of their own."""
 
-    model_config = _IGNORES_UNKNOWN
+    model_config = _IGNORES_UNKNOWN | example(
+        kind="Queue",
+        path="research/vision",
+        weight=2,
+        resources={"nvidia.com/gpu": {"guaranteed": "16", "limit": "48"}},
+        isLeaf=True,
+        jobs={"queued": 3, "running": 2},
+    )
 
     is_leaf: bool = True
+    """True if no queue is below it."""
     jobs: dict[str, int] = Field(default_factory=dict)
+    """Number of its jobs by state."""
     warnings: tuple[str, ...] = ()
+    """Warnings, such as guarantees that are larger than the clusters."""
     usage: QueueFigures | None = None
-    """Set if it was requested and the leading scheduler answered."""
+    """Usage; None unless it was requested and the leading scheduler answered."""
 
 
 class QueueList(Lenient):
     """Queues that the caller may see. ``live``: whether the leading scheduler reported their usage; set only if requested."""
 
     live: bool | None = None
+    """True if the leading scheduler reported their usage; set only if requested."""
     queues: tuple[QueueView, ...]
+    """Queues that the caller may see."""
 
 
 class PriorityClassList(Lenient):
     """Priority classes, the highest first."""
 
     priority_classes: tuple[PriorityClassSpec, ...]
+    """Priority classes."""
 
 
 class ReservationList(Lenient):
     """Reservations, ordered by the start of their windows."""
 
     reservations: tuple[ReservationSpec, ...]
+    """Reservations."""
 
 
 class ClusterView(ClusterSpec):
     """A cluster with its contact and capacity. Only admins get the numbers of runs."""
 
-    model_config = _IGNORES_UNKNOWN
+    model_config = _IGNORES_UNKNOWN | example(
+        kind="Cluster",
+        name="west",
+        clusterKind="private",
+        region="eu-central",
+        state="ready",
+        cordoned=False,
+        lastContact="2026-11-24T08:00:00.000Z",
+        agentVersion="0.1.0",
+        runtime="kubernetes",
+        capacity={"cpu": "512", "memory": "4Ti", "nvidia.com/gpu": "32"},
+        nodes=8,
+    )
 
     state: str
+    """State for people: ``ready``, ``cordoned``, ``draining``, ``drained``, ``closed``, ``unreachable`` or ``never
+    connected``.
+    """
     cordoned: bool = False
+    """True if nothing new starts there."""
     draining: bool = False
+    """True if it is being drained."""
     closed: str = ""
-    """Why no new job is sent to it; empty if jobs are."""
+    """Reason for which no new job is sent to it; empty if jobs are."""
     last_contact: Timestamp | None = None
+    """Time of the agent's last sync."""
     agent_version: str = ""
+    """Version of its agent."""
     live_runs: int = 0
+    """Number of live runs, for admins."""
     stopping_runs: int = 0
+    """Number of live runs that are being stopped, for admins."""
     orphaned_runs: int = 0
+    """Number of live runs of which its agent has no record, for admins."""
     quarantined_runs: int = 0
+    """Number of runs that its agent holds and the store lost, for admins."""
     runtime: str | None = None
+    """Runtime of its agent, such as ``kubernetes``."""
     scheduler: str | None = None
+    """Scheduler in the cluster, such as ``kueue``."""
     capacity: dict[str, str] = Field(default_factory=dict)
+    """Amounts by resource beside the use of others; live runs of Trainmaster are not subtracted."""
     nodes: int = 0
+    """Number of nodes."""
     groups: tuple[NodeGroup, ...] = ()
+    """Groups of equivalent nodes."""
     capabilities: tuple[str, ...] = ()
+    """Abilities of its agent, such as native gangs."""
 
 
 class ClusterList(Lenient):
     """Clusters that the caller's jobs may use."""
 
     clusters: tuple[ClusterView, ...]
+    """Clusters."""
 
 
 class CordonAnswer(Lenient):
-    """Whether a cluster is closed to new jobs."""
+    """State of a cluster after a cordon or an uncordon."""
+
+    model_config = example(name="west", cordoned=True)
 
     name: str
+    """Name of the cluster."""
     cordoned: bool
+    """True if nothing new starts there."""
 
 
 class DrainAnswer(Lenient):
     """Result of a drain: runs that were ordered to stop now, and runs left, these included."""
 
+    model_config = example(name="west", stopped=2, liveRuns=2, reachable=True)
+
     name: str
+    """Name of the cluster."""
     stopped: int
+    """Number of runs that were ordered to stop now."""
     live_runs: int
+    """Number of live runs left, stopping ones included."""
     reachable: bool = True
+    """True if the cluster's agent is in contact."""
 
 
 class LostRuns(Lenient):
     """Number of a cluster's runs that were declared lost."""
 
+    model_config = example(name="west", lost=2)
+
     name: str
+    """Name of the cluster."""
     lost: int
+    """Number of runs."""
 
 
 class QuarantinedRun(Lenient):
     """A run that a cluster's agent holds and that the store lost when it was restored from a backup."""
 
+    model_config = example(run="bert-7k2p9xq.1", state="running", since="2026-11-24T08:00:00.000Z")
+
     run: str
+    """Id of the run."""
     state: str
+    """State that the agent reports."""
     stopping: bool = False
+    """True if it was ordered to stop."""
     since: Timestamp
+    """Time at which it was quarantined."""
 
 
 class QuarantinedRuns(Lenient):
     """Quarantined runs of one cluster."""
 
     runs: tuple[QuarantinedRun, ...]
+    """Runs."""
 
 
 class StoppedQuarantined(Lenient):
     """Quarantined runs that are being stopped."""
 
+    model_config = example(name="west", stopping=["bert-7k2p9xq.1"])
+
     name: str
+    """Name of the cluster."""
     stopping: tuple[str, ...]
+    """Ids of the runs."""
 
 
 class KeyView(Lenient):
     """An API key without its secret."""
 
+    model_config = example(
+        id=7,
+        name="vision-team",
+        hint="tmk_Q3vX",
+        role="user",
+        queues=["research/vision"],
+        createdAt="2026-11-24T08:00:00.000Z",
+    )
+
     id: int
+    """Number of the key."""
     name: str
+    """Name of the key."""
     hint: str = ""
+    """Beginning of the secret."""
     role: KeyRole
+    """Rights of the key."""
     queues: tuple[str, ...] = ()
+    """Queues, with all below them, that a user's key may use."""
     cluster: str | None = None
+    """Cluster whose agent has the key."""
     created_at: Timestamp
+    """Time of its creation."""
     expires_at: Timestamp | None = None
+    """Time from which it is invalid; None: it does not expire."""
     revoked_at: Timestamp | None = None
+    """Time at which it was revoked."""
 
 
 class KeyList(Lenient):
     """All API keys."""
 
     keys: tuple[KeyView, ...]
+    """API keys."""
 
 
 class NewKey(Lenient):
     """An API key just made. ``key`` is the secret, which is returned only once."""
 
+    model_config = example(id=7, name="vision-team", role="user", key="tmk_...")
+
     id: int
+    """Number of the key."""
     name: str
+    """Name of the key."""
     role: KeyRole
+    """Rights of the key."""
     key: str
+    """Secret of the key, which is in this answer and nowhere else."""
 
 
 class AgentKey(Lenient):
     """A key for a cluster's agent, just made."""
 
+    model_config = example(
+        cluster="west",
+        created=True,
+        key={"id": 8, "name": "agent-west", "role": "agent", "key": "tmk_..."},
+        otherKeys=[],
+    )
+
     cluster: str
+    """Name of the cluster."""
     created: bool = False
-    """Whether the cluster was made in the same call."""
+    """True if the cluster was made in the same call."""
     key: NewKey
+    """The new key."""
     other_keys: tuple[int, ...] = ()
     """Other valid keys of the cluster's agent."""
     revoked: tuple[int, ...] = ()
+    """Numbers of the keys that were revoked."""
 
 
 class AuditEntry(Lenient):
     """A change or a refused call: by whom, on what, in which request and from which address."""
 
+    model_config = example(
+        at="2026-11-24T08:00:00.000Z",
+        actor="admin",
+        action="put queue",
+        target="research/vision",
+        requestId="5d0c3f6a91b2e847",
+        address="203.0.113.7",
+        details={"before": {"weight": 1}, "after": {"weight": 2}},
+    )
+
     at: Timestamp
+    """Time of the call."""
     actor: str
     """Name of the key; empty if the call had no valid one."""
     action: str
+    """Action, such as ``put queue``."""
     target: str
+    """Name of the changed object, or the refused method and path."""
     request_id: str = ""
+    """Id of the request, as in the dispatcher's log."""
     address: str = ""
+    """Address of the caller."""
     details: dict[str, Any] = Field(default_factory=dict)
     """For a change ``before`` and ``after``; for a submission ``jobs``; for refused calls ``code``, ``detail`` and ``count``."""
 
@@ -290,19 +465,23 @@ class AuditPage(Lenient):
     """A page of entries, newest first, and the cursor of the next page."""
 
     audit: tuple[AuditEntry, ...]
+    """Entries of the page."""
     next: str | None = None
+    """Cursor of the next page; None on the last."""
 
 
 class PriceBookList(Lenient):
     """Price books."""
 
     price_books: tuple[PriceBookSpec, ...]
+    """Price books."""
 
 
 class DatasetList(Lenient):
     """Declared datasets."""
 
     datasets: tuple[DatasetSpec, ...]
+    """Datasets."""
 
 
 class BurstPolicyView(BurstPolicySpec):
@@ -311,51 +490,91 @@ class BurstPolicyView(BurstPolicySpec):
     model_config = _IGNORES_UNKNOWN
 
     status: PolicyFigures | None = None
+    """State of the policy; None if the leading scheduler did not report it, or it is not for the caller."""
 
 
 class BurstPolicyList(Lenient):
     """Burst policies. ``live``: whether the leading scheduler reported their state."""
 
     live: bool
-    currency: str
+    """True if the leading scheduler reported their state."""
+    currency: Annotated[str, Field(examples=["EUR"])]
+    """Currency of the installation."""
     burst_policies: tuple[BurstPolicyView, ...]
+    """Burst policies."""
 
 
 class SimulationPage(Lenient):
     """Simulations, the latest first; ``next`` is the cursor of the next page."""
 
     simulations: tuple[SimulationView, ...]
+    """Simulations of the page."""
     next: int | None
+    """Cursor of the next page; None on the last."""
 
 
 class WebhookSecrets(Lenient):
     """Secrets that sign webhook messages of a queue's jobs: ``secrets``, and until ``previous_until`` also ``previous``."""
 
+    model_config = example(queue="research/vision", version=2, secrets=["whsec_..."], previous=[])
+
     queue: str
+    """Path of the queue."""
     version: int
+    """Version of the secret, which rises with each rotation."""
     secrets: tuple[str, ...]
+    """Secrets of this version: one for each root secret of the installation."""
     previous: tuple[str, ...] = ()
+    """Secrets of the version before, while they sign as well."""
     previous_until: Timestamp | None = None
+    """Time until which messages are signed with the previous secrets, too."""
 
 
 class DeadLetter(Lenient):
     """An undelivered webhook message. ``hook`` is the index in the job's ``notify``."""
 
+    model_config = example(
+        id=31,
+        job="bert-7k2p9xq",
+        queue="research/vision",
+        seq=6,
+        hook=0,
+        url="https://example.org/hook",
+        states=["running", "failed"],
+        attempts=12,
+        error="the receiver answered 500",
+        createdAt="2026-11-24T08:00:00.000Z",
+        deadAt="2026-11-25T08:00:00.000Z",
+    )
+
     id: int
+    """Number of the message."""
     job: str
+    """Id of the job."""
     queue: str
+    """Path of the job's queue."""
     seq: int
+    """Version of the job that the message reports."""
     hook: int
+    """Index of the webhook in the job's ``notify``."""
     url: str | None = None
+    """Address of the webhook."""
     states: tuple[str, ...] = ()
+    """States that the job entered by the transition, in order."""
     attempts: int
+    """Number of attempts to deliver it."""
     error: str = ""
+    """Error of the last attempt."""
     created_at: Timestamp
+    """Time of the transition."""
     dead_at: Timestamp
+    """Time at which it was given up."""
 
 
 class DeadLetterPage(Lenient):
     """A page of messages, newest first, and the cursor of the next page."""
 
     dead: tuple[DeadLetter, ...]
+    """Messages of the page."""
     next: str | None = None
+    """Cursor of the next page; None on the last."""

@@ -49,7 +49,12 @@ ALSO = "x-also-accepts"
 
 
 def text_schema(
-    pattern: str, most: int, *examples: str, least: int = 1, also: dict[str, Any] | None = None
+    pattern: str,
+    most: int,
+    *examples: str,
+    least: int = 1,
+    also: dict[str, Any] | None = None,
+    description: str = "",
 ) -> WithJsonSchema:
     """Return the JSON Schema of a text that a validator of its own checks.
 
@@ -60,6 +65,8 @@ def text_schema(
         schema["examples"] = list(examples)
     if also:
         schema[ALSO] = also
+    if description:
+        schema["description"] = description
     return WithJsonSchema(schema)
 
 
@@ -86,6 +93,11 @@ class Lenient(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, allow_inf_nan=False
     )
+
+
+def example(**fields: Any) -> ConfigDict:
+    """Return the configuration of a model with an example of it in wire form, which the OpenAPI document shows."""
+    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
-from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp, bounded, text_schema
+from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp, bounded, example, text_schema
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.jobs import ResourceName
 from trainmaster.protocol.prices import Money
@@ -25,7 +25,7 @@ class Choose(StrEnum):
 
 
 class SpotUse(StrEnum):
-    """Whether jobs may use nodes that the provider may take back."""
+    """Use of nodes that the provider may take back."""
 
     ALLOWED = "allowed"
     ONLY = "only"
@@ -101,8 +101,11 @@ class HoursSpec(Strict):
     days: Annotated[tuple[Day, ...], bounded(100, least=1), AfterValidator(_any_day)] = tuple(Day)
     """Days of the week on which the window begins."""
     start: ClockTime = "00:00"
+    """Time of the day at which the window begins."""
     end: ClockTime = "24:00"
+    """Time of the day at which it ends; on the next day if it is not later than ``start``."""
     time_zone: Annotated[str, StringConstraints(max_length=64), AfterValidator(_zone_check)] = "UTC"
+    """Time zone of both, such as ``Europe/Berlin``."""
 
 
 class UtilisationSpec(Strict):
@@ -128,6 +131,7 @@ class WhenSpec(Strict):
     expected_wait: Duration | None = None
     """The shortest expected wait from now, by the time limits of runs."""
     utilisation: UtilisationSpec | None = None
+    """Utilisation of private clusters from which on jobs may go."""
     class_at_least: Name40 | None = None
     """The lowest priority class, by value."""
 
@@ -136,7 +140,9 @@ class RampSpec(Strict):
     """At most ``jobs`` jobs start in any period of length ``every``."""
 
     jobs: Annotated[int, Field(ge=1, le=1_000_000)]
+    """The most jobs that start in a period."""
     every: Duration
+    """Length of the period, 1s to 1d."""
 
     @field_validator("every")
     @classmethod
@@ -150,10 +156,13 @@ class AtMostSpec(Strict):
     """The most that may be at public clusters at a time. What is not named is not limited."""
 
     jobs: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """The most jobs."""
     nodes: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     """Whole nodes, counted as the sum of the parts of nodes that the jobs hold."""
     resources: Annotated[dict[ResourceName, Quantity], bounded(200)] = Field(default_factory=dict)
+    """The most of each resource."""
     ramp: RampSpec | None = None
+    """The most starts in a period."""
 
     @field_validator("resources")
     @classmethod
@@ -167,9 +176,13 @@ class BudgetSpec(Strict):
     """The most that may be spent in an hour, a day, a month (calendar, UTC) and on one job; one of the first three is needed."""
 
     hour: Money | None = None
+    """The most for an hour."""
     day: Money | None = None
+    """The most for a day."""
     month: Money | None = None
+    """The most for a month."""
     job: Money | None = None
+    """The most for one job, by its time limit."""
     warn_at: Annotated[tuple[Part, ...], bounded(10)] = (0.5, 0.8, 0.95)
     """Parts of a budget at which a warning is given."""
 
@@ -181,26 +194,44 @@ class BudgetSpec(Strict):
 
 
 class BurstPolicySpec(Strict):
-    """When jobs of queues may go to public clusters, to which, how many, and at what cost."""
+    """Rules by which jobs of queues may go to public clusters: when, to which, how many, and at what cost."""
+
+    model_config = example(
+        kind="BurstPolicy",
+        name="overflow",
+        queues=["research"],
+        when={"after": "15m", "utilisation": {"above": 0.9, "until": 0.7}},
+        atMost={"jobs": 20},
+        budget={"day": "500", "job": "40"},
+        timeLimit="8h",
+    )
 
     kind: Literal["BurstPolicy"] = "BurstPolicy"
+    """Kind of this document."""
     name: Name40
+    """Name of the policy."""
     queues: Annotated[tuple[QueuePath, ...], Field(min_length=1), bounded(1000)]
     """These queues and those below them. Only policies open public clusters to their jobs."""
     clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
     """Public clusters that jobs may use; without any, all."""
     choose: Choose = Choose.SCORE
+    """Rule for choosing one of the clusters."""
     when: WhenSpec = WhenSpec()
+    """Conditions for a job to go."""
     at_most: AtMostSpec = AtMostSpec()
+    """The most that may be at public clusters by the policy at a time."""
     budget: BudgetSpec
+    """The most that may be spent by the policy."""
     time_limit: Duration | None = None
     """Time limit of a job that has none; one with a longer limit does not go."""
     spot: SpotUse = SpotUse.ALLOWED
+    """Use of nodes that the provider may take back."""
     hours: Annotated[tuple[HoursSpec, ...], bounded(100)] = ()
     """Hours in which jobs may go; without any, at all times. Running jobs go on afterwards."""
     paused: bool = False
-    """Whether no more jobs go; running jobs go on."""
+    """True if no more jobs go; running jobs go on."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
+    """Text for people."""
 
     @model_validator(mode="after")
     def _order_needs_clusters(self) -> Self:
@@ -215,23 +246,30 @@ class Standing(Lenient):
     """Use of a budget in its current window."""
 
     span: str
+    """Window of the budget: ``hour``, ``day`` or ``month``."""
     limit: Money
+    """The most that may be spent in the window."""
     spent: Money
     """Spent by runs until now."""
     committed: Money
     """The most that running jobs may still cost."""
     until: Timestamp
+    """End of the window."""
 
 
 class PolicyFigures(Lenient):
     """State of a policy, by the leading scheduler."""
 
     jobs: int
+    """Number of jobs at public clusters by the policy."""
     nodes: float
+    """Number of whole nodes that they hold."""
     resources: dict[str, str] = {}
+    """Amounts that they hold, by resource."""
     budgets: tuple[Standing, ...] = ()
+    """Use of its budgets."""
     closed: str = ""
-    """Why no job may go by it now; empty if that depends on the job."""
+    """Reason for which no job may go by it now; empty if that depends on the job."""
     utilisation: float | None = None
     """Utilisation of private clusters, if the policy uses it."""
 
@@ -240,23 +278,45 @@ class PolicyStatus(PolicyFigures):
     """State of a policy, with its name."""
 
     name: str
+    """Name of the policy."""
 
 
 class Preview(Lenient):
-    """What would happen to equivalent jobs under a policy now."""
+    """Result of a policy for equivalent jobs, if they were decided on now."""
+
+    model_config = example(
+        job="bert-7k2p9xq",
+        jobs=3,
+        queue="research/vision",
+        waitedSeconds=1260.0,
+        policy="overflow",
+        goes=True,
+        cluster="cloud",
+        pricePerHour="12.5",
+        atMost="40",
+        sentence="It goes to cloud for at most 40 EUR.",
+    )
 
     job: str
     """Id of the first of these jobs."""
     jobs: int
+    """Number of equivalent jobs."""
     queue: str
+    """Path of their queue."""
     waited_seconds: float
+    """Wait of the first of them until now."""
     policy: str
+    """Name of the policy."""
     goes: bool
+    """True if it would go now."""
     cluster: str | None = None
+    """Cluster that it would go to."""
     price_per_hour: Money | None = None
+    """Price of one job per hour there."""
     at_most: Money | None = None
     """The most that a job may cost until its time limit, including start and end."""
     sentence: str
+    """Sentence that explains the result."""
     at: Timestamp | None = None
     """The earliest time at which the job may go, if known."""
 
@@ -265,9 +325,13 @@ class Previews(Lenient):
     """A preview for every class of jobs that a policy applies to."""
 
     live: bool = True
+    """True if the leading scheduler answered."""
     currency: str = ""
+    """Currency of the installation."""
     looked_at: int = 0
+    """Number of jobs that were looked at."""
     previews: tuple[Preview, ...] = ()
+    """Previews."""
 
 
 class PolicyStatuses(Lenient):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict, bounded
+from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict, bounded, example
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.quantities import Quantity, Resources, parse_resources
 from trainmaster.protocol.scoring import Profile
@@ -41,16 +41,22 @@ class Port(Strict):
     """A port that a member listens on; its number is in every member's environment."""
 
     name: Name12
+    """Name of the port, by which its environment variables are named."""
     port: Annotated[int, Field(ge=1, le=65535)]
+    """Number of the port."""
 
 
 class Toleration(Strict):
     """A toleration as in Kubernetes: taints that a member's node may have."""
 
     key: Annotated[str, StringConstraints(max_length=317)] = ""
+    """Key of the taint; empty, with ``Exists``, for all keys."""
     operator: Literal["Exists", "Equal"] = "Equal"
+    """``Equal`` compares the value; ``Exists`` does not."""
     value: Annotated[str, StringConstraints(max_length=63)] = ""
+    """Value of the taint, for ``Equal``."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    """Effect of the taint; empty for all effects."""
 
     def tolerates(self, key: str, value: str, effect: str) -> bool:
         """Return whether it tolerates a taint."""
@@ -65,8 +71,11 @@ class AffinityTerm(Strict):
     """One required expression over node labels; all terms of a member must hold."""
 
     key: LabelKey
+    """Key of the node label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    """Comparison of the label with ``values``."""
     values: Annotated[tuple[Annotated[str, StringConstraints(max_length=63)], ...], bounded(1000)] = ()
+    """Values to compare with: one or more for ``In`` and ``NotIn``, one whole number for ``Gt`` and ``Lt``, else none."""
 
     @model_validator(mode="after")
     def _values_fit_operator(self) -> Self:
@@ -111,15 +120,25 @@ class MemberTemplate(Strict):
     """Command and needs of each member of a role."""
 
     image: Annotated[str, StringConstraints(max_length=1024)] = ""
+    """Container image; needed where members are pods."""
     command: Annotated[tuple[Text, ...], bounded(4096)] = ()
+    """Program and its first arguments; without it, the image's entry point."""
     args: Annotated[tuple[Text, ...], bounded(4096)] = ()
+    """Arguments after ``command``."""
     env: Annotated[dict[EnvName, Text], bounded(2000)] = Field(default_factory=dict)
+    """Environment variables. Names that begin with ``TRAINMASTER_`` are reserved."""
     working_dir: Text = ""
+    """Working directory; empty: the image's, or one of the run's own."""
     resources: Annotated[dict[ResourceName, Quantity], bounded(64)] = Field(default_factory=dict)
+    """Amounts that each member requests, by resource, such as ``cpu``, ``memory`` or ``nvidia.com/gpu``."""
     ports: Annotated[tuple[Port, ...], bounded(100)] = ()
+    """Ports that each member listens on."""
     node_selector: Selector = Field(default_factory=dict)
+    """Labels that the member's node must have."""
     node_affinity: Annotated[tuple[AffinityTerm, ...], bounded(100)] = ()
+    """Terms that the labels of the member's node must meet; all of them must hold."""
     tolerations: Annotated[tuple[Toleration, ...], bounded(100)] = ()
+    """Taints that the member's node may have."""
     run_as_user: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """On Kubernetes: user id of the member's processes; None: the one that the cluster's agent sets."""
     run_as_group: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
@@ -158,6 +177,7 @@ class MemberFailure(Strict):
     """Consequence of a member's failure: the run fails, or that member, or all members restart, up to ``limit`` times."""
 
     action: Literal["failRun", "restartMember", "restartGang"] = "failRun"
+    """Consequence of the failure: the run fails, the member restarts, or all members restart."""
     limit: Annotated[int, Field(ge=0, le=1000)] = 3
     """The most restarts: of each member alone, or of the whole gang."""
     back_off: Duration = "0s"
@@ -175,14 +195,19 @@ class Role(Strict):
     """Identical members of a job. ``template`` describes them, or ``podTemplate`` gives the whole pod."""
 
     name: Name12
+    """Name of the role, unique in the job."""
     replicas: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] = 1
+    """Number of members; of an elastic job, the most."""
     min_replicas: Annotated[int, Field(ge=0, le=MOST_MEMBERS)] | None = None
+    """The fewest members with which the run may start; by default ``replicas``."""
     max_per_node: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] | None = None
     """The most members of the role on one node: with 1, the loss of a node costs a single member."""
     member_failure: MemberFailure | None = None
     """Consequence of a member's failure; None: the job's."""
     template: MemberTemplate | None = None
+    """Command and needs of each member. Give this or ``podTemplate``."""
     pod_template: dict[str, Any] | None = None
+    """Kubernetes pod template: ``metadata`` with labels and annotations, and ``spec``. Give this or ``template``."""
 
     @model_validator(mode="after")
     def _one_template(self) -> Self:
@@ -194,33 +219,44 @@ class Role(Strict):
 
 
 class Topology(Strict):
-    """How close the members must, or should, be: a level of the clusters' topology such as ``rack``."""
+    """Required or preferred distance between members, as a level of the clusters' topology such as ``rack``."""
 
     required: LabelKey | None = None
+    """Topology level, such as ``rack``: all members are placed in one domain of it."""
     preferred: LabelKey | None = None
+    """Topology level: members are spread over as few of its domains as possible."""
     numa: Literal["none", "bestEffort", "restricted", "singleNode"] = "none"
+    """NUMA policy that each member's node has to enforce for it."""
 
 
 class Preference(Strict):
     """Clusters that a job prefers, by their labels; ``region``, ``kind``, ``provider`` and ``name`` are labels, too."""
 
     selector: Annotated[dict[LabelKey, LabelValue], Field(min_length=1), bounded(20)]
+    """Labels that a preferred cluster has."""
     weight: Annotated[int, Field(ge=1, le=100)] = 1
+    """Weight of the preference among those of the job."""
 
 
 class Placement(Strict):
     """Constraints on where the job may run. Empty fields do not restrict."""
 
     clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
+    """Clusters where the job may run; empty: all."""
     kinds: Annotated[tuple[ClusterKind, ...], bounded(10)] = ()
+    """Kinds of clusters where the job may run; empty: all that its queue allows."""
     regions: Annotated[tuple[RegionName, ...], bounded(100)] = ()
+    """Regions where the job may run; empty: all."""
     preferred: Annotated[tuple[Preference, ...], bounded(20)] = ()
+    """Clusters that the job prefers."""
     selector: Selector = Field(default_factory=dict)
+    """Labels that the cluster must have."""
     datasets: Annotated[tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], bounded(100)] = ()
+    """Names of the datasets that the job reads."""
     profile: Profile | None = None
     """Profile that ranks the clusters that fit; overrides those of its priority class and its queue."""
     emulated_gang: bool = True
-    """Whether a cluster that only emulates gangs is acceptable: members may start one by one before all have nodes."""
+    """True if a cluster that only emulates gangs is acceptable: members may start one by one before all have nodes."""
 
 
 _RETRIED = (
@@ -236,16 +272,22 @@ class Retries(Strict):
     """Retries of a failed run. Returned, preempted and lost runs use none of these."""
 
     limit: Annotated[int, Field(ge=0, le=1000)] = 0
+    """The most retries of the job."""
     exit_codes: Annotated[tuple[Annotated[int, Field(ge=1, le=255)], ...], bounded(255)] = ()
+    """Exit codes after which a run with the category ``exit`` is retried; empty: all."""
     categories: Annotated[tuple[FailureCategory, ...], bounded(20)] = _RETRIED
+    """Categories of failures after which a run is retried."""
     back_off: Duration = "2s"
+    """Pause before the first retry; it doubles with each further one."""
     most_back_off: Duration = "10m"
+    """The longest pause before a retry."""
 
 
 class RequeueAfter(Strict):
-    """After this long without contact to its cluster the job may start elsewhere."""
+    """Time without contact to its cluster after which the job may start elsewhere."""
 
     requeue_after: Duration
+    """Time without contact after which the members are ended and the job is queued again."""
 
     @field_validator("requeue_after")
     @classmethod
@@ -259,6 +301,7 @@ class Notify(Strict):
     """A webhook for this job's transitions."""
 
     url: Annotated[str, StringConstraints(max_length=2000, pattern=r"^https?://[^\s]+$")]
+    """Address that gets a POST for each of these transitions."""
     states: Annotated[tuple[JobState, ...], bounded(20)] = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
     """Transitions to report. Not called ``on``, which YAML reads as ``true``."""
 
@@ -270,7 +313,9 @@ class Checkpoint(Strict):
     """Signal to members before their run is preempted or suspended, and the time they get to save their state."""
 
     signal: Literal["SIGUSR1", "SIGUSR2", "SIGHUP", "SIGINT", "SIGTERM"] = "SIGUSR1"
+    """Signal that the members get."""
     wait: Duration = "30s"
+    """Time between the signal and SIGTERM."""
 
     @field_validator("wait")
     @classmethod
@@ -290,9 +335,10 @@ class Elastic(Strict):
 
 
 class Success(Strict):
-    """When a run has succeeded although other members go on: once all members of this role have."""
+    """Role that decides the success of a run: it has succeeded once all members of the role have, although others go on."""
 
     role: Name12
+    """Role whose members decide: the run has succeeded once all of them have."""
 
 
 # Shared by all specifications that leave it out: pydantic would deep-copy a plain default for each of them.
@@ -302,28 +348,66 @@ _ANYWHERE_IN_IT, _ANYWHERE, _NO_RETRIES, _FAIL_RUN = Topology(), Placement(), Re
 class JobSpec(Strict):
     """A whole job. Raises pydantic's ValidationError with the path of each mistake."""
 
+    model_config = example(
+        kind="Job",
+        name="bert",
+        queue="research/vision",
+        labels={"team": "vision"},
+        roles=[
+            {
+                "name": "worker",
+                "replicas": 4,
+                "template": {
+                    "image": "registry.example.com/train:1",
+                    "command": ["python", "train.py"],
+                    "resources": {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1"},
+                },
+            }
+        ],
+        timeLimit="12h",
+        retries={"limit": 2},
+    )
+
     kind: Literal["Job"] = "Job"
+    """Kind of this document."""
     name: Name24
+    """Name of the job; the first part of its id."""
     queue: QueuePath
+    """Path of the queue; one without queues below it."""
     priority_class: Name40 | None = None
+    """Priority class; by default the queue's, or the installation's."""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    """Priority among jobs of one class in the queue; higher ones go first."""
     labels: Labels = Field(default_factory=dict)
+    """Labels, by which jobs can be selected and usage can be counted."""
     roles: Annotated[tuple[Role, ...], bounded(16, least=1)]
+    """Roles of the job, each with equal members."""
     min_member: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] | None = None
+    """The fewest members in all with which the run may start, instead of ``minReplicas`` of each role."""
     topology: Topology = Field(default_factory=lambda: _ANYWHERE_IN_IT)
+    """Distance between members in the topology of a cluster."""
     placement: Placement = Field(default_factory=lambda: _ANYWHERE)
+    """Constraints on the cluster."""
     time_limit: Duration | None = None
+    """The longest run; a longer one is ended as failed with the category ``deadline``."""
     stop_grace: Duration = "10s"
+    """Time between SIGTERM and SIGKILL when the run is stopped, at most 10m."""
     checkpoint: Checkpoint | None = None
+    """Signal before the run is preempted or suspended; None: there is none."""
     elastic: Elastic | None = None
+    """Resizing of the running job; None: its size is fixed."""
     retries: Retries = Field(default_factory=lambda: _NO_RETRIES)
+    """Retries of failed runs."""
     member_failure: MemberFailure = Field(default_factory=lambda: _FAIL_RUN)
     """Default consequence of a member's failure, for roles without their own."""
     success: Success | None = None
-    """When the run has succeeded; None: once all members have."""
+    """Role whose members decide when the run has succeeded; None: it has once all members have."""
     on_disconnect: Literal["wait"] | RequeueAfter | None = None
+    """Consequence of a lost contact to its cluster: ``wait`` for it, or be queued again after a time. None acts as ``wait``."""
     notify: Annotated[tuple[Notify, ...], bounded(8)] = ()
+    """Webhooks for the job's transitions."""
     suspend: bool = False
+    """True to submit the job held until it is resumed."""
 
     @model_validator(mode="after")
     def _gang_fits_roles(self) -> Self:

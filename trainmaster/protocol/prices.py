@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints
 
-from trainmaster.protocol.base import Name40, Strict, bounded, text_schema
+from trainmaster.protocol.base import Name40, Strict, bounded, example, text_schema
 from trainmaster.protocol.quota import parse_flavor
 
 NANOS = 10**9
@@ -75,9 +75,20 @@ class PricesSpec(Strict):
 class PriceBookSpec(Strict):
     """Prices of the clusters that name the book. A change applies from the time it is made."""
 
+    model_config = example(
+        kind="PriceBook",
+        name="cloud",
+        onDemand={"cpu": "0.04", "memory": "0.005", "devices": {"nvidia.com/gpu": "2.5"}},
+        spot={"devices": {"nvidia.com/gpu": "0.9"}},
+        egress="0.09",
+    )
+
     kind: Literal["PriceBook"] = "PriceBook"
+    """Kind of this document."""
     name: Name40
+    """Name of the price book."""
     on_demand: PricesSpec = PricesSpec()
+    """Prices on ordinary nodes."""
     spot: PricesSpec | None = None
     """Prices on nodes that the provider may take back."""
     egress: Money | None = None
@@ -85,3 +96,4 @@ class PriceBookSpec(Strict):
     exchange_rate: Factor = Decimal(1)
     """Exchange rate: one unit of these prices' currency in the installation's currency."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
+    """Text for people."""

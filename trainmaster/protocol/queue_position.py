@@ -10,7 +10,9 @@ class QueueTurn(Lenient):
     """Factors of a queue's turn among its siblings. Shares are parts of the whole capacity, divided by the queue's weight."""
 
     queue: str
+    """Path of the queue."""
     weight: float
+    """Weight of the queue."""
     share_beyond_guarantee: float
     """Share of its usage beyond its guarantee. The lowest has the next turn."""
     share: float
@@ -20,32 +22,43 @@ class QueueTurn(Lenient):
     rank: int
     """Rank among the siblings with waiting jobs, itself included: 1 has the next turn."""
     siblings: int
+    """Number of siblings with waiting jobs, itself included."""
 
 
 class Factors(Lenient):
     """Factors of a job's sort key inside its queue, and its queues' turns from the root to its own."""
 
     urgent: bool
+    """True if the job has waited longer than its class allows; it goes before others."""
     urgent_at: Timestamp | None = None
     """Time when it becomes or became urgent; None if its class has no longest wait."""
     priority_class: str
+    """Priority class of the job."""
     class_value: int
+    """Value of that class."""
     submitted_at: Timestamp
+    """Time of its submission."""
     priority: int
+    """Priority within the class."""
     seconds_earlier: float
     """Seconds that the priority adds to its age."""
     queues: tuple[QueueTurn, ...] = ()
+    """Turns of its queues, from the root to its own."""
 
 
 class Place(Lenient):
     """A job's place among the queued jobs of its own queue."""
 
     queue: str
+    """Path of the queue."""
     position: int
     """Position; 1 is next."""
     jobs_ahead: int
+    """Number of queued jobs before it."""
     jobs_in_queue: int
+    """Number of queued jobs of the queue."""
     factors: Factors
+    """Factors of the place."""
 
 
 class QueueFigures(Lenient):
@@ -67,23 +80,25 @@ class QueueUsage(QueueFigures):
     """Usage of a queue, with its path."""
 
     queue: str
+    """Path of the queue."""
 
 
 class Usages(Lenient):
     """Usage of queues at one time."""
 
     queues: tuple[QueueUsage, ...]
+    """Usage of each queue."""
 
 
 class Trial(Lenient):
     """Result of a dry run: what would happen to a job if it were submitted now."""
 
     could_run: bool
-    """Whether it may start after waiting; False if it can never run as it is written."""
+    """True if it may start after waiting; False if it can never run as it is written."""
     starts_now: bool
-    """Whether the next cycle would start it."""
+    """True if the next cycle would start it."""
     why: str
-    """Why it would start on that cluster, or why it would not start."""
+    """Sentence that explains why it would start on that cluster, or why it would not start."""
     cluster: str | None = None
     """Cluster where it would start, now or at ``expected_start``."""
     expected_start: Timestamp | None = None
@@ -95,5 +110,6 @@ class Trial(Lenient):
     fits_now: tuple[str, ...] = ()
     """Clusters where it fits now."""
     place: Place
+    """Place that it would have in its queue."""
     reason: Reason | None = None
     """Reason why it would wait; None if it would start."""

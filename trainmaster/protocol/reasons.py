@@ -12,7 +12,7 @@ from trainmaster.protocol.base import Lenient, Timestamp
 
 
 class Tier(StrEnum):
-    """The steps towards a start of a job; the first tier that blocks is the one that is reported."""
+    """Stage of a job on its way to a start; the first tier that blocks is the one that is reported."""
 
     CANNOT_RUN = "cannot run as written"
     HELD = "held"
@@ -368,24 +368,36 @@ class Check(StrEnum):
 
 
 class Verdict(Lenient):
-    """The outcome for a class of jobs on one cluster: the check that ruled it out, or that it fits there."""
+    """Verdict on one cluster for a class of jobs: the missing requirement, or that it is fit."""
 
     cluster: str
+    """Name of the cluster."""
     check: Check
+    """First check that the cluster failed, or the result if it failed none."""
     sentence: str
+    """Sentence for people."""
     score: float | None = None
+    """Total score of a cluster that fits."""
 
 
 class Reason(Lenient):
     """The whole explanation of a job's place at one moment."""
 
     token: Token
+    """Stable code of the reason, for programs."""
     tier: Tier
+    """Tier of the reason."""
     sentence: str
+    """Sentence that explains the state."""
     advice: str = ""
+    """Sentence on what to do next, or on what happens by itself."""
     for_ever: bool = False
-    """Whether waiting does not help."""
+    """True if waiting does not help."""
     verdicts: tuple[Verdict, ...] = ()
+    """Verdicts on the clusters."""
     details: dict[str, Any] = {}
+    """Further values of the reason."""
     cycle: int | None = None
+    """Number of the scheduler's cycle that found it."""
     at: Timestamp | None = None
+    """Time at which it was found."""

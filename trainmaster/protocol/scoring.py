@@ -21,28 +21,31 @@ class ProfileName(StrEnum):
 
 _BALANCED, _CHEAPEST, _FASTEST = ProfileName
 SCORE_WEIGHTS: Mapping[str, Mapping[ProfileName, float]] = {
-    # Private clusters before edge and public ones.
     "kind": {_BALANCED: 2},
-    # Clusters that it leaves fullest.
     "packing": {_BALANCED: 1, _CHEAPEST: 0.1, _FASTEST: 0.1},
-    # Clusters where it costs least.
     "money": {_BALANCED: 1, _CHEAPEST: 10},
-    # Clusters where it starts soonest.
     "wait": {_BALANCED: 1, _FASTEST: 10},
-    # Clusters where most of its data is.
     "data": {_BALANCED: 1, _FASTEST: 1},
-    # Clusters that have not returned or lost runs lately.
     "reliability": {_BALANCED: 0.5, _CHEAPEST: 0.1, _FASTEST: 1},
-    # Clusters that the job prefers.
     "affinity": {_BALANCED: 1, _CHEAPEST: 0.1, _FASTEST: 0.1},
-    # Clusters where it is spread over the fewest domains of the level that it prefers.
     "topology": {_BALANCED: 0.5, _FASTEST: 1},
-    # Clusters where few of the runs of its queue are.
     "spread": {},
-    # Clusters where it takes devices of a common product, if it may have any.
     "sparing": {_BALANCED: 1, _CHEAPEST: 0.1, _FASTEST: 0.1},
 }
 """The scores, each with its weights in the profiles that count it. The dispatcher has a module of each name, which measures it."""
+SCORE_DESCRIPTIONS: Mapping[str, str] = {
+    "kind": "Private clusters before edge and public ones.",
+    "packing": "Clusters that it leaves fullest.",
+    "money": "Clusters where it costs least.",
+    "wait": "Clusters where it starts soonest.",
+    "data": "Clusters where most of its data is.",
+    "reliability": "Clusters that have not returned or lost runs lately.",
+    "affinity": "Clusters that the job prefers.",
+    "topology": "Clusters where it is spread over the fewest domains of the level that it prefers.",
+    "spread": "Clusters where few of the runs of its queue are.",
+    "sparing": "Clusters where it takes devices of a common product, if it may have any.",
+}
+"""The clusters that each score prefers."""
 
 
 class _Weighed(Strict):
@@ -68,7 +71,7 @@ else:
         __base__=_Weighed,
         __doc__="A profile of one's own: how much each score counts. What is not named counts nothing.",
         __module__=__name__,
-        **dict.fromkeys(SCORE_WEIGHTS, (Weight, 0.0)),
+        **{name: (Weight, Field(0.0, description=SCORE_DESCRIPTIONS[name])) for name in SCORE_WEIGHTS},
     )
 
 

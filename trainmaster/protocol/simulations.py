@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from trainmaster.protocol.base import Lenient, QueuePath, Strict, Timestamp, WrittenTime
+from trainmaster.protocol.base import Lenient, QueuePath, Strict, Timestamp, WrittenTime, example
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.workload import Workload
 
@@ -34,8 +34,9 @@ class HistoryPart(Strict):
     """The installation's own history: jobs that were submitted in this time and have ended."""
 
     since: WrittenTime
+    """Begin of the time."""
     until: WrittenTime | None = None
-    """End of the time; now by default."""
+    """End of the time; by default now."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -48,6 +49,7 @@ class WorkloadSpec(Strict):
     """The workload: exactly one of the three. Texts are whole files."""
 
     history: HistoryPart | None = None
+    """Jobs of the installation's own history."""
     swf: Annotated[str, StringConstraints(max_length=MOST_TEXT)] | None = None
     """A log in the Standard Workload Format."""
     csv: Annotated[str, StringConstraints(max_length=MOST_TEXT)] | None = None
@@ -80,21 +82,32 @@ class CaseSpec(Strict):
     """One of the compared simulations: its declarations override all others."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    """Name of the case in the report."""
     documents: Annotated[tuple[dict[str, Any], ...], Field(max_length=MOST_DOCUMENTS)] = ()
+    """Declared objects of the case."""
 
 
 class SimulationSpec(Strict):
     """A simulation. Without a fleet, of the installation's own clusters; ``documents`` replace its objects of the same names."""
 
+    model_config = example(
+        title="a second cluster",
+        workload={"history": {"since": "2026-11-01T00:00:00Z"}},
+        sweep={"field": "burst.after", "values": ["5m", "30m", "none"]},
+    )
+
     title: Annotated[str, StringConstraints(max_length=100)] = ""
+    """Title for people."""
     workload: WorkloadSpec
+    """Jobs that are submitted in the simulation."""
     fleet: dict[str, Any] | None = None
     """A fleet, as for ``trainmaster agent run --simulated``."""
     documents: Annotated[tuple[dict[str, Any], ...], Field(max_length=MOST_DOCUMENTS)] = ()
     """Declared objects, jobs excluded, as for ``trainmaster apply``."""
     alone: bool = False
-    """Whether to use only the documents, and none of the installation's declared objects."""
+    """True to use only the documents, and none of the installation's declared objects."""
     sweep: SweepSpec | None = None
+    """Values of a field to compare."""
     cases: Annotated[tuple[CaseSpec, ...], Field(max_length=MOST_VALUES)] = ()
     """Cases to compare, instead of a sweep."""
     limits: Literal["asked", "exact", "none"] = "asked"
@@ -133,22 +146,44 @@ class SimulationProgress(Lenient):
     """Progress of a simulation: the current case, the number of cases, and the number of its ended jobs."""
 
     case: int = 0
+    """Number of the current case, from 1; 0 before the first."""
     cases: int = 0
+    """Number of cases."""
     jobs_ended: int = 0
+    """Number of jobs of the current case that have ended."""
     jobs: int = 0
+    """Number of jobs of the current case."""
 
 
 class SimulationView(Lenient):
     """A simulation in answers; ``result`` only if a single one is requested, once it has succeeded."""
 
+    model_config = example(
+        id=12,
+        title="a second cluster",
+        state="running",
+        createdAt="2026-11-24T08:00:00.000Z",
+        createdBy="admin",
+        startedAt="2026-11-24T08:00:03.000Z",
+        progress={"case": 1, "cases": 3, "jobsEnded": 800, "jobs": 2000},
+    )
+
     id: int
+    """Number of the simulation."""
     title: str = ""
+    """Title for people."""
     state: SimulationState
+    """State of the simulation."""
     created_at: Timestamp
+    """Time of the request."""
     created_by: str = ""
+    """Name of the API key that requested it."""
     started_at: Timestamp | None = None
+    """Time at which a worker began it."""
     ended_at: Timestamp | None = None
+    """Time of its end."""
     progress: SimulationProgress = SimulationProgress()
+    """Progress of its cases."""
     message: str = ""
     """Reason of its failure."""
     spec: dict[str, Any] | None = None

@@ -24,7 +24,7 @@ class JobState(StrEnum):
 
 
 class HoldCause(StrEnum):
-    """Why a held job is held."""
+    """Reason for which a job is held."""
 
     DEPENDENCY = "dependency"
     START_TIME = "startTime"
@@ -129,7 +129,7 @@ _STOP_ENDS = {
 
 
 class QueueState(StrEnum):
-    """Whether a queue accepts jobs and whether it starts them; running jobs go on in all states but one."""
+    """State of a queue: it decides if the queue accepts jobs and if it starts them. Running jobs go on in all states but one."""
 
     OPEN = "open"
     HELD = "held"
@@ -148,7 +148,7 @@ class QueueState(StrEnum):
 
 
 class Order(StrEnum):
-    """Whether jobs behind a job that cannot start have to wait for it, or may pass."""
+    """Rule for jobs behind a job that cannot start: they wait for it, or may pass."""
 
     STRICT = "strict"
     BEST_EFFORT = "bestEffort"
@@ -163,6 +163,8 @@ class Preemption(StrEnum):
 
 
 class ClusterKind(StrEnum):
+    """Kind of a cluster; jobs go to public ones by burst policies."""
+
     PRIVATE = "private"
     PUBLIC = "public"
     EDGE = "edge"

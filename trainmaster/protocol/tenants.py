@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.agent import MOST_NODES
-from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp, WrittenTime, bounded
+from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp, WrittenTime, bounded, example
 from trainmaster.protocol.bursting import HoursSpec
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, Labels, RegionName
@@ -38,13 +38,24 @@ def _positive(text: str | None) -> str | None:
 class QueueSpec(Strict):
     """A queue of the tenant tree, named by its path. Jobs go to queues without children."""
 
+    model_config = example(
+        kind="Queue",
+        path="research/vision",
+        weight=2,
+        resources={"nvidia.com/gpu": {"guaranteed": "16", "limit": "48"}},
+        defaultTimeLimit="4h",
+    )
+
     kind: Literal["Queue"] = "Queue"
+    """Kind of this document."""
     path: QueuePath
+    """Path of the queue in the tree; the queue above it must exist."""
     weight: Annotated[float, Field(ge=0.000_001, le=1_000_000)] = 1.0
+    """Weight among its siblings beyond guarantees: a queue of weight 3 gets three times as much as one of weight 1."""
     resources: Annotated[dict[FlavorName, QuotaSpec], bounded(200)] = Field(default_factory=dict)
     """Guarantees and limits of this queue and all below it, by flavor. ``limits: {cpu: 10}`` is short for only limits."""
     order: Order = Order.BEST_EFFORT
-    """Whether jobs behind one that cannot start may pass it."""
+    """Rule for jobs behind one that cannot start: ``strict``, they wait; ``bestEffort``, they may pass it."""
     default_time_limit: Duration | None = None
     """Assumed run time of a job without a time limit, for reservations; it does not end the job."""
     preemption: Preemption = Preemption.ANY_BORROWER
@@ -62,17 +73,21 @@ class QueueSpec(Strict):
     max_running: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
     """The most jobs dispatched or running at a time in this queue and all below it."""
     allowed_kinds: Annotated[tuple[ClusterKind, ...], bounded(10)] = (ClusterKind.PRIVATE, ClusterKind.EDGE)
+    """Kinds of clusters where jobs of this queue may run."""
     allowed_regions: Annotated[tuple[RegionName, ...], bounded(100)] = ()
-    """Clusters where jobs of this queue and of those below it may run; without any, every cluster."""
+    """Regions of the clusters where jobs of this queue and of those below it may run; without any, all."""
     default_priority_class: Name40 | None = None
+    """Priority class of jobs of this queue that name none; by default the installation's."""
     priority_classes: Annotated[tuple[Name40, ...], bounded(100)] = ()
-    """Priority classes that jobs of this queue, and of those below it that name none, may have. Without any: see
-    ``domain.priority_classes``."""
+    """Priority classes that users may give to jobs of this queue, and of those below it that name none. Without any: the
+    default class, and preemptible classes that are no higher.
+    """
     profile: Profile | None = None
     """Profile that ranks clusters for jobs of this queue, and of those below it that name none."""
     admission: AdmissionPolicy | None = None
     """Admission policy for jobs of this queue, and of those below it that have none; without any, the default."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
+    """Text for people."""
 
     @model_validator(mode="before")
     @classmethod
@@ -123,26 +138,45 @@ class QueueSpec(Strict):
 class PriorityClassSpec(Strict):
     """A named service class: jobs of a class with a higher value go first inside a queue."""
 
+    model_config = example(kind="PriorityClass", name="urgent", value=1000, preemptible=False, longestWait="10m")
+
     kind: Literal["PriorityClass"] = "PriorityClass"
+    """Kind of this document."""
     name: Name40
+    """Name of the class."""
     value: Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
+    """Rank of the class: jobs of a class with a higher value go first."""
     preemptible: bool = True
+    """True if runs of this class may be preempted."""
     longest_wait: Duration | None = None
+    """Wait after which a job of this class is urgent and goes before others of its queue; None: never."""
     profile: Profile | None = None
     """Profile that ranks clusters for its jobs; overrides their queue's."""
     default: bool = False
+    """True if jobs that name no class have this one; there is one default."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
+    """Text for people."""
 
 
 class ClusterSpec(Strict):
     """A cluster as its owner declares it; its agent reports its capacity."""
 
+    model_config = example(
+        kind="Cluster", name="west", clusterKind="private", region="eu-central", labels={"tier": "training"}
+    )
+
     kind: Literal["Cluster"] = "Cluster"
+    """Kind of this document."""
     name: Name40
+    """Name of the cluster."""
     cluster_kind: ClusterKind = ClusterKind.PRIVATE
+    """Kind of the cluster; jobs go to public ones only by burst policies."""
     region: Annotated[str, StringConstraints(max_length=63)] = ""
+    """Region of the cluster, which jobs, queues and datasets may require."""
     provider: Annotated[str, StringConstraints(max_length=63)] = ""
+    """Provider of the cluster, a label for jobs' preferences and selectors."""
     labels: Labels = Field(default_factory=dict)
+    """Labels, by which jobs select or prefer clusters."""
     price_book: Name40 | None = None
     """Price book with its prices; without one it costs nothing."""
     price_correction: Factor = Decimal(1)
@@ -154,14 +188,20 @@ class ClusterSpec(Strict):
     only_queues: Annotated[tuple[QueuePath, ...], bounded(1000)] = ()
     """Queues whose jobs may run there, with those below them; without any, all."""
     placement_timeout: Duration = "5m"
+    """Time after which a run whose members did not start there is returned and its job queued again."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
+    """Text for people."""
 
 
 class DatasetSpec(Strict):
     """Data that jobs name in ``placement.datasets``: its size, its clusters, and where it may be read."""
 
+    model_config = example(kind="Dataset", name="imagenet", size="150Gi", clusters=["west"], remote=True)
+
     kind: Literal["Dataset"] = "Dataset"
+    """Kind of this document."""
     name: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    """Name of the dataset."""
     size: Annotated[Quantity, AfterValidator(_positive)]
     """Size in bytes, such as 500Gi."""
     clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
@@ -169,61 +209,93 @@ class DatasetSpec(Strict):
     regions: Annotated[tuple[RegionName, ...], bounded(100)] = ()
     """Regions where jobs that read it may run; without any, all."""
     remote: bool = False
-    """Whether jobs may run on clusters without it: it is copied there, with the cost and time of the transfer."""
+    """True if jobs may run on clusters without it: it is copied there, with the cost and time of the transfer."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
+    """Text for people."""
 
 
 class JoinSpec(Strict):
     """A cluster that is to get an agent. Created unless it exists; fields left out keep their value, or get the default."""
 
+    model_config = example(name="west", clusterKind="private", labels={"tier": "training"})
+
     name: Name40
+    """Name of the cluster, as in the address."""
     cluster_kind: ClusterKind | None = None
+    """Kind of the cluster; by default private."""
     labels: Labels = Field(default_factory=dict)
+    """Labels of the cluster."""
 
 
 class RotateSpec(Strict):
     """Another key for a cluster's agent."""
+
+    model_config = example(revokeOld=False)
 
     revoke_old: bool = False
     """Revoke the old keys at once: an agent with one is cut off until it has the new key."""
 
 
 class DrainSpec(Strict):
-    """How to handle the runs of a cluster that is closed to new ones."""
+    """Handling of the runs of a cluster that is closed to new ones."""
+
+    model_config = example(letFinish=True)
 
     let_finish: bool = False
-    """Whether runs may finish; else they are stopped, with time to save their state, and their jobs queued again."""
+    """True if runs may finish; else they are stopped, with time to save their state, and their jobs queued again."""
 
 
 class DeclareLostSpec(Strict):
     """An admin's declaration that nothing runs on a cluster any more."""
 
+    model_config = example(force=False)
+
     force: bool = False
-    """Even if its agent is in contact."""
+    """True to do so even if its agent is in contact."""
     orphans: bool = False
-    """Only runs of which the cluster's agent has no record, because another agent was sent them."""
+    """True for only those runs of which the cluster's agent has no record, because another agent was sent them."""
 
 
 class StopQuarantinedSpec(Strict):
     """Quarantined runs of a cluster to stop; all if none is named."""
 
+    model_config = example(runs=["bert-7k2p9xq.1"])
+
     runs: Annotated[tuple[Annotated[str, StringConstraints(max_length=100)], ...], Field(max_length=10_000)] = ()
+    """Ids of the runs."""
 
 
 class ReservationSpec(Strict):
     """Whole nodes reserved for a queue, and for those below it, on each of these clusters in a time window."""
 
+    model_config = example(
+        kind="Reservation",
+        name="night",
+        queue="research/vision",
+        clusters=["west"],
+        nodes=4,
+        start="2030-01-01T20:00:00Z",
+        end="2030-01-02T06:00:00Z",
+    )
+
     kind: Literal["Reservation"] = "Reservation"
+    """Kind of this document."""
     name: Name40
+    """Name of the reservation."""
     queue: QueuePath
+    """Path of the queue whose jobs, and those of queues below it, may use the nodes."""
     clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
     """Clusters on which the nodes are reserved; without any, on every cluster."""
     nodes: Annotated[int, Field(ge=1, le=MOST_NODES)]
+    """Number of nodes on each cluster."""
     node_selector: Labels = Field(default_factory=dict)
     """Labels of the nodes to reserve; without any, any nodes."""
     start: WrittenTime
+    """Start of the window."""
     end: WrittenTime
+    """End of the window, later than its start."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
+    """Text for people."""
 
     @model_validator(mode="after")
     def _ends_after_it_begins(self) -> Self:
@@ -235,33 +307,53 @@ class ReservationSpec(Strict):
 class KeySpec(Strict):
     """A new API key. The secret is shown once, in the answer."""
 
+    model_config = example(name="vision-team", role="user", queues=["research/vision"], expiresIn="90d")
+
     name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    """Name of the key, for people; the audit shows it."""
     role: KeyRole
+    """Rights of the key."""
     queues: Annotated[tuple[QueuePath, ...], bounded(1000)] = ()
-    """For users: queues, with all below them, that the key may use."""
+    """Queues, with all below them, that a user's key may use."""
     cluster: Name40 | None = None
-    """For agents: the one cluster that the key opens."""
+    """Cluster whose agent has the key; only for the role agent."""
     expires_in: Duration | None = None
+    """Time after which the key is invalid; without it, the key does not expire."""
 
 
 class RunView(Lenient):
     """One attempt of a job, in answers."""
 
     id: str
+    """Id of the run."""
     attempt: int
+    """Number of the attempt, from 1."""
     cluster: str
+    """Cluster of the run."""
     state: RunState
+    """State of the run."""
     message: str = ""
+    """Message for people, such as the reason of a failure."""
     category: str | None = None
+    """Category of the failure that ended the run."""
     exit_code: int | None = None
+    """Exit code of the member that ended the run."""
     signal: int | None = None
+    """Signal that ended that member."""
     why_here: str = ""
+    """Sentence that explains the choice of the cluster."""
     scores: dict[str, Any] = {}
+    """Scores of the clusters that were compared."""
     leased_at: Timestamp
+    """Time of the decision to start it."""
     started_at: Timestamp | None = None
+    """Time at which its members ran."""
     ended_at: Timestamp | None = None
+    """Time of its end."""
     members: list[dict[str, Any]] = []
+    """States of its members, where the agent reported them."""
     placement: MemberPlacement = {}
+    """Members by node group and role."""
     burst: dict[str, Any] | None = None
     """For a run by a burst policy: the policy, the price per hour, and the most that the run may cost."""
 
@@ -269,29 +361,68 @@ class RunView(Lenient):
 class JobView(Lenient):
     """A job in answers. ``shown_state`` is what people see: a wish such as ``cancelling`` overrides the state."""
 
+    model_config = example(
+        id="bert-7k2p9xq",
+        name="bert",
+        queue="research/vision",
+        priorityClass="normal",
+        priority=0,
+        state="running",
+        shownState="running",
+        attempt=1,
+        retriesUsed=0,
+        version=4,
+        cluster="west",
+        submittedAt="2026-11-24T08:00:00.000Z",
+        startedAt="2026-11-24T08:00:12.000Z",
+        submittedBy="vision-team",
+        labels={"team": "vision"},
+    )
+
     id: str
+    """Id of the job."""
     name: str
+    """Name of the job."""
     queue: str
+    """Path of its queue."""
     priority_class: str
+    """Its priority class."""
     priority: int
+    """Its priority within the class."""
     state: JobState
+    """State of the job."""
     shown_state: str
+    """State as people see it: a request such as ``cancelling`` overrides the state."""
     hold_cause: HoldCause | None = None
+    """Reason for which a held job is held."""
     hold_until: Timestamp | None = None
+    """Time at which a held job is queued again by itself."""
     message: str = ""
+    """Message for people, such as the reason of a failure."""
     attempt: int
+    """Number of its latest attempt; 0 before the first."""
     retries_used: int
+    """Number of retries used."""
     version: int
+    """Version of the job, which rises with each transition."""
     cluster: str | None = None
+    """Cluster of its latest run."""
     submitted_at: Timestamp
+    """Time of its submission."""
     started_at: Timestamp | None = None
+    """Time at which its latest run started."""
     ended_at: Timestamp | None = None
+    """Time of its end."""
     submitted_by: str = ""
+    """Name of the API key that submitted it."""
     labels: dict[str, str] = {}
+    """Its labels."""
     parameters: dict[str, Any] | None = None
     """The job's own values, if it comes from a table of parameter sets."""
     spec: dict[str, Any] | None = None
+    """Its specification; only in answers on a single job."""
     runs: list[RunView] = []
+    """Its runs, oldest first; only in answers on a single job."""
     undelivered: int = 0
     """Number of undelivered webhook messages; only in answers on a single job."""
 
@@ -299,12 +430,25 @@ class JobView(Lenient):
 class EventView(Lenient):
     """One transition of a job; ``seq`` is the version that it created."""
 
+    model_config = example(
+        seq=1, at="2026-11-24T08:00:00.000Z", kind="submitted", states=["queued"], actor="vision-team"
+    )
+
     seq: int
+    """Version of the job that the transition created."""
     at: Timestamp
+    """Time of the transition."""
     kind: str
+    """Kind of the transition."""
     states: list[str] = []
+    """States that the job entered by it, in order."""
     attempt: int | None = None
+    """Attempt that it belongs to."""
     cluster: str | None = None
+    """Cluster of that attempt."""
     actor: str = ""
+    """Name of the API key that caused it; empty if the system did."""
     message: str = ""
+    """Message for people."""
     details: dict[str, Any] = {}
+    """Further values, by kind of the transition."""

@@ -1,9 +1,11 @@
 """Used resources and their cost: requests and answers."""
 
 from decimal import Decimal
-from typing import Literal
+from typing import Annotated, Literal
 
-from trainmaster.protocol.base import Lenient, Timestamp
+from pydantic import Field
+
+from trainmaster.protocol.base import Lenient, Timestamp, example
 
 Per = Literal["hour", "day", "month", "all"]
 LABEL = "label:"
@@ -14,6 +16,17 @@ DIMENSIONS = ("queue", "user", "cluster", "kind")
 class UsageRow(Lenient):
     """One row. Amounts are resources multiplied by hours: core-hours, GiB-hours, device-hours, member-hours."""
 
+    model_config = example(
+        since="2026-11-01T00:00:00.000Z",
+        of={"queue": "research/vision"},
+        runs=40,
+        cpu=1280.5,
+        memory=10244.0,
+        devices={"nvidia.com/gpu": 160.0},
+        members=160.0,
+        cost="412.75",
+    )
+
     since: Timestamp
     """Begin of the hour, day or month, in UTC; begin of the whole time if it is not split."""
     of: dict[str, str] = {}
@@ -21,9 +34,13 @@ class UsageRow(Lenient):
     runs: int = 0
     """Number of ended runs."""
     cpu: float = 0.0
+    """Core-hours."""
     memory: float = 0.0
+    """GiB-hours of memory."""
     devices: dict[str, float] = {}
+    """Device-hours by resource."""
     members: float = 0.0
+    """Member-hours."""
     cost: Decimal = Decimal(0)
     """Cost in the installation's currency, not rounded."""
 
@@ -31,11 +48,16 @@ class UsageRow(Lenient):
 class UsageAnswer(Lenient):
     """``total`` is the sum of all rows."""
 
-    currency: str
+    currency: Annotated[str, Field(examples=["EUR"])]
+    """Currency of the installation."""
     begin: Timestamp
+    """Begin of the time."""
     end: Timestamp
+    """End of the time."""
     rows: tuple[UsageRow, ...]
+    """Rows, by time and dimensions."""
     total: UsageRow
+    """Sum of all rows."""
 
 
 def check_dimension(text: str) -> str:

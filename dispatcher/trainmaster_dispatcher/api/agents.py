@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ValidationError
 
-from trainmaster.protocol.agent import DesiredAnswer, SessionName, StreamPush, SyncAnswer, SyncRequest
+from trainmaster.protocol.agent import DesiredAnswer, Empty, SessionName, StreamPush, SyncAnswer, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.sync_parts import read_sync
 from trainmaster.protocol.validation_errors import mistakes_of
@@ -19,12 +19,16 @@ from trainmaster_dispatcher.store.redis_channels import CLUSTERS
 
 router = APIRouter(prefix="/agent/v1", tags=["agents"])
 
+Stream = Annotated[str, Path(description="Id of the stream, or of a run.")]
+
+_SESSION = (Code.SESSION_SUPERSEDED, Code.CLUSTER_HELD)
+
 
 def _json(model: BaseModel) -> Response:
     return Response(model.model_dump_json(by_alias=True), media_type="application/json")
 
 
-@router.post("/sync", **contract(takes=SyncRequest, gives=SyncAnswer))
+@router.post("/sync", **contract(takes=SyncRequest, gives=SyncAnswer, refuses=(*_SESSION, Code.PROTOCOL_UNSUPPORTED)))
 async def sync_cluster(request: Request, state: App, caller: Agent) -> Response:
     """State of a cluster's runs and capacity; renews the session lease."""
     try:
@@ -34,14 +38,14 @@ async def sync_cluster(request: Request, state: App, caller: Agent) -> Response:
     return _json(await agents.sync(state.stores, caller, body))
 
 
-@router.get("/desired", **contract(gives=DesiredAnswer))
+@router.get("/desired", **contract(gives=DesiredAnswer, refuses=_SESSION))
 async def show_desired(
     request: Request,
     state: App,
     caller: Agent,
-    session: SessionName,
+    session: Annotated[SessionName, Query(description="Session of the agent, as in its syncs.")],
     after: After = 0,
-    wait: Annotated[float, Query(ge=0, le=60)] = 60,
+    wait: Annotated[float, Query(ge=0, le=60, description="The most seconds that the answer is held.")] = 60,
 ) -> Response:
     """Return what changed for the cluster after a version; held until something changes, at most a third of the lease."""
     stream = state.limits.open_stream(
@@ -51,8 +55,13 @@ async def show_desired(
     return Response(body, media_type="application/json")
 
 
-@router.post("/streams/{stream}", **contract(takes=StreamPush))
-async def push_stream(stream: str, request: Request, state: App, caller: Agent) -> Response:
+@router.post("/streams/{stream}", **contract(takes=StreamPush, gives=Empty, refuses=(*_SESSION, Code.STREAM_CLOSED)))
+async def push_stream(
+    stream: Stream,
+    request: Request,
+    state: App,
+    caller: Agent,
+) -> Response:
     """Log chunks for a follower, or, under a run's id, the tail that is kept with the run."""
     try:
         body = StreamPush.model_validate_json(without_nul(await request.body()))

@@ -89,7 +89,6 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
         redoc_url=None,
         # A redirect would be made of the Host header, which the caller chooses.
         redirect_slashes=False,
-        responses=openapi.PROBLEMS,
         generate_unique_id_function=openapi.operation_id,
     )
     app.openapi = partial(openapi.document, app)  # type: ignore[method-assign] # as FastAPI's documentation extends it
@@ -308,7 +307,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
 
 
 async def _on_duplicate(request: Request, error: Exception) -> Response:
-    problem = ProblemError(Code.CONFLICT, f"something like it exists already ({error})")
+    problem = ProblemError(Code.CONFLICT, f"an object with this name or key exists already ({error})")
     return problem_response(problem, request.url.path)
 
 
@@ -318,6 +317,6 @@ async def _on_error(request: Request, error: Exception) -> Response:
         return problem_response(mapped, request.url.path)
     log.error("unexpected error", exc_info=error)
     return problem_response(
-        ProblemError(Code.INTERNAL, "the dispatcher made a mistake; its log has the details under this request id"),
+        ProblemError(Code.INTERNAL, "the dispatcher had an unexpected error; its log has it under this requestId"),
         request.url.path,
     )

@@ -5,6 +5,7 @@ from fastapi import APIRouter, Request, Response
 from trainmaster.protocol import answers
 from trainmaster.protocol.base import Strict
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
+from trainmaster.protocol.errors import Code
 from trainmaster_dispatcher.api.context import Admin, App, Person, answer, read_model
 from trainmaster_dispatcher.api.declared import add_routes
 from trainmaster_dispatcher.api.openapi import contract
@@ -17,15 +18,24 @@ class PreviewSpec(Strict):
     """Policies to be tried without making them."""
 
     policies: tuple[BurstPolicySpec, ...] = ()
+    """Policies to try, in place of those with the same names or beside them."""
 
 
 @router.get("/burst-policies", **contract(gives=answers.BurstPolicyList))
 async def list_burst_policies(state: App, caller: Person) -> Response:
-    """Burst policies of the caller's queues, with what is at public clusters by them and how their budgets stand."""
+    """List burst policies of the caller's queues, with what is at public clusters by them and what is left of their budgets."""
     return answer(await leader_queries.policies(state.stores, state.leader, caller))
 
 
-@router.post("/burst-policies/preview", **contract(takes=PreviewSpec, is_optional=True, gives=Previews))
+@router.post(
+    "/burst-policies/preview",
+    **contract(
+        takes=PreviewSpec,
+        is_optional=True,
+        gives=Previews,
+        refuses=(Code.NOT_FOUND, Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS),
+    ),
+)
 async def preview_burst_policies(request: Request, state: App, _caller: Admin) -> Response:
     """Show what would go to public clusters now, where, at what price, and what does not and why. Changes nothing."""
     spec = read_model(PreviewSpec, await request.body() or b"{}")

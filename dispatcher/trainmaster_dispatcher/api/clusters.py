@@ -1,11 +1,12 @@
 """Routes of clusters."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from trainmaster.protocol import answers
+from trainmaster.protocol.errors import Code
 from trainmaster.protocol.tenants import (
     DeclareLostSpec,
     DrainSpec,
@@ -25,12 +26,16 @@ from trainmaster_dispatcher.store.keys import Caller
 
 router = APIRouter(prefix="/v1", tags=["clusters"])
 
+Force = Annotated[
+    bool, Query(description="Declare the cluster's runs lost first, whether its agent is in contact or not.")
+]
+
 
 add_routes(router, "clusters")
 
 
-@router.delete("/clusters/{name}", **contract(status=204))
-async def delete_cluster(name: NameInPath, state: App, caller: Admin, force: bool = False) -> Response:
+@router.delete("/clusters/{name}", **contract(status=204, refuses=(Code.IN_USE,)))
+async def delete_cluster(name: NameInPath, state: App, caller: Admin, force: Force = False) -> Response:
     """Remove a cluster with its agent's keys, once nothing of it runs; with ``force`` its runs are declared lost first."""
 
     action = "delete cluster"
@@ -44,13 +49,16 @@ async def delete_cluster(name: NameInPath, state: App, caller: Admin, force: boo
     return Response(status_code=204)
 
 
-@router.post("/clusters/{name}/join", **contract(takes=JoinSpec, gives=answers.AgentKey, status=201))
+@router.post(
+    "/clusters/{name}/join", **contract(takes=JoinSpec, gives=answers.AgentKey, status=201, refuses=(Code.CONFLICT,))
+)
 async def join_cluster(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
     """Make a key for a cluster's agent, and the cluster if it does not exist. The secret is in this answer and nowhere else."""
     refuse_idempotency_key(request)
     spec = read_model(JoinSpec, await request.body())
     same_name(spec.name, name, "cluster")
-    return await _make_agent_key(state, caller, "join cluster", name, lambda tx: clusters.join(tx, spec))
+    made = await _make_agent_key(state, caller, "join cluster", name, lambda tx: clusters.join(tx, spec))
+    return _at(f"/v1/clusters/{name}", made)
 
 
 @router.post("/clusters/{name}/rotate", **contract(takes=RotateSpec, gives=answers.AgentKey, status=201))
@@ -59,25 +67,33 @@ async def rotate_agent_key(name: NameInPath, request: Request, state: App, calle
     refuse_idempotency_key(request)
     spec = read_model(RotateSpec, await request.body())
     revoke_old = spec.revoke_old
-    return await _make_agent_key(
+    made = await _make_agent_key(
         state, caller, "rotate key", name, lambda tx: clusters.rotate(tx, name, revoke_old=revoke_old)
     )
+    return _at(f"/v1/keys/{made['key']['id']}", made)
+
+
+def _at(address: str, made: dict[str, Any]) -> Response:
+    """Return the answer with a new key. Its secret is not to be stored on its way."""
+    created = answer(made, 201)
+    created.headers.update({"Location": address, "Cache-Control": "no-store"})
+    return created
 
 
 async def _make_agent_key(
     state: State, caller: Caller, action: str, name: str, work: Callable[[Transaction], Awaitable[dict[str, Any]]]
-) -> Response:
+) -> dict[str, Any]:
     async with state.stores.database.transaction() as tx:
         made = await work(tx)
         details = {"key": made["key"]["id"], "revoked": made.get("revoked", [])}
         await note(tx, caller, action, name, details)
     state.stores.tenants_changed()
-    return answer(made, 201)
+    return made
 
 
 @router.post("/clusters/{name}/drain", **contract(takes=DrainSpec, gives=answers.DrainAnswer, is_once=True))
 async def drain_cluster(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
-    """Let nothing new start on a cluster, and what runs there give way, or finish."""
+    """Drain a cluster: close it, and stop its runs or let them finish."""
     body = await request.body()
     spec = read_model(DrainSpec, body)
 
@@ -91,9 +107,14 @@ async def drain_cluster(name: NameInPath, request: Request, state: App, caller: 
     return await once_in_parts(request, state, caller, body, work, action="drain", target=name, details=details)
 
 
-@router.post("/clusters/{name}/declare-lost", **contract(takes=DeclareLostSpec, gives=answers.LostRuns, is_once=True))
+@router.post(
+    "/clusters/{name}/declare-lost",
+    **contract(
+        takes=DeclareLostSpec, gives=answers.LostRuns, is_once=True, refuses=(Code.CLUSTER_IN_CONTACT, Code.WRONG_STATE)
+    ),
+)
 async def declare_runs_lost(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
-    """Take an admin's word that nothing of a cluster runs any more."""
+    """Declare all runs of a cluster lost, when nothing of it runs any more; with ``orphans`` only those its agent has no record of."""
     body = await request.body()
     spec = read_model(DeclareLostSpec, body)
 

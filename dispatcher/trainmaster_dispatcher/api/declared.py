@@ -1,13 +1,15 @@
 """Routes of declared objects: list, show, put and delete, the same for each kind, with ETag and If-Match as in RFC 9110.
 
 An object's ETag covers the declaration, not the counts or states that are shown beside it: the ETag changes when somebody changes
-the object. Changes of one object are serialised, so that If-Match never holds for two of them.
+the object. Changes of one object are serialised, so that If-Match never holds for two of them. An answer's ETag is read before its
+body: after a change in between, it is older than the body, so that If-Match refuses a change and never overwrites an unseen one.
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, Any, Generic
+from urllib.parse import quote
 
 import orjson
 from fastapi import APIRouter, Depends, Header, Request, Response
@@ -17,6 +19,7 @@ from trainmaster.protocol.resource_kinds import ResourceKind
 from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, read_model
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import ETags
+from trainmaster_dispatcher.api.problem_answers import header
 from trainmaster_dispatcher.services import auditing
 from trainmaster_dispatcher.services.declared import DeclaredKind
 from trainmaster_dispatcher.services.declared_kinds import KINDS, object_of
@@ -27,14 +30,24 @@ from trainmaster_dispatcher.store.keys import Caller
 
 _LONGEST_CONDITION = 1_000
 _ANY = "*"
+_WEAK = "W/"
+_ETAG = header("ETag of what is declared, not of counts and states beside it.")
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The preconditions of a change: the object's ETag is one of ``if_match``, and none of ``if_none_match``."""
+    """The preconditions of a request: the object's ETag is one of ``if_match``, and none of ``if_none_match``.
+
+    RFC 9110 compares the first strongly: a weak ETag matches nothing, as no object has one. It compares the second weakly.
+    """
 
     if_match: frozenset[str] | None = None
     if_none_match: frozenset[str] | None = None
+
+    def names(self, etag: str) -> bool:
+        """Return whether ``if_none_match`` has the ETag of an object that exists."""
+        named = self.if_none_match or frozenset()
+        return _ANY in named or etag in {one.removeprefix(_WEAK) for one in named}
 
     def check(self, etag: str | None, target: str) -> None:
         """Raise ProblemError PRECONDITION_FAILED unless the conditions hold for an object with this ETag; None where the object
@@ -43,7 +56,7 @@ class Conditions:
         if self.if_match is not None and (etag is None or not self.if_match & {etag, _ANY}):
             now = "it does not exist" if etag is None else f"its ETag is {etag}"
             raise ProblemError(Code.PRECONDITION_FAILED, f"If-Match does not hold for {target}: {now}")
-        if self.if_none_match is not None and etag is not None and self.if_none_match & {etag, _ANY}:
+        if etag is not None and self.names(etag):
             raise ProblemError(
                 Code.PRECONDITION_FAILED, f"If-None-Match does not hold for {target}: its ETag is {etag}"
             )
@@ -61,6 +74,19 @@ async def conditions(
     return Conditions(_tags("If-Match", if_match), _tags("If-None-Match", if_none_match))
 
 
+async def reading_conditions(
+    if_match: Annotated[
+        ETags | None, Header(description="Show it only if its ETag is one of these; else the answer is 412.")
+    ] = None,
+    if_none_match: Annotated[
+        ETags | None,
+        Header(description="Show it only if its ETag is none of these; else the answer is 304, without a body."),
+    ] = None,
+) -> Conditions:
+    """Return the conditions of a call that shows an object. Raises ProblemError INVALID_PARAMETER."""
+    return await conditions(if_match, if_none_match)
+
+
 def _tags(header: str, text: str | None) -> frozenset[str] | None:
     if text is None:
         return None
@@ -72,6 +98,7 @@ def _tags(header: str, text: str | None) -> frozenset[str] | None:
 
 
 If = Annotated[Conditions, Depends(conditions)]
+ReadIf = Annotated[Conditions, Depends(reading_conditions)]
 
 
 def etag_of(declared: auditing.Object | None) -> str | None:
@@ -82,6 +109,14 @@ def etag_of(declared: auditing.Object | None) -> str | None:
     return f'"{digest[:16]}"'
 
 
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A change that was done: the object's ETag after it, and whether the object did not exist before."""
+
+    etag: str | None
+    is_new: bool
+
+
 async def change(
     state: State,
     caller: Caller,
@@ -89,8 +124,8 @@ async def change(
     target: str,
     work: Callable[[Transaction], Awaitable[None]],
     expected: Conditions | None = None,
-) -> str | None:
-    """Do a change of one object, with its line of the audit: the object before and after. Return the ETag after it.
+) -> Changed:
+    """Do a change of one object, with its line of the audit: the object before and after.
 
     Raises ProblemError, PRECONDITION_FAILED where ``expected`` does not hold.
     """
@@ -103,7 +138,7 @@ async def change(
         after = await object_of(tx, action, target)
         await note(tx, caller, action, target, auditing.change_of(before, after))
     state.stores.tenants_changed()
-    return etag_of(after)
+    return Changed(etag_of(after), before is None)
 
 
 def same_name(given: str, address: str, what: str) -> None:
@@ -144,9 +179,14 @@ class KindRoutes(Generic[Spec, Stored]):
         if kind.lists:
             self._add(router, "GET", "", f"list_{plural}", kind.lists, self._list(), gives=self.of.list_view)
         self._add(router, "GET", one, f"show_{function}", kind.shows, self._show(), gives=self.of.view)
-        self._add(router, "PUT", one, f"put_{function}", kind.puts, self._put(), takes=spec, gives=spec)
+        codes = self.of.put_refuses
+        more = {"takes": spec, "gives": spec, "or_gives": {201: spec}, "refuses": codes}
+        self._add(router, "PUT", one, f"put_{function}", kind.puts, self._put(), **more)
         if kind.deletes:
-            self._add(router, "DELETE", one, f"delete_{function}", kind.deletes, self._delete(), status=204)
+            codes = self.of.delete_refuses
+            self._add(
+                router, "DELETE", one, f"delete_{function}", kind.deletes, self._delete(), status=204, refuses=codes
+            )
 
     def _add(
         self,
@@ -160,11 +200,13 @@ class KindRoutes(Generic[Spec, Stored]):
     ) -> None:
         arguments = contract(**declared)
         if method != "DELETE" and place:
-            for status, response in arguments["responses"].items():
-                if status == 200:
-                    response["headers"] = {
-                        "ETag": {"description": "Of what was declared.", "schema": {"type": "string"}}
-                    }
+            for answered in arguments["responses"].values():
+                answered["headers"] = answered.get("headers", {}) | {"ETag": _ETAG}
+        if method == "GET" and place:
+            arguments["responses"][304] = {
+                "description": "Not Modified: If-None-Match names the ETag of what is declared",
+                "headers": {"ETag": _ETAG},
+            }
         handler.__doc__ = words
         address = self.kind.address.removeprefix(router.prefix) + place
         router.add_api_route(address, handler, methods=[method], name=name, description=words, **arguments)
@@ -176,20 +218,23 @@ class KindRoutes(Generic[Spec, Stored]):
         return handler
 
     def _show(self) -> Callable[..., Awaitable[Response]]:
-        async def show(target: str, state: State, caller: Caller) -> Response:
+        async def show(target: str, state: State, caller: Caller, expected: Conditions) -> Response:
+            async with state.stores.database.reading() as tx:
+                etag = etag_of(await self.of.find(tx, target))
             every = await self.of.every(state.stores, state.leader, caller)
             found = next((one for one in every if self.kind.name_in(one) == target), None)
             if found is None:
                 raise ProblemError(Code.NOT_FOUND, f"{self.kind.name} {target!r} does not exist")
-            async with state.stores.database.reading() as tx:
-                etag = etag_of(await self.of.find(tx, target))
+            Conditions(expected.if_match).check(etag, f"{self.kind.name} {target!r}")
+            if etag is not None and expected.names(etag):
+                return with_etag(Response(status_code=304), etag)
             return with_etag(answer(found), etag)
 
-        async def by_name(name: str, state: App, caller: Person) -> Response:
-            return await show(name, state, caller)
+        async def by_name(name: str, state: App, caller: Person, expected: ReadIf) -> Response:
+            return await show(name, state, caller, expected)
 
-        async def by_path(path: str, state: App, caller: Person) -> Response:
-            return await show(path, state, caller)
+        async def by_path(path: str, state: App, caller: Person, expected: ReadIf) -> Response:
+            return await show(path, state, caller, expected)
 
         return by_path if self.kind.key == "path" else by_name
 
@@ -198,8 +243,11 @@ class KindRoutes(Generic[Spec, Stored]):
             spec = read_model(self.kind.spec, await request.body())
             same_name(self.kind.name_of(spec), target, self.kind.name)
             action = f"put {self.kind.name}"
-            etag = await change(state, caller, action, target, lambda tx: self.of.put(tx, spec), expected)
-            return with_etag(answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True)), etag)
+            done = await change(state, caller, action, target, lambda tx: self.of.put(tx, spec), expected)
+            put = answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True), 201 if done.is_new else 200)
+            if done.is_new:
+                put.headers["Location"] = f"{self.kind.address}/{quote(target)}"
+            return with_etag(put, done.etag)
 
         async def by_name(name: str, request: Request, state: App, caller: Admin, expected: If) -> Response:
             return await put(name, request, state, caller, expected)

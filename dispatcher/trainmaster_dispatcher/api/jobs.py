@@ -71,6 +71,8 @@ _COMMENT_SECONDS = 15.0
 _MOST_EVENTS = 1000
 """The most events that are read at once."""
 _LONGEST_EVENT_ID = 18
+_CLASSES = (Code.UNKNOWN_PRIORITY_CLASS, Code.PRIORITY_CLASS_NOT_ALLOWED)
+_FILTER = (Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS)
 _BULK = frozenset({"reprioritise", *Action})
 
 
@@ -82,10 +84,25 @@ _BULK = frozenset({"reprioritise", *Action})
         status=201,
         or_gives={200: answers.DryRun},
         is_once=True,
+        refuses=(
+            Code.UNKNOWN_QUEUE,
+            Code.NOT_A_LEAF,
+            Code.QUEUE_CLOSED,
+            Code.QUEUE_FULL,
+            Code.CONFLICT,
+            Code.POD_TEMPLATE_REFUSED,
+            Code.WEBHOOKS_OFF,
+            *_CLASSES,
+        ),
     ),
 )
 async def submit_jobs(
-    request: Request, state: App, caller: Person, is_dry: Annotated[bool, Query(alias="dryRun")] = False
+    request: Request,
+    state: App,
+    caller: Person,
+    is_dry: Annotated[
+        bool, Query(alias="dryRun", description="Store nothing; say what would become of the jobs.")
+    ] = False,
 ) -> Response:
     """Submit one job, ``{"jobs": [...]}`` with up to 10,000, or ``{"job": {...}, "parameters": [...]}``; all or nothing.
 
@@ -122,16 +139,24 @@ def _created(answer: Response) -> Response:
     return answer
 
 
-@router.get("", **contract(gives=answers.JobPage))
+@router.get("", **contract(gives=answers.JobPage, refuses=_FILTER))
 async def list_jobs(
     state: App,
     caller: Person,
-    queue: QueuePath | None = None,
-    state_filter: Annotated[list[ShownState] | None, Query(alias="state")] = None,
+    queue: Annotated[QueuePath | None, Query(description="Only jobs of this queue and of those below it.")] = None,
+    state_filter: Annotated[
+        list[ShownState] | None, Query(alias="state", description="Only jobs that are shown in one of these states.")
+    ] = None,
     name: JobNameFilter | None = None,
-    priority_class: Annotated[Name40 | None, Query(alias="priorityClass")] = None,
-    label: Annotated[list[LabelFilter] | None, Query()] = None,
-    cluster: Name40 | None = None,
+    priority_class: Annotated[
+        Name40 | None, Query(alias="priorityClass", description="Only jobs of this priority class.")
+    ] = None,
+    label: Annotated[
+        list[LabelFilter] | None, Query(description="Only jobs with all of these labels, each as `key=value`.")
+    ] = None,
+    cluster: Annotated[
+        Name40 | None, Query(description="Only jobs whose latest run is or was on this cluster.")
+    ] = None,
     cursor: Cursor | None = None,
     limit: Limit = 100,
 ) -> Response:
@@ -162,31 +187,33 @@ def _labels(given: list[str]) -> dict[str, str]:
     return out
 
 
-@router.post("/reprioritise", **contract(takes=BulkChange, gives=answers.BulkAnswer, is_once=True))
+@router.post(
+    "/reprioritise", **contract(takes=BulkChange, gives=answers.BulkAnswer, is_once=True, refuses=(*_FILTER, *_CLASSES))
+)
 async def reprioritise_jobs(request: Request, state: App, caller: Person) -> Response:
     """Change priority or priority class of all waiting jobs that match a filter."""
     return await _bulk(request, state, caller, None)
 
 
-@router.post("/cancel", **contract(takes=BulkCancel, gives=answers.BulkAnswer, is_once=True))
+@router.post("/cancel", **contract(takes=BulkCancel, gives=answers.BulkAnswer, is_once=True, refuses=_FILTER))
 async def cancel_jobs(request: Request, state: App, caller: Person) -> Response:
     """Cancel all jobs that match a filter."""
     return await _bulk(request, state, caller, Action.CANCEL)
 
 
-@router.post("/suspend", **contract(takes=BulkAction, gives=answers.BulkAnswer, is_once=True))
+@router.post("/suspend", **contract(takes=BulkAction, gives=answers.BulkAnswer, is_once=True, refuses=_FILTER))
 async def suspend_jobs(request: Request, state: App, caller: Person) -> Response:
     """Suspend all jobs that match a filter."""
     return await _bulk(request, state, caller, Action.SUSPEND)
 
 
-@router.post("/resume", **contract(takes=BulkAction, gives=answers.BulkAnswer, is_once=True))
+@router.post("/resume", **contract(takes=BulkAction, gives=answers.BulkAnswer, is_once=True, refuses=_FILTER))
 async def resume_jobs(request: Request, state: App, caller: Person) -> Response:
     """Resume all held jobs that match a filter."""
     return await _bulk(request, state, caller, Action.RESUME)
 
 
-@router.post("/retry", **contract(takes=BulkAction, gives=answers.BulkAnswer, is_once=True))
+@router.post("/retry", **contract(takes=BulkAction, gives=answers.BulkAnswer, is_once=True, refuses=_FILTER))
 async def retry_jobs(request: Request, state: App, caller: Person) -> Response:
     """Try all failed or cancelled jobs that match a filter once more."""
     return await _bulk(request, state, caller, Action.RETRY)
@@ -225,14 +252,22 @@ async def _names_a_job(job_id: JobId) -> None:
         raise HTTPException(405, "Method Not Allowed")
 
 
-@router.get("/{job_id}", **contract(gives=JobView), dependencies=[Depends(_names_a_job)])
+@router.get(
+    "/{job_id}",
+    **contract(gives=JobView, refuses=(Code.METHOD_NOT_ALLOWED,)),
+    dependencies=[Depends(_names_a_job)],
+)
 async def show_job(job_id: JobId, state: App, caller: Person) -> Response:
     """Show one job with its specification and runs."""
     async with state.stores.database.reading() as tx:
         return answer(await job_queries.show_job(tx, caller, job_id))
 
 
-@router.patch("/{job_id}", **contract(takes=JobPatch, gives=JobView), dependencies=[Depends(_names_a_job)])
+@router.patch(
+    "/{job_id}",
+    **contract(takes=JobPatch, gives=JobView, refuses=(Code.METHOD_NOT_ALLOWED, Code.WRONG_STATE, *_CLASSES)),
+    dependencies=[Depends(_names_a_job)],
+)
 async def patch_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Change priority or priority class of a job that waits."""
     body = await request.body()
@@ -269,25 +304,28 @@ async def _act(request: Request, state: State, caller: Caller, job_id: JobId, ac
     return await once(request, state, caller, body, work, action=action.value, target=job_id, details=details)
 
 
-@router.post("/{job_id}/cancel", **contract(takes=CancelSpec, is_optional=True, gives=answers.JobAction, is_once=True))
+@router.post(
+    "/{job_id}/cancel",
+    **contract(takes=CancelSpec, is_optional=True, gives=answers.JobAction, is_once=True, refuses=(Code.WRONG_STATE,)),
+)
 async def cancel_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Cancel a job; shown as ``cancelling`` until every member is gone."""
     return await _act(request, state, caller, job_id, Action.CANCEL)
 
 
-@router.post("/{job_id}/suspend", **contract(gives=answers.JobAction, is_once=True))
+@router.post("/{job_id}/suspend", **contract(gives=answers.JobAction, is_once=True, refuses=(Code.WRONG_STATE,)))
 async def suspend_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Hold a job; a running one is stopped and queued again by ``resume``."""
     return await _act(request, state, caller, job_id, Action.SUSPEND)
 
 
-@router.post("/{job_id}/resume", **contract(gives=answers.JobAction, is_once=True))
+@router.post("/{job_id}/resume", **contract(gives=answers.JobAction, is_once=True, refuses=(Code.WRONG_STATE,)))
 async def resume_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Let a held job go on."""
     return await _act(request, state, caller, job_id, Action.RESUME)
 
 
-@router.post("/{job_id}/retry", **contract(gives=answers.JobAction, is_once=True))
+@router.post("/{job_id}/retry", **contract(gives=answers.JobAction, is_once=True, refuses=(Code.WRONG_STATE,)))
 async def retry_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Try a failed or cancelled job once more, with fresh retries."""
     return await _act(request, state, caller, job_id, Action.RETRY)
@@ -299,7 +337,10 @@ async def explain_job(job_id: JobId, state: App, caller: Person) -> Response:
     return answer(await leader_queries.why(state.stores, state.leader, caller, job_id))
 
 
-@router.get("/{job_id}/events", **contract(gives=answers.EventPage, also="text/event-stream"))
+@router.get(
+    "/{job_id}/events",
+    **contract(gives=answers.EventPage, also="text/event-stream", refuses=(Code.BAD_CURSOR,)),
+)
 async def list_events(
     job_id: JobId,
     request: Request,
@@ -308,7 +349,8 @@ async def list_events(
     after: After = 0,
     limit: Limit = 1000,
     last_event_id: Annotated[
-        LastEventId | None, Header(description="Of a stream that goes on after this event.")
+        LastEventId | None,
+        Header(description="For a stream: the last event received, instead of `after`."),
     ] = None,
 ) -> Response:
     """List the job's transitions: JSON, or server-sent events when asked for with ``Accept: text/event-stream``."""
@@ -373,12 +415,20 @@ async def read_logs(
     request: Request,
     state: App,
     caller: Person,
-    follow: bool = False,
-    role: str | None = None,
+    follow: Annotated[bool, Query(description="Go on with new output until the job has ended.")] = False,
+    role: Annotated[str | None, Query(description="Only members of this role.")] = None,
     index: MemberIndex | None = None,
     attempt: Attempt | None = None,
-    tail_bytes: Annotated[int, Query(alias="tailBytes", ge=0, le=1 << 30)] = logs.TAIL_BYTES,
-    first: Annotated[int | None, Query(alias="fromAttempt", ge=1, le=99_999)] = None,
+    tail_bytes: Annotated[
+        int,
+        Query(alias="tailBytes", ge=0, le=1 << 30, description="Begin this many bytes before the end of the output."),
+    ] = logs.TAIL_BYTES,
+    first: Annotated[
+        int | None,
+        Query(
+            alias="fromAttempt", ge=1, le=99_999, description="All attempts from this one on, instead of the last one."
+        ),
+    ] = None,
 ) -> Response:
     """Output of the job's members, one JSON object per line, live ones through their cluster's agent."""
     options = logs.LogOptions(follow, role, index, attempt, tail_bytes, first)

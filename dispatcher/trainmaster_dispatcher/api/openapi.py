@@ -4,7 +4,7 @@ Handlers parse bodies and write answers by themselves; this module takes part in
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
@@ -12,61 +12,20 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
+from pydantic_core import core_schema
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster_dispatcher.api import problem_answers
+from trainmaster_dispatcher.api.examples import add_examples
+from trainmaster_dispatcher.api.field_descriptions import descriptions_of
+from trainmaster_dispatcher.api.problem_answers import header
 
 _REF = "#/components/schemas/{model}"
 _MOST_NAMED = 40
 """The most characters of an unknown parameter that are quoted."""
 
-_PROBLEM = {
-    "description": "An RFC 9457 problem; docs/reference/errors.md has a section for each code.",
-    "type": "object",
-    "required": ["type", "title", "status", "code", "detail"],
-    # Some codes have members of their own, such as liveRuns.
-    "additionalProperties": True,
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "code": {"type": "string", "enum": [code.value for code in Code]},
-        "detail": {"type": "string"},
-        "instance": {"type": "string"},
-        "requestId": {"type": "string"},
-        "mistakes": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["path", "message"],
-                "properties": {"path": {"type": "string"}, "message": {"type": "string"}},
-            },
-        },
-    },
-}
-
-
-def _header(text: str, kind: str = "string") -> dict[str, Any]:
-    return {"description": text, "schema": {"type": kind}}
-
-
-_RETRY_AFTER = {"Retry-After": _header("Seconds after which to try again.", "integer")}
-_HEADERS: Mapping[int, dict[str, Any]] = {
-    401: {"WWW-Authenticate": _header("The scheme, which is Bearer.")},
-    405: {"Allow": _header("The methods that the address takes.")},
-    429: _RETRY_AFTER,
-    503: _RETRY_AFTER,
-}
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {
-        "description": HTTPStatus(status).phrase,
-        "content": {"application/problem+json": {"schema": {"$ref": _REF.format(model="Problem")}}},
-    }
-    | ({"headers": _HEADERS[status]} if status in _HEADERS else {})
-    for status in sorted({code.status for code in Code})
-}
-"""Answers that any call may return."""
-
+LOCATION = header("Address of the new object; missing where several were made.")
 _ONCE = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -79,6 +38,19 @@ _INFO = {
     "0 or 1. Where a schema says `x-also-accepts`, that form is read, too; answers never have it.",
     "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
 }
+
+TAGS = {
+    "jobs": "Jobs: submission, lists, actions on one or many of them, their events, their output, and why they wait.",
+    "tenants": "Queues, priority classes, reservations and API keys, and the audit of what was changed or refused.",
+    "clusters": "Clusters: their declarations, the keys of their agents, and actions on them such as drain.",
+    "prices": "Price books of clusters, usage and its cost, and the history of jobs as a workload.",
+    "burst": "Burst policies, by which jobs may go to public clusters.",
+    "datasets": "Data that jobs read: its size, and the clusters that have it.",
+    "simulations": "Simulations of a workload, which run in the background.",
+    "webhooks": "Secrets that sign webhook messages, and messages that could not be delivered.",
+    "agents": "The three calls of a cluster's agent: see docs/reference/agent-protocol.md.",
+}
+"""Tags of operations, with their descriptions, in the order of the reference."""
 
 _declared: dict[str, type[BaseModel]] = {}
 """Models of bodies and answers, by name."""
@@ -94,12 +66,14 @@ def contract(
     also: str = "",
     or_gives: Mapping[int, type[BaseModel]] | None = None,
     is_once: bool = False,
+    refuses: Collection[Code] = (),
 ) -> dict[str, Any]:
     """Return arguments of a route's decorator that declare its body and its answer.
 
     ``takes`` and ``gives``: the model, or several of which the value is one. ``is_optional``: the body may be missing.
     ``media_type``: of the answer; one that is no JSON has no model. ``also``: another media type that the same call can answer
     with. ``or_gives``: models of answers with other statuses. ``is_once``: the call takes an Idempotency-Key.
+    ``refuses``: codes of problems beside those that follow from what the call takes; see ``problem_answers``.
     """
     content: dict[str, Any] = {}
     if gives is not None or media_type != "application/json":
@@ -108,17 +82,20 @@ def contract(
         content[also] = {"schema": {"type": "string"}}
     answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
     if status in (201, 202):
-        answer["headers"] = {"Location": _header("Where that which was made is, if it is one thing with an address.")}
+        answer["headers"] = {"Location": LOCATION}
     answers = {status: answer | ({"content": content} if content else {})}
     for other, model in (or_gives or {}).items():
         shown = {"application/json": {"schema": _schema(model)}}
-        answers[other] = {"description": HTTPStatus(other).phrase, "content": shown}
+        headers = {"headers": {"Location": LOCATION}} if other == HTTPStatus.CREATED else {}
+        answers[other] = {"description": HTTPStatus(other).phrase, "content": shown, **headers}
     extra: dict[str, Any] = {}
     if takes is not None:
         body = {"required": not is_optional, "content": {"application/json": {"schema": _schema(takes)}}}
         extra["requestBody"] = body
     if is_once:
         extra["parameters"] = [_ONCE]
+    if refuses:
+        extra[problem_answers.EXTENSION] = sorted(refuses)
     return {"status_code": status, "responses": answers} | ({"openapi_extra": extra} if extra else {})
 
 
@@ -130,6 +107,11 @@ def _schema(models: type[BaseModel] | tuple[type[BaseModel], ...]) -> dict[str, 
             raise TypeError(f"two models of the API are called {model.__name__}: {known!r}, {model!r}")
     refs = [{"$ref": _REF.format(model=model.__name__)} for model in every]
     return refs[0] if len(refs) == 1 else {"anyOf": refs}
+
+
+def declared_models() -> tuple[type[BaseModel], ...]:
+    """Return the models of all bodies and answers."""
+    return tuple(_declared.values())
 
 
 def operation_id(route: APIRoute) -> str:
@@ -165,37 +147,69 @@ def document(app: FastAPI) -> dict[str, Any]:
             "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key, which begins with `tmk_`."}
         }
         schemas = components.setdefault("schemas", {})
-        schemas["Problem"] = _PROBLEM
+        for name in ("HTTPValidationError", "ValidationError"):  # of FastAPI, which this API never answers with
+            schemas.pop(name, None)
+        schemas["Problem"] = problem_answers.PROBLEM
         _, models = models_json_schema(
             [(model, "validation") for model in _declared.values()],
             by_alias=True,
             ref_template=_REF,
-            schema_generator=_WithoutTitles,
+            schema_generator=_Described,
         )
         schemas.update(models.get("$defs", {}))
         made["security"] = [{"apiKey": []}]
         made["info"] |= _INFO
+        made["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
         for methods in made["paths"].values():
             _name_as_in_body(methods, schemas)
-        for operation in _operations(made):
+        for method, operation in _operations(made):
             # The first sentence of a handler's docstring is the summary of the call.
             text = operation.get("description", "")
             operation["summary"] = text.partition("\n")[0].partition(". ")[0].rstrip(".").replace("``", "")
             for parameter in operation.get("parameters", ()):
-                parameter["schema"] = _given(parameter["schema"])
-                parameter["schema"].pop("title", None)
+                _describe_parameter(parameter)
+            problem_answers.describe(method, operation)
         for schema in _objects(schemas):
             _plain_map(schema)
+        for _, operation in _operations(made):
+            for described in (operation.get("requestBody", {}), *operation["responses"].values()):
+                content = described.get("content", {})
+                if content.get("application/json") == {"schema": {}}:
+                    del content["application/json"]  # FastAPI's, of an answer that is another media type
+                add_examples(content, schemas)
     return app.openapi_schema or {}
 
 
-class _WithoutTitles(GenerateJsonSchema):
-    """A generator without titles of fields: titles made of names would add nothing, and generated clients would be named after
-    them.
+class _Described(GenerateJsonSchema):
+    """A generator with the descriptions of fields, and without titles: these are made of names, would add nothing, and generated
+    clients would be named after them.
     """
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:
+        """Return the value as it is: examples keep the order in which people write their fields."""
+        return value
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        made = super().model_schema(schema)
+        model: type[BaseModel] = schema["cls"]
+        described = descriptions_of(model)
+        for name, field in model.model_fields.items():
+            shown = made.get("properties", {}).get(field.alias or name)
+            if shown is not None and name in described:
+                shown.setdefault("description", described[name])
+        return made
+
+
+def _describe_parameter(parameter: dict[str, Any]) -> None:
+    """Give a parameter the schema of a given value, and the description of its type unless it has one of its own."""
+    parameter["schema"] = schema = _given(parameter["schema"])
+    schema.pop("title", None)
+    text = schema.pop("description", None)
+    if text is not None:
+        parameter.setdefault("description", text)
 
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:
@@ -212,15 +226,14 @@ def _name_as_in_body(methods: dict[str, Any], schemas: Mapping[str, Any]) -> Non
     body = methods.get("put", {}).get("requestBody")
     if body is None:
         return
-    properties = schemas[body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]]["properties"]
+    spec = schemas[body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]]
+    properties, example = spec["properties"], spec["examples"][0]
     for operation in methods.values():
         for parameter in operation["parameters"]:
             if parameter["in"] == "path":
                 # A slash in a name would be one of the address; the path of a queue has them.
-                name_schema = properties[parameter["name"]]
-                parameter["schema"] = (
-                    dict(name_schema) if "pattern" in name_schema else name_schema | {"pattern": "^[^/]+$"}
-                )
+                name_schema = {"pattern": "^[^/]+$", **properties[parameter["name"]]}
+                parameter["schema"] = name_schema | {"examples": [example[parameter["name"]]]}
 
 
 def _plain_map(schema: dict[str, Any]) -> None:
@@ -257,8 +270,10 @@ def part_of(app: FastAPI, prefix: str, title: str) -> dict[str, Any]:
             needed[name] = schemas[name]
             todo += _references(schemas[name])
     kept = {name: one for name, one in schemas.items() if name in needed}
+    tags = {tag for methods in paths.values() for operation in methods.values() for tag in operation["tags"]}
     return whole | {
         "info": whole["info"] | {"title": title},
+        "tags": [tag for tag in whole["tags"] if tag["name"] in tags],
         "paths": paths,
         "components": whole["components"] | {"schemas": kept},
     }
@@ -300,6 +315,6 @@ def path_pattern(template: str) -> re.Pattern[str]:
     return re.compile("".join(known.get(one, "[^/]+") if one[:1] == "{" else re.escape(one) for one in pieces))
 
 
-def _operations(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _operations(made: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for methods in made["paths"].values():
-        yield from methods.values()
+        yield from methods.items()

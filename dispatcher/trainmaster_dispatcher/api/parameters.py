@@ -14,22 +14,44 @@ from trainmaster_dispatcher.services.job_queries import MOST_PER_PAGE
 
 MOST_KEY = 2**63 - 1
 """The greatest number of a row in the store."""
+_CURSOR = "Cursor of the page: `next` of the page before; the first page without one."
 _DIGIT = "[0-9a-hjkmnp-tv-z]"
 
 JobId = Annotated[
     str,
-    text_schema(f"^[a-z0-9]([-a-z0-9]{{0,22}}[a-z0-9])?-({_DIGIT}{{7}}|{_DIGIT}{{9}})$", 34, "bert-7k2p9xq", least=9),
+    text_schema(
+        f"^[a-z0-9]([-a-z0-9]{{0,22}}[a-z0-9])?-({_DIGIT}{{7}}|{_DIGIT}{{9}})$",
+        34,
+        "bert-7k2p9xq",
+        least=9,
+        description="Id of the job.",
+    ),
 ]
-NameInPath = Annotated[str, text_schema("^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$", 40, "private")]
-QueueInPath = Annotated[str, text_schema("^[-a-z0-9_]+(/[-a-z0-9_]+){0,9}$", 200, "research/vision")]
-NumberInPath = Annotated[int, Path(ge=0, le=MOST_KEY)]
+NameInPath = Annotated[
+    str,
+    text_schema("^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$", 40, "west", description="Name of the cluster."),
+]
+QueueInPath = Annotated[
+    str,
+    text_schema("^[-a-z0-9_]+(/[-a-z0-9_]+){0,9}$", 200, "research/vision", description="Path of the queue."),
+]
+NumberInPath = Annotated[int, Path(ge=0, le=MOST_KEY, description="Number of the object, as lists show it.")]
 """The number of a key, a simulation or a message."""
-Limit = Annotated[int, Query(ge=1, le=MOST_PER_PAGE)]
-After = Annotated[int, Query(ge=0, le=MOST_KEY)]
-Cursor = Annotated[str, text_schema("^[A-Za-z0-9_-]+$", 64)]
-NumberCursor = Annotated[int, Query(ge=0, le=MOST_KEY)]
-JobNameFilter = Annotated[str, StringConstraints(max_length=100), WithJsonSchema({"type": "string", "maxLength": 100})]
-"""A name, in which ``*`` stands for any text."""
+Limit = Annotated[int, Query(ge=1, le=MOST_PER_PAGE, description="The most entries of the answer.")]
+After = Annotated[int, Query(ge=0, le=MOST_KEY, description="Only what is later than this version.")]
+Cursor = Annotated[str, text_schema("^[A-Za-z0-9_-]+$", 64, "YmVmb3JlOjEyMDA", description=_CURSOR)]
+NumberCursor = Annotated[int, Query(ge=0, le=MOST_KEY, description=_CURSOR)]
+JobNameFilter = Annotated[
+    str,
+    StringConstraints(max_length=100),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "maxLength": 100,
+            "description": "Only jobs of this name, in which `*` stands for any text.",
+        }
+    ),
+]
 LabelFilter = Annotated[
     str,
     text_schema(
@@ -39,8 +61,8 @@ LabelFilter = Annotated[
         least=2,
     ),
 ]
-MemberIndex = Annotated[int, Query(ge=0, lt=MOST_MEMBERS)]
-Attempt = Annotated[int, Query(ge=1, le=99_999)]
+MemberIndex = Annotated[int, Query(ge=0, lt=MOST_MEMBERS, description="Only members with this index in their role.")]
+Attempt = Annotated[int, Query(ge=1, le=99_999, description="Only this attempt; by default the last one.")]
 LastEventId = Annotated[str, text_schema("^[0-9]{1,18}$", 18)]
 _ETAG = r'(\*|(W/)?"[!#-+.-~-]*")'
 ETags = Annotated[

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import AfterValidator
 
 from trainmaster.protocol.base import QueuePath, WrittenTime, text_schema
+from trainmaster.protocol.errors import Code
 from trainmaster.protocol.usage import DIMENSIONS, LABEL, Per, UsageAnswer, check_dimension
 from trainmaster.protocol.workload import Workload
 from trainmaster_dispatcher.api.context import Admin, App, Person, answer
@@ -32,8 +33,10 @@ add_routes(router, "prices")
 async def export_workload(
     state: App,
     _caller: Admin,
-    begin: WrittenTime,
-    end: WrittenTime | None = None,
+    begin: Annotated[WrittenTime, Query(description="Only jobs submitted at or after this time.")],
+    end: Annotated[
+        WrittenTime | None, Query(description="Only jobs submitted before this time; by default until now.")
+    ] = None,
     cursor: NumberCursor | None = None,
 ) -> Response:
     """Export jobs that were submitted in this time and have run, as a workload for simulations; latest first, page by page."""
@@ -42,15 +45,22 @@ async def export_workload(
     return answer(found.model_dump(mode="json", by_alias=True))
 
 
-@router.get("/usage", **contract(gives=UsageAnswer))
+@router.get("/usage", **contract(gives=UsageAnswer, refuses=(Code.UNKNOWN_QUEUE,)))
 async def show_usage(
     state: App,
     caller: Person,
-    begin: WrittenTime | None = None,
-    end: WrittenTime | None = None,
-    per: Per = "all",
-    by: Annotated[list[Dimension] | None, Query(max_length=_MOST_DIMENSIONS)] = None,
-    queue: QueuePath | None = None,
+    begin: Annotated[
+        WrittenTime | None, Query(description="Begin of the time; by default 30 days before its end.")
+    ] = None,
+    end: Annotated[WrittenTime | None, Query(description="End of the time; by default now.")] = None,
+    per: Annotated[Per, Query(description="Length of the time of each row.")] = "all",
+    by: Annotated[
+        list[Dimension] | None,
+        Query(
+            max_length=_MOST_DIMENSIONS, description="Dimensions to group by: one row for each combination of values."
+        ),
+    ] = None,
+    queue: Annotated[QueuePath | None, Query(description="Only this queue and those below it.")] = None,
 ) -> Response:
     """Show usage and cost of the caller's queues: of the last 30 days, unless told otherwise. Begun hours count whole."""
     settings = state.stores.settings

@@ -6,6 +6,7 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 
 from trainmaster.protocol import answers
+from trainmaster.protocol.errors import Code
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster_dispatcher.api.context import Admin, App, answer, once, read_model
 from trainmaster_dispatcher.api.declared import change
@@ -47,7 +48,7 @@ async def list_simulations(
     state: App,
     _caller: Admin,
     cursor: NumberCursor | None = None,
-    limit: Annotated[int, Query(ge=1, le=_MOST_ON_A_PAGE)] = 100,
+    limit: Annotated[int, Query(ge=1, le=_MOST_ON_A_PAGE, description="The most entries of the answer.")] = 100,
 ) -> Response:
     """List simulations, the latest first, without their results."""
     async with state.stores.database.transaction() as tx:
@@ -63,7 +64,7 @@ async def show_simulation(simulation: NumberInPath, state: App, _caller: Admin) 
         return answer(_shown(await simulations.show(tx, simulation)))
 
 
-@router.get("/{simulation}/report", **contract(media_type="text/html"))
+@router.get("/{simulation}/report", **contract(media_type="text/html", refuses=(Code.WRONG_STATE,)))
 async def show_simulation_report(simulation: NumberInPath, state: App, _caller: Admin) -> Response:
     """Show the report of a simulation that has succeeded, as a page."""
     async with state.stores.database.transaction() as tx:
@@ -71,9 +72,9 @@ async def show_simulation_report(simulation: NumberInPath, state: App, _caller: 
     return Response(page, media_type="text/html", headers=_PAGE_HEADERS)
 
 
-@router.post("/{simulation}/cancel", **contract(gives=SimulationView, is_once=True))
+@router.post("/{simulation}/cancel", **contract(gives=SimulationView, is_once=True, refuses=(Code.WRONG_STATE,)))
 async def cancel_simulation(simulation: NumberInPath, request: Request, state: App, caller: Admin) -> Response:
-    """End one that is queued or running."""
+    """Cancel a simulation that is queued or running."""
     body = await request.body()
 
     async def work(tx: Transaction) -> tuple[int, dict[str, object]]:
@@ -82,8 +83,8 @@ async def cancel_simulation(simulation: NumberInPath, request: Request, state: A
     return await once(request, state, caller, body, work, action="cancel simulation", target=str(simulation))
 
 
-@router.delete("/{simulation}", **contract(status=204))
+@router.delete("/{simulation}", **contract(status=204, refuses=(Code.WRONG_STATE,)))
 async def delete_simulation(simulation: NumberInPath, state: App, caller: Admin) -> Response:
-    """Forget one that has ended."""
+    """Delete a simulation that has ended."""
     await change(state, caller, "delete simulation", str(simulation), lambda tx: simulations.remove(tx, simulation))
     return Response(status_code=204)

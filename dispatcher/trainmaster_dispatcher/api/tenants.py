@@ -1,6 +1,8 @@
 """Routes of queues, priority classes, reservations, keys and the audit."""
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
 
 from trainmaster.protocol import answers
 from trainmaster.protocol.base import WrittenTime
@@ -15,6 +17,8 @@ from trainmaster_dispatcher.store.keys import AuditFilter
 
 router = APIRouter(prefix="/v1", tags=["tenants"])
 
+Usage = Annotated[bool, Query(description="Show what each queue uses now, by the leading scheduler's count.")]
+
 
 def refuse_idempotency_key(request: Request) -> None:
     """Raise ProblemError for an Idempotency-Key, as an answer with a secret in it is not stored."""
@@ -23,7 +27,7 @@ def refuse_idempotency_key(request: Request) -> None:
 
 
 @router.get("/queues", **contract(gives=answers.QueueList))
-async def list_queues(state: App, caller: Person, usage: bool = False) -> Response:
+async def list_queues(state: App, caller: Person, usage: Usage = False) -> Response:
     """List queues that the caller may see, with jobs by state; with ``usage``, what each uses now by the leading scheduler's count."""
     if usage:
         return answer(await leader_queries.queues(state.stores, state.leader, caller))
@@ -41,7 +45,10 @@ async def list_keys(state: App, _caller: Admin) -> Response:
         return answer({"keys": await tenants.list_keys(tx)})
 
 
-@router.post("/keys", **contract(takes=KeySpec, gives=answers.NewKey, status=201))
+@router.post(
+    "/keys",
+    **contract(takes=KeySpec, gives=answers.NewKey, status=201, refuses=(Code.NOT_FOUND, Code.UNKNOWN_QUEUE)),
+)
 async def make_key(request: Request, state: App, caller: Admin) -> Response:
     """Make an API key; the secret is in this answer and nowhere else.
 
@@ -53,13 +60,13 @@ async def make_key(request: Request, state: App, caller: Admin) -> Response:
         made = await tenants.make_key(tx, spec)
         await note(tx, caller, "make key", spec.name, {"id": made["id"], **spec.to_wire()})
     made_once = answer(made, 201)
-    made_once.headers["Cache-Control"] = "no-store"
+    made_once.headers.update({"Location": f"/v1/keys/{made['id']}", "Cache-Control": "no-store"})
     return made_once
 
 
 @router.delete("/keys/{key_id}", **contract(status=204))
 async def revoke_key(key_id: NumberInPath, state: App, caller: Admin) -> Response:
-    """Revoke an API key; it is dead within two seconds."""
+    """Revoke an API key; it becomes invalid within two seconds."""
     await change(state, caller, "revoke key", str(key_id), lambda tx: tenants.revoke_key(tx, key_id))
     return Response(status_code=204)
 
@@ -68,11 +75,11 @@ async def revoke_key(key_id: NumberInPath, state: App, caller: Admin) -> Respons
 async def list_audit(
     state: App,
     _caller: Admin,
-    target: str | None = None,
-    actor: str | None = None,
-    action: str | None = None,
-    since: WrittenTime | None = None,
-    until: WrittenTime | None = None,
+    target: Annotated[str | None, Query(description="Only changes of this object.")] = None,
+    actor: Annotated[str | None, Query(description="Only calls with a key of this name.")] = None,
+    action: Annotated[str | None, Query(description="Only this action, such as `put queue`.")] = None,
+    since: Annotated[WrittenTime | None, Query(description="Only entries at or after this time.")] = None,
+    until: Annotated[WrittenTime | None, Query(description="Only entries before this time.")] = None,
     cursor: Cursor | None = None,
     limit: Limit = 100,
 ) -> Response:

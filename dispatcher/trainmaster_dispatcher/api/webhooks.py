@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from trainmaster.protocol import answers
+from trainmaster.protocol.errors import Code
 from trainmaster_dispatcher.api.context import App, Person, answer, note, once, read_model
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import Cursor, Limit, NumberInPath, QueueInPath
@@ -18,7 +19,7 @@ router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 _NOT_KEPT = {"Cache-Control": "no-store"}
 
 
-@router.get("/secrets/{path:path}", **contract(gives=answers.WebhookSecrets))
+@router.get("/secrets/{path:path}", **contract(gives=answers.WebhookSecrets, refuses=(Code.WEBHOOKS_OFF,)))
 async def show_webhook_secrets(path: QueueInPath, state: App, caller: Person) -> Response:
     """Show the secrets that sign messages of a queue's jobs; for whoever has a right to the queue."""
     async with state.stores.database.transaction() as tx:
@@ -29,7 +30,9 @@ async def show_webhook_secrets(path: QueueInPath, state: App, caller: Person) ->
 
 @router.post(
     "/secrets/{path:path}/rotate",
-    **contract(takes=webhooks.RotateSecretSpec, is_optional=True, gives=answers.WebhookSecrets),
+    **contract(
+        takes=webhooks.RotateSecretSpec, is_optional=True, gives=answers.WebhookSecrets, refuses=(Code.WEBHOOKS_OFF,)
+    ),
 )
 async def rotate_webhook_secret(path: QueueInPath, request: Request, state: App, caller: Person) -> Response:
     """Give a queue another secret; the one before signs as well for a while."""
@@ -67,7 +70,7 @@ async def retry_dead_letter(letter: NumberInPath, request: Request, state: App, 
 
 @router.delete("/dead/{letter}", **contract(status=204))
 async def drop_dead_letter(letter: NumberInPath, state: App, caller: Person) -> Response:
-    """Forget a message."""
+    """Delete a message."""
     async with state.stores.database.transaction() as tx:
         await webhooks.drop_dead_letter(tx, caller, letter)
         await note(tx, caller, "drop webhook", f"delivery {letter}")

@@ -45,7 +45,8 @@ class DeclaredKind(Generic[Spec, Stored]):
 
     The hooks are called in the transaction of the change. ``before_put`` checks what a specification names and returns the columns
     stored beside it; ``after_put`` gets the object's key. ``before_delete`` refuses to remove an object in use. ``beside``: what the
-    audit and the ETag have of an object beside its specification.
+    audit and the ETag have of an object beside its specification. ``put_refuses``, ``delete_refuses``: the codes that the hooks of
+    a change raise, beside those of any change.
     """
 
     table: DeclaredTable[Spec, Stored]
@@ -58,6 +59,8 @@ class DeclaredKind(Generic[Spec, Stored]):
     before_delete: Callable[[Transaction, str], Awaitable[None]] = _nothing_at_delete
     after_delete: Callable[[Transaction, str], Awaitable[None]] = _nothing_at_delete
     beside: Callable[[Stored], Object] = _nothing_beside
+    put_refuses: tuple[Code, ...] = ()
+    delete_refuses: tuple[Code, ...] = ()
 
     @property
     def kind(self) -> ResourceKind[Spec]:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from trainmaster.protocol import answers
+from trainmaster.protocol.errors import Code
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.tenants import DatasetSpec, PriorityClassSpec, ReservationSpec
 from trainmaster_dispatcher.services import bursting, job_queries, leader_queries, pricing, tenants
@@ -43,6 +44,8 @@ QUEUE = DeclaredKind(
     before_put=tenants.check_queue,
     before_delete=tenants.check_queue_is_unused,
     after_delete=tenants.forget_webhook_secret,
+    put_refuses=(Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS, Code.IN_USE),
+    delete_refuses=(Code.IN_USE, Code.CONFLICT),
 )
 PRIORITY_CLASS = DeclaredKind(
     table=store.CLASSES,
@@ -51,6 +54,7 @@ PRIORITY_CLASS = DeclaredKind(
     list_view=answers.PriorityClassList,
     before_put=tenants.replace_default_class,
     before_delete=tenants.check_class_is_unused,
+    delete_refuses=(Code.IN_USE, Code.CONFLICT),
 )
 RESERVATION = DeclaredKind(
     table=store.RESERVATIONS,
@@ -59,6 +63,7 @@ RESERVATION = DeclaredKind(
     list_view=answers.ReservationList,
     shown=_read_by(job_queries.list_reservations),
     before_put=tenants.check_reservation,
+    put_refuses=(Code.UNKNOWN_QUEUE,),
 )
 CLUSTER = DeclaredKind(
     table=store.CLUSTERS,
@@ -69,6 +74,7 @@ CLUSTER = DeclaredKind(
     before_put=tenants.check_cluster,
     after_put=tenants.prepare_cluster,
     beside=lambda row: {"cordoned": row.cordoned},
+    put_refuses=(Code.UNKNOWN_PRICE_BOOK,),
 )
 PRICE_BOOK = DeclaredKind(
     table=prices.BOOKS,
@@ -78,6 +84,7 @@ PRICE_BOOK = DeclaredKind(
     shown=_read_by(pricing.list_books),
     after_put=pricing.note_new_prices,
     before_delete=pricing.check_book_is_unused,
+    delete_refuses=(Code.IN_USE,),
 )
 BURST_POLICY = DeclaredKind(
     table=bursts.POLICIES,
@@ -85,6 +92,7 @@ BURST_POLICY = DeclaredKind(
     view=answers.BurstPolicyView,
     shown=_policies,
     before_put=bursting.check_policy,
+    put_refuses=(Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS),
 )
 DATASET = DeclaredKind(
     table=store.DATASETS,

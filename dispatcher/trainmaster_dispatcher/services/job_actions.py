@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from trainmaster.protocol.base import Name40, QueuePath, Strict, bounded
+from trainmaster.protocol.base import Name40, QueuePath, Strict, bounded, example
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
@@ -52,10 +52,14 @@ def _short_enough(value: str) -> str:
 
 
 class JobPatch(Strict):
-    """A change of a job that waits."""
+    """Changes of a job that waits."""
+
+    model_config = example(priority=10, priorityClass="high")
 
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    """Priority within the class."""
     priority_class: Name40 | None = None
+    """Priority class."""
 
 
 ShownState = Annotated[
@@ -65,49 +69,67 @@ ShownState = Annotated[
 
 
 class BulkFilter(Strict):
-    """Which jobs a bulk action means; all conditions must hold, and there must be one."""
+    """Selection of jobs for a bulk action; all conditions must hold, and there must be one."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     queue: QueuePath | None = None
+    """Jobs of this queue and of those below it."""
     states: Annotated[tuple[ShownState, ...], bounded(40)] = ()
+    """Jobs that are shown in one of these states."""
     name: Annotated[str, StringConstraints(max_length=100)] | None = None
+    """Jobs of this name, in which ``*`` stands for any text."""
     priority_class: Name40 | None = None
+    """Jobs of this priority class."""
     labels: Annotated[dict[LabelKey, LabelValue], bounded(20)] = Field(default_factory=dict)
+    """Jobs with all of these labels."""
     cluster: Name40 | None = None
+    """Jobs whose latest run is or was on this cluster."""
 
 
 Grace = Annotated[Duration, AfterValidator(_short_enough)]
 
 
 class CancelSpec(Strict):
-    """The terms on which jobs are cancelled."""
+    """Options of a cancellation."""
+
+    model_config = example(grace="30s")
 
     grace: Grace | None = None
-    """Most time that members may take to end, where their specification says more; also for a stop that is under way."""
+    """The most time that members may take to end, where their specification says more; also for a stop that is under way."""
 
 
 class BulkAction(Strict):
-    """Jobs to which something is done. With ``dry_run`` they are only counted."""
+    """An action on jobs. With ``dry_run`` they are only counted."""
+
+    model_config = example(filter={"queue": "research", "labels": {"team": "vision"}}, dryRun=True)
 
     filter: BulkFilter
+    """Selection of the jobs."""
     dry_run: bool = False
+    """True to count the jobs only."""
 
 
 class BulkCancel(BulkAction):
-    """Jobs that are cancelled, with ``grace`` as in ``CancelSpec``."""
+    """Jobs to cancel."""
+
+    model_config = example(filter={"queue": "research", "states": ["queued"]}, dryRun=True, grace="30s")
 
     grace: Grace | None = None
+    """The most time that members may take to end, where their specification says more."""
 
 
 class BulkChange(BulkAction):
-    """Waiting jobs that are changed."""
+    """Waiting jobs to change."""
+
+    model_config = example(filter={"queue": "research"}, patch={"priorityClass": "high"}, dryRun=True)
 
     patch: JobPatch
+    """Changes to make."""
 
 
 class BulkRequest(BulkCancel):
-    """Any of them, as they are read."""
+    """Any of these actions, as it is parsed."""
 
     patch: JobPatch | None = None
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import orjson
 from pydantic import field_validator
 
-from trainmaster.protocol.base import Strict
+from trainmaster.protocol.base import Strict, example
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError
 from trainmaster.protocol.ids import job_id
@@ -305,8 +305,10 @@ class Relay:
 class RotateSecretSpec(Strict):
     """Another secret for a queue."""
 
+    model_config = example(overlap="1d")
+
     overlap: Duration = "1d"
-    """How long messages are signed with the previous secret as well; at most 30 days."""
+    """Time for which messages are signed with the previous secret as well; at most 30 days."""
 
     @field_validator("overlap")
     @classmethod
