@@ -124,7 +124,7 @@ def obstacles(pod_info: PodInfo, space: NodeSpace, around: Surroundings) -> list
             return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
     if not _selects(spec, space):
         return ["node(s) didn't match Pod's node affinity/selector"]
-    if short := list(_shortages(pod_info, space)):
+    if short := list(_missing_resources(pod_info, space)):
         return short
     if around.is_avoided(pod_info, space):
         return ["node(s) didn't satisfy existing pods anti-affinity rules"]
@@ -170,7 +170,7 @@ def _selects(spec: Object, space: NodeSpace) -> bool:
     )
 
 
-def _shortages(pod_info: PodInfo, space: NodeSpace) -> Iterator[str]:
+def _missing_resources(pod_info: PodInfo, space: NodeSpace) -> Iterator[str]:
     for name, amount in pod_info.needs.items():
         if name == "pods" and name not in space.allocatable:
             continue

@@ -25,7 +25,7 @@ async def test_after_a_long_decision_the_next_ones_are_computed_in_a_thread(monk
         return Plan()
 
     monkeypatch.setattr(loop, "decide", decide)
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("trainmaster_dispatcher.scheduler.loop.time.perf_counter", lambda: now[0])
     engine = Engine(StateBuilder().state)
     decider = loop.Decider()
     for _ in range(3):

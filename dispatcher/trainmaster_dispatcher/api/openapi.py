@@ -52,7 +52,7 @@ TAGS = {
 }
 """Tags of operations, with their descriptions, in the order of the reference."""
 
-_declared: dict[str, type[BaseModel]] = {}
+DECLARED_MODELS: dict[str, type[BaseModel]] = {}
 """Models of bodies and answers, by name."""
 
 
@@ -102,16 +102,11 @@ def contract(
 def _schema(models: type[BaseModel] | tuple[type[BaseModel], ...]) -> dict[str, Any]:
     every = models if isinstance(models, tuple) else (models,)
     for model in every:
-        known = _declared.setdefault(model.__name__, model)
+        known = DECLARED_MODELS.setdefault(model.__name__, model)
         if known is not model:
             raise TypeError(f"two models of the API are called {model.__name__}: {known!r}, {model!r}")
     refs = [{"$ref": _REF.format(model=model.__name__)} for model in every]
     return refs[0] if len(refs) == 1 else {"anyOf": refs}
-
-
-def declared_models() -> tuple[type[BaseModel], ...]:
-    """Return the models of all bodies and answers."""
-    return tuple(_declared.values())
 
 
 def operation_id(route: APIRoute) -> str:
@@ -151,7 +146,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             schemas.pop(name, None)
         schemas["Problem"] = problem_answers.PROBLEM
         _, models = models_json_schema(
-            [(model, "validation") for model in _declared.values()],
+            [(model, "validation") for model in DECLARED_MODELS.values()],
             by_alias=True,
             ref_template=_REF,
             schema_generator=_Described,
