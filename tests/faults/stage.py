@@ -142,10 +142,10 @@ class Stage:
         self._add(rival, self._agent_command(program, name, self.folder / "agents" / name / folder)).start()
         return rival
 
-    def supervise(self, names: list[str], seconds: float) -> None:
-        """Restart whichever of these processes ends, for ``seconds``."""
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
+    def supervise(self, names: list[str], seconds: float, until: Callable[[], bool] = lambda: True) -> None:
+        """Restart whichever of these processes ends, for ``seconds`` and ``until`` something holds, a minute at most."""
+        began = time.monotonic()
+        while time.monotonic() - began < seconds or (not until() and time.monotonic() - began < 60.0):
             for name in names:
                 process = self.children[name].process
                 if process is None or process.poll() is not None:

@@ -60,7 +60,7 @@ ROLES = st.builds(
 
 @given(GROUPS, st.lists(ROLES, min_size=1, max_size=3))
 def test_the_index_finds_what_the_rule_allows(groups: list[NodeGroup], roles: list[RoleShape]) -> None:
-    index = LabelIndex(groups)
+    index = LabelIndex({group.name: group for group in groups})
     for one in roles:
         assert index.allowing(one) == tuple(group.name for group in groups if allows(one, group))
 

@@ -1,6 +1,6 @@
 """Eligibility of nodes for members: selectors, affinity, taints and NUMA policy. It does not look at free capacity."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from trainmaster.cluster_model.eligibility import PREFERENCE, is_tolerated, obstruction
 from trainmaster.cluster_model.numa_policies import is_kept_by
@@ -27,19 +27,19 @@ class LabelIndex:
     set of taints, not once for each group: users may write many terms, and a cluster may have more than a thousand groups.
     """
 
-    def __init__(self, groups: Iterable[NodeGroup]) -> None:
-        self._groups = {group.name: group for group in groups}
-        self._every: Mapping[str | None, frozenset[str]] = {None: frozenset(self._groups)}
+    def __init__(self, groups: Mapping[str, NodeGroup]) -> None:
+        self.groups = groups
+        self._every: Mapping[str | None, frozenset[str]] = {None: frozenset(self.groups)}
         by_label: dict[str, dict[str | None, set[str]]] = {}
         by_taints: dict[tuple[Taint, ...], set[str]] = {}
-        for name, group in self._groups.items():
+        for name, group in self.groups.items():
             for key, value in group.labels.items():
                 by_label.setdefault(key, {}).setdefault(value, set()).add(name)
             taints = tuple(one for one in group.taints if one.effect != PREFERENCE)
             if taints:
                 by_taints.setdefault(taints, set()).add(name)
         for values in by_label.values():
-            without = set(self._groups).difference(*values.values())
+            without = set(self.groups).difference(*values.values())
             if without:
                 values[None] = without
         self._by_label, self._by_taints = by_label, by_taints
@@ -58,4 +58,4 @@ class LabelIndex:
         for taints, names in self._by_taints.items():
             if not all(is_tolerated(taint, role.tolerations) for taint in taints):
                 excluded |= names
-        return tuple(name for name, group in self._groups.items() if name not in excluded and _keeps_numa(role, group))
+        return tuple(name for name, group in self.groups.items() if name not in excluded and _keeps_numa(role, group))

@@ -38,15 +38,17 @@ def devices_among(names: tuple[str, ...]) -> frozenset[str]:
 class EligibleGroups(dict[tuple[Terms, Product | None], tuple[str, ...]]):
     """Eligible node groups, by what members ask of nodes and the product that they are bound to; for all objects of a cluster."""
 
-    __slots__ = ("_index",)
+    __slots__ = ("_groups", "_index")
 
-    def __init__(self) -> None:
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
         self._index: LabelIndex | None = None
 
-    def index(self, groups: Groups) -> LabelIndex:
-        """Return the index of the cluster's groups, built when the first role is looked up."""
+    @property
+    def index(self) -> LabelIndex:
+        """The index of the cluster's groups, built when the first role is looked up."""
         if self._index is None:
-            self._index = LabelIndex(entries[0].group for entries in groups.values())
+            self._index = LabelIndex({name: entries[0].group for name, entries in self._groups.items()})
         return self._index
 
 
@@ -62,7 +64,7 @@ class FreeCapacity:
 
     def __init__(self, groups: Groups, eligible: EligibleGroups | None = None) -> None:
         self.groups = groups
-        self.eligible = EligibleGroups() if eligible is None else eligible
+        self.eligible = EligibleGroups(groups) if eligible is None else eligible
         self._total: Resources | None = None
         self._rankings: dict[tuple[int, frozenset[str]], Ranking] | None = None
         """Keys: the identity of the tuple of groups, and the devices."""

@@ -315,10 +315,10 @@ def eligible_groups(role: RoleShape, free_capacity: FreeCapacity, product: Produ
     key = (role.terms, narrowed)
     found = free_capacity.eligible.get(key)
     if found is None:
-        groups = free_capacity.groups
-        names = free_capacity.eligible.index(groups).allowing(role)
+        index = free_capacity.eligible.index
+        names = index.allowing(role)
         if narrowed is not None:
-            names = tuple(name for name in names if product_of(groups[name][0].group) == narrowed.name)
+            names = tuple(name for name in names if product_of(index.groups[name]) == narrowed.name)
         # Equal groups share one tuple, because rankings are cached by the identity of the tuple.
         found = free_capacity.eligible[key] = next(
             (known for known in free_capacity.eligible.values() if known == names), names
