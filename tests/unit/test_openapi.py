@@ -113,7 +113,8 @@ def _contents() -> Iterator[tuple[str, dict[str, Any]]]:
     for method, path, operation in operations():
         good = {status: answer for status, answer in operation["responses"].items() if status[0] == "2"}
         for what, described in {"body": operation.get("requestBody", {}), **good}.items():
-            if (content := described.get("content", {}).get("application/json")) is not None:
+            content = described.get("content", {}).get("application/json", {"schema": {}})
+            if content != {"schema": {}}:  # lines of JSON, which some generators know as JSON alone
                 yield f"{method} {path} {what}", content
 
 

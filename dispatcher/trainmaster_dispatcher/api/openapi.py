@@ -169,9 +169,11 @@ def document(app: FastAPI) -> dict[str, Any]:
         for _, operation in _operations(made):
             for described in (operation.get("requestBody", {}), *operation["responses"].values()):
                 content = described.get("content", {})
-                if content.get("application/json") == {"schema": {}}:
-                    del content["application/json"]  # FastAPI's, of an answer that is another media type
-                add_examples(content, schemas)
+                if content.get("application/json") != {"schema": {}}:
+                    add_examples(content, schemas)
+                elif "application/x-ndjson" not in content:
+                    # FastAPI adds it to an answer of another media type. Generators that know no NDJSON would leave out the answer.
+                    del content["application/json"]
     return app.openapi_schema or {}
 
 
