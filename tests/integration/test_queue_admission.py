@@ -66,6 +66,23 @@ async def test_a_queues_own_policy_takes_the_place_of_the_one_above(queues: Serv
     assert (status, problem["mistakes"][0]["path"]) == (422, "roles[0].template.image")
 
 
+VOLUME: dict[str, Any] = {
+    "accessModes": ["ReadWriteOnce"],
+    "resources": {"requests": {"storage": "2Ti"}},
+    "storageClassName": "fast",
+}
+
+
+async def test_a_queue_says_which_volumes_its_pods_may_have_made(service: Service) -> None:
+    volumes = pod(volumes=[{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": VOLUME}}}])
+    await put_queue(service, "wide", admission={"storageClasses": ["fast"], "mostVolumeSize": "4Ti"})
+    assert (await service.http.get("/v1/queues/wide")).json()["admission"]["mostVolumeSize"] == "4Ti"
+    assert (await submit(service, "wide", volumes))[0] == 201
+    status, problem = await submit(service, "default", volumes)
+    assert (status, problem["code"]) == (422, "pod-template-refused")
+    assert {one["path"].rpartition(".")[2] for one in problem["mistakes"]} == {"storage", "storageClassName"}
+
+
 async def test_what_no_policy_allows_is_refused_in_every_queue(queues: Service) -> None:
     for queue in ("org/team", "org/strict", "default"):
         status, problem = await submit(queues, queue, HOST)

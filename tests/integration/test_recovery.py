@@ -109,6 +109,35 @@ async def test_an_end_that_the_backup_does_not_have_is_taken_up_as_well(service:
     assert (await service.job(job_id))["state"] == "succeeded"
 
 
+async def test_clusters_of_other_queues_are_named_to_those_alone_who_may_use_them(service: Service) -> None:
+    edge, private = service.agent("edge", session="session-e"), service.agent()
+    await edge.connect()
+    await private.connect()
+    for path in ("open", "secret"):
+        assert (await service.http.put(f"/v1/queues/{path}", json={"path": path})).status_code == 200
+    restricted = {"name": "edge", "clusterKind": "edge", "onlyQueues": ["secret"]}
+    assert (await service.http.put("/v1/clusters/edge", json=restricted)).status_code == 200
+    await restored(service)
+    await private.sync()
+    waiting = await service.submit("waits", queue="open", placement={"clusters": ["private"]})
+    made = await service.http.post("/v1/keys", json={"name": "u", "role": "user", "queues": ["open"]})
+    user = {"Authorization": f"Bearer {made.json()['key']}"}
+
+    async def texts(headers: dict[str, str] | None = None) -> tuple[str, str]:
+        answer = await service.http.get("/v1/clusters/private", headers=headers)
+        why = (await service.http.get(f"/v1/jobs/{waiting}/why", headers=headers)).json()
+        return answer.json()["closed"], str(why)
+
+    async def says_why() -> bool:
+        return "restored from a backup" in (await texts())[1]
+
+    await eventually(says_why)
+    for text in await texts():
+        assert "what they run: edge, private." in text
+    for text in await texts(user):
+        assert "what they run: a cluster of other queues, private." in text
+
+
 async def test_nothing_starts_before_every_agent_has_told_what_it_runs(service: Service, agent: FakeAgent) -> None:
     edge = service.agent("edge", session="session-e")
     await edge.connect()

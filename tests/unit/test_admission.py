@@ -71,6 +71,22 @@ def paths(template: Any, policy: AdmissionPolicy) -> list[str]:
     return [mistake.path for mistake in check_pod_template(template, policy)]
 
 
+def _claimed(name: str, *, storage: str = "1Gi", metadata: Any = None, **spec: Any) -> dict[str, Any]:
+    """Return an ephemeral volume with a claim of its own."""
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage}}, **spec}
+    return {"name": name, "ephemeral": {"volumeClaimTemplate": {"metadata": metadata or {}, "spec": claim}}}
+
+
+def _claim_with(**fields: Any) -> dict[str, Any]:
+    return spec_with("volumes", 0, value=_claimed("data", **fields))
+
+
+def _tolerating(key: str, **fields: Any) -> dict[str, Any]:
+    return spec_with("tolerations", value=[{"key": key, "operator": "Exists", **fields}])
+
+
+_CLAIM = "spec.volumes[0].ephemeral.volumeClaimTemplate"
+
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -224,6 +240,18 @@ REFUSED_AT_EVERY_LEVEL: dict[str, tuple[dict[str, Any], str]] = {
         pod_with("metadata", "labels", "trainmaster.dev/run", value="x"),
         "metadata.labels[trainmaster.dev/run]",
     ),
+    "the label of all pods of agents": (
+        pod_with("metadata", "labels", "app.kubernetes.io/managed-by", value="trainmaster"),
+        "metadata.labels[app.kubernetes.io/managed-by]",
+    ),
+    "a label of Trainmaster's for a claim": (
+        _claim_with(metadata={"labels": {"trainmaster.dev/run": "x"}}),
+        f"{_CLAIM}.metadata.labels[trainmaster.dev/run]",
+    ),
+    "an annotation of YuniKorn's for a claim": (
+        _claim_with(metadata={"annotations": {"yunikorn.apache.org/x": "x"}}),
+        f"{_CLAIM}.metadata.annotations[yunikorn.apache.org/x]",
+    ),
     "an annotation of YuniKorn's": (
         pod_with("metadata", "annotations", "yunikorn.apache.org/task-groups", value="[]"),
         "metadata.annotations[yunikorn.apache.org/task-groups]",
@@ -315,7 +343,22 @@ ALLOWED_WHEN_RESTRICTED: dict[str, dict[str, Any]] = {
     "names for addresses": spec_with("hostAliases", value=[{"ip": "10.0.0.1", "hostnames": ["store"]}]),
     "the default service account without token": spec_with("serviceAccountName", value="default"),
     "an image as a volume": volume("image", reference="example/weights:1"),
-    "a domain that only ends like a reserved one": pod_with("metadata", "labels", "notvolcano.sh/a", value="b"),
+    "a well-known label that nothing acts on": pod_with("metadata", "labels", "app.kubernetes.io/part-of", value="b"),
+    "a node that does not answer, for as long as Kubernetes says": spec_with(
+        "tolerations",
+        value=[
+            {
+                "key": f"node.kubernetes.io/{state}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": 300,
+            }
+            for state in ("not-ready", "unreachable")
+        ],
+    ),
+    "volumes of the default class, up to the most together": spec_with(
+        "volumes", value=[_claimed("a", storage="512Gi"), _claimed("b", storage="512Gi")]
+    ),
     "a toleration": spec_with(
         "tolerations", value=[{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9}]
     ),
@@ -483,6 +526,82 @@ ALLOWED_BY_NAME: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         "[azure.workload.identity/use]",
         {"labels": ("azure.workload.identity/*",)},
     ),
+    "a label of an unknown domain": (
+        pod_with("metadata", "labels", "notvolcano.sh/a", value="b"),
+        "[notvolcano.sh/a]",
+        {"labels": ("notvolcano.sh/*",)},
+    ),
+    "a label by which services find pods of a Deployment": (
+        pod_with("metadata", "labels", "app.kubernetes.io/created-by", value="b"),
+        "[app.kubernetes.io/created-by]",
+        {"labels": ("app.kubernetes.io/*",)},
+    ),
+    "a label without a domain by which rights are granted": (
+        pod_with("metadata", "labels", "aadpodidbinding", value="admin"),
+        "labels.aadpodidbinding",
+        {"labels": ("aadpodidbinding",)},
+    ),
+    "an annotation of a claim by which data is copied": (
+        _claim_with(metadata={"annotations": {"k8s.io/CloneRequest": "other/claim"}}),
+        "metadata.annotations[k8s.io/CloneRequest]",
+        {"annotations": ("k8s.io/*",)},
+    ),
+    "an annotation of a claim by which data is imported": (
+        _claim_with(metadata={"annotations": {"cdi.kubevirt.io/storage.import.endpoint": "http://10.0.0.1"}}),
+        "metadata.annotations[cdi.kubevirt.io/storage.import.endpoint]",
+        {"annotations": ("cdi.kubevirt.io/*",)},
+    ),
+    "a label of a claim": (
+        _claim_with(metadata={"labels": {"istio.io/x": "y"}}),
+        "metadata.labels[istio.io/x]",
+        {"labels": ("istio.io/*",)},
+    ),
+    "a huge volume": (_claim_with(storage="900Pi"), "spec.resources.requests.storage", {"most_volume_size": "1Ei"}),
+    "a huge volume, by its limit": (
+        _claim_with(resources={"requests": {"storage": "1Gi"}, "limits": {"storage": "900Pi"}}),
+        "spec.resources.limits.storage",
+        {"most_volume_size": "1Ei"},
+    ),
+    "volumes that are huge together": (
+        spec_with("volumes", value=[_claimed(name, storage="400Gi") for name in ("a", "b", "c")]),
+        "volumes[2].ephemeral.volumeClaimTemplate.spec.resources.requests.storage",
+        {"most_volume_size": "1200Gi"},
+    ),
+    "a storage class": (
+        _claim_with(storageClassName="fast-ssd"),
+        "spec.storageClassName",
+        {"storage_classes": ("fast-*",)},
+    ),
+    "a class of a volume's attributes": (
+        _claim_with(volumeAttributesClassName="gold"),
+        "spec.volumeAttributesClassName",
+        {"storage_classes": ("gold",)},
+    ),
+    "the taint of somebody's nodes": (
+        _tolerating("dedicated"),
+        "tolerations[0].key",
+        {"tolerations": ("dedicated",)},
+    ),
+    "the taint of nodes that are emptied": (
+        _tolerating("node.kubernetes.io/unschedulable"),
+        "tolerations[0].key",
+        {"tolerations": ("node.kubernetes.io/*",)},
+    ),
+    "a node that does not answer, for ever": (
+        _tolerating("node.kubernetes.io/unreachable", effect="NoExecute"),
+        "tolerations[0]",
+        {"tolerations": ("node.kubernetes.io/unreachable",)},
+    ),
+    "a node that does not answer, for long": (
+        _tolerating("node.kubernetes.io/not-ready", effect="NoExecute", tolerationSeconds=301),
+        "tolerations[0]",
+        {"tolerations": ("node.kubernetes.io/not-ready",)},
+    ),
+    "a start on a node that does not answer": (
+        _tolerating("node.kubernetes.io/not-ready", effect="NoSchedule"),
+        "tolerations[0]",
+        {"tolerations": ("node.kubernetes.io/not-ready",)},
+    ),
     "every taint": (
         spec_with("tolerations", value=[{"operator": "Exists"}]),
         "tolerations[0]",
@@ -542,6 +661,14 @@ NEVER_ALLOWED: dict[str, tuple[dict[str, Any], str]] = {
         volume("ephemeral", volumeClaimTemplate={"spec": {"volumeName": "pv-1"}}),
         "spec.volumeName",
     ),
+    "pods of other runs kept away": (
+        _pod_rule("podAntiAffinity", mismatchLabelKeys=["trainmaster.dev/run"]),
+        "mismatchLabelKeys[0]",
+    ),
+    "a volume without a class, for which an existing one is taken": (
+        _claim_with(storageClassName=""),
+        "spec.storageClassName",
+    ),
     "data of another namespace": (
         volume(
             "ephemeral",
@@ -558,7 +685,13 @@ NEVER_ALLOWED: dict[str, tuple[dict[str, Any], str]] = {
 def test_refused_whatever_the_policy_names(case: str) -> None:
     template, where = NEVER_ALLOWED[case]
     everything = AdmissionPolicy(
-        claims=("*",), config_maps=("*",), node_labels=("*",), tolerations=("*",), labels=("*",)
+        claims=("*",),
+        config_maps=("*",),
+        node_labels=("*",),
+        tolerations=("*",),
+        labels=("*",),
+        storage_classes=("*",),
+        most_volume_size="1Ei",
     )
     found = paths(template, everything)
     assert len(found) == 1
@@ -577,6 +710,8 @@ def test_images_are_held_to_the_beginnings_that_a_policy_names_in_templates_of_b
     policy = AdmissionPolicy(images=("example/*",))
     pod = spec_with("containers", 0, "image", value="evil/miner:1")
     assert paths(pod, policy) == ["spec.containers[0].image"]
+    assert paths(volume("image", reference="docker.io/evil/x:1"), policy) == ["spec.volumes[0].image.reference"]
+    assert paths(volume("image", reference="example/weights:1"), policy) == []
     role = Role.model_validate({"name": "main", "template": {"image": "evil/miner:1", "command": ["x"]}})
     assert [one.path for one in check_role(role, policy)] == ["template.image"]
     assert check_role(role, RESTRICTED) == ()
@@ -598,6 +733,35 @@ def test_a_plain_template_is_held_to_the_same_nodes_as_a_pod() -> None:
         "template.nodeSelector[node-role.kubernetes.io/control-plane]",
         "template.nodeAffinity[0].key",
     ]
+
+
+def test_what_is_refused_says_what_is_allowed_and_what_to_ask_an_admin_for() -> None:
+    (toleration,) = check_pod_template(_tolerating("dedicated"), AdmissionPolicy(tolerations=("spot", "team-a-*")))
+    assert toleration.message == (
+        "taint 'dedicated' may not be tolerated here; allowed are spot, team-a-*. An admin can allow more in tolerations of "
+        "the admission policy"
+    )
+    (storage_class,) = check_pod_template(_claim_with(storageClassName="gold"), RESTRICTED)
+    assert "the cluster's default" in storage_class.message
+    assert "storageClasses of the admission policy" in storage_class.message
+    (label,) = check_pod_template(pod_with("metadata", "labels", "istio.io/x", value="y"), RESTRICTED)
+    assert "Istio acts on it" in label.message
+    assert "app.kubernetes.io/name" in label.message
+    (managed,) = check_pod_template(
+        pod_with("metadata", "labels", "app.kubernetes.io/managed-by", value="me"), AdmissionPolicy(labels=("*",))
+    )
+    assert "is set by the agent" in managed.message
+
+
+def test_a_plain_template_may_tolerate_the_taints_of_accelerators_alone() -> None:
+    def refused(key: str) -> list[str]:
+        template = {"tolerations": [{"key": key, "operator": "Exists", "effect": "NoExecute"}]}
+        role = Role.model_validate({"name": "main", "template": template})
+        return [one.path for one in check_role(role, RESTRICTED)]
+
+    assert refused("nvidia.com/gpu") == refused("gpu") == refused("spot") == []
+    assert refused("dedicated") == ["template.tolerations[0].key"]
+    assert refused("node.kubernetes.io/unreachable") == ["template.tolerations[0]"], "it cannot say for how long"
 
 
 @pytest.mark.parametrize("pattern", ["", "a*b", "**", "a b"])

@@ -595,8 +595,9 @@ def test_what_jobs_reach_and_take_is_limited_as_shipped() -> None:
     assert is_reached("2606:50c0:8000::153")
     (limits,) = by_namespace(AGENT, "LimitRange")["trainmaster-jobs-default"]["spec"]["limits"]
     assert limits["type"] == "Container"
-    assert limits["max"] == limits["default"] == {"cpu": "256", "memory": "4Ti"}
-    assert limits["defaultRequest"] == {"cpu": "100m", "memory": "128Mi"}
+    assert limits["max"] == {"cpu": "256", "memory": "4Ti", "ephemeral-storage": "1Ti"}
+    assert limits["default"] == {"cpu": "256", "memory": "1Gi", "ephemeral-storage": "10Gi"}
+    assert limits["defaultRequest"] == {"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "1Gi"}
     for one in (policy, by_namespace(AGENT, "LimitRange")["trainmaster-jobs-default"]):
         assert one["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 

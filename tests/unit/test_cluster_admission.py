@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.building import StateBuilder, gang, nodes, role
+from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.agent import CapacityReport, ReportedAdmission
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.reasons import Check, Token
@@ -155,6 +156,28 @@ def test_a_cluster_that_checks_by_another_policy_by_now_is_asked(now: ReportedAd
 
 def test_a_refusal_of_one_cluster_rules_out_no_other() -> None:
     assert looked_at(PODS, ClusterRefusal("west", fingerprint_of(PODS), ("x",))).started == ["j"]
+
+
+def test_a_policy_as_agents_of_the_release_before_report_it_is_read_with_the_defaults_of_what_is_new() -> None:
+    policy = {"level": "baseline", "images": ["*"], "annotations": [], "labels": [], "tolerations": None}
+    report = CapacityReport.model_validate(
+        {
+            "groups": [],
+            "runtime": "kubernetes",
+            "scheduler": "native",
+            "admission": {"needsImage": True, "policy": policy},
+        }
+    )
+    assert report.admission is not None
+    assert report.admission.policy == AdmissionPolicy(level="baseline")
+
+
+def test_a_policy_that_uses_nothing_new_is_reported_as_the_release_before_reads_it() -> None:
+    lists = "serviceAccounts secrets configMaps claims csiDrivers runtimeClasses resourceClaims images annotations labels tolerations"
+    known = {*lists.split(), "level", "volumeTypes", "nodeLabels", "mostContainers"}
+    assert AdmissionPolicy().model_dump(mode="json", by_alias=True).keys() == known
+    new = AdmissionPolicy(storage_classes=("fast",), most_volume_size="2Ti").model_dump(mode="json", by_alias=True)
+    assert new.keys() - known == {"storageClasses", "mostVolumeSize"}
 
 
 MANY = {"queue": "q", "policy": {"images": [f"i{number}" for number in range(400)]}}

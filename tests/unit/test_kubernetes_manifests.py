@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from trainmaster.protocol.admission import AdmissionPolicy
+from tests.unit.test_placement_golden import KAI, KUEUE, NATIVE, VOLCANO, YUNIKORN
+from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
 from trainmaster.protocol.agent import HOST_LEVEL, StartRun
 from trainmaster.protocol.quantities import parse_resources
 from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
+from trainmaster_agent.placement.coscheduling import Coscheduling
 from trainmaster_agent.placement.gates import GATE, Gates
 from trainmaster_agent.placement.native import Native
 from trainmaster_agent.placement.port import PlacementPort
@@ -21,6 +23,8 @@ from trainmaster_agent.runtime.kubernetes.run_spec import facts_of
 
 RUN = "bert-7k2p9xq-r3"
 PORT = 29500
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PLACEMENTS: tuple[PlacementPort, ...] = (NATIVE, Gates(), VOLCANO, KAI, YUNIKORN, Coscheduling(), KUEUE)
 TEMPLATE: dict[str, Any] = {"image": "train:1", "command": ["python", "train.py"], "resources": {"cpu": "4"}}
 POD: dict[str, Any] = {
     "metadata": {"labels": {"team": "nlp"}, "annotations": {"note": "x"}},
@@ -63,6 +67,7 @@ def made(
     levels: dict[str, str] | None = None,
     pins: dict[str, dict[str, int]] | None = None,
     products: dict[str, tuple[str, str]] | None = None,
+    holder: str = "",
     **spec: Any,
 ) -> Manifests:
     start = StartRun(
@@ -96,6 +101,7 @@ def made(
         products=products_of,
         run_as_user=run_as_user,
         await_names=await_names,
+        holder=holder,
     )
 
 
@@ -532,6 +538,90 @@ class TestAPodTemplate:
 
     def test_a_plain_template_cannot_be_mistaken(self) -> None:
         assert made(role()).mistakes() == ()
+
+
+class TestWhatATemplateReachesAndTakes:
+    """Namespaces are shared: what a template says of pods holds for those of its own run, and nothing is used unrequested."""
+
+    @staticmethod
+    def spec_of(**spec: Any) -> Any:
+        template = {"metadata": {"labels": {"team": "nlp"}}, "spec": POD["spec"] | spec}
+        manifests = made(role(podTemplate=template))
+        assert manifests.mistakes() == ()
+        return manifests.pod("worker", 0)["spec"]
+
+    def test_terms_about_pods_select_those_of_the_run_alone(self) -> None:
+        term = {"labelSelector": {"matchLabels": {"team": "nlp"}}, "topologyKey": "topology.kubernetes.io/zone"}
+        rules = {REQUIRED: [term], PREFERRED: [{"weight": 1, "podAffinityTerm": {**term, "labelSelector": {}}}]}
+        spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+        spec = self.spec_of(
+            affinity={"podAffinity": rules, "podAntiAffinity": rules}, topologySpreadConstraints=[spread]
+        )
+        for kind in ("podAffinity", "podAntiAffinity"):
+            (required,), (preferred,) = spec["affinity"][kind][REQUIRED], spec["affinity"][kind][PREFERRED]
+            assert required["labelSelector"] == {"matchLabels": {"team": "nlp", LABEL_RUN: RUN}}
+            assert preferred["podAffinityTerm"]["labelSelector"] == {"matchLabels": {LABEL_RUN: RUN}}
+        assert spec["topologySpreadConstraints"][0]["labelSelector"] == {"matchLabels": {LABEL_RUN: RUN}}
+
+    def test_another_run_that_a_term_names_gives_way_to_the_own_one(self) -> None:
+        other = {"matchLabels": {LABEL_RUN: "other-0000001-r1"}}
+        term = {"labelSelector": other, "topologyKey": "zone", "matchLabelKeys": ["team", LABEL_RUN]}
+        rules = {PREFERRED: [{"weight": 1, "podAffinityTerm": term}]}
+        (found,) = self.spec_of(affinity={"podAntiAffinity": rules})["affinity"]["podAntiAffinity"][PREFERRED]
+        assert found["podAffinityTerm"]["labelSelector"] == {"matchLabels": {LABEL_RUN: RUN}}
+        assert found["podAffinityTerm"]["matchLabelKeys"] == ["team"]
+
+    def test_a_term_without_a_selector_selects_nothing_as_before(self) -> None:
+        spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+        assert self.spec_of(topologySpreadConstraints=[spread])["topologySpreadConstraints"] == [spread]
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            {"topologySpreadConstraints": "x"},
+            {"topologySpreadConstraints": [1, {"labelSelector": {"matchLabels": "x"}}]},
+            {"affinity": {"podAffinity": {REQUIRED: {"a": 1}, PREFERRED: [{"podAffinityTerm": []}]}}},
+            {"tolerations": [1], "initContainers": [{"resources": {"requests": {"memory": "1"}, "limits": None}}]},
+        ],
+    )
+    def test_what_has_a_wrong_shape_is_a_mistake_and_raises_nothing(self, spec: dict[str, Any]) -> None:
+        assert made(role(podTemplate={"spec": POD["spec"] | spec})).mistakes()
+
+    def test_memory_and_disk_are_limited_to_what_a_container_requests(self) -> None:
+        containers = [
+            {**POD["spec"]["containers"][1], "name": name, "resources": resources}
+            for name, resources in {
+                "a": {"requests": {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "50Gi"}},
+                "b": {"requests": {"memory": "1Gi"}, "limits": {"memory": "4Gi", "cpu": "2"}},
+                "c": {},
+            }.items()
+        ]
+        spec = self.spec_of(containers=containers, initContainers=[{**containers[0], "name": "d"}])
+        limits = {one["name"]: one["resources"].get("limits") for one in spec["containers"] + spec["initContainers"]}
+        assert limits["a"] == limits["d"] == {"memory": "2Gi", "ephemeral-storage": "50Gi"}
+        assert limits["b"] == {"memory": "4Gi", "cpu": "2"}
+        assert limits["c"] is None, "the LimitRange of the namespace says"
+
+    def test_containers_share_the_limit_of_their_pod(self) -> None:
+        container = {**POD["spec"]["containers"][1], "resources": {"requests": {"memory": "1Gi"}}}
+        spec = self.spec_of(containers=[container], volumes=[], resources={"limits": {"memory": "4Gi"}})
+        assert spec["containers"][0]["resources"] == {"requests": {"memory": "1Gi"}}
+
+    def test_a_plain_template_may_ask_for_disk(self) -> None:
+        spec = made(role(template={"resources": {"cpu": "1", "ephemeral-storage": "50Gi"}})).pod("worker", 0)["spec"]
+        resources = spec["containers"][0]["resources"]
+        assert resources["limits"]["ephemeral-storage"] == resources["requests"]["ephemeral-storage"] == "50Gi"
+
+    @pytest.mark.parametrize("placement", PLACEMENTS, ids=lambda one: type(one).__name__)
+    def test_each_label_that_the_agent_sets_is_reserved(self, placement: PlacementPort) -> None:
+        manifests = made(
+            role(replicas=4, maxPerNode=2, podTemplate=POD), placement=placement, progress=Progress(round=1), holder="h"
+        )
+        set_by_agent = manifests.pod("worker", 0)["metadata"]["labels"].keys() - {"team"}
+        assert len(set_by_agent) >= 6
+        template = {"metadata": {"labels": dict.fromkeys(set_by_agent, "x")}, "spec": POD["spec"]}
+        found = check_pod_template(template, AdmissionPolicy(labels=("*",)))
+        assert {one.path for one in found} == {f"metadata.labels[{key}]" for key in set_by_agent}
 
 
 class TestTheUserOfMembers:

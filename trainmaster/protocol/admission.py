@@ -30,6 +30,8 @@ _SET_BY_AGENT = frozenset(
     "nodeName preemptionPolicy priority priorityClassName schedulerName schedulingGates schedulingGroup "
     "workloadRef".split()
 )
+_LABELS_OF_AGENT = frozenset(("app.kubernetes.io/managed-by",))
+"""Labels of every pod of an agent, beside those of reserved domains: by them a pod could select those of all other jobs."""
 _RESERVED_DOMAINS = (
     "trainmaster.dev",
     "kueue.x-k8s.io",
@@ -96,6 +98,9 @@ def check_pod_template(template: dict[str, Any], policy: AdmissionPolicy | None)
     check_structure(root)
     _check_fields(pod)
     _check_metadata(root.get("metadata"))
+    for kind, source in volume_sources(pod):
+        if kind == "ephemeral":
+            _check_metadata(source.get("volumeClaimTemplate").get("metadata"))
     for control in RESTRICTED if policy is not None and policy.level == "restricted" else BASELINE:
         if len(mistakes) < 10 * MOST_MISTAKES:  # more would be dropped; a template like this may be meant to waste time
             control(pod)
@@ -127,7 +132,9 @@ def _check_metadata(metadata: JsonNode) -> None:
             value.must_be_text()
             domain, slash, _ = key.partition("/")
             reserved = any(domain == owner or domain.endswith(f".{owner}") for owner in _RESERVED_DOMAINS)
-            if (slash and reserved) or key in _RESERVED_KEYS:
+            if name == "labels" and key in _LABELS_OF_AGENT:
+                value.refuse("is set by the agent and must be left out")
+            elif (slash and reserved) or key in _RESERVED_KEYS:
                 value.refuse("is reserved: Trainmaster and the cluster's scheduler act on it, so the agent sets it")
 
 

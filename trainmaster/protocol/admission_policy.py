@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, StringConstraints
 
 from trainmaster.protocol.base import QueuePath, Strict
+from trainmaster.protocol.quantities import Quantity
 
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^*\s]*\*?$")]
 """A name, or a prefix followed by ``*``; ``*`` alone matches every name."""
@@ -14,6 +15,7 @@ Patterns = Annotated[tuple[Pattern, ...], Field(max_length=500)]
 Rule = TypeVar("Rule")
 
 MOST_CONTAINERS = 16
+MOST_VOLUME_SIZE = "1Ti"
 HARMLESS_ANNOTATIONS = (
     "cluster-autoscaler.kubernetes.io/safe-to-evict",
     "kubectl.kubernetes.io/default-container",
@@ -23,6 +25,23 @@ HARMLESS_ANNOTATIONS = (
     "seccomp.security.alpha.kubernetes.io/pod",
 )
 """Annotations with a domain that need no allowance; the Pod Security Standards check the values of the last three."""
+HARMLESS_LABELS = tuple(f"app.kubernetes.io/{name}" for name in ("name", "instance", "version", "component", "part-of"))
+"""Labels with a domain that need no allowance: they describe a pod, and nothing acts on them."""
+COMMON_TAINTS = (
+    "nvidia.com/gpu",
+    "amd.com/gpu",
+    "gpu.intel.com/*",
+    "google.com/tpu",
+    "aws.amazon.com/neuron",
+    "habana.ai/gaudi",
+    "gpu",
+    "sku",
+    "spot",
+    "cloud.google.com/gke-spot",
+    "cloud.google.com/gke-preemptible",
+    "kubernetes.azure.com/scalesetpriority",
+)
+"""Keys of the taints that clusters commonly give to nodes with accelerators, and to nodes that may be reclaimed."""
 
 
 class AdmissionPolicy(Strict):
@@ -40,6 +59,11 @@ class AdmissionPolicy(Strict):
     """PersistentVolumeClaims that members may mount, or copy into a volume of their own."""
     csi_drivers: Patterns = ()
     """Drivers of inline CSI volumes."""
+    # Dispatchers of the release before read no policy with unknown fields: reports leave these out at their defaults.
+    storage_classes: Annotated[Patterns, Field(exclude_if=lambda value: value == ())] = ()
+    """StorageClasses and VolumeAttributesClasses of ephemeral volumes, beside the cluster's default class."""
+    most_volume_size: Annotated[Quantity, Field(exclude_if=lambda value: value == MOST_VOLUME_SIZE)] = MOST_VOLUME_SIZE
+    """The most that the ephemeral volumes of one pod have together."""
     volume_types: Annotated[tuple[VolumeType, ...] | None, Field(max_length=100)] = None
     """Narrows the types of volumes that the level allows, such as ``emptyDir``; None leaves them as they are."""
     runtime_classes: Patterns = ()
@@ -51,9 +75,9 @@ class AdmissionPolicy(Strict):
     annotations: Patterns = ()
     """Annotations beside those without a domain and a few harmless ones."""
     labels: Patterns = ()
-    """Labels of domains by which other software grants rights or changes pods, such as workload identities and service meshes."""
+    """Labels beside those without a domain and a few harmless ones."""
     tolerations: Annotated[tuple[Pattern, ...] | None, Field(max_length=500)] = None
-    """Keys of taints that may be tolerated, ``*`` for all at once; None: every named taint but those of control planes."""
+    """Keys of taints that may be tolerated, ``*`` for all at once; None: the common ones of accelerators and reclaimable nodes."""
     node_labels: Annotated[tuple[Pattern, ...] | None, Field(max_length=500)] = None
     """Keys of node labels by which members may select nodes; None: all but those of control planes."""
     most_containers: Annotated[int, Field(ge=1, le=100)] = MOST_CONTAINERS

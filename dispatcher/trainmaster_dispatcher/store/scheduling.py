@@ -229,7 +229,7 @@ class StoredShape(NamedTuple):
 class ReportedCluster(NamedTuple):
     """A cluster as it was declared, with the last report of its agent. ``spec`` and ``report`` as they are stored, not parsed.
 
-    ``awaited``: during a recovery the clusters that the recovery waits for; None otherwise.
+    ``awaited``: during a recovery the clusters that the recovery waits for, as ``domain/recovery.py`` reads them; None otherwise.
     """
 
     id: int
@@ -238,7 +238,7 @@ class ReportedCluster(NamedTuple):
     spec: dict[str, Any]
     cordoned: bool
     report: dict[str, Any] | None
-    awaited: list[str] | None
+    awaited: list[dict[str, Any]] | None
 
 
 class SessionLease(NamedTuple):
@@ -314,9 +314,10 @@ async def clusters(tx: Transaction, ids: Sequence[int] | None = None) -> Sequenc
         """
         SELECT c.id, c.name, c.kind, c.spec, c.cordoned, p.report,
                CASE WHEN i.recovering_since IS NOT NULL THEN coalesce(
-                   (SELECT array_agg(o.name ORDER BY o.name) FROM clusters o JOIN cluster_contacts k ON k.cluster_id = o.id
+                   (SELECT jsonb_agg(jsonb_build_object('name', o.name, 'onlyQueues', o.spec->'onlyQueues') ORDER BY o.name)
+                    FROM clusters o JOIN cluster_contacts k ON k.cluster_id = o.id
                     WHERE o.removed_at IS NULL AND k.holder IS NOT NULL
-                      AND (k.recovered_at IS NULL OR k.recovered_at < i.recovering_since)), '{}') END AS awaited
+                      AND (k.recovered_at IS NULL OR k.recovered_at < i.recovering_since)), '[]') END AS awaited
         FROM installation i CROSS JOIN clusters c LEFT JOIN capacity p ON p.cluster_id = c.id
         WHERE c.removed_at IS NULL AND (CAST(:ids AS int[]) IS NULL OR c.id = ANY(CAST(:ids AS int[])))
         """,

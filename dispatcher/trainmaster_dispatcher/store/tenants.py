@@ -97,8 +97,8 @@ class LockedCluster(NamedTuple):
 
 
 class ClusterOverview(NamedTuple):
-    """A cluster with its contact and the number of its runs. ``awaited``: the clusters that a recovery waits for; None without a
-    recovery.
+    """A cluster with its contact and the number of its runs. ``awaited``: the clusters that a recovery waits for, as
+    ``domain/recovery.py`` reads them; None without a recovery.
     """
 
     id: int
@@ -114,7 +114,7 @@ class ClusterOverview(NamedTuple):
     stopping_runs: int
     orphaned_runs: int
     quarantined_runs: int
-    awaited: list[str] | None
+    awaited: list[dict[str, Any]] | None
 
 
 async def hold_queues(tx: Transaction, paths: Iterable[str]) -> None:
@@ -199,9 +199,10 @@ async def cluster_overview(tx: Transaction) -> Sequence[ClusterOverview]:
                t.agent_version, p.report, r.live_runs, r.stopping_runs, r.orphaned_runs,
                (SELECT count(*) FROM quarantined_runs q WHERE q.cluster_id = c.id) AS quarantined_runs,
                CASE WHEN i.recovering_since IS NOT NULL THEN coalesce(
-                   (SELECT array_agg(o.name ORDER BY o.name) FROM clusters o JOIN cluster_contacts k ON k.cluster_id = o.id
+                   (SELECT jsonb_agg(jsonb_build_object('name', o.name, 'onlyQueues', o.spec->'onlyQueues') ORDER BY o.name)
+                    FROM clusters o JOIN cluster_contacts k ON k.cluster_id = o.id
                     WHERE o.removed_at IS NULL AND k.holder IS NOT NULL
-                      AND (k.recovered_at IS NULL OR k.recovered_at < i.recovering_since)), '{}') END AS awaited
+                      AND (k.recovered_at IS NULL OR k.recovered_at < i.recovering_since)), '[]') END AS awaited
         FROM installation i CROSS JOIN clusters c LEFT JOIN cluster_contacts t ON t.cluster_id = c.id
              LEFT JOIN capacity p ON p.cluster_id = c.id
              LEFT JOIN cluster_holders h ON h.cluster_id = t.cluster_id AND h.holder = t.holder,

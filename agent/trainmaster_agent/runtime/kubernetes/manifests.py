@@ -19,6 +19,7 @@ from trainmaster_agent.runtime.kubernetes.config import AwaitNames
 from trainmaster_agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
 from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, run_labels
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts
+from trainmaster_agent.runtime.kubernetes.template_bounds import limit_to_requests, select_own_run
 
 _DEADLINE_SLACK = 60
 """Seconds beyond the time limit after which the cluster itself ends a member: the agent does so first, for all at once."""
@@ -156,6 +157,8 @@ class Manifests:
             template: dict[str, Any] = {"spec": self._plain(role.template)}
         else:
             template = _without_nulls(role.pod_template or {})
+            select_own_run(template["spec"], self._record.start.run)
+            limit_to_requests(template["spec"])
         metadata = template.get("metadata") or {}
         labels = {**(metadata.get("labels") or {}), **self._labels, LABEL_ROLE: role.name}
         progress = self._record.progress
