@@ -133,8 +133,11 @@ def _map_driver_error(cause: psycopg.Error, invalidated: bool, error: Exception)
     if state == "23505":
         return DuplicateError(cause.diag.constraint_name or "")
     # 57P0x: the server is going down or starting; 57014 and 55P03: a time-out of ours; 08: the connection is gone.
-    # 53: no memory, disk or connections; 25006: a standby after a fail-over; 25P03: our idle transaction was ended.
-    gone = invalidated or state[:2] in ("08", "53") or state in ("57P01", "57P02", "57P03", "57P04", "25006", "25P03")
+    # 53: no memory, disk or connections; 25006: a standby after a fail-over; 25P03: our idle transaction was ended, as this
+    # process was too busy to go on with it: Postgres is there.
+    if state == "25P03" or "idle-in-transaction timeout" in str(cause):
+        return ProblemError(Code.TOO_BUSY, "this process took too long for this; try again", retry_after=1.0)
+    gone = invalidated or state[:2] in ("08", "53") or state in ("57P01", "57P02", "57P03", "57P04", "25006")
     if gone or (isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError) and not state):
         return StoreAwayError("Postgres does not answer; try again in a moment")
     if state in ("55P03", "57014") or state in _RETRIED:
