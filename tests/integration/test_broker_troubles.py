@@ -93,7 +93,7 @@ async def door_to(port: int) -> AsyncIterator[tuple[Door, str]]:
         server.close()
 
 
-def spoil(redis: "Redis[bytes]", key: str, kind: str) -> None:
+def spoil(redis: Redis, key: str, kind: str) -> None:
     redis.delete(key)
     if kind == "list":
         redis.rpush(key, b"x")

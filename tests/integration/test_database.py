@@ -128,7 +128,11 @@ async def test_large_shapes_cost_little_time_and_end_no_transaction(database: Da
     assert (kept.key, kept.many) == ("0", 45_000)
 
 
-async def test_a_transaction_that_this_process_left_idle_for_too_long_is_no_outage(database: Database) -> None:
+async def test_a_transaction_that_this_process_left_idle_for_too_long_is_no_outage(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainmaster_dispatcher.store.database._IDLE_SECONDS", 0.05)
+
     async def is_too_slow() -> None:
         async with database.transaction() as tx:
             await tx.run("SET LOCAL idle_in_transaction_session_timeout = '50ms'")

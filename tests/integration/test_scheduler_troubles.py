@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -91,7 +92,7 @@ async def test_nothing_that_is_raised_ends_a_scheduler(
             monkeypatch.setattr(loop, "_is_large", lambda state: True)
         running = asyncio.create_task(one.run(stop))
         if not is_early:
-            await eventually(lambda one=one: leads(one), 30)
+            await eventually(partial(leads, one), 30)
         with monkeypatch.context() as broken:
             broken.setattr(where, name, fails)
             if name == "_rehearse":
@@ -99,11 +100,11 @@ async def test_nothing_that_is_raised_ends_a_scheduler(
             if name == "leave_lead":
                 stop.set()
                 await asyncio.wait_for(running, 30)
-            await eventually(lambda raised=raised: is_true(raised), 5)
+            await eventually(partial(is_true, raised), 5)
             await asyncio.sleep(0.1)
             assert name == "leave_lead" or not running.done(), name
         if name != "leave_lead":
-            await eventually(lambda one=one: leads(one), 30)
+            await eventually(partial(leads, one), 30)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.wait_for(running, 30)

@@ -12,6 +12,7 @@ from tests.waiting import eventually
 from trainmaster.protocol.agent import NOT_HELD_SEQ, Absence, RunEnd, RunReport
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster_dispatcher.domain.spec_rendering import render
+from trainmaster_dispatcher.services import agent_reports
 from trainmaster_dispatcher.services import agents as agent_service
 from trainmaster_dispatcher.services.feed_follower import Follower
 from trainmaster_dispatcher.services.stop_orders import stop_of
@@ -516,7 +517,7 @@ async def test_a_report_on_another_clusters_run_takes_no_lock(
     thief = service.agent("edge", session="session-e", holder="holder-e")
     await thief.connect()
     free: list[int] = []
-    write = agent_service.write_findings
+    write = agent_reports.write_findings
 
     async def looks(tx: Transaction, found: Any) -> None:
         async with service.stores.database.transaction() as other:
