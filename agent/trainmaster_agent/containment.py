@@ -3,9 +3,10 @@
 The caller decides what happens to the run or object.
 """
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 log = logging.getLogger(__name__)
 
@@ -13,6 +14,7 @@ _LONGEST_WORDS = 300
 _QUIET_SECONDS = 60.0
 """Seconds after a logged traceback in which the same error at the same place is counted and logged without one."""
 _MOST_KNOWN = 1000
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 
 _logged_at: dict[tuple[str, str], float] = {}
 _observers: list[Callable[[str], None]] = []
@@ -50,6 +52,24 @@ def contain(
         extra=extra,
     )
     return words
+
+
+async def run_for_ever(place: str, loop: Callable[[], Awaitable[None]], *passing: type[Exception]) -> None:
+    """Run a loop that never ends; after an unexpected error begin it again, with growing pauses. Errors in ``passing`` leave it."""
+    pause = _FIRST_PAUSE
+    while True:
+        began = time.monotonic()
+        try:
+            await loop()
+            return
+        except passing:
+            raise
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain(place, error)
+        if time.monotonic() - began > _LONGEST_PAUSE:
+            pause = _FIRST_PAUSE
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def words_of(error: Exception) -> str:

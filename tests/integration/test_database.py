@@ -1,13 +1,16 @@
 """Transactions, and statements that only read."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
+import orjson
 import pytest
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import JobState, Wish
+from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store.database import ColumnsError, Database
 
 
@@ -107,3 +110,35 @@ async def test_columns_that_are_not_the_fields_of_the_type_are_an_error(database
         with pytest.raises(ColumnsError):
             await tx.first_of(_Weighed, statement)
         assert (await tx.one("SELECT 1 AS n")).n == 1, "the transaction goes on"
+
+
+async def test_large_shapes_cost_little_time_and_end_no_transaction(database: Database) -> None:
+    """The driver took more than the 15 s that a transaction may be idle to quote 30 MB, and the call ended as `store-away`."""
+    values = orjson.dumps([f"value-{number:010d}" for number in range(45_000)])
+    shapes = {key.to_bytes(16, "big"): b'{"key":%d,"values":%b}' % (key, values) for key in range(35)}
+    began = time.process_time()
+    async with database.transaction() as tx:
+        ids = await job_store.shape_ids(tx, shapes)
+        assert await job_store.shape_ids(tx, shapes) == ids
+        kept = await tx.one(
+            "SELECT body->>'key' AS key, jsonb_array_length(body->'values') AS many FROM shapes ORDER BY id"
+        )
+    assert time.process_time() - began < 3
+    assert len(set(ids.values())) == 35
+    assert (kept.key, kept.many) == ("0", 45_000)
+
+
+async def test_a_transaction_that_this_process_left_idle_for_too_long_is_no_outage(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainmaster_dispatcher.store.database._IDLE_SECONDS", 0.05)
+
+    async def is_too_slow() -> None:
+        async with database.transaction() as tx:
+            await tx.run("SET LOCAL idle_in_transaction_session_timeout = '50ms'")
+            await asyncio.sleep(0.5)
+            await tx.one("SELECT 1")
+
+    with pytest.raises(ProblemError) as caught:
+        await is_too_slow()
+    assert caught.value.code is Code.TOO_BUSY

@@ -32,6 +32,7 @@ from trainmaster_agent import containment
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import NODES, PODS
+from trainmaster_agent.kube.watch import KubeWatch
 from trainmaster_agent.placement.gates import Gates
 from trainmaster_agent.runtime.kubernetes import event_handlers, run_reconciler, runtime
 from trainmaster_agent.runtime.kubernetes.accept import RunAcceptor
@@ -44,6 +45,8 @@ from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.orphans import Orphans
 from trainmaster_agent.runtime.kubernetes.record_store import RecordStore
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
+from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
+from trainmaster_agent.runtime.kubernetes.worklist import Worklist
 from trainmaster_agent.runtime.port import RuntimeAwayError
 
 
@@ -274,6 +277,13 @@ SIDE_TASKS: dict[str, tuple[object, str, str]] = {
     "a pod is counted": (Inventory, "pod_put", "pod"),
     "a listing is taken over": (Inventory, "relisted", "listed"),
     "a node is counted": (Inventory, "node_put", "node"),
+    "runs on turned nodes are looked for": (KubernetesRuntime, "_look_at_turned_nodes", "tick"),
+    "runs that wait are looked for": (KubernetesRuntime, "_look_at_waiting", "tick"),
+    "the tick waits": (KubernetesRuntime, "_tick", "tick"),
+    "a worker waits for a run": (Worklist, "take", "worker"),
+    "a worker waits for an ended run": (GarbageCollector, "_clear_all", "clear"),
+    "it is asked whether leftovers may be cleared": (Leftovers, "run", "leftovers"),
+    "a watch runs": (KubeWatch, "run", "watch"),
 }
 
 

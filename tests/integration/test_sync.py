@@ -12,6 +12,7 @@ from tests.waiting import eventually
 from trainmaster.protocol.agent import NOT_HELD_SEQ, Absence, RunEnd, RunReport
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster_dispatcher.domain.spec_rendering import render
+from trainmaster_dispatcher.services import agent_reports
 from trainmaster_dispatcher.services import agents as agent_service
 from trainmaster_dispatcher.services.feed_follower import Follower
 from trainmaster_dispatcher.services.stop_orders import stop_of
@@ -502,3 +503,30 @@ async def test_a_run_that_comes_while_an_answer_is_written_is_told_once(
 
 async def is_leased(service: Service, many: int) -> bool:
     return bool(await value(service.stores, "SELECT count(*) FROM runs WHERE state = 'leased'") == many)
+
+
+# -- what an agent may not hold up
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_report_on_another_clusters_run_takes_no_lock(
+    service: Service, agent: FakeAgent, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """50,000 reported keys held up the cancels of others."""
+    _, run = await running(service, agent)
+    thief = service.agent("edge", session="session-e", holder="holder-e")
+    await thief.connect()
+    free: list[int] = []
+    write = agent_reports.write_findings
+
+    async def looks(tx: Transaction, found: Any) -> None:
+        async with service.stores.database.transaction() as other:
+            free.append(len(await other.all("SELECT id FROM jobs FOR UPDATE NOWAIT")))
+            free.append(len(await other.all("SELECT job_id FROM runs FOR UPDATE NOWAIT")))
+        await write(tx, found)
+
+    monkeypatch.setattr(agent_service, "write_findings", looks)
+    answer = await thief.sync(RunReport(run=run, generation=1, seq=7, state=RunState.RUNNING), full=full)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["unknown"] == [run]
+    assert free == [1, 1]

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,6 +23,8 @@ from trainmaster.protocol.agent import (
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent import containment, sync
 from trainmaster_agent.containment import contain
+from trainmaster_agent.kube.client import ApiServer
+from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError, RuntimeRefusedError
 from trainmaster_agent.runtime.simulated.runtime import SimulatedRuntime
 from trainmaster_agent.sync import Agent
@@ -262,3 +264,45 @@ def test_the_words_of_an_error_are_bounded_and_its_traceback_is_logged_once_a_mi
     assert len(words) == 300
     assert containment.words_of(ValueError("\ud800")).encode() == b"ValueError: ?"
     assert [record.exc_info is not None for record in caplog.records] == [True, False, True]
+
+
+async def test_a_loop_begins_again_after_an_error_with_growing_pauses_and_counts_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(containment, "_FIRST_PAUSE", 0.001)
+    counted: list[str] = []
+    containment.observe(counted.append)
+    began = 0
+
+    async def loop() -> None:
+        nonlocal began
+        began += 1
+        if began < 5:
+            raise LookupError("odd")
+        raise RuntimeAwayError("passes")
+
+    with pytest.raises(RuntimeAwayError):
+        await containment.run_for_ever("a loop", loop, RuntimeAwayError)
+    assert (began, counted.count("a loop")) == (5, 4)
+
+
+class OddApi:
+    """Raises once what no API server answers; then gives the Lease."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def get(self, *_: Any) -> dict[str, Any]:
+        self.calls += 1
+        if self.calls == 1:
+            raise LookupError("odd")
+        return {"spec": {"holderIdentity": "me"}}
+
+
+async def test_one_odd_reading_of_the_lease_does_not_spoil_those_after_it() -> None:
+    """Each later reading raised the first one's error again, for ever: nothing could be created any more."""
+    lease = LeaseKeeper(cast("ApiServer", OddApi()), "ns", "lease", "me", 3600.0)
+    lease._renewed_at = lease._clock()
+    with pytest.raises(LookupError):
+        await lease.confirm()
+    await lease.confirm()

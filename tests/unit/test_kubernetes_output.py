@@ -8,6 +8,8 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.test_kubernetes_reconcile import RUN, pod
+from tests.waiting import eventually
+from trainmaster_agent import containment
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import UnavailableError
 from trainmaster_agent.kube.pods import PodSight
@@ -190,3 +192,18 @@ async def test_what_earlier_lives_said_outlasts_those_who_read_it(monkeypatch: p
     assert await whole(of, life("two")) == "first\nsecond\n"
     of.forget(RUN)
     assert of.end_of((RUN, "worker", 0)) is None
+
+
+async def test_an_odd_error_while_output_is_read_is_contained_and_the_next_reader_tries_again() -> None:
+    counted: list[str] = []
+    containment.observe(counted.append)
+    of = outputs(main=[[LookupError("odd")], [b"said"]])
+    sight = life("main", "running")
+    await of.read(sight, 0, 100)
+    assert counted.count("output") == 1
+
+    async def is_read() -> bool:
+        return (await of.read(sight, 0, 100)).data == b"said"
+
+    await eventually(is_read)
+    await of.close()

@@ -14,6 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from trainmaster.protocol.states import Exit
+from trainmaster_agent.containment import run_for_ever
 
 if TYPE_CHECKING:
     from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
@@ -84,7 +85,7 @@ async def run_kubernetes_agent(
     config.home(own_namespace(config))
     access = await open_access(kubeconfig, context)
     async with asyncio.TaskGroup() as group, ApiServer(access, parallel=config.parallel) as api:
-        beating = group.create_task((pulse or Pulse()).beat())
+        beating = group.create_task(run_for_ever("pulse", (pulse or Pulse()).beat))
         try:
             runtime = KubernetesRuntime(api, config, namespace=own_namespace(config), clock=boot_time)
             if not await _open(runtime, stop):

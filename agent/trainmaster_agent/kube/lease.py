@@ -9,7 +9,6 @@ https://kubernetes.io/docs/concepts/architecture/leases/
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
@@ -156,8 +155,7 @@ class LeaseKeeper:
 
     async def _read_after(self, earlier: "asyncio.Task[None] | None") -> None:
         if earlier is not None:
-            with contextlib.suppress(KubeError):
-                await asyncio.shield(earlier)
+            await asyncio.wait((earlier,))  # whatever it ended with was raised to those who waited for it
         self._reading, self._next_reading = self._next_reading, None
         began = self._clock()
         lease = await self._read()

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import ProblemError
-from trainmaster_dispatcher.containment import Part, contained, note
+from trainmaster_dispatcher.containment import Part, contained, note, run_for_ever
 from trainmaster_dispatcher.scheduler.gc_tuning import GcTuning
 from trainmaster_dispatcher.scheduler.leader_api import LeadingEngine, serving
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
@@ -104,6 +104,8 @@ class Scheduler:
         self._next_chores = 0.0
         self._next_usage = 0.0
         self._next_rehearsal = 0.0
+        self._must_recover = False
+        """Whether the store was restored and no recovery could be begun yet."""
         self._lead_changed = asyncio.Event()
         self._address: LeaderAddress | None = None
         self._gc_tuning = GcTuning()
@@ -128,26 +130,34 @@ class Scheduler:
         return LeadingEngine(follower.engine, self.clock() + follower.ahead)
 
     async def _run(self, stop: asyncio.Event) -> None:
-        lead = asyncio.create_task(self._keep_lead(), name="leadership")
-        measure = asyncio.create_task(self._measure(), name="measuring")
+        lead = asyncio.create_task(run_for_ever("leadership", self._keep_lead), name="leadership")
+        measure = asyncio.create_task(run_for_ever("measuring", self._measure), name="measuring")
         try:
             with self.stores.channels.waiter(SCHEDULER) as woken:
                 while not stop.is_set():
-                    began = self.clock()
-                    again = await self._guarded_step()
-                    if again == 0:
-                        # Under load, cycles of few jobs cost as much as cycles of many: let some gather.
-                        await asyncio.sleep(min((self.clock() - began) / 2, _MOST_PAUSE))
-                        continue
-                    await self._wait(woken, stop, again)
+                    try:
+                        await self._turn(woken, stop)
+                    except Exception as error:  # noqa: BLE001 - noted: a scheduler that ends schedules no jobs
+                        note(Part.CYCLE, "of the scheduler", error)
+                        await asyncio.sleep(_LOOK_SECONDS)
         finally:
             lead.cancel()
             measure.cancel()
             await asyncio.gather(lead, measure, return_exceptions=True)
             if self.token is not None:
-                with contextlib.suppress(ProblemError):
+                with contextlib.suppress(ProblemError), contained(Part.CYCLE, "of the scheduler, leaving the lead"):
                     async with self.stores.database.transaction() as tx:
                         await scheduling.leave_lead(tx, self.token)
+
+    async def _turn(self, woken: asyncio.Event, stop: asyncio.Event) -> None:
+        """Do one step, and wait until the next one is due."""
+        began = self.clock()
+        again = await self._guarded_step()
+        if again == 0:
+            # Under load, cycles of few jobs cost as much as cycles of many: let some gather.
+            await asyncio.sleep(min((self.clock() - began) / 2, _MOST_PAUSE))
+            return
+        await self._wait(woken, stop, again)
 
     async def _measure(self) -> None:
         gauges.watch(self.stores)
@@ -174,14 +184,17 @@ class Scheduler:
     async def _guarded_step(self) -> float:
         """Do one step; return how long to wait before the next one. An unreachable store is waited for."""
         try:
+            if self._must_recover:
+                await self._begin_recovery()
             return await self.step()
         except NotLeaderError:
             log.warning("another scheduler has taken the lead; following it as a standby")
             self._resign()
         except StoreRestoredError:
+            # The state that showed it is given up, so it must not be forgotten where the store cannot be written now.
+            self._must_recover = True
             self._resign()
-            if await recovery.begin_unless_on(self.stores):
-                log.exception("the store was restored; nothing starts before every agent has reported what it runs")
+            return 0.0
         except ProblemError as error:
             gauges.note_problem(error)
             log.warning("the cycle could not be done: %s", error)
@@ -192,6 +205,12 @@ class Scheduler:
             self._follower, self._book = Follower(quarantine=self._follower.quarantine), ReasonBook()
             return _LOOK_SECONDS
         return 0.25
+
+    async def _begin_recovery(self) -> None:
+        """Enter a recovery after this process has seen that the store was restored. Until then it reads nothing and cannot lead."""
+        if await recovery.begin_unless_on(self.stores):
+            log.error("the store was restored; nothing starts before every agent has reported what it runs")
+        self._must_recover = False
 
     def _resign(self) -> None:
         self.token = None

@@ -79,7 +79,13 @@ async def take_reports(
     *,
     is_recovering: bool,
 ) -> None:
-    """Lock the reported runs and their jobs, and add the effects of the reports to ``found``."""
+    """Lock the reported runs of this cluster and their jobs, and add the effects of the reports to ``found``."""
+    if not by_ref:
+        return
+    clusters = await runs.clusters_of(tx, by_ref)
+    # Other clusters' runs are not this agent's to lock.
+    found.unknown += [report.run for ref, report in by_ref.items() if clusters.get(ref) != cluster_id]
+    by_ref = {ref: report for ref, report in by_ref.items() if clusters.get(ref) == cluster_id}
     if not by_ref:
         return
     jobs = await job_store.lock(tx, [ref.job_key for ref in by_ref])
@@ -101,7 +107,7 @@ async def take_reports(
     now = await to_epoch(tx)
     for ref, report in by_ref.items():
         record = records.get(ref)
-        if record is None or record.cluster_id != cluster_id:
+        if record is None:
             found.unknown.append(report.run)
             continue
         if is_recovering:
@@ -301,7 +307,9 @@ async def lock_all(
     missing = [ref for ref in held if ref not in reports and ref not in unread]
     if not missing:
         return []
-    await job_store.lock(tx, [ref.job_key for ref in (*missing, *reports)])
+    clusters = await runs.clusters_of(tx, reports)
+    own = [ref for ref, cluster in clusters.items() if cluster == cluster_id]
+    await job_store.lock(tx, [ref.job_key for ref in (*missing, *own)])
     return list((await runs.lock(tx, missing)).values())
 
 

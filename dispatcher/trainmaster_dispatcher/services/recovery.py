@@ -45,8 +45,9 @@ async def take_up(
     The rows of adopted runs are new and ``leased``: the reports are applied to these rows as to any other.
     """
     found = ForgottenRuns()
-    jobs = await job_store.lock(tx, [ref.job_key for ref in reports])
-    known = await runs.lock(tx, reports)
+    clusters = await runs.clusters_of(tx, reports)
+    jobs = await job_store.lock(tx, [ref.job_key for ref in reports if clusters.get(ref, cluster_id) == cluster_id])
+    known = await runs.clusters_of(tx, reports)
     live = await runs.lock_live(tx, jobs)
     chosen: dict[RunRef, job_store.JobRecord] = {}
     for ref, report in reports.items():
@@ -161,7 +162,7 @@ async def protect(tx: Transaction, cluster: str, cluster_id: int, reports: Mappi
 
     Nothing else is stopped for an agent's report alone: the agent may be wrong.
     """
-    known = await runs.lock(tx, reports)
+    known = await runs.clusters_of(tx, reports)
     forgotten = {
         report.run: (run_digest(ref), report.state.value)
         for ref, report in reports.items()

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
@@ -29,6 +30,8 @@ _SETTINGS = (
     "-c statement_timeout=30000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=15000 -c timezone=UTC -c jit=off"
     " -c application_name=trainmaster"
 )
+_IDLE_SECONDS = 15.0
+"""The time in the settings above after which Postgres ends a transaction that does nothing."""
 _COPY_LINES = 1000
 _PARAMETER = re.compile(r"(?<![:\w]):([A-Za-z_]\w*)")
 _RETRIED = {"40001", "40P01"}  # serialization failure, deadlock
@@ -133,8 +136,11 @@ def _map_driver_error(cause: psycopg.Error, invalidated: bool, error: Exception)
     if state == "23505":
         return DuplicateError(cause.diag.constraint_name or "")
     # 57P0x: the server is going down or starting; 57014 and 55P03: a time-out of ours; 08: the connection is gone.
-    # 53: no memory, disk or connections; 25006: a standby after a fail-over; 25P03: our idle transaction was ended.
-    gone = invalidated or state[:2] in ("08", "53") or state in ("57P01", "57P02", "57P03", "57P04", "25006", "25P03")
+    # 53: no memory, disk or connections; 25006: a standby after a fail-over; 25P03: our idle transaction was ended, as this
+    # process was too busy to go on with it: Postgres is there.
+    if state == "25P03":
+        return _took_too_long()
+    gone = invalidated or state[:2] in ("08", "53") or state in ("57P01", "57P02", "57P03", "57P04", "25006")
     if gone or (isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError) and not state):
         return StoreAwayError("Postgres does not answer; try again in a moment")
     if state in ("55P03", "57014") or state in _RETRIED:
@@ -144,6 +150,10 @@ def _map_driver_error(cause: psycopg.Error, invalidated: bool, error: Exception)
     if isinstance(cause, psycopg.DataError) and state in _BAD_VALUE:
         return ProblemError(Code.INVALID_SPEC, "a number is too large, or a text has a NUL character")
     return error
+
+
+def _took_too_long() -> ProblemError:
+    return ProblemError(Code.TOO_BUSY, "this process took too long for this; try again", retry_after=1.0)
 
 
 class Transaction:
@@ -156,6 +166,9 @@ class Transaction:
     def __init__(self, connection: AsyncConnection) -> None:
         self.connection = connection
         self._driver: Any = None
+        self._used_at = time.monotonic()
+        self.was_left_idle = False
+        """Whether there was more time between two statements than Postgres lets a transaction be idle."""
         self._after: list[Callable[[], Awaitable[None]]] = []
 
     async def _execute(self, sql: str, parameters: dict[str, Any], rows: Any = namedtuple_row) -> Any:
@@ -163,7 +176,14 @@ class Transaction:
         if self._driver is None:
             self._driver = (await self.connection.get_raw_connection()).driver_connection
         cursor = self._driver.cursor(row_factory=rows)
-        return await cursor.execute(_driver_sql(sql), parameters)
+        self.note_use()
+        done = await cursor.execute(_driver_sql(sql), parameters)
+        self._used_at = time.monotonic()
+        return done
+
+    def note_use(self) -> None:
+        """Note that a statement begins, or the commit."""
+        self.was_left_idle = self.was_left_idle or time.monotonic() - self._used_at >= _IDLE_SECONDS
 
     async def all_of(self, kind: type[_Typed], sql: str, /, **parameters: Any) -> Sequence[_Typed]:
         """Return the rows as ``kind``. Raises ColumnsError unless the fields of ``kind`` are the statement's columns, in their
@@ -224,9 +244,11 @@ class Transaction:
         """Execute COPY ... FROM STDIN with rows in the text format, each with its line end."""
         if self._driver is None:
             self._driver = (await self.connection.get_raw_connection()).driver_connection
+        self.note_use()
         async with self._driver.cursor() as cursor, cursor.copy(statement) as copy:
             for start in range(0, len(lines), _COPY_LINES):
                 await copy.write(b"".join(lines[start : start + _COPY_LINES]))
+        self._used_at = time.monotonic()
 
     def after_commit(self, action: Callable[[], Awaitable[None]]) -> None:
         """Register an action to run once the transaction is committed, such as waking a process."""
@@ -263,15 +285,20 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Open a transaction that commits at the end; foreign errors are mapped to our own."""
+        transaction: Transaction | None = None
         try:
             async with self.engine.connect() as connection, connection.begin():
                 transaction = Transaction(connection)
                 yield transaction
+                transaction.note_use()
             await transaction.committed()
         except (DBAPIError, psycopg.Error, PoolTimeoutError, OSError) as error:
             mapped = map_error(error)
             if mapped is error:
                 raise
+            if isinstance(mapped, StoreAwayError) and transaction is not None and transaction.was_left_idle:
+                # The driver says no more than that the connection is lost.
+                mapped = _took_too_long()
             raise mapped from error
 
     @asynccontextmanager

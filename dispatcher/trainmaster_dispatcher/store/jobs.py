@@ -4,7 +4,7 @@ Every change of a job goes through ``write``: new values, the next version and o
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -16,6 +16,8 @@ from trainmaster_dispatcher.store import outbox
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
 from trainmaster_dispatcher.store.tables import LIVE_JOB, WAITING_JOB
+
+_SHAPES_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +164,36 @@ async def shape_ids(tx: Transaction, shapes: dict[bytes, bytes]) -> dict[bytes, 
         ids |= {bytes(row.hash): row.id for row in touched}
     fresh = [value for value in hashes if value not in ids]
     if fresh:
-        await tx.run(
-            """
-            INSERT INTO shapes (hash, body)
-            SELECT h, b::jsonb FROM unnest(CAST(:hashes AS bytea[]), CAST(:bodies AS text[])) AS n(h, b) ORDER BY h
-            ON CONFLICT (hash) DO NOTHING
-            """,
-            hashes=fresh,
-            bodies=[shapes[value].decode() for value in fresh],
-        )
+        for part in _parts_of(sorted(fresh), shapes):
+            # One JSON text: the driver takes seconds to quote an array of large texts, and does nothing else meanwhile.
+            await tx.run(
+                """
+                INSERT INTO shapes (hash, body)
+                SELECT h, b::jsonb
+                FROM ROWS FROM (unnest(CAST(:hashes AS bytea[])), json_array_elements(CAST(:bodies AS json))) AS n(h, b)
+                ORDER BY h
+                ON CONFLICT (hash) DO NOTHING
+                """,
+                hashes=part,
+                bodies=(b"[" + b",".join(shapes[value] for value in part) + b"]").decode(),
+            )
         rows = await tx.all("SELECT id, hash FROM shapes WHERE hash = ANY(:hashes)", hashes=fresh)
         ids |= {bytes(row.hash): row.id for row in rows}
     return ids
+
+
+def _parts_of(hashes: Sequence[bytes], shapes: Mapping[bytes, bytes]) -> Iterator[list[bytes]]:
+    """Yield the hashes in parts, in order, whose shapes have about ``_SHAPES_BYTES`` bytes, so that no statement takes long."""
+    part: list[bytes] = []
+    size = 0
+    for value in hashes:
+        if part and size + len(shapes[value]) > _SHAPES_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(value)
+        size += len(shapes[value])
+    if part:
+        yield part
 
 
 async def insert(tx: Transaction, fresh: Sequence[NewSpec], parameters: Sequence[bytes] | None = None) -> int:

@@ -195,6 +195,20 @@ _HOLDERS = """
 """
 
 
+async def clusters_of(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, int]:
+    """Return the clusters of those of these runs that exist. Nothing is locked: a run's cluster never changes."""
+    wanted = sorted(set(refs))
+    rows = await tx.all(
+        """
+        SELECT job_id, attempt, cluster_id FROM runs
+        WHERE (job_id, attempt) IN (SELECT * FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[])))
+        """,
+        jobs=[ref.job_key for ref in wanted],
+        attempts=[ref.attempt for ref in wanted],
+    )
+    return {RunRef(row.job_id, row.attempt): row.cluster_id for row in rows}
+
+
 async def lock(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, RunRecord]:
     """Return these runs, locked in order."""
     wanted = sorted(set(refs))

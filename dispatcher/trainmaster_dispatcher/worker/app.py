@@ -4,6 +4,7 @@ The pool is of threads. Tasks wait for Postgres and for receivers, and share one
 leaves no children behind; and all metrics are in one process.
 """
 
+import contextlib
 import logging
 import os
 import warnings
@@ -14,19 +15,28 @@ from celery import Celery, signals
 from celery.beat import Scheduler, Service
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from celery.schedules import crontab
-from celery.worker import state
-from kombu.exceptions import OperationalError
 
 from trainmaster.protocol.errors import ProblemError
 from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.worker import broker_troubles
 from trainmaster_dispatcher.worker.async_bridge import AsyncBridge
+from trainmaster_dispatcher.worker.broker_troubles import (
+    PREFIX,
+    QUEUE,
+    QuietFilter,
+    SteadyConsumer,
+    is_stopping,
+    note_trouble,
+)
 from trainmaster_dispatcher.worker.tasks import RELAY, RETENTION, SIMULATE, USAGE, make_tasks
 
 log = logging.getLogger(__name__)
 
-_QUEUE = "side-jobs"
+_TROUBLES = broker_troubles.__name__
+
 _MOST_WAITING = 20
 _RELAY_SECONDS = 1.0
+_TROUBLED_SECONDS = 1.0
 _USAGE_SECONDS = 10.0
 _SIMULATE_SECONDS = 1.0
 _VISIBILITY_SECONDS = 3600
@@ -39,7 +49,7 @@ def make_app(settings: Settings) -> Celery:
         accept_content=["json"],
         task_serializer="json",
         task_ignore_result=True,
-        task_default_queue=_QUEUE,
+        task_default_queue=QUEUE,
         task_acks_late=True,
         task_reject_on_worker_lost=True,
         worker_prefetch_multiplier=1,
@@ -51,7 +61,7 @@ def make_app(settings: Settings) -> Celery:
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_transport_options={
-            "global_keyprefix": "trainmaster:",
+            "global_keyprefix": PREFIX,
             "visibility_timeout": _VISIBILITY_SECONDS,
             "socket_timeout": 10,
             "socket_connect_timeout": 2,
@@ -73,7 +83,7 @@ def make_app(settings: Settings) -> Celery:
 def run_worker(settings: Settings, concurrency: int) -> int:
     """Work until SIGTERM or SIGINT; return the exit code."""
     app = make_app(settings)
-    bridge = AsyncBridge(settings, _is_stopping)
+    bridge = AsyncBridge(settings, is_stopping)
     for name, task in make_tasks(bridge).items():
         app.task(task, name=name, throws=(ProblemError,))
     _keep_logs()
@@ -82,6 +92,7 @@ def run_worker(settings: Settings, concurrency: int) -> int:
     worker = app.Worker(
         pool="threads",
         concurrency=concurrency,
+        consumer_cls=SteadyConsumer,
         hostname=f"worker@{os.uname().nodename}-{os.getpid()}",
         quiet=True,
         loglevel=logging.INFO,
@@ -109,28 +120,43 @@ class Timetable(Scheduler):  # type: ignore[misc] # celery has no types
 
     _is_full = False
 
-    def apply_entry(self, entry: Any, producer: Any) -> None:
-        """Send a task that is due, unless too many wait already or Redis is unreachable."""
+    def tick(self, *args: Any, **options: Any) -> float:
+        """Send what is due; return the seconds to the next look. Redis may be in any state."""
+        try:
+            return float(super().tick(*args, **options))
+        except Exception as error:  # noqa: BLE001 - noted: without beat there are no side jobs
+            self._begin_anew(error)
+            self._heap = None  # it may lack the entry that was due
+            return _TROUBLED_SECONDS
+
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        """Send a task that is due, unless too many wait already or Redis does not take it."""
         try:
             waiting = _waiting(producer)
-        except (OperationalError, *self.app.connection_for_write().connection_errors) as error:
-            log.warning("the task %s was not sent: %s", entry.task, error)
-            return
-        is_full = waiting >= _MOST_WAITING and entry.task != RETENTION
-        if is_full != self._is_full:
-            self._is_full = is_full
-            log.warning("%d tasks wait for a worker%s", waiting, "; no more are sent" if is_full else " again")
-        if not is_full:
-            super().apply_entry(entry, producer)
+            is_full = waiting >= _MOST_WAITING and entry.task != RETENTION
+            if is_full != self._is_full:
+                self._is_full = is_full
+                log.warning("%d tasks wait for a worker%s", waiting, "; no more are sent" if is_full else " again")
+            if not is_full:
+                self.apply_async(entry, producer=producer, advance=False)
+        except Exception as error:  # noqa: BLE001 - noted: the others are sent all the same
+            self._begin_anew(error)
+
+    def _begin_anew(self, error: Exception) -> None:
+        """Note a trouble and leave the connection, on which answers may be left."""
+        note_trouble("beat", error, self.app.conf.broker_url)
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _ensure_connected(self) -> Any:
+        """Connect once: beat tries again at its next tick, and ends in between when it is told to."""
+        self.connection.connect()
+        return self.connection
 
 
 def _waiting(producer: Any) -> int:
     """Return the number of tasks that wait for a worker."""
-    return int(producer.channel.queue_declare(_QUEUE).message_count)
-
-
-def _is_stopping() -> bool:
-    return any(sign is not None and sign is not False for sign in (state.should_stop, state.should_terminate))
+    return int(producer.channel.queue_declare(QUEUE).message_count)
 
 
 def _keep_logs() -> None:
@@ -138,6 +164,8 @@ def _keep_logs() -> None:
     signals.setup_logging.connect(_nothing, weak=False, dispatch_uid="trainmaster-logs")
     for chatty in ("celery.beat", "celery.worker.strategy", "celery.app.trace"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    for repeating in ("celery.bootsteps", "celery.worker.consumer.consumer", _TROUBLES):
+        logging.getLogger(repeating).addFilter(QuietFilter())
     logging.captureWarnings(True)
     # One warning is about pickle, which is not accepted here; the other about tasks that run twice after a lost
     # connection, which is safe.

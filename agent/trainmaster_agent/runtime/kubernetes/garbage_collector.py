@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from trainmaster_agent.containment import contain
+from trainmaster_agent.containment import contain, run_for_ever
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import ConflictError, KubeError, NotFoundError
 from trainmaster_agent.kube.lease import LeaseKeeper
@@ -85,14 +85,14 @@ class GarbageCollector:
         """Remove what is due, for ever."""
         async with asyncio.TaskGroup() as group:
             for _ in range(_AT_ONCE):
-                group.create_task(self._clear_all())
-            group.create_task(self._remove_stones())
+                group.create_task(run_for_ever("clear", self._clear_all))
+            group.create_task(run_for_ever("clear", self._remove_stones))
 
     async def _clear_all(self) -> None:
         while True:
             tracker, objects = await self._queue.get()
-            await self._turn()
             try:
+                await self._turn()
                 await self._lease.confirm()
                 await self._clear(tracker, objects)
             except KubeError as error:

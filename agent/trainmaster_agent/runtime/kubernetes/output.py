@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trainmaster_agent.containment import contain
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import KubeError, RefusedError
 from trainmaster_agent.kube.paths import PODS
@@ -258,6 +259,10 @@ class Outputs:
             spool.end_life(pod)
         except KubeError as error:
             log.info("cannot read the output of pod %s now, trying again: %s", pod.name, error)
+            if ended:
+                spool.end_life(pod)
+        except Exception as error:  # noqa: BLE001 - contained: the next reader tries again
+            contain("output", error, pod.name, run=pod.run)
             if ended:
                 spool.end_life(pod)
         finally:

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from pydantic import ValidationError
@@ -21,7 +21,7 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.capacity.quotas import Quotas
-from trainmaster_agent.containment import contain
+from trainmaster_agent.containment import contain, run_for_ever
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import (
     KubeError,
@@ -160,7 +160,7 @@ class KubernetesRuntime:
         ``close`` has to follow; then it may be called again.
         """
         await self.lease.acquire()
-        self._tasks.append(asyncio.create_task(self.lease.keep(), name="lease"))
+        self._spawn("lease", self.lease.keep)
         self._place = await identity_of_cluster(self._api)
         try:
             await self._namespaces.look()
@@ -194,19 +194,23 @@ class KubernetesRuntime:
             self._statuses[tracker.run] = tracker.status
         await self._look_at_all_once()
         for number in range(_WORKERS):
-            self._tasks.append(asyncio.create_task(self._work(), name=f"worker-{number}"))
-        self._tasks.append(asyncio.create_task(self._tick(), name="tick"))
-        self._tasks.append(asyncio.create_task(self._garbage_collector.run(), name="garbage-collector"))
-        self._tasks.append(asyncio.create_task(self._namespaces.run(), name="namespaces"))
-        orphans = self._orphans.run(self._trackers.__contains__, self._is_served)
-        self._tasks.append(asyncio.create_task(orphans, name="orphans"))
-        clearing = self._leftovers(self._placement).run(
-            lambda: self._namespaces.existing, self._is_known, self._is_served
+            self._spawn("worker", self._work, f"worker-{number}")
+        self._spawn("tick", self._tick)
+        self._spawn("garbage-collector", self._garbage_collector.run)
+        self._spawn("namespaces", self._namespaces.run)
+        self._spawn("orphans", lambda: self._orphans.run(self._trackers.__contains__, self._is_served))
+        leftovers = self._leftovers(self._placement)
+        self._spawn(
+            "leftovers", lambda: leftovers.run(lambda: self._namespaces.existing, self._is_known, self._is_served)
         )
-        self._tasks.append(asyncio.create_task(clearing, name="leftovers"))
         self.is_ready = True
         # Reading may have taken long, and a replica that does not act must not call the dispatcher.
         await self.lease.confirm()
+
+    def _spawn(self, place: str, loop: Callable[[], Awaitable[None]], name: str = "") -> None:
+        """Start a task for as long as the runtime is open. Only the loss of the Lease ends it."""
+        task = asyncio.create_task(run_for_ever(place, loop, LeaseLostError), name=name or place)
+        self._tasks.append(task)
 
     async def close(self) -> None:
         for timer in self._timers.values():
@@ -529,17 +533,26 @@ class KubernetesRuntime:
         """Requeue runs on nodes that turned ready or not, and, oldest first, gangs when capacity may be free."""
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            if self._node_health.turned:
-                turned = set(self._node_health.turned)
-                self._node_health.turned.clear()
-                for tracker in self._trackers.values():
-                    if any(pod.node in turned for pod in tracker.pods.values()):
-                        self._look_at(tracker.run)
-            if self._capacity_changed:
-                self._capacity_changed = False
-                waiting = self._reconcilers_now.opener.waiting
-                for run in sorted(waiting, key=waiting.__getitem__):
-                    self._look_at(run)
+            for look in (self._look_at_turned_nodes, self._look_at_waiting):
+                try:
+                    look()
+                except Exception as error:  # noqa: BLE001 - contained: tried again at the next tick
+                    contain("tick", error)
+
+    def _look_at_turned_nodes(self) -> None:
+        turned = set(self._node_health.turned)
+        if turned:
+            for tracker in self._trackers.values():
+                if any(pod.node in turned for pod in tracker.pods.values()):
+                    self._look_at(tracker.run)
+            self._node_health.turned.difference_update(turned)
+
+    def _look_at_waiting(self) -> None:
+        if self._capacity_changed:
+            waiting = self._reconcilers_now.opener.waiting
+            for run in sorted(waiting, key=waiting.__getitem__):
+                self._look_at(run)
+            self._capacity_changed = False
 
     def _is_starting(self) -> bool:
         """Return whether runs wait for their pods to be created."""
@@ -645,8 +658,7 @@ class KubernetesRuntime:
                 is_needed=one.is_needed,
             )
             self._watches.append(watch)
-            name = f"watch-{one.resource.plural}-{one.namespace or 'all'}"
-            self._tasks.append(asyncio.create_task(watch.run(), name=name))
+            self._spawn("watch", watch.run, f"watch-{one.resource.plural}-{one.namespace or 'all'}")
 
     def _on_capacity_change(self) -> None:
         self._capacity_changed = True

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
-from trainmaster_agent.containment import contain
+from trainmaster_agent.containment import contain, run_for_ever
 from trainmaster_agent.runtime.change_event import ChangeEvent
 from trainmaster_agent.runtime.local import layout, logs, process_table, strays
 from trainmaster_agent.runtime.local.config import LocalCluster
@@ -74,7 +74,7 @@ class LocalRuntime:
         except BaseException:
             await self.close()
             raise
-        self._keep(self._look_again_and_again())
+        self._keep(run_for_ever("look", self._look_again_and_again))
 
     async def close(self) -> None:
         for task in tuple(self._tasks):
@@ -198,13 +198,16 @@ class LocalRuntime:
             held = self._registry.runs.get(os.fsdecode(name))
             if held is not None:
                 self._registry.contained(held, self._registry.read)
-        self._registry.fill()
+        try:
+            self._registry.fill()
+        except Exception as error:  # noqa: BLE001 - contained: done again at the next look
+            contain("run", error)
 
     def _ask(self, run: str) -> None:
         self._spawner.ask(self._records.directory(run))
 
     def _on_death(self) -> None:
-        self._keep(self._replace_fork_server())
+        self._keep(run_for_ever("fork-server", self._replace_fork_server))
 
     async def _replace_fork_server(self) -> None:
         """Start another fork server. Once it has its lock no start is in progress: missing supervisors are requested again."""
@@ -219,7 +222,10 @@ class LocalRuntime:
                 await asyncio.sleep(_LOOK_EVERY)
         for held in tuple(self._registry.runs.values()):
             if held.phase is Phase.REQUESTED:
-                self._registry.ask(held)
+                try:
+                    self._registry.ask(held)
+                except Exception as error:  # noqa: BLE001 - contained: it is requested again at a later look
+                    contain("start", error, run=held.run)
 
     # Periodic checks
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from trainmaster.fake_cluster.fleet import Fleet, FleetCluster, Keyed
 from trainmaster.fake_cluster.seeded_random import draw
+from trainmaster_agent.containment import run_for_ever
 from trainmaster_agent.runtime.port import RuntimeRefusedError
 from trainmaster_agent.runtime.simulated.runtime import SimulatedRuntime
 from trainmaster_agent.sync import Agent, Dispatcher, SupersededError
@@ -86,7 +87,7 @@ async def run_fleet(
         try:
             if await _stops_within(stop, spread * draw(fleet.seed, cluster.name, "stagger")):
                 return
-            await Agent(client, runtime).run(stop)
+            await run_for_ever("agent", lambda: Agent(client, runtime).run(stop), SupersededError)
         except SupersededError as error:
             log.warning("the agent of cluster %s ends: %s", cluster.name, error)
             superseded.append(cluster.name)
