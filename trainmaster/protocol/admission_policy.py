@@ -5,12 +5,12 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, StringConstraints
 
-from trainmaster.protocol.base import QueuePath, Strict
+from trainmaster.protocol.base import QueuePath, Strict, bounded
 
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^*\s]*\*?$")]
 """A name, or a prefix followed by ``*``; ``*`` alone matches every name."""
 VolumeType = Annotated[str, StringConstraints(min_length=1, max_length=63)]
-Patterns = Annotated[tuple[Pattern, ...], Field(max_length=500)]
+Patterns = Annotated[tuple[Pattern, ...], bounded(500)]
 Rule = TypeVar("Rule")
 
 MOST_CONTAINERS = 16
@@ -42,7 +42,7 @@ class AdmissionPolicy(Strict):
     """PersistentVolumeClaims that members may mount, or copy into a volume of their own."""
     csi_drivers: Patterns = ()
     """Drivers of inline CSI volumes."""
-    volume_types: Annotated[tuple[VolumeType, ...] | None, Field(max_length=100)] = None
+    volume_types: Annotated[tuple[VolumeType, ...], bounded(100)] | None = None
     """Narrows the types of volumes that the level allows, such as ``emptyDir``; None leaves them as they are."""
     runtime_classes: Patterns = ()
     resource_claims: Patterns = ()
@@ -53,9 +53,9 @@ class AdmissionPolicy(Strict):
     """Annotations beside those without a domain and a few harmless ones."""
     labels: Patterns = ()
     """Labels of domains by which other software grants rights or changes pods, such as workload identities and service meshes."""
-    tolerations: Annotated[tuple[Pattern, ...] | None, Field(max_length=500)] = None
+    tolerations: Patterns | None = None
     """Keys of taints that may be tolerated, ``*`` for all at once; None: every named taint but those of control planes."""
-    node_labels: Annotated[tuple[Pattern, ...] | None, Field(max_length=500)] = None
+    node_labels: Patterns | None = None
     """Keys of node labels by which members may select nodes; None: all but those of control planes."""
     most_containers: Annotated[int, Field(ge=1, le=100)] = MOST_CONTAINERS
 

@@ -207,7 +207,7 @@ class DeclareLostSpec(Strict):
 class StopQuarantinedSpec(Strict):
     """Quarantined runs of a cluster to stop; all if none is named."""
 
-    runs: Annotated[tuple[Annotated[str, StringConstraints(max_length=100)], ...], Field(max_length=10_000)] = ()
+    runs: Annotated[tuple[Annotated[str, StringConstraints(max_length=100)], ...], bounded(10_000)] = ()
 
 
 class ReservationSpec(Strict):
