@@ -8,11 +8,13 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.conftest import Service
 from tests.waiting import eventually_sync
 from trainmaster_dispatcher.cli.embedded import free_port, wait_for_port
 
@@ -98,3 +100,31 @@ def test_thousands_of_silent_and_half_connections_are_let_go(api: Api) -> None:
     assert api.rss - before < 150 * MIB
     for peer in peers:
         peer.close()
+
+
+def test_large_bodies_of_one_agent_that_never_end_are_bounded(service: Service, api: Api) -> None:
+    before, size, numbers = api.rss, 31 * MIB, count(1)
+    head = b"POST /agent/v1/sync HTTP/1.1\r\nhost: x\r\nauthorization: Bearer tmk_private\r\n"
+    peers = [api.connect() for _ in range(12)]
+    for peer in peers:
+        with contextlib.suppress(ConnectionError):
+            peer.sendall(head + b"content-length: %d\r\n\r\n" % size)
+            for number in range(31):
+                peer.sendall(b" " * (MIB - (number == 30)))
+    refused = peers[-1].recv(4096)
+    assert refused.startswith(b"HTTP/1.1 503 "), refused
+    assert b"retry-after: 1" in refused
+    print(f"\n12 bodies without an end: the api grew by {(api.rss - before) / MIB:.1f} MiB")
+    assert api.rss - before < 160 * MIB
+
+    def sync(key: str, padding: int) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {key}"}
+        body = b'{"session": "%s", "holder": "h", "number": %d}' % (key.encode(), next(numbers)) + b" " * padding
+        return httpx.post(f"http://127.0.0.1:{api.port}/agent/v1/sync", content=body, headers=headers, timeout=60)
+
+    assert sync("tmk_public", 2 * MIB).status_code == 200, "others have room"
+    assert sync("tmk_private", 0).status_code == 200, "the lease is renewed"
+    assert api.is_well()
+    for peer in peers:
+        peer.close()
+    eventually_sync(lambda: sync("tmk_private", 20 * MIB).status_code == 200, 30)

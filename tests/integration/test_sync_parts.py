@@ -74,6 +74,43 @@ async def test_a_capacity_report_that_cannot_be_read_closes_its_cluster_alone(se
         assert (await good.next_start())["job"] == job, what
 
 
+async def test_of_very_many_bad_reports_the_first_hundred_are_answered_and_logged(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = service.agent()
+    await agent.connect()
+    series = 'trainmaster_agent_parts_refused_total{cluster="private",part="run"}'
+    before = value_of(Process.API, series)
+    caplog.clear()
+    answer = await sync(agent, runs=[{}] * 50_000, padding="x" * 300_000)
+    assert len(answer["refused"]) == 101
+    assert answer["refused"][-1]["message"] == "and 49900 more reports have mistakes"
+    assert value_of(Process.API, series) == before + 50_000
+    assert len([one for one in caplog.records if "mistake" in one.getMessage()]) <= 101
+    assert len(orjson.dumps(answer)) < 50_000
+    job = await service.submit()
+    assert (await agent.next_start())["job"] == job
+
+
+async def test_bodies_beyond_their_bounds_are_refused_as_a_whole(service: Service) -> None:
+    agent = service.agent()
+    await agent.connect()
+    headers = {"Authorization": f"Bearer {agent.key}"}
+    named = {"session": agent.session, "holder": agent.holder, "number": 9}
+    cases: tuple[tuple[str, dict[str, Any], int, str], ...] = (
+        ("sync", {"runs": [{}] * 200_000}, 422, "runs: has 200000 entries, at most 100000 are allowed"),
+        ("streams/x", {"chunks": [{}] * 100_000}, 422, "chunks: has 100000 entries, at most 20000 are allowed"),
+        ("sync", {"other": [{}] * 600_000}, 413, "the body has more than 1000000 values, the most that it may have"),
+        ("streams/x", {"chunks": [{}] * 20_000}, 422, "chunks[0].role: Field required"),
+    )
+    for path, fields, status, message in cases:
+        answer = await agent.http.post(f"/agent/v1/{path}", content=orjson.dumps(named | fields), headers=headers)
+        assert (answer.status_code, answer.json()["detail"]) == (status, message)
+    broken = await agent.http.post("/agent/v1/sync", content=b"[" * 100, headers=headers)
+    assert broken.status_code == 422
+    assert "Invalid JSON" in broken.json()["detail"]
+
+
 async def test_why_tells_of_the_unreadable_report_and_a_good_one_opens_the_cluster(service: Service) -> None:
     agent = service.agent()
     await sync(agent, capacity=REPORT | {"startSeconds": inf})

@@ -22,15 +22,18 @@ class Call:
         *pieces: bytes,
         length: int | None = None,
         path: str = "/v1/jobs",
+        address: str = "agent",
     ) -> None:
         self._envelope = envelope
         self._path = path
+        self._address = address
         self._pieces = list(pieces)
         self._headers = [] if length is None else [(b"content-length", str(length).encode())]
         self.sent: list[Message] = []
 
     async def run(self) -> None:
-        scope = {"type": "http", "method": "POST", "path": self._path, "headers": self._headers}
+        scope: dict[str, Any] = {"type": "http", "method": "POST", "path": self._path, "headers": self._headers}
+        scope["client"] = (self._address, 1)
         await self._envelope(scope, self._receive, self._send)
 
     async def _receive(self) -> Message:
@@ -78,7 +81,7 @@ KIB = 1024
 
 async def test_bodies_at_once_are_bounded_and_room_comes_back() -> None:
     app = App()
-    envelope = Envelope(app, largest_body=100 * KIB, most_at_once=150 * KIB)
+    envelope = Envelope(app, largest_body=100 * KIB, most_at_once=150 * KIB, most_of_agents=150 * KIB)
     first = Call(envelope, b"x" * 60 * KIB, b"x" * 40 * KIB)
     running = asyncio.create_task(first.run())
     await app.are_waiting(1)
@@ -92,7 +95,7 @@ async def test_bodies_at_once_are_bounded_and_room_comes_back() -> None:
     assert [error.code.value for error in app.refused] == ["too-busy"], "found while it was read"
     others = [Call(envelope, b"x" * 60 * KIB), Call(envelope, b"x" * 90 * KIB, path="/agent/v1/sync")]
     tasks = [asyncio.create_task(call.run()) for call in others]
-    await app.are_waiting(3)  # small bodies and agents always have room
+    await app.are_waiting(3)  # small bodies always have room, and agents have room of their own
     app.go.set()
     await asyncio.gather(running, *tasks)
     again = Call(envelope, b"x" * 100 * KIB, length=100 * KIB)
@@ -100,8 +103,55 @@ async def test_bodies_at_once_are_bounded_and_room_comes_back() -> None:
     assert again.sent[0]["status"] == 200
 
 
+def sync(envelope: Envelope, size: int, agent: str, length: int | None = None) -> Call:
+    """Return a sync in pieces of 50 KiB."""
+    whole = b"x" * size
+    pieces = [whole[start : start + 50 * KIB] for start in range(0, size, 50 * KIB)]
+    return Call(envelope, *pieces, length=length, path="/agent/v1/sync", address=agent)
+
+
+async def test_an_agent_has_room_for_one_largest_body_and_takes_none_from_others() -> None:
+    app = App()
+    envelope = Envelope(app, largest_body=200 * KIB, most_at_once=200 * KIB, most_of_agents=500 * KIB)
+    tasks = [asyncio.create_task(sync(envelope, 180 * KIB, "one").run())]
+    await app.are_waiting(1)
+    for size, length in ((100 * KIB, 100 * KIB), (100 * KIB, None), (30 * KIB, None)):
+        await sync(envelope, size, "one", length).run()
+        assert app.refused.pop().code.value == "too-busy"
+    assert envelope.held_of_agents.total() == 180 * KIB, "what was refused is let go"
+    tasks += [asyncio.create_task(sync(envelope, 180 * KIB, "two").run())]
+    await app.are_waiting(2)
+    await sync(envelope, 180 * KIB, "three").run()
+    assert app.refused.pop().retry_after == 1.0, "all agents together have no more room"
+    tasks += [asyncio.create_task(sync(envelope, 50 * KIB, "three").run()) for _ in range(4)]
+    await app.are_waiting(6)  # small syncs, which renew leases, always have room
+    tasks += [asyncio.create_task(Call(envelope, b"x" * 190 * KIB).run())]
+    await app.are_waiting(7)  # and users have room of their own
+    app.go.set()
+    await asyncio.gather(*tasks)
+    assert not envelope.held_of_agents
+    assert envelope.held == 0
+
+
+async def test_full_reports_of_many_agents_at_once_all_go_through() -> None:
+    app = App()
+    app.go.set()
+    envelope = Envelope(app, largest_body=400 * KIB, most_at_once=400 * KIB, most_of_agents=1000 * KIB)
+
+    async def report(agent: str) -> int:
+        for trial in range(100):
+            call = sync(envelope, 200 * KIB, agent, 200 * KIB)
+            await call.run()
+            if call.sent:
+                return trial
+        raise AssertionError(agent)
+
+    await asyncio.gather(*(report(f"agent-{number}") for number in range(100)))
+    assert not envelope.held_of_agents
+
+
 async def test_a_body_that_says_to_be_too_large_is_not_read() -> None:
-    call = Call(Envelope(App(), largest_body=100, most_at_once=1000), length=101)
+    call = Call(Envelope(App(), largest_body=100, most_at_once=1000, most_of_agents=1000), length=101)
     await call.run()
     status, body, headers = call.problem
     assert (status, body["code"], headers[b"connection"]) == (413, "body-too-large", b"close")

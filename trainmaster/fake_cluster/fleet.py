@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from trainmaster.fake_cluster.seeded_random import DurationRange
 from trainmaster.protocol.agent import MOST_NODES
-from trainmaster.protocol.base import Name40, Strict
+from trainmaster.protocol.base import Name40, Strict, bounded
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.jobs import LabelKey, LabelValue, ResourceName
 from trainmaster.protocol.quantities import Quantity, Resources, parse_resources
@@ -24,7 +24,7 @@ SpanText = Annotated[str, AfterValidator(_check_span)]
 """A duration, or a range of two: ``5s``, ``1s-5s``; or ``forever``."""
 
 Part = Annotated[float, Field(ge=0, le=1)]
-Amounts = dict[ResourceName, Quantity]
+Amounts = Annotated[dict[ResourceName, Quantity], bounded(500)]
 Short = Annotated[str, StringConstraints(max_length=63)]
 
 
@@ -90,12 +90,14 @@ class FleetGroup(Strict):
     count: Annotated[int, Field(ge=0, le=MOST_NODES)]
     resources: Annotated[Amounts, AfterValidator(_check_resources)]
     """Resources of each node."""
-    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    taints: tuple[FleetTaint, ...] = ()
-    topology: dict[LabelKey, Annotated[int, Field(ge=1, le=10_000)]] = Field(default_factory=dict)
+    labels: Annotated[dict[LabelKey, LabelValue], bounded(1000)] = Field(default_factory=dict)
+    taints: Annotated[tuple[FleetTaint, ...], bounded(500)] = ()
+    topology: Annotated[dict[LabelKey, Annotated[int, Field(ge=1, le=10_000)]], bounded(32)] = Field(
+        default_factory=dict
+    )
     """From wide to narrow, the number of domains in each wider one: ``{zone: 2, rack: 4}`` are eight racks."""
     provisioning: Provisioning | None = None
-    foreign: tuple[Foreign, ...] = ()
+    foreign: Annotated[tuple[Foreign, ...], bounded(1000)] = ()
     failures: Failures | None = None
 
     @model_validator(mode="after")
@@ -159,9 +161,11 @@ class FleetCluster(Keyed):
     kind: ClusterKind = ClusterKind.PRIVATE
     region: Short = ""
     provider: Short = ""
-    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    groups: Annotated[tuple[FleetGroup, ...], Field(min_length=1)]
-    datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
+    labels: Annotated[dict[LabelKey, LabelValue], bounded(1000)] = Field(default_factory=dict)
+    groups: Annotated[tuple[FleetGroup, ...], Field(min_length=1), bounded(20_000)]
+    datasets: Annotated[
+        tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], bounded(10_000)
+    ] = ()
     speed: Annotated[float, Field(gt=0, le=1_000_000)] = 1.0
     """Factor by which run, start and stop times are divided."""
     grid: Annotated[Amounts, AfterValidator(_check_resources)] = Field(
@@ -183,7 +187,7 @@ class Fleet(Keyed):
     """The clusters that one process simulates."""
 
     seed: int = 0
-    clusters: Annotated[tuple[FleetCluster, ...], Field(min_length=1, max_length=10_000)]
+    clusters: Annotated[tuple[FleetCluster, ...], Field(min_length=1), bounded(10_000)]
 
     @field_validator("clusters")
     @classmethod

@@ -5,13 +5,13 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, StringConstraints
 
-from trainmaster.protocol.base import QueuePath, Strict
+from trainmaster.protocol.base import QueuePath, Strict, bounded
 from trainmaster.protocol.quantities import Quantity
 
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^*\s]*\*?$")]
 """A name, or a prefix followed by ``*``; ``*`` alone matches every name."""
 VolumeType = Annotated[str, StringConstraints(min_length=1, max_length=63)]
-Patterns = Annotated[tuple[Pattern, ...], Field(max_length=500)]
+Patterns = Annotated[tuple[Pattern, ...], bounded(500)]
 Rule = TypeVar("Rule")
 
 MOST_CONTAINERS = 16
@@ -64,7 +64,7 @@ class AdmissionPolicy(Strict):
     """StorageClasses and VolumeAttributesClasses of ephemeral volumes, beside the cluster's default class."""
     most_volume_size: Annotated[Quantity, Field(exclude_if=lambda value: value == MOST_VOLUME_SIZE)] = MOST_VOLUME_SIZE
     """The most that the ephemeral volumes of one pod have together."""
-    volume_types: Annotated[tuple[VolumeType, ...] | None, Field(max_length=100)] = None
+    volume_types: Annotated[tuple[VolumeType, ...], bounded(100)] | None = None
     """Narrows the types of volumes that the level allows, such as ``emptyDir``; None leaves them as they are."""
     runtime_classes: Patterns = ()
     """Runtime classes that pods may name."""
@@ -76,9 +76,9 @@ class AdmissionPolicy(Strict):
     """Annotations beside those without a domain and a few harmless ones."""
     labels: Patterns = ()
     """Labels beside those without a domain and a few harmless ones."""
-    tolerations: Annotated[tuple[Pattern, ...] | None, Field(max_length=500)] = None
+    tolerations: Patterns | None = None
     """Keys of taints that may be tolerated, ``*`` for all at once; None: the common ones of accelerators and reclaimable nodes."""
-    node_labels: Annotated[tuple[Pattern, ...] | None, Field(max_length=500)] = None
+    node_labels: Patterns | None = None
     """Keys of node labels by which members may select nodes; None: all but those of control planes."""
     most_containers: Annotated[int, Field(ge=1, le=100)] = MOST_CONTAINERS
     """The most containers of a pod, init containers included."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationError
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy, QueueAdmission, longest_match
-from trainmaster.protocol.base import Lenient, example
+from trainmaster.protocol.base import Lenient, bounded, example
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster.protocol.placement import MemberPlacement
@@ -35,8 +35,12 @@ LONGEST_SENTENCE = 4096
 """The most characters of a sentence. An agent passes on foreign messages, so longer ones are cut, not refused."""
 MOST_NOTES = 1000
 """The most sentences of a list; further ones are dropped."""
-MOST_RUNS = 200_000
+MOST_RUNS = 100_000
 """The most runs of one sync."""
+MOST_SYNC_VALUES = 1_000_000
+"""The most JSON values of one sync; a run with one member has about 25, a node group about 40."""
+MOST_PUSH_VALUES = 250_000
+"""The most JSON values of one push; a chunk has 6."""
 MOST_CHUNKS = 20_000
 """The most chunks of one push; a member's output is one chunk or a few."""
 _MOST_SECONDS = 10 * 365 * 86_400.0
@@ -45,7 +49,7 @@ Sentence = Annotated[
     str, AfterValidator(lambda text: text if len(text) <= LONGEST_SENTENCE else text[:LONGEST_SENTENCE])
 ]
 """A sentence for people."""
-Notes = Annotated[tuple[Sentence, ...], AfterValidator(lambda notes: notes[:MOST_NOTES])]
+Notes = Annotated[tuple[Sentence, ...], bounded(MOST_NOTES, first_only=True, cuts=True)]
 Word = Annotated[str, StringConstraints(max_length=253)]
 """A name of Kubernetes or of this protocol, not one that a job chooses."""
 LabelName = Annotated[str, StringConstraints(max_length=317)]
@@ -54,10 +58,10 @@ Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Small = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 Large = Annotated[int, Field(ge=0, le=2**62)]
 Seconds = Annotated[float, Field(ge=0, le=_MOST_SECONDS)]
-Free = Annotated[dict[LabelName, Large], Field(max_length=500)]
-Members = Annotated[dict[Word, Count], Field(max_length=100)]
+Free = Annotated[dict[LabelName, Large], bounded(500, first_only=True)]
+Members = Annotated[dict[Word, Count], bounded(100, first_only=True)]
 """By role."""
-Spread = Annotated[dict[Word, Members], Field(max_length=10_000)]
+Spread = Annotated[dict[Word, Members], bounded(10_000, first_only=True)]
 """Members by node group and role."""
 
 
@@ -81,7 +85,7 @@ class Numa(Lenient):
 
     policy: Literal["none", "bestEffort", "restricted", "singleNode"] = "none"
     """Policy of the kubelet's topology manager, which the nodes enforce."""
-    zones: Annotated[tuple[Free, ...], Field(max_length=MOST_ZONES)] = ()
+    zones: Annotated[tuple[Free, ...], bounded(MOST_ZONES, first_only=True)] = ()
     """Free amounts of each zone beside our own members, of resources that belong to zones. Others belong to the whole node."""
 
 
@@ -97,11 +101,11 @@ class NodeGroup(Lenient):
     """Number of nodes."""
     free: Free
     """Free amounts on each node, by resource."""
-    labels: Annotated[dict[LabelName, Word], Field(max_length=1000)] = {}
+    labels: Annotated[dict[LabelName, Word], bounded(1000, first_only=True)] = {}
     """Labels of each node."""
-    taints: Annotated[tuple[Taint, ...], Field(max_length=500)] = ()
+    taints: Annotated[tuple[Taint, ...], bounded(500, first_only=True)] = ()
     """Taints of each node."""
-    topology: Annotated[tuple[tuple[LabelName, Word], ...], Field(max_length=32)] = ()
+    topology: Annotated[tuple[tuple[LabelName, Word], ...], bounded(32, first_only=True)] = ()
     """Topology domains from wide to narrow, such as (("zone", "a"), ("rack", "r1")), without the host itself."""
     numa: Numa | None = None
     """NUMA zones, where the agent knows them."""
@@ -130,7 +134,7 @@ class ReportedAdmission(Lenient):
     """True if members are pods, which need an image."""
     policy: AdmissionPolicy = AdmissionPolicy()
     """Policy of queues that have none of their own here."""
-    queues: Annotated[tuple[QueueAdmission, ...], Field(max_length=1000)] = ()
+    queues: Annotated[tuple[QueueAdmission, ...], bounded(1000, first_only=True)] = ()
     """Policies of queues, and those below them, that have their own in this cluster."""
 
     def policy_of(self, queue: str) -> AdmissionPolicy:
@@ -163,19 +167,19 @@ def _readable_admission(value: Any) -> Any:
 class CapacityReport(Lenient):
     """An agent's report of its cluster's capacity."""
 
-    groups: Annotated[tuple[NodeGroup, ...], Field(max_length=MOST_GROUPS), AfterValidator(_names_differ)]
+    groups: Annotated[tuple[NodeGroup, ...], bounded(MOST_GROUPS, first_only=True), AfterValidator(_names_differ)]
     """Groups of equivalent nodes."""
     runtime: Word
     """Name of the runtime."""
     scheduler: Word
     """Name of the scheduler in the cluster."""
-    capabilities: Annotated[tuple[Word, ...], Field(max_length=1000)] = ()
+    capabilities: Annotated[tuple[Word, ...], bounded(1000, first_only=True)] = ()
     """Names of the agent's abilities."""
     dies_without_agent: bool = False
     """True if members are certainly dead after their deadline even without agent and connection."""
-    pools: Annotated[tuple[Pool, ...], Field(max_length=MOST_GROUPS), AfterValidator(_names_differ)] = ()
+    pools: Annotated[tuple[Pool, ...], bounded(MOST_GROUPS, first_only=True), AfterValidator(_names_differ)] = ()
     """Nodes that an autoscaler could add."""
-    datasets: Annotated[tuple[Word, ...], Field(max_length=10_000)] = ()
+    datasets: Annotated[tuple[Word, ...], bounded(10_000, first_only=True)] = ()
     """Names of the datasets in the cluster."""
     not_counted: Notes = ()
     """Sentences on nodes or amounts that are left out."""
@@ -253,7 +257,7 @@ class RunReport(Lenient):
     """End of the run, once it has ended."""
     placement: Spread | None = None
     """Members by node group and role, once they have nodes."""
-    members: Annotated[tuple[MemberReport, ...], Field(max_length=MOST_MEMBERS)] = ()
+    members: Annotated[tuple[MemberReport, ...], bounded(MOST_MEMBERS, first_only=True)] = ()
     """States of its members."""
     sizes: Members | None = None
     """Current members by role, once a resize was ordered. Fewer than requested: there was no free capacity for the others."""
@@ -295,7 +299,7 @@ class SyncRequest(Lenient):
     """Number of this sync in its session, from 1; an answer to an older one is ignored."""
     agent_version: Word = ""
     """Version of the agent."""
-    runs: Annotated[tuple[RunReport, ...], Field(max_length=MOST_RUNS)] = ()
+    runs: Annotated[tuple[RunReport, ...], bounded(MOST_RUNS, first_only=True)] = ()
     """Runs that changed since the dispatcher acknowledged them."""
     full: bool = False
     """True if ``runs`` lists every run held, not only changed ones."""
@@ -483,7 +487,7 @@ class StreamPush(Lenient):
 
     session: SessionName
     """Session of the agent, as in its syncs."""
-    chunks: Annotated[tuple[LogChunk, ...], Field(max_length=MOST_CHUNKS)] = ()
+    chunks: Annotated[tuple[LogChunk, ...], bounded(MOST_CHUNKS, first_only=True)] = ()
     """Chunks, in order."""
     end: bool = False
     """True if no more chunks follow."""

@@ -7,7 +7,7 @@ fields that this side does not know, which are ignored.
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import (
     AfterValidator,
@@ -18,11 +18,14 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PlainSerializer,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 
 def _format_time(value: datetime) -> str:
@@ -70,6 +73,9 @@ def text_schema(
     return WithJsonSchema(schema)
 
 
+_MOST_UNKNOWN = 20
+
+
 class Strict(BaseModel):
     """Model of people's input: camelCase on the wire, frozen, unknown fields refused."""
 
@@ -81,6 +87,16 @@ class Strict(BaseModel):
         use_enum_values=False,
         allow_inf_nan=False,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_unknown_fields(cls, value: Any) -> Any:
+        """Refuse an object with very many unknown fields in one mistake: each would be one of its own."""
+        if not isinstance(value, dict) or len(value) <= _MOST_UNKNOWN or cls.model_config.get("extra") != "forbid":
+            return value
+        if len(value) > 2 * len(cls.model_fields) + _MOST_UNKNOWN:
+            raise ValueError(f"has {len(value)} fields, at most {len(cls.model_fields)} are known")
+        return value
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON form without defaults, so that stored specs stay small and keep their meaning across versions."""
@@ -100,38 +116,92 @@ def example(**fields: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
+MOST_MISTAKES = 20
+"""The most mistakes that are collected of the entries of one list or mapping."""
+_COLLECTIONS = ("list", "tuple", "set", "frozenset", "dict")
+
+
 @dataclass(frozen=True)
 class Bounded:
-    """The validator of ``bounded``."""
+    """The validator of ``bounded``. pydantic alone counts entries after it has collected the mistakes of all of them."""
 
     most: int
     least: int
     """In the JSON Schema alone."""
+    first_only: bool = False
+    cuts: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self._check, handler(source))
+        return core_schema.no_info_wrap_validator_function(self._check, _failing_fast(handler(source)))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         made = handler(schema)
         inner = handler.resolve_ref_schema(made)
         entries = "Items" if inner.get("type") == "array" else "Properties"
-        inner[f"max{entries}"] = self.most
+        if not self.cuts:
+            inner[f"max{entries}"] = self.most
         if self.least:
             inner[f"min{entries}"] = self.least
         return made
 
-    def _check(self, value: object) -> object:
-        if isinstance(value, list | tuple | dict) and len(value) > self.most:
-            raise ValueError(f"has {len(value)} entries, at most {self.most} are allowed")
-        return value
+    def _check(self, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        if not isinstance(value, list | tuple | dict):
+            return validate(value)
+        if len(value) > self.most:
+            if not self.cuts or isinstance(value, dict):
+                raise ValueError(f"has {len(value)} entries, at most {self.most} are allowed")
+            value = value[: self.most]
+        try:
+            return validate(value)
+        except ValidationError as error:
+            if self.first_only or len(value) < 2:
+                raise
+            title, found = error.title, _mistakes_of_entries(value, validate)
+        if not found:  # a mistake of the whole, not of an entry
+            return validate(value)
+        raise ValidationError.from_exception_data(title, found)
 
 
-def bounded(most: int, least: int = 0) -> Bounded:
+def bounded(most: int, least: int = 0, *, first_only: bool = False, cuts: bool = False) -> Bounded:
     """Return a validator that refuses a list or mapping of more than ``most`` entries before any of them is looked at.
 
-    ``least`` is only described: who wants it checked says so in a validator, in words of its own.
+    The first 20 mistakes in entries are collected, or with ``first_only`` those of the first entry that has any.
+
+    ``least`` is only described: who wants it checked says so in a validator, in words of its own. ``cuts``: further entries of a
+    list are dropped instead.
     """
-    return Bounded(most, least)
+    return Bounded(most, least, first_only, cuts)
+
+
+def _failing_fast(schema: CoreSchema) -> CoreSchema:
+    """Return the schema of a list or mapping with the validation ended by the first entry with a mistake."""
+    changed: Any = dict(schema)
+    if changed["type"] in _COLLECTIONS:
+        changed["fail_fast"] = True
+    elif "schema" in changed:
+        changed["schema"] = _failing_fast(changed["schema"])
+    else:
+        raise TypeError(f"no list or mapping: {changed['type']}")
+    return cast(CoreSchema, changed)
+
+
+def _mistakes_of_entries(value: Any, validate: ValidatorFunctionWrapHandler) -> list[InitErrorDetails]:
+    """Return the first mistakes of the entries, each with its place in the whole."""
+    found: list[InitErrorDetails] = []
+    of_mapping = isinstance(value, dict)
+    for index, entry in enumerate(value.items() if of_mapping else value):
+        try:
+            validate(dict((entry,)) if of_mapping else [entry])
+        except ValidationError as error:
+            for one in error.errors(include_url=False):
+                if not one["loc"]:  # too few entries, as the others are missing here
+                    continue
+                loc = one["loc"] if of_mapping else (index, *one["loc"][1:])
+                kind = PydanticCustomError(one["type"], one["msg"])
+                found.append(InitErrorDetails(type=kind, loc=loc, input=one["input"]))
+        if len(found) >= MOST_MISTAKES:
+            break
+    return found[:MOST_MISTAKES]
 
 
 def _name_check(limit: int, what: str) -> AfterValidator:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from trainmaster.protocol.base import Lenient, QueuePath, Strict, Timestamp, WrittenTime, example
+from trainmaster.protocol.base import Lenient, QueuePath, Strict, Timestamp, WrittenTime, bounded, example
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.workload import Workload
 
@@ -73,7 +73,8 @@ class SweepSpec(Strict):
     """Path of the field, such as ``burst.after``."""
     values: Annotated[
         tuple[Annotated[str, StringConstraints(min_length=1, max_length=100)], ...],
-        Field(min_length=1, max_length=MOST_VALUES),
+        Field(min_length=1),
+        bounded(MOST_VALUES),
     ]
     """Values of the field; ``none`` pauses the policies."""
 
@@ -83,7 +84,7 @@ class CaseSpec(Strict):
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
     """Name of the case in the report."""
-    documents: Annotated[tuple[dict[str, Any], ...], Field(max_length=MOST_DOCUMENTS)] = ()
+    documents: Annotated[tuple[dict[str, Any], ...], bounded(MOST_DOCUMENTS)] = ()
     """Declared objects of the case."""
 
 
@@ -102,13 +103,13 @@ class SimulationSpec(Strict):
     """Jobs that are submitted in the simulation."""
     fleet: dict[str, Any] | None = None
     """A fleet, as for ``trainmaster agent run --simulated``."""
-    documents: Annotated[tuple[dict[str, Any], ...], Field(max_length=MOST_DOCUMENTS)] = ()
+    documents: Annotated[tuple[dict[str, Any], ...], bounded(MOST_DOCUMENTS)] = ()
     """Declared objects, jobs excluded, as for ``trainmaster apply``."""
     alone: bool = False
     """True to use only the documents, and none of the installation's declared objects."""
     sweep: SweepSpec | None = None
     """Values of a field to compare."""
-    cases: Annotated[tuple[CaseSpec, ...], Field(max_length=MOST_VALUES)] = ()
+    cases: Annotated[tuple[CaseSpec, ...], bounded(MOST_VALUES)] = ()
     """Cases to compare, instead of a sweep."""
     limits: Literal["asked", "exact", "none"] = "asked"
     """Time limits of jobs: as requested in the workload, the true run times, or none."""

@@ -1,25 +1,38 @@
-"""Reading of syncs part by part: a mistake in a run's report or in the capacity report costs only that report.
+"""Reading of agents' messages: a mistake in a run's report or in the capacity report costs only that report.
 
-Pure. A valid sync is read at once; only one with a mistake is taken apart.
+Pure. However many reports have mistakes, only the first hundred are described, and each costs little.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pydantic_core
 from pydantic import ValidationError
 
-from trainmaster.protocol.agent import MOST_RUNS, CapacityReport, RefusedPart, RunReport, SyncRequest
+from trainmaster.protocol.agent import (
+    MOST_PUSH_VALUES,
+    MOST_RUNS,
+    MOST_SYNC_VALUES,
+    CapacityReport,
+    RefusedPart,
+    RunReport,
+    StreamPush,
+    SyncRequest,
+)
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id
+from trainmaster.protocol.json_limits import check_values
 from trainmaster.protocol.validation_errors import mistakes_of
 
-_NEEDED = frozenset(("run", "generation", "seq", "state", "absence"))
+MOST_REFUSED = 100
+"""The most reports of runs whose mistakes are sent back; further ones are only counted."""
+_ALWAYS = frozenset(("run", "generation", "seq", "state"))
+_NEEDED = _ALWAYS | {"absence"}
 """Fields without which a report is refused: without them it would mean something else."""
 _LONGEST_NAME, _LONGEST_MESSAGE = 253, 300
 CAPACITY = "capacity"
 """Name of the capacity report's part of a sync."""
+_OTHERS = "(others)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +41,9 @@ class Sync:
 
     request: SyncRequest
     refused: tuple[RefusedPart, ...] = ()
+    """The capacity report, if it has a mistake, and the first reports of runs that have."""
+    more_refused: int = 0
+    """Number of further reports with mistakes."""
     unread: frozenset[RunRef] = field(default_factory=frozenset)
     """Runs with an unreadable report: the agent holds them, and nothing else is known."""
     names_all: bool = True
@@ -38,51 +54,84 @@ class Sync:
         """Return why the capacity report cannot be used; empty if it can, or if there is none."""
         return next((one.message for one in self.refused if one.part == CAPACITY), "")
 
+    @property
+    def refused_in_answer(self) -> tuple[RefusedPart, ...]:
+        """Return what was refused, for the answer: a last entry counts those beyond the first hundred."""
+        if not self.more_refused:
+            return self.refused
+        message = f"and {self.more_refused} more reports have mistakes"
+        return (*self.refused, RefusedPart(part=_OTHERS, code=_CODE, message=message))
+
 
 def read_sync(body: bytes) -> Sync:
-    """Read a sync. Raises ValidationError for a mistake in the sync itself, not only in a report."""
-    try:
-        return Sync(SyncRequest.model_validate_json(body))
-    except ValidationError as error:
-        try:
-            document = pydantic_core.from_json(body)
-        except ValueError:
-            raise error from None
-        if not isinstance(document, dict):
-            raise
-        return _taken_apart(document)
-
-
-def _taken_apart(document: dict[str, Any]) -> Sync:
+    """Read a sync. Raises ValidationError for a mistake in the sync itself, not only in a report; ProblemError if it is too large."""
+    check_values(body, MOST_SYNC_VALUES)
+    document = _parsed(body)
+    if not isinstance(document, dict):
+        return Sync(SyncRequest.model_validate(document))  # raises with the right message
     given, capacity = document.pop("runs", ()), document.pop("capacity", None)
-    if not isinstance(given, list | tuple) or len(given) > MOST_RUNS:
-        given = SyncRequest.model_validate(document | {"runs": given}).runs  # raises with the right message
+    if not isinstance(given, list) or len(given) > MOST_RUNS:
+        given = SyncRequest.model_validate(document | {"runs": given}).runs  # raises, unless there are none
     whole = SyncRequest.model_validate(document)
     refused: list[RefusedPart] = []
-    runs: list[RunReport] = []
-    unread: set[RunRef] = set()
-    names_all = True
-    for item in given:
-        report, left_out, mistake = _read_run(item)
-        if report is not None:
-            runs.append(report)
-        else:
-            ref = _ref_of(item)
-            names_all = names_all and ref is not None
-            unread |= {ref} if ref is not None else set()
-        if mistake:
-            refused.append(RefusedPart(part=_name_of(item), code=_CODE, message=mistake, left_out=left_out))
     found: CapacityReport | None = None
     if capacity is not None:
         try:
             found = CapacityReport.model_validate(capacity)
         except ValidationError as error:
             refused.append(RefusedPart(part=CAPACITY, code=_CODE, message=_first(error)))
-    request = whole.model_copy(update={"runs": tuple(runs), "capacity": found})
-    return Sync(request, tuple(refused), frozenset(unread), names_all)
+    read = _Runs(refused)
+    for item in given:
+        read.add(item)
+    request = whole.model_copy(update={"runs": tuple(read.runs), "capacity": found})
+    return Sync(request, tuple(refused), read.more_refused, frozenset(read.unread), read.names_all)
+
+
+def read_push(body: bytes) -> StreamPush:
+    """Read a push. Raises ValidationError for a mistake in it, ProblemError if it is too large."""
+    check_values(body, MOST_PUSH_VALUES)
+    return StreamPush.model_validate(_parsed(body))
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return pydantic_core.from_json(body)
+    except ValueError:
+        SyncRequest.model_validate_json(body)  # raises ValidationError, which says where
+        raise
 
 
 _CODE = str(Code.INVALID_SPEC)
+
+
+class _Runs:
+    """The reports of runs read so far. ``refused`` gets the first of those with mistakes."""
+
+    def __init__(self, refused: list[RefusedPart]) -> None:
+        self._refused = refused
+        self._most = len(refused) + MOST_REFUSED
+        self.runs: list[RunReport] = []
+        self.more_refused = 0
+        self.unread: set[RunRef] = set()
+        self.names_all = True
+
+    def add(self, item: Any) -> None:
+        is_described = len(self._refused) < self._most
+        left_out: tuple[str, ...] = ()
+        if is_described or (isinstance(item, dict) and item.keys() >= _ALWAYS):
+            report, left_out, mistake = _read_run(item)
+        else:
+            report, mistake = None, "is no report of a run"
+        if report is not None:
+            self.runs.append(report)
+        else:
+            ref = _ref_of(item)
+            self.names_all = self.names_all and ref is not None
+            self.unread |= {ref} if ref is not None else set()
+        if mistake and is_described:
+            self._refused.append(RefusedPart(part=_name_of(item), code=_CODE, message=mistake, left_out=left_out))
+        elif mistake:
+            self.more_refused += 1
 
 
 def _read_run(item: Any) -> tuple[RunReport | None, tuple[str, ...], str]:
@@ -90,8 +139,9 @@ def _read_run(item: Any) -> tuple[RunReport | None, tuple[str, ...], str]:
     try:
         return RunReport.model_validate(item), (), ""
     except ValidationError as error:
+        mistakes = error.errors(include_url=False, include_context=False, include_input=False)
         mistake = _first(error)
-        wrong = set(_fields(error))
+        wrong = {str(one["loc"][0]) if one["loc"] else "" for one in mistakes}
         if not isinstance(item, dict) or wrong & _NEEDED:
             return None, (), mistake
     try:
@@ -99,11 +149,6 @@ def _read_run(item: Any) -> tuple[RunReport | None, tuple[str, ...], str]:
         return RunReport.model_validate(rest), tuple(sorted(wrong)), mistake
     except ValidationError as error:
         return None, (), _first(error)
-
-
-def _fields(error: ValidationError) -> Iterator[str]:
-    for one in error.errors(include_url=False, include_context=False, include_input=False):
-        yield str(one["loc"][0]) if one["loc"] else ""
 
 
 def _first(error: ValidationError) -> str:

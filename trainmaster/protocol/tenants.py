@@ -261,7 +261,7 @@ class StopQuarantinedSpec(Strict):
 
     model_config = example(runs=["bert-7k2p9xq.1"])
 
-    runs: Annotated[tuple[Annotated[str, StringConstraints(max_length=100)], ...], Field(max_length=10_000)] = ()
+    runs: Annotated[tuple[Annotated[str, StringConstraints(max_length=100)], ...], bounded(10_000)] = ()
     """Ids of the runs."""
 
 

@@ -7,14 +7,13 @@ from pydantic import BaseModel, ValidationError
 
 from trainmaster.protocol.agent import DesiredAnswer, Empty, SessionName, StreamPush, SyncAnswer, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.sync_parts import read_sync
+from trainmaster.protocol.sync_parts import read_push, read_sync
 from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.api.context import Agent, App
 from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import After
 from trainmaster_dispatcher.services import agents, logs
-from trainmaster_dispatcher.services.submission_parsing import without_nul
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS
 
 router = APIRouter(prefix="/agent/v1", tags=["agents"])
@@ -32,7 +31,7 @@ def _json(model: BaseModel) -> Response:
 async def sync_cluster(request: Request, state: App, caller: Agent) -> Response:
     """State of a cluster's runs and capacity; renews the session lease."""
     try:
-        body = read_sync(without_nul(await request.body()))
+        body = await state.agent_bodies.read(await request.body(), read_sync)
     except ValidationError as error:
         raise _invalid(error) from error
     return _json(await agents.sync(state.stores, caller, body))
@@ -64,7 +63,7 @@ async def push_stream(
 ) -> Response:
     """Log chunks for a follower, or, under a run's id, the tail that is kept with the run."""
     try:
-        body = StreamPush.model_validate_json(without_nul(await request.body()))
+        body = await state.agent_bodies.read(await request.body(), read_push)
     except ValidationError as error:
         raise _invalid(error) from error
     await logs.push(state.stores, caller, stream, body)

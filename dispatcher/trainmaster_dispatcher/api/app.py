@@ -74,7 +74,8 @@ def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
     """Return the api as an ASGI application, with the routes of its audience. Each audience has health and metrics."""
     routes = make_routes(settings, audience)
     app = EarlyRefusals(routes, lambda: getattr(routes.state, "trainmaster", None))
-    return Envelope(app, settings.largest_body_bytes, settings.most_body_bytes_at_once, routes)
+    most, most_of_agents = settings.most_body_bytes_at_once, settings.most_agent_body_bytes_at_once
+    return Envelope(app, settings.largest_body_bytes, most, most_of_agents, routes)
 
 
 def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAPI:
@@ -166,6 +167,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             beat.cancel()
         await asyncio.gather(*beats, return_exceptions=True)
         parser.close()
+        state.agent_bodies.close()
         await state.group_commits.close()
         await state.leader.close()
         await stores.close()

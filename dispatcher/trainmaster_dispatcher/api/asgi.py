@@ -3,6 +3,7 @@
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextvars import ContextVar
 from typing import Any
@@ -40,15 +41,20 @@ _LONGEST_PATH = 500
 class Envelope:
     """The ASGI wrapper of the application. Bodies are held in memory until they are answered, ``most_at_once`` bytes in all.
 
-    ``routes``: the innermost part of the application.
+    Those of agents are counted apart, ``most_of_agents`` bytes in all. ``routes``: the innermost part of the application.
     """
 
-    def __init__(self, app: App, largest_body: int, most_at_once: int, routes: FastAPI | None = None) -> None:
+    def __init__(
+        self, app: App, largest_body: int, most_at_once: int, most_of_agents: int, routes: FastAPI | None = None
+    ) -> None:
         self._app = app
         self.routes = routes
         self.largest = largest_body
         self.most_at_once = max(most_at_once, largest_body)
+        self.most_of_agents = max(most_of_agents, largest_body)
         self.held = 0
+        self.held_of_agents: Counter[object] = Counter()
+        """Bytes of agents' bodies by API key."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -64,7 +70,7 @@ class Envelope:
         if method == "HEAD":
             scope = {**scope, "method": "GET"}
 
-        body = _Body(self, scope, receive)
+        body: _Body = (_AgentsBody if scope["path"].startswith(_AGENTS) else _Body)(self, scope, receive)
 
         async def marked_send(message: Message) -> None:
             nonlocal status
@@ -81,10 +87,10 @@ class Envelope:
         with process_logs.about(request_id=own):
             try:
                 length = headers.get(b"content-length", b"0")
-                said = int(length) if length.isdigit() else 0
+                said = body.said = int(length) if length.isdigit() else 0
                 if said > self.largest:
                     await _refuse(self.too_large(), scope, own, marked_send)
-                elif not body.has_room(said):
+                elif not body.is_admitted():
                     await _refuse(self.too_many(), scope, own, marked_send)
                 else:
                     meter = scope[METER] = Meter()
@@ -107,18 +113,24 @@ class Envelope:
 
 
 class _Body:
-    """The body of one request, counted while it is received. Agents' calls and small bodies are always accepted."""
+    """The body of one request, counted while it is received. Small bodies are always accepted."""
 
     def __init__(self, envelope: Envelope, scope: Scope, receive: Receive) -> None:
         self._envelope = envelope
         self._receive = receive
-        self._is_agents = scope["path"].startswith(_AGENTS)
+        self._scope = scope
+        self.said = 0
+        """The length that the request's header says."""
         self._read = 0
         self._reserved = 0
 
+    def is_admitted(self) -> bool:
+        """Return whether the request may be handled: all of its body is reserved."""
+        return self.has_room(self.said)
+
     def has_room(self, size: int) -> bool:
         """Return whether all bodies together stay within the limit, once ``size`` bytes are reserved for this one."""
-        if self._is_agents or size <= max(self._reserved, _SMALL_BODY):
+        if size <= max(self._reserved, _SMALL_BODY):
             return True
         self._envelope.held += size - self._reserved
         self._reserved = size
@@ -140,6 +152,46 @@ class _Body:
             if not self.has_room(self._read):
                 raise self._envelope.too_many()
         return message
+
+
+class _AgentsBody(_Body):
+    """The body of an agent's request. It is counted by API key, from when it is asked for, which is after the key was checked.
+
+    What has come is counted, not what is announced: a body that an agent's broken connection left behind must not hold up that
+    agent's next one. A key may have as many bytes as one largest body; small bodies are refused only beyond that.
+    """
+
+    _key: object = None
+
+    def is_admitted(self) -> bool:
+        return True
+
+    def has_room(self, size: int) -> bool:
+        held, more = self._envelope.held_of_agents, size - self._reserved
+        if held[self._key] + more > self._envelope.largest:
+            return False
+        return size <= _SMALL_BODY or held.total() + more <= self._envelope.most_of_agents
+
+    def release(self) -> None:
+        self._count(-self._reserved)
+
+    async def receive(self) -> Message:
+        """Return the next message. Raises ProblemError for a body that is too large, or one body too many."""
+        if self._key is None:
+            call: Call | None = self._scope.get(CALL)
+            self._key = _address(self._scope) if call is None else call.caller.key_id
+            if not self.has_room(self.said):
+                raise self._envelope.too_many()
+        message = await super().receive()
+        self._count(self._read - self._reserved)
+        return message
+
+    def _count(self, more: int) -> None:
+        held = self._envelope.held_of_agents
+        held[self._key] += more
+        self._reserved += more
+        if not held[self._key]:
+            del held[self._key]
 
 
 def _address(scope: Scope) -> str:

@@ -13,8 +13,10 @@ from fastapi import Depends, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.json_limits import check_values
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster_dispatcher.api.agent_bodies import AgentBodies
 from trainmaster_dispatcher.api.asgi import client_address, request_id
 from trainmaster_dispatcher.api.keyring import Keyring
 from trainmaster_dispatcher.api.leader import LeaderOverHttp
@@ -33,6 +35,7 @@ from trainmaster_dispatcher.store.keys import Caller, Claim
 
 Model = TypeVar("Model", bound=BaseModel)
 _MOST_MODEL_BYTES = 1024 * 1024
+_MOST_MODEL_VALUES = 1_000_000
 """The most bytes of a body that is parsed in the process that also answers agents' calls; submissions are parsed in processes of
 their own.
 """
@@ -47,6 +50,7 @@ class State:
     def __init__(self, stores: Stores, parser: Parser) -> None:
         self.stores = stores
         self.parser = parser
+        self.agent_bodies = AgentBodies()
         self.keyring = Keyring(stores)
         self.limits = Limits(stores.settings)
         self.admissions = ClusterAdmissions(stores)
@@ -137,6 +141,8 @@ def read_model(model: type[Model], body: bytes, most: int = _MOST_MODEL_BYTES) -
     """Parse a body of at most ``most`` bytes in this process. Raises ProblemError with each mistake."""
     if len(body) > most:
         raise ProblemError(Code.BODY_TOO_LARGE, f"a body of this call may have at most {most} bytes, not {len(body)}")
+    if len(body) > _MOST_MODEL_BYTES:
+        check_values(body, _MOST_MODEL_VALUES)
     value = parse_json(body)
     try:
         return model.model_validate(value)

@@ -136,7 +136,7 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
         send_full=not request.full
         and (differs or standing.is_awaited or standing.is_clearing or (is_behind and bool(found.unknown))),
         send_capacity=request.capacity is None and not given.capacity_mistake and not standing.has_capacity,
-        refused=given.refused,
+        refused=given.refused_in_answer,
     )
 
 
@@ -145,6 +145,9 @@ def _tell_refused(cluster: str, given: Sync) -> None:
         gauges.count_refused(cluster, is_capacity=one.part == CAPACITY)
         without = f"; taken without {', '.join(one.left_out)}" if one.left_out else ""
         log.warning("cluster %s: its agent's report of %s has a mistake: %s%s", cluster, one.part, one.message, without)
+    if given.more_refused:
+        gauges.count_refused(cluster, is_capacity=False, many=given.more_refused)
+        log.warning("cluster %s: %d more of its agent's reports have mistakes", cluster, given.more_refused)
 
 
 async def _begin_session(tx: Transaction, stores: Stores, caller: Caller, cluster_id: int, given: Sync) -> SyncAnswer:
@@ -182,7 +185,7 @@ async def _begin_session(tx: Transaction, stores: Stores, caller: Caller, cluste
         lease_seconds=lease,
         send_full=True,
         send_capacity=request.capacity is None and not given.capacity_mistake and not standing.has_capacity,
-        refused=given.refused,
+        refused=given.refused_in_answer,
         quarantined=(),
     )
 

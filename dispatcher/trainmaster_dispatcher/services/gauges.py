@@ -114,9 +114,9 @@ def note_contact(cluster: str, contact: Contact) -> None:
         m.agent_sessions.labels(cluster).inc()
 
 
-def count_refused(cluster: str, *, is_capacity: bool) -> None:
-    """Count a report of a cluster's agent, or a part of a report, that was refused."""
-    m.agent_parts_refused.labels(cluster, "capacity" if is_capacity else "run").inc()
+def count_refused(cluster: str, *, is_capacity: bool, many: int = 1) -> None:
+    """Count reports of a cluster's agent, or parts of reports, that were refused."""
+    m.agent_parts_refused.labels(cluster, "capacity" if is_capacity else "run").inc(many)
 
 
 def note_applied(state: SchedulerState, plan: Plan, applied: set[int]) -> None:

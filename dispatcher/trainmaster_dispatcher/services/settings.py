@@ -50,7 +50,9 @@ class Settings(BaseSettings):
     """Keys of jobs' labels by which usage is counted, with commas between."""
     largest_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     most_body_bytes_at_once: int = Field(default=256 * 1024 * 1024, ge=1024)
-    """Of all requests that are being read and answered; further ones are refused with a time to retry after."""
+    """Of all requests that are being read and answered, agents' excepted; further ones are refused with a time to retry after."""
+    most_agent_body_bytes_at_once: int = Field(default=256 * 1024 * 1024, ge=1024)
+    """The same for agents' requests. Those of one key have at most ``largest_body_bytes``."""
     largest_header_bytes: int = Field(default=64 * 1024, ge=8 * 1024, le=1024 * 1024)
     header_seconds: float = Field(default=15.0, ge=0.1, le=600)
     """For the whole header of a request, and for the first byte of a connection."""

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy, QueueAdmission, longest_match
-from trainmaster.protocol.base import Name40, QueuePath, Strict
+from trainmaster.protocol.base import Name40, QueuePath, Strict, bounded
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.placement.choose import PlacementConfig
@@ -101,7 +101,7 @@ class KubernetesCluster(Strict):
     job_namespaces: tuple[Namespace, ...] = ()
     """All namespaces that the agent may use, beside those of ``queues``; empty: those that the rules name in full."""
     admission: AdmissionPolicy = Field(default_factory=AdmissionPolicy)
-    admissions: Annotated[tuple[QueueAdmission, ...], Field(max_length=1000)] = ()
+    admissions: Annotated[tuple[QueueAdmission, ...], bounded(1000)] = ()
     placement: PlacementConfig = Field(default_factory=PlacementConfig)
     capacity: CapacityConfig = Field(default_factory=CapacityConfig)
     lease: LeaseConfig = Field(default_factory=LeaseConfig)
