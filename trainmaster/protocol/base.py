@@ -19,6 +19,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     PlainSerializer,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
@@ -63,6 +64,11 @@ def text_schema(
     return WithJsonSchema(schema)
 
 
+_MOST_UNKNOWN = 16
+"""The most unknown fields of one mapping that are mistakes of their own."""
+_NAMED, _LONGEST_NAME = 3, 100
+
+
 class Strict(BaseModel):
     """Model of people's input: camelCase on the wire, frozen, unknown fields refused."""
 
@@ -74,6 +80,20 @@ class Strict(BaseModel):
         use_enum_values=False,
         allow_inf_nan=False,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_unknown(cls, value: Any) -> Any:
+        """Refuse a mapping with very many unknown fields as a whole: a mistake for each would take a kilobyte."""
+        fields = cls.__pydantic_fields__
+        if not isinstance(value, dict) or len(value) <= len(fields) + _MOST_UNKNOWN:
+            return value
+        known = fields.keys() | {info.alias for info in fields.values()}
+        unknown = [name for name in value if name not in known]
+        if len(unknown) > _MOST_UNKNOWN:
+            first = ", ".join(str(name)[:_LONGEST_NAME] for name in unknown[:_NAMED])
+            raise ValueError(f"has {len(unknown)} fields that are not known; the first: {first}")
+        return value
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON form without defaults, so that stored specs stay small and keep their meaning across versions."""
