@@ -1,6 +1,7 @@
 """Limits over real HTTP: 429 with Retry-After, streams that end with their key, and what followers cost the store."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -13,7 +14,9 @@ from tests.conftest import FakeAgent, Service, job
 from tests.integration.rows import value
 from tests.integration.test_authorization import make_key
 from tests.waiting import eventually
+from trainmaster.metrics import exporter
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.api import kept_answers, openapi
 from trainmaster_dispatcher.api.app import make_app
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store.database import Database
@@ -161,6 +164,64 @@ async def test_wrong_keys_get_429_and_a_good_key_from_the_same_address_does_not(
         assert (await http.get("/v1/jobs", headers={"Authorization": "Bearer tmk_admin"})).status_code == 200
         submitted = await http.post("/v1/jobs", json=job(), headers={"Authorization": "Bearer tmk_admin"})
         assert submitted.status_code == 201
+
+
+async def test_calls_without_a_key_have_a_bound_for_each_address_and_probes_one_of_their_own(service: Service) -> None:
+    settings = service.settings.model_copy(update={"keyless_calls_per_second": 0.01, "keyless_calls_burst": 3})
+    async with OtherApi(settings) as http:
+        pages = ("/openapi.json", "/docs", "/docs/files/start.js", "/redoc", "/agent/openapi.json", "/nowhere")
+        for page in pages[:3]:
+            assert (await http.get(page)).status_code == 200
+        for page in pages:
+            for headers in ({}, {"Authorization": "Bearer tmk_wrong"}, {"Authorization": "Bearer tmk_admin"}):
+                answer = await http.get(page, headers=headers)
+                assert (answer.status_code, answer.json()["code"]) == (429, "too-many-requests")
+                assert int(answer.headers["retry-after"]) > 10
+        for probe in ("/healthz", "/readyz", "/metrics"):
+            assert [(await http.get(probe)).status_code for _ in range(4)] == [200] * 3 + [429]
+        for path in ("/v1/jobs", "/agent/v1/desired"):  # each is counted once
+            await http.get(path)
+        assert [(await http.get("/v1/nowhere")).status_code for _ in range(2)] == [404, 429]
+        assert (await http.get("/v1/jobs", headers={"Authorization": "Bearer tmk_admin"})).status_code == 200
+
+
+async def test_probes_of_an_installation_never_meet_the_default_bounds(service: Service) -> None:
+    async with OtherApi(service.settings) as http:
+        for probe in ("/healthz", "/readyz", "/metrics"):
+            assert {(await http.get(probe)).status_code for _ in range(100)} == {200}
+
+
+async def test_what_needs_no_key_is_made_once_for_all_who_ask(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: Counter[str] = Counter()
+
+    def count(place: Any, name: str) -> None:
+        real = getattr(place, name)
+
+        def counted(*args: Any) -> Any:
+            made[name] += 1
+            return real(*args)
+
+        monkeypatch.setattr(place, name, counted)
+
+    monkeypatch.setattr(kept_answers, "KEPT_SECONDS", 3600.0)
+    count(openapi, "part_of")
+    count(exporter, "page")
+    count(Database, "ping")
+    async with OtherApi(service.settings) as http:
+        made.clear()
+        for page in ("/openapi.json", "/metrics", "/readyz"):
+            answers = await asyncio.gather(*(http.get(page) for _ in range(20)))
+            assert {answer.status_code for answer in answers} == {200}
+            assert len({answer.content for answer in answers}) == 1
+        document = await http.get("/openapi.json", headers={"Accept-Encoding": "gzip"})
+        assert document.headers["content-encoding"] == "gzip"
+        assert int(document.headers["content-length"]) < len(document.content) / 4
+        again = await http.get("/openapi.json", headers={"If-None-Match": document.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    assert made.pop("ping") < 10, "those of the apis' own watch included"
+    assert made == {"part_of": 1, "page": 1}
 
 
 class OtherApi:

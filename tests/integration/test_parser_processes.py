@@ -3,6 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -13,10 +14,15 @@ from tests.conftest import job
 from tests.waiting import eventually
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.api.parsing import Parser
-from trainmaster_dispatcher.services.submission_parsing import Most, PreparedSubmission, prepare
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.submission_parsing import MOST_MARKS, Most, PreparedSubmission, prepare
 
 _FOR_EVER = b"for ever"
 _LARGE = orjson.dumps({"jobs": [job()] * 3})
+
+
+_HUNGRY = b"hungry"
+_MOST_MEMORY = 256 * 2**20
 
 
 def check_slowly(body: bytes, most: Most) -> PreparedSubmission:
@@ -25,6 +31,9 @@ def check_slowly(body: bytes, most: Most) -> PreparedSubmission:
         Path(body.removeprefix(_FOR_EVER).decode()).touch()
         while True:
             time.sleep(3600)
+    if body.startswith(_HUNGRY):
+        held = [bytes(2**20) for _ in range(int(body.removeprefix(_HUNGRY)))]
+        body = _LARGE if held else b""
     return prepare(body, most)
 
 
@@ -117,5 +126,67 @@ async def test_one_caller_cannot_fill_all_places_to_wait(begun: Path) -> None:
             one.cancel()
         await asyncio.gather(*many, return_exceptions=True)
         assert len(await asyncio.wait_for(other, 60)) == 3
+    finally:
+        checking.close()
+
+
+def peak_bytes(checking: Parser) -> int:
+    """Return the most memory that the only process of a parser has held so far."""
+    (worker,) = checking._idle
+    lines = Path(f"/proc/{worker.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+async def test_a_body_that_takes_too_much_memory_is_refused_and_its_process_replaced() -> None:
+    checking = Parser(0, Most(), 60.0, check_slowly, _MOST_MEMORY)
+    try:
+        assert len(await checking.prepare(_HUNGRY + b"100")) == 3
+        other = asyncio.create_task(checking.prepare(_HUNGRY + b"50", 2))
+        with pytest.raises(ProblemError) as refused:
+            await checking.prepare(_HUNGRY + b"1000", 1)
+        assert refused.value.code is Code.BODY_TOO_LARGE
+        assert "memory" in refused.value.detail
+        assert len(await other) == 3
+        assert len(await checking.prepare(_LARGE, 1)) == 3
+        assert not checking._busy
+    finally:
+        checking.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (orjson.dumps(job() | {f"{n:05}": 1 for n in range(1_000_000)}), Code.INVALID_SPEC),
+        (b'{"jobs":[' + b"[]," * 5_000_000 + b"[]]}", Code.BODY_TOO_LARGE),
+        (b'{"jobs":[' + b'{"a":{}},' * (MOST_MARKS // 5) + b"{}]}", Code.INVALID_SPEC),
+        (orjson.dumps({"jobs": [job() | {f"{n}": 1 for n in range(200)}] * 5000}), Code.INVALID_SPEC),
+    ],
+    ids=["unknown fields", "empty lists", "many jobs", "unknown fields of many jobs"],
+)
+async def test_a_refusal_takes_bounded_memory(body: bytes, code: Code) -> None:
+    checking = Parser(0, Most(), 60.0, prepare, Settings().parser_memory_bytes)
+    try:
+        with pytest.raises(ProblemError):
+            await checking.prepare(b"{}")
+        empty = peak_bytes(checking)
+        with pytest.raises(ProblemError) as refused:
+            await checking.prepare(body)
+        assert refused.value.code is code
+        assert sum(len(one.path) + len(one.message) for one in refused.value.mistakes) < 20_000
+        assert peak_bytes(checking) - empty < 300 * 2**20
+    finally:
+        checking.close()
+
+
+async def test_the_largest_submissions_have_room() -> None:
+    checking = Parser(0, Most(), 60.0, prepare, Settings().parser_memory_bytes)
+    long, row = job(), job()
+    long["roles"][0]["template"]["env"] = {f"NAME_{n}": "x" * 40 for n in range(50)}
+    row["roles"][0]["template"]["args"] = ["${a}", "${b}", "${c}"]
+    table: dict[str, Any] = {"job": row}
+    try:
+        assert len(await checking.prepare(orjson.dumps({"jobs": [long] * 10_000}))) == 10_000
+        table["parameters"] = [{"a": n, "b": f"{n / 7:.4f}", "c": f"{n:050}"} for n in range(100_000)]
+        assert len(await checking.prepare(orjson.dumps(table))) == 100_000
     finally:
         checking.close()

@@ -78,7 +78,9 @@ http_request_seconds = BOOK.histogram(
     buckets=_SHORT,
 )
 http_bodies_refused = BOOK.counter("http_bodies_refused", "Requests refused because their body was too large.", _API)
-parsers_killed = BOOK.counter("parsers_killed", "Large submissions given up because checking them took too long.", _API)
+parsers_killed = BOOK.counter(
+    "parsers_killed", "Large submissions given up because checking them took too much time or memory.", _API
+)
 http_connections = BOOK.gauge("http_connections", "Connections that are open, as counted each second.", _API)
 http_connections_ended = BOOK.counter(
     "http_connections_ended", "Connections ended because they exceeded a bound, by reason.", _API, labels=("reason",)

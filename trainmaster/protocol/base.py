@@ -73,7 +73,9 @@ def text_schema(
     return WithJsonSchema(schema)
 
 
-_MOST_UNKNOWN = 20
+_MOST_UNKNOWN = 16
+"""The most unknown fields of one mapping that are mistakes of their own."""
+_NAMED, _LONGEST_NAME = 3, 100
 
 
 class Strict(BaseModel):
@@ -90,12 +92,16 @@ class Strict(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_few_unknown_fields(cls, value: Any) -> Any:
-        """Refuse an object with very many unknown fields in one mistake: each would be one of its own."""
-        if not isinstance(value, dict) or len(value) <= _MOST_UNKNOWN or cls.model_config.get("extra") != "forbid":
+    def _few_unknown(cls, value: Any) -> Any:
+        """Refuse a mapping with very many unknown fields as a whole: a mistake for each would take a kilobyte."""
+        fields = cls.__pydantic_fields__
+        if not isinstance(value, dict) or len(value) <= len(fields) + _MOST_UNKNOWN:
             return value
-        if len(value) > 2 * len(cls.model_fields) + _MOST_UNKNOWN:
-            raise ValueError(f"has {len(value)} fields, at most {len(cls.model_fields)} are known")
+        known = fields.keys() | {info.alias for info in fields.values()}
+        unknown = [name for name in value if name not in known]
+        if len(unknown) > _MOST_UNKNOWN:
+            first = ", ".join(str(name)[:_LONGEST_NAME] for name in unknown[:_NAMED])
+            raise ValueError(f"has {len(unknown)} fields that are not known; the first: {first}")
         return value
 
     def to_wire(self) -> dict[str, Any]:

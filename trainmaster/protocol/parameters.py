@@ -67,7 +67,12 @@ def check_sets(sets: Sequence[Any], spec: dict[str, Any]) -> tuple[list[bytes], 
             break
     if not mistakes:
         mistakes = _too_long(sets, spec)
-    return ([] if mistakes else [orjson.dumps(item) for item in sets]), mistakes
+    return ([] if mistakes else [_short(item) for item in sets]), mistakes
+
+
+def _short(item: dict[str, Any]) -> bytes:
+    """Return a set as JSON text that takes no more memory than its length: that of orjson keeps a buffer of kilobytes."""
+    return orjson.dumps(item).decode().encode()
 
 
 def _too_long(sets: Sequence[dict[str, Any]], spec: dict[str, Any]) -> list[Mistake]:

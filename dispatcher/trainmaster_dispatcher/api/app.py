@@ -36,6 +36,7 @@ from trainmaster_dispatcher.api.asgi import Envelope, Receive, Scope, Send, requ
 from trainmaster_dispatcher.api.audience import Audience
 from trainmaster_dispatcher.api.context import State, note_refusal, readable
 from trainmaster_dispatcher.api.early_refusals import EarlyRefusals
+from trainmaster_dispatcher.api.kept_answers import KeptDocument, KeptForASecond
 from trainmaster_dispatcher.api.parsing import Parser
 from trainmaster_dispatcher.containment import run_for_ever
 from trainmaster_dispatcher.domain.default_requests import read_requests
@@ -108,8 +109,8 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
     app.add_api_route("/docs/files/{name}", docs_pages.file, include_in_schema=False)
     app.add_api_route("/redoc", _redoc, include_in_schema=False)
     app.add_api_route("/healthz", _alive, include_in_schema=False)
-    app.add_api_route("/readyz", _ready, include_in_schema=False)
-    app.add_api_route("/metrics", _metrics, include_in_schema=False)
+    app.add_api_route("/readyz", _ready_of(app), include_in_schema=False)
+    app.add_api_route("/metrics", _metrics_page(), include_in_schema=False)
     app.add_exception_handler(ProblemError, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(ValidationError, _on_invalid)
@@ -135,7 +136,7 @@ def _for_others(audience: Audience, other: Audience) -> Callable[[Scope, Receive
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
     stores = Stores.open(settings)
-    parser = Parser(settings.inline_body_bytes, _most(settings))
+    parser = Parser(settings.inline_body_bytes, _most(settings), memory=settings.parser_memory_bytes)
     state = app.state.trainmaster = State(stores, parser)
     # Only an api that agents can call may note that they can be served: runs are declared lost by that.
     serves_agents = app.state.audience.includes(Audience.AGENTS)
@@ -223,19 +224,33 @@ async def _alive() -> dict[str, str]:
     return {"status": "alive", "version": __version__}
 
 
-async def _ready(request: Request) -> Response:
-    state: State = request.app.state.trainmaster
-    await state.stores.database.ping()
-    redis = "away" if state.stores.channels.is_away else "ok"
-    return Response(orjson.dumps({"status": "ready", "postgres": "ok", "redis": redis}), media_type="application/json")
+def _ready_of(app: FastAPI) -> Callable[[], Awaitable[Response]]:
+    """Return a handler that asks the store at most once a second."""
+
+    async def ask() -> bytes:
+        state: State = app.state.trainmaster
+        await state.stores.database.ping()
+        redis = "away" if state.stores.channels.is_away else "ok"
+        return orjson.dumps({"status": "ready", "postgres": "ok", "redis": redis})
+
+    kept = KeptForASecond(ask)
+
+    async def answer() -> Response:
+        return Response(await kept.get(), media_type="application/json")
+
+    return answer
 
 
 def _document_of(audience: Audience, prefix: str) -> Callable[[Request], Awaitable[Response]]:
-    """Return a handler that answers with the OpenAPI document of an audience's calls."""
+    """Return a handler that answers with the OpenAPI document of an audience's calls, made once."""
+    kept: KeptDocument | None = None
 
     async def answer(request: Request) -> Response:
-        made = openapi.part_of(request.app, prefix, f"Trainmaster for {audience}")
-        return Response(orjson.dumps(made), media_type="application/json")
+        nonlocal kept
+        if kept is None:
+            made = openapi.part_of(request.app, prefix, f"Trainmaster for {audience}")
+            kept = KeptDocument(orjson.dumps(made), "application/json")
+        return kept.answer(request)
 
     return answer
 
@@ -248,10 +263,15 @@ async def _redoc(request: Request) -> Response:
     return docs_pages.redoc(request.app.state.audience)
 
 
-def _metrics() -> Response:
-    """Return the page of metrics. Runs in a thread, as writing the page takes some milliseconds."""
-    page, content_type = exporter.page(Process.API)
-    return Response(page, media_type=content_type)
+def _metrics_page() -> Callable[[], Awaitable[Response]]:
+    """Return a handler that writes the page of metrics at most once a second, in a thread: it takes some milliseconds."""
+    kept = KeptForASecond(partial(asyncio.to_thread, exporter.page, Process.API))
+
+    async def answer() -> Response:
+        page, content_type = await kept.get()
+        return Response(page, media_type=content_type)
+
+    return answer
 
 
 def problem_response(error: ProblemError, instance: str) -> Response:

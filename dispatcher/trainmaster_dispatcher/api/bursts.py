@@ -6,7 +6,7 @@ from trainmaster.protocol import answers
 from trainmaster.protocol.base import Strict
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.errors import Code
-from trainmaster_dispatcher.api.context import Admin, App, Person, answer, read_model
+from trainmaster_dispatcher.api.context import Admin, App, Person, answer, read_large_model
 from trainmaster_dispatcher.api.declared import add_routes
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.services import leader_queries
@@ -38,7 +38,7 @@ async def list_burst_policies(state: App, caller: Person) -> Response:
 )
 async def preview_burst_policies(request: Request, state: App, _caller: Admin) -> Response:
     """Show what would go to public clusters now, where, at what price, and what does not and why. Changes nothing."""
-    spec = read_model(PreviewSpec, await request.body() or b"{}")
+    spec = await read_large_model(PreviewSpec, await request.body() or b"{}")
     return answer(await leader_queries.preview(state.stores, state.leader, spec.policies))
 
 

@@ -14,7 +14,17 @@ from trainmaster.protocol.tenants import (
     RotateSpec,
     StopQuarantinedSpec,
 )
-from trainmaster_dispatcher.api.context import Admin, App, State, answer, note, once, once_in_parts, read_model
+from trainmaster_dispatcher.api.context import (
+    Admin,
+    App,
+    State,
+    answer,
+    note,
+    once,
+    once_in_parts,
+    read_large_model,
+    read_model,
+)
 from trainmaster_dispatcher.api.declared import add_routes, same_name
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import NameInPath
@@ -145,7 +155,7 @@ async def list_quarantined_runs(name: NameInPath, state: App, caller: Admin) -> 
 async def stop_quarantined_runs(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
     """Have quarantined runs stopped: those that are named, or all of them."""
     body = await request.body()
-    spec = read_model(StopQuarantinedSpec, body)
+    spec = await read_large_model(StopQuarantinedSpec, body)
 
     async def work(tx: Transaction) -> tuple[int, Any]:
         return 200, {"name": name, "stopping": await recovery.stop_quarantined(tx, name, list(spec.runs))}

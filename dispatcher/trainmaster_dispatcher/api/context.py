@@ -3,6 +3,7 @@
 Answers are sent through ``answer``, which removes what the caller may not read: see ``domain.redaction``.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
@@ -13,7 +14,6 @@ from fastapi import Depends, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.json_limits import check_values
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.api.agent_bodies import AgentBodies
@@ -34,11 +34,10 @@ from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller, Claim
 
 Model = TypeVar("Model", bound=BaseModel)
-_MOST_MODEL_BYTES = 1024 * 1024
-_MOST_MODEL_VALUES = 1_000_000
-"""The most bytes of a body that is parsed in the process that also answers agents' calls; submissions are parsed in processes of
-their own.
-"""
+_MOST_MODEL_BYTES = 64 * 1024
+"""The most bytes of a body that is parsed while nothing else is done; submissions are parsed in processes of their own."""
+_MOST_LARGE_BYTES = 1024 * 1024
+_MOST_MODEL_MARKS = 300_000
 
 _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 """The caller of this context's request, once known."""
@@ -81,7 +80,6 @@ async def _admitted(request: Request, state: State) -> Caller:
     address = request.client.host if request.client else ""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
-        state.limits.keyless(address)
         raise ProblemError(Code.UNAUTHENTICATED, "send the API key as 'Authorization: Bearer KEY'")
     caller = await state.keyring.caller(secret.strip(), may_be_new=state.limits.may_look(address))
     if caller is None:
@@ -137,13 +135,18 @@ def answer(value: Any, status: int = 200) -> Response:
     return Response(readable(value), status_code=status, media_type="application/json")
 
 
+async def read_large_model(model: type[Model], body: bytes, most: int = _MOST_LARGE_BYTES) -> Model:
+    """Parse a body of at most ``most`` bytes, in a thread if it is not small. Raises ProblemError with each mistake."""
+    if len(body) <= _MOST_MODEL_BYTES:
+        return read_model(model, body)
+    return await asyncio.to_thread(read_model, model, body, most)
+
+
 def read_model(model: type[Model], body: bytes, most: int = _MOST_MODEL_BYTES) -> Model:
-    """Parse a body of at most ``most`` bytes in this process. Raises ProblemError with each mistake."""
+    """Parse a body of at most ``most`` bytes at once. Raises ProblemError with each mistake."""
     if len(body) > most:
         raise ProblemError(Code.BODY_TOO_LARGE, f"a body of this call may have at most {most} bytes, not {len(body)}")
-    if len(body) > _MOST_MODEL_BYTES:
-        check_values(body, _MOST_MODEL_VALUES)
-    value = parse_json(body)
+    value = parse_json(body, _MOST_MODEL_MARKS)
     try:
         return model.model_validate(value)
     except ValidationError as error:

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.resource_kinds import ResourceKind
-from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, read_model
+from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, read_large_model
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import ETags
 from trainmaster_dispatcher.api.problem_answers import header
@@ -240,7 +240,7 @@ class KindRoutes(Generic[Spec, Stored]):
 
     def _put(self) -> Callable[..., Awaitable[Response]]:
         async def put(target: str, request: Request, state: State, caller: Caller, expected: Conditions) -> Response:
-            spec = read_model(self.kind.spec, await request.body())
+            spec = await read_large_model(self.kind.spec, await request.body())
             same_name(self.kind.name_of(spec), target, self.kind.name)
             action = f"put {self.kind.name}"
             done = await change(state, caller, action, target, lambda tx: self.of.put(tx, spec), expected)

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.api.audience import Audience
+from trainmaster_dispatcher.api.kept_answers import KeptDocument
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
@@ -90,9 +91,10 @@ async def file(request: Request) -> Response:
         return Response(_START, media_type="text/javascript", headers=_HEADERS)
     if name not in _FILES:
         raise ProblemError(Code.NOT_FOUND, f"there is nothing at {request.url.path}")
-    return Response(_content(name), media_type=_FILES[name], headers=_HEADERS | _KEPT)
+    return _kept(name).answer(request)
 
 
 @lru_cache(maxsize=len(_FILES))
-def _content(name: str) -> bytes:
-    return (files(_PACKAGE) / "static" / name).read_bytes()
+def _kept(name: str) -> KeptDocument:
+    content = (files(_PACKAGE) / "static" / name).read_bytes()
+    return KeptDocument(content, _FILES[name], _HEADERS | _KEPT)

@@ -1,6 +1,7 @@
-"""A pure ASGI layer before the routes: refuses users' calls over a limit, at a fraction of the cost of the routes' layers.
+"""A pure ASGI layer before the routes: refuses calls over a limit, at a fraction of the cost of the routes' layers.
 
-It refuses only calls that the routes would refuse, with the same answer, using only what this process has cached.
+It counts all calls without a key by their address. Of calls with a key it refuses only those that the routes would refuse, with the
+same answer, using only what this process has cached.
 """
 
 from collections.abc import Callable
@@ -11,9 +12,15 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
 from trainmaster_dispatcher.api.asgi import App, Receive, Scope, Send, request_id
 from trainmaster_dispatcher.api.context import State
+from trainmaster_dispatcher.api.docs_pages import DOCUMENTS
 from trainmaster_dispatcher.api.limits import CALL, Call
 
-_USERS = "/v1/"
+_USERS, _AGENTS = "/v1/", "/agent/"
+_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Each is counted by itself: whatever else comes from the same address, a probe is answered."""
+_PAGES = "pages"
+"""The name under which all other calls that need no key are counted."""
+_DOCUMENTS = frozenset(DOCUMENTS.values())
 _MOST_DRAINED = 65_536
 """The most bytes of a body that are read to keep the connection open."""
 
@@ -27,7 +34,7 @@ class EarlyRefusals:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = self._state()
-        if state is None or scope["type"] != "http" or not scope["path"].startswith(_USERS):
+        if state is None or scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         problem = _problem(state, scope)
@@ -50,9 +57,15 @@ class EarlyRefusals:
 
 def _problem(state: State, scope: Scope) -> ProblemError | None:
     """Return why a call is refused, if its key or its address is over a limit."""
+    path = scope["path"]
+    address = scope["client"][0] if scope.get("client") else ""
+    if path in _PROBES or path in _DOCUMENTS or not path.startswith((_USERS, _AGENTS)):
+        return state.limits.keyless(address, path if path in _PROBES else _PAGES)
     given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
     scheme, _, secret = given.decode("latin-1").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
+        return state.limits.keyless(address)
+    if not path.startswith(_USERS):
         return None
     is_known, caller = state.keyring.known(secret.strip())
     if caller is not None and caller.role is KeyRole.USER:
@@ -60,7 +73,6 @@ def _problem(state: State, scope: Scope) -> ProblemError | None:
         if problem is not None:
             scope[CALL] = Call(caller)
         return problem
-    address = scope["client"][0] if scope.get("client") else ""
     if is_known and caller is None and not state.limits.may_look(address):
         problem = state.limits.wrong_key(address)
         return problem if problem.code is Code.TOO_MANY_REQUESTS else None

@@ -144,11 +144,12 @@ class Limits:
             return _too_many("wrong-keys", "too many wrong API keys came from your address", pause)
         return ProblemError(Code.UNAUTHENTICATED, "the API key is not known, was revoked, or has expired")
 
-    def keyless(self, address: str) -> None:
-        """Count a request without a key. Raises ProblemError TOO_MANY_REQUESTS."""
-        pause = self._keyless.take(_site(address))
-        if pause:
-            raise _too_many("keyless", "too many requests without an API key came from your address", pause)
+    def keyless(self, address: str, page: str = "") -> ProblemError | None:
+        """Count a call without a key; return the problem for its sender if there were too many of this ``page``."""
+        pause = self._keyless.take(f"{_site(address)} {page}")
+        if not pause:
+            return None
+        return _too_many("keyless", "too many requests without an API key came from your address", pause)
 
     async def slow_down(self) -> None:
         """Delay a refused caller a little, so that immediate retries cost less; skip the delay when very many wait already."""

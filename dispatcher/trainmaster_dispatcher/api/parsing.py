@@ -1,13 +1,14 @@
 """Parsing of submissions: small bodies in this process, large ones in parser processes. It never blocks this process for long.
 
 Checking ten thousand specifications holds the interpreter for a second or more; an agent's sync must not wait for that. A parser
-process that needs more than its time for one body is killed and replaced, as is one whose caller hung up.
+process that needs more than its time or its memory for one body is killed and replaced, as is one whose caller hung up.
 """
 
 import asyncio
 import ctypes
 import multiprocessing
 import os
+import resource
 import signal
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext
+from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -30,6 +32,10 @@ _MOST_WAITING_OF_ONE = 6
 _MOST_WORKERS = 2
 """The most processes for large bodies, and never more than cores: one more is started when all others are at work."""
 _PR_SET_PDEATHSIG = 1
+_OUT_OF_MEMORY = 70
+"""The exit code of a parser process that has reached its bound."""
+_SIGNS_OF_IT = (_OUT_OF_MEMORY, -signal.SIGABRT, -signal.SIGSEGV)
+"""Exit codes of such a process: compiled libraries abort, or use what they did not get."""
 
 Refusal = tuple[Code, str, tuple[Mistake, ...]]
 Clusters = tuple[Cluster, ...]
@@ -45,24 +51,40 @@ def _prepare_or_refuse(do: Prepare, body: bytes, most: Most) -> PreparedSubmissi
         return error.code, error.detail, error.mistakes
 
 
-def _serve(connection: Connection, do: Prepare, most: Most) -> None:
-    """Check bodies one after the other, until the other end is closed."""
+def _bound_memory(more: int) -> None:
+    """Let this process take at most ``more`` bytes of address space beyond what it has now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    # Nobody needs the memory of a process that aborts for lack of it.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _serve(connection: Connection, do: Prepare, most: Most, memory: int) -> None:
+    """Check bodies one after the other, until the other end is closed. ``memory``: see ``Parser``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # An api that is killed cannot end its worker, which would wait for work for ever.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    with suppress(EOFError, OSError):
+    if memory:
+        _bound_memory(memory)
+    try:
         while True:
             now = replace(most, clusters=connection.recv())
             connection.send(_prepare_or_refuse(do, connection.recv_bytes(), now))
+    except (EOFError, OSError):
+        return
+    except MemoryError:
+        os._exit(_OUT_OF_MEMORY)
 
 
 class _Worker:
     """A parser process and the connection to it."""
 
-    def __init__(self, context: SpawnContext, do: Prepare, most: Most) -> None:
+    def __init__(self, context: SpawnContext, do: Prepare, most: Most, memory: int) -> None:
         self._connection, other = context.Pipe()
-        self.process = context.Process(target=_serve, args=(other, do, most), daemon=True)
+        self.process = context.Process(target=_serve, args=(other, do, most, memory), daemon=True)
         self.process.start()
         other.close()
 
@@ -85,12 +107,16 @@ class _Worker:
 class Parser:
     """A few parser processes for large bodies, started on demand and restarted if one ends.
 
-    ``seconds``: the time-out of one body, and that of each of its MiB.
+    ``seconds``: the time-out of one body, and that of each of its MiB. ``memory``: the most bytes that a process may take beyond
+    what it has when it starts; 0: no bound.
     """
 
-    def __init__(self, inline_bytes: int, most: Most, seconds: float = 10.0, do: Prepare = prepare) -> None:
+    def __init__(
+        self, inline_bytes: int, most: Most, seconds: float = 10.0, do: Prepare = prepare, memory: int = 0
+    ) -> None:
         self._inline_bytes = inline_bytes
         self._most = most
+        self._memory = memory
         self._seconds = seconds
         self._do = do
         self._context = multiprocessing.get_context("spawn")
@@ -163,21 +189,22 @@ class Parser:
                 first[1].set_result(None)
 
     async def _in_worker(self, body: bytes, clusters: Clusters) -> PreparedSubmission | Refusal:
-        worker = self._idle.pop() if self._idle else _Worker(self._context, self._do, self._most)
+        worker = self._idle.pop() if self._idle else _Worker(self._context, self._do, self._most, self._memory)
         self._busy.add(worker)
         checking = asyncio.get_running_loop().run_in_executor(None, worker.check, body, clusters)
         is_well = False
+        died: Exception
         try:
             async with asyncio.timeout(self._seconds * (1 + len(body) / 2**20)):
                 result = await asyncio.shield(checking)
             is_well = True
+            return result
         except TimeoutError as error:
             metrics.parsers_killed.inc()
             message = "the submission could not be checked in time; try again later, or with fewer jobs in one call"
             raise ProblemError(Code.TOO_BUSY, message, retry_after=10.0) from error
         except (EOFError, OSError) as error:
-            message = "the process that reads large bodies died; try again"
-            raise ProblemError(Code.TOO_BUSY, message, retry_after=1.0) from error
+            died = error
         finally:
             self._busy.discard(worker)
             if is_well:
@@ -185,7 +212,14 @@ class Parser:
             else:
                 worker.kill()
                 await asyncio.shield(_reap(worker, checking))
-        return result
+        if self._memory and worker.process.exitcode in _SIGNS_OF_IT:
+            metrics.parsers_killed.inc()
+            message = (
+                "checking the submission takes more memory than there is for one call; send fewer jobs in one call"
+            )
+            raise ProblemError(Code.BODY_TOO_LARGE, message) from died
+        message = "the process that reads large bodies died; try again"
+        raise ProblemError(Code.TOO_BUSY, message, retry_after=1.0) from died
 
 
 async def _reap(worker: _Worker, checking: "asyncio.Future[PreparedSubmission | Refusal]") -> None:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from trainmaster.protocol import answers
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
-from trainmaster_dispatcher.api.context import Admin, App, answer, once, read_model
+from trainmaster_dispatcher.api.context import Admin, App, answer, once, read_large_model
 from trainmaster_dispatcher.api.declared import change
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import NumberCursor, NumberInPath
@@ -33,7 +33,7 @@ def _shown(view: SimulationView) -> dict[str, object]:
 async def create_simulation(request: Request, state: App, caller: Admin) -> Response:
     """Ask for a simulation: a worker carries it out. Without a fleet, it is the installation's own as it is then."""
     body = await request.body()
-    spec = read_model(SimulationSpec, body, state.stores.settings.largest_body_bytes)
+    spec = await read_large_model(SimulationSpec, body, state.stores.settings.largest_body_bytes)
 
     async def work(tx: Transaction) -> tuple[int, dict[str, object]]:
         return 202, _shown(await simulations.add(tx, caller, spec))

@@ -8,7 +8,7 @@ from trainmaster.protocol import answers
 from trainmaster.protocol.base import WrittenTime
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.tenants import KeySpec
-from trainmaster_dispatcher.api.context import Admin, App, Person, answer, note, read_model
+from trainmaster_dispatcher.api.context import Admin, App, Person, answer, note, read_large_model
 from trainmaster_dispatcher.api.declared import add_routes, change
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import Cursor, Limit, NumberInPath
@@ -55,7 +55,7 @@ async def make_key(request: Request, state: App, caller: Admin) -> Response:
     An Idempotency-Key is refused here, for the answer would have to be kept with the secret in it.
     """
     refuse_idempotency_key(request)
-    spec = read_model(KeySpec, await request.body())
+    spec = await read_large_model(KeySpec, await request.body())
     async with state.stores.database.transaction() as tx:
         made = await tenants.make_key(tx, spec)
         await note(tx, caller, "make key", spec.name, {"id": made["id"], **spec.to_wire()})

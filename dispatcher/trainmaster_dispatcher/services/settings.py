@@ -85,6 +85,8 @@ class Settings(BaseSettings):
     """At one api; 0: no bound."""
     inline_body_bytes: int = Field(default=32 * 1024, ge=0)
     """Bodies above this are parsed in a process of their own, so that no other call waits for them: 32 KiB take 40 ms."""
+    parser_memory_bytes: int = Field(default=512 * 1024 * 1024, ge=0)
+    """For one body in such a process, beyond what the process has when it starts; 0: no bound."""
     most_jobs_per_call: int = Field(default=10_000, ge=1)
     most_parameter_sets: int = Field(default=100_000, ge=1)
     default_requests: str = "cpu=100m,memory=64Mi"
