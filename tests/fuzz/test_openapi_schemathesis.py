@@ -44,6 +44,7 @@ from schemathesis.engine import events
 from tests.conftest import ADMIN_KEY, job
 from tests.fuzz.values import IS_DEEP
 from trainmaster.protocol.base import ALSO
+from trainmaster.protocol.resource_kinds import KINDS
 from trainmaster.protocol.states import ClusterKind
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
 from trainmaster_dispatcher.cli.embedded import free_port, wait_for_port
@@ -62,15 +63,8 @@ NOT_CHECKED = (
 LEAST_CASES = 20_000 if IS_DEEP else 300
 _PATIENCE = 60.0
 _MOST_ENTRIES = 100
-_KINDS = (
-    "queues",
-    "priority-classes",
-    "clusters",
-    "price-books",
-    "datasets",
-    "reservations",
-    "burst-policies",
-)
+_KINDS = tuple(kind.command for kind in KINDS.values())
+"""In an order in which objects can be created."""
 DECLARED: dict[str, dict[str, Any]] = {
     "queues": {"path": "fuzz", "allowedKinds": [kind.value for kind in ClusterKind]},
     "priority-classes": {"name": "fuzz", "value": 5},

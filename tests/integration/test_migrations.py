@@ -284,11 +284,18 @@ def test_two_new_installations_do_not_begin_with_the_same_job_ids(database_url: 
     assert all(parse_job_id(job_id("a", first)) == ("a", first) for first in firsts)
 
 
-def test_an_installation_with_jobs_goes_on_counting(empty_url: str) -> None:
-    engine = create_engine(driver_url(empty_url))
+def upgrade_to(url: str, revision: str) -> None:
+    engine = create_engine(driver_url(url))
     with as_file(files("trainmaster_migrations")) as folder, engine.connect() as connection:
-        command.upgrade(migration._config(connection, str(folder)), "0020")
+        command.upgrade(migration._config(connection, str(folder)), revision)
         connection.commit()
+    engine.dispose()
+
+
+def test_an_installation_with_jobs_goes_on_counting(empty_url: str) -> None:
+    upgrade_to(empty_url, "0020")
+    engine = create_engine(driver_url(empty_url))
+    with engine.connect() as connection:
         assert connection.execute(text("SELECT take_ids('jobs_id_seq', 5)")).scalar_one() == 1
         connection.commit()
         migrate(empty_url)
@@ -376,7 +383,9 @@ async def test_runs_that_the_release_before_leased_are_delivered_after_the_migra
         "UPDATE alembic_version SET version_num = '0023'",
     )
     assert not current_schema(service.settings.database_url).serves
-    assert (await asyncio.to_thread(migrate, service.settings.database_url)).revision == newest_revision()
+    # Only the migration that is tested: the tables of later ones exist already.
+    await asyncio.to_thread(upgrade_to, service.settings.database_url, "0024")
+    change(service.settings.database_url, f"UPDATE alembic_version SET version_num = '{newest_revision()}'")
     assert await value(service.stores, "SELECT count(*) FROM runs WHERE orders IS NOT NULL") == 0, (
         "no data is rewritten"
     )
