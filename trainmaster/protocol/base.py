@@ -78,8 +78,8 @@ _MOST_UNKNOWN = 16
 _NAMED, _LONGEST_NAME = 3, 100
 
 
-class Strict(BaseModel):
-    """Model of people's input: camelCase on the wire, frozen, unknown fields refused."""
+class Closed(BaseModel):
+    """Model with camelCase on the wire, frozen, unknown fields refused."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -89,6 +89,14 @@ class Strict(BaseModel):
         use_enum_values=False,
         allow_inf_nan=False,
     )
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the JSON form without defaults, so that stored specs stay small and keep their meaning across versions."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+
+class Strict(Closed):
+    """Model of people's input. A mapping with very many unknown fields is refused as a whole."""
 
     @model_validator(mode="before")
     @classmethod
@@ -103,10 +111,6 @@ class Strict(BaseModel):
             first = ", ".join(str(name)[:_LONGEST_NAME] for name in unknown[:_NAMED])
             raise ValueError(f"has {len(unknown)} fields that are not known; the first: {first}")
         return value
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the JSON form without defaults, so that stored specs stay small and keep their meaning across versions."""
-        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 class Lenient(BaseModel):

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import orjson
 from pydantic import ValidationError
 
-from trainmaster.protocol.base import Strict
+from trainmaster.protocol.base import Closed
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.validation_errors import mistakes_of
 
@@ -30,14 +30,14 @@ class UnreadableOrdersError(TrainmasterError):
     """The orders of a run are stored in a form that this release does not read."""
 
 
-class NarrowedDevice(Strict):
+class NarrowedDevice(Closed):
     """A device whose product is bound: members that take the resource go to nodes with these labels alone."""
 
     resource: str
     selector: dict[str, str]
 
 
-class BindingTerm(Strict):
+class BindingTerm(Closed):
     """One required expression of node affinity."""
 
     key: str
@@ -45,7 +45,7 @@ class BindingTerm(Strict):
     values: tuple[str, ...] = ()
 
 
-class BurstTerms(Strict):
+class BurstTerms(Closed):
     """The terms of a run by a burst policy. ``limit_seconds``: its time limit if its specification has none."""
 
     limit_seconds: float
@@ -53,7 +53,7 @@ class BurstTerms(Strict):
     """The node affinity that keeps its members on the nodes that the policy allows."""
 
 
-class RunOrders(Strict):
+class RunOrders(Closed):
     """The orders of a run beyond its specification, its sizes and its places."""
 
     version: Literal[1] = VERSION
