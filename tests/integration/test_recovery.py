@@ -114,9 +114,9 @@ async def test_clusters_of_other_queues_are_named_to_those_alone_who_may_use_the
     await edge.connect()
     await private.connect()
     for path in ("open", "secret"):
-        assert (await service.http.put(f"/v1/queues/{path}", json={"path": path})).status_code == 200
+        assert (await service.http.put(f"/v1/queues/{path}", json={"path": path})).status_code == 201
     restricted = {"name": "edge", "clusterKind": "edge", "onlyQueues": ["secret"]}
-    assert (await service.http.put("/v1/clusters/edge", json=restricted)).status_code == 200
+    assert (await service.http.put("/v1/clusters/edge", json=restricted)).status_code in (200, 201)
     await restored(service)
     await private.sync()
     waiting = await service.submit("waits", queue="open", placement={"clusters": ["private"]})

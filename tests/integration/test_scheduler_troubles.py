@@ -36,7 +36,7 @@ AWAITED: list[tuple[Any, str]] = [
     (Scheduler, "_count_usage"),
     (Scheduler, "_wait"),
     (Scheduler, "_measure"),
-    (loop, "_decided"),
+    (loop.Decider, "decide"),
     (loop, "wait_set"),
     (apply_plan, "apply_plan"),
     (apply_plan, "release_holds"),
