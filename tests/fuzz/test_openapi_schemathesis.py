@@ -210,7 +210,7 @@ _BEYOND_SCHEMA = re.compile(
             # A reserved beginning of names.
             r"names that begin with TRAINMASTER_",
             # Of what admins have declared, or of settings.
-            r"webhooks go to https:// addresses only",
+            r"notify\[\d+\]\.url: ",  # where webhooks may go
             r"a burst policy is for public clusters",
             r"usage is not counted by the label",
             # Documents inside a specification, which are those of `trainmaster apply`.
