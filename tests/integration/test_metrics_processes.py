@@ -171,8 +171,8 @@ def test_lines_of_the_log_say_which_request_job_and_cluster_they_are_about(proce
         http.get(f"/v1/jobs/{job_id}", headers={"X-Request-Id": "my-request"})
     with processes.http("tmk_private") as http:
         session = {"session": "none", "wait": "0"}
-        asked = partial(http.get, "/agent/v1/desired", params=session, headers={"X-Request-Id": "agents"})
-        eventually_sync(lambda: asked().status_code == 409, 30)  # from the agent's first sync on
+        call = partial(http.get, "/agent/v1/desired", params=session, headers={"X-Request-Id": "agents"})
+        eventually_sync(lambda: call().status_code == 409, 30)  # from the agent's first sync on
     lines: list[dict[str, Any]] = []
 
     def written() -> bool:
