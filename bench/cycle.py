@@ -109,7 +109,7 @@ WORLDS = {
 jobs of all kinds: there are some hundred thousand classes, and equivalent jobs hardly ever follow one another."""
 
 
-class TimeIsOver(Exception):  # noqa: N818 - it is no error
+class TimeIsOver(BaseException):
     """Raised wherever the measured code is at that moment."""
 
 

@@ -5,8 +5,10 @@ fields that this side does not know, which are ignored.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Annotated, Any, cast
 
 from pydantic import (
@@ -90,6 +92,12 @@ class Closed(BaseModel):
         allow_inf_nan=False,
     )
 
+    def __eq__(self, other: object) -> bool:
+        # Fields that a specification leaves out are one object for all of them, and each is compared when it is written.
+        return self is other or super().__eq__(other)
+
+    __hash__ = BaseModel.__hash__  # pydantic replaces it in frozen models
+
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON form without defaults, so that stored specs stay small and keep their meaning across versions."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
@@ -102,8 +110,10 @@ class Strict(Closed):
     @classmethod
     def _few_unknown(cls, value: Any) -> Any:
         """Refuse a mapping with very many unknown fields as a whole: a mistake for each would take a kilobyte."""
+        if type(value) is not dict or len(value) <= _MOST_UNKNOWN:  # called for each model of each specification
+            return value
         fields = cls.__pydantic_fields__
-        if not isinstance(value, dict) or len(value) <= len(fields) + _MOST_UNKNOWN:
+        if len(value) <= len(fields) + _MOST_UNKNOWN:
             return value
         known = fields.keys() | {info.alias for info in fields.values()}
         unknown = [name for name in value if name not in known]
@@ -129,6 +139,7 @@ def example(**fields: Any) -> ConfigDict:
 MOST_MISTAKES = 20
 """The most mistakes that are collected of the entries of one list or mapping."""
 _COLLECTIONS = ("list", "tuple", "set", "frozenset", "dict")
+_SIZED = (list, tuple, dict)
 
 
 @dataclass(frozen=True)
@@ -142,7 +153,7 @@ class Bounded:
     cuts: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_wrap_validator_function(self._check, _failing_fast(handler(source)))
+        return core_schema.no_info_wrap_validator_function(self._checker(), _failing_fast(handler(source)))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         made = handler(schema)
@@ -154,22 +165,26 @@ class Bounded:
             inner[f"min{entries}"] = self.least
         return made
 
-    def _check(self, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-        if not isinstance(value, list | tuple | dict):
-            return validate(value)
-        if len(value) > self.most:
-            if not self.cuts or isinstance(value, dict):
-                raise ValueError(f"has {len(value)} entries, at most {self.most} are allowed")
-            value = value[: self.most]
-        try:
-            return validate(value)
-        except ValidationError as error:
-            if self.first_only or len(value) < 2:
-                raise
-            title, found = error.title, _mistakes_of_entries(value, validate)
-        if not found:  # a mistake of the whole, not of an entry
-            return validate(value)
-        raise ValidationError.from_exception_data(title, found)
+    def _checker(self) -> Callable[[Any, ValidatorFunctionWrapHandler], Any]:
+        most = self.most
+
+        def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+            # Several times for each specification of a call that may have ten thousand.
+            if isinstance(value, _SIZED) and len(value) > most:
+                if not self.cuts or isinstance(value, dict):
+                    raise ValueError(f"has {len(value)} entries, at most {most} are allowed")
+                value = value[:most]
+            try:
+                return validate(value)
+            except ValidationError as error:
+                if self.first_only or not isinstance(value, _SIZED) or len(value) < 2:
+                    raise
+                title, found = error.title, _mistakes_of_entries(value, validate)
+            if not found:  # a mistake of the whole, not of an entry
+                return validate(value)
+            raise ValidationError.from_exception_data(title, found)
+
+        return check
 
 
 def bounded(most: int, least: int = 0, *, first_only: bool = False, cuts: bool = False) -> Bounded:
@@ -235,6 +250,7 @@ Name12 = Annotated[str, _name_check(12, "a role name"), _name_schema(12, "worker
 Name40 = Annotated[str, _name_check(40, "a name"), _name_schema(40, "private")]
 
 
+@lru_cache(maxsize=4096)
 def _path_check(value: str) -> str:
     parts = value.split("/") if len(value) <= 200 else []
     if not value or not 1 <= len(parts) <= 10:

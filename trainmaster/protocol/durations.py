@@ -56,6 +56,7 @@ def _to_text(value: object) -> object:
     return f"{value + 0}s" if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+@lru_cache(maxsize=4096)
 def _check(value: str) -> str:
     parse_duration(value)
     return value

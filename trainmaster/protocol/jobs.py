@@ -427,7 +427,9 @@ class JobSpec(Strict):
     @model_validator(mode="after")
     def _is_found_quickly(self) -> Self:
         # The scheduler evaluates each for every group of nodes of every cluster.
-        templates = [role.template for role in self.roles if role.template is not None]
+        templates = [one for role in self.roles if (one := role.template) is not None and one.node_affinity]
+        if not templates:
+            return self
         terms = sum(len(one.node_affinity) for one in templates)
         if terms > _MOST_TERMS:
             raise ValueError(

@@ -100,6 +100,7 @@ def _to_text(value: object) -> object:
     return str(value + 0) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+@lru_cache(maxsize=4096)
 def _check(value: str) -> str:
     parse_quantity("", value)
     if value.startswith("-"):  # a zero, which is stored as it was written, and the API's form has no sign for
@@ -124,5 +125,8 @@ Quantity = Annotated[
 
 def parse_resources(quantities: dict[str, str]) -> Resources:
     """Return the amounts by resource of a mapping of quantities; resources of amount 0 are left out."""
-    amounts = {name: parse_quantity(name, text) for name, text in quantities.items()}
-    return {name: amount for name, amount in amounts.items() if amount}
+    amounts: Resources = {}
+    for name, text in quantities.items():
+        if amount := parse_quantity(name, text):
+            amounts[name] = amount
+    return amounts

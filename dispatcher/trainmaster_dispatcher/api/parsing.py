@@ -37,6 +37,9 @@ _OUT_OF_MEMORY = 70
 _SIGNS_OF_IT = (_OUT_OF_MEMORY, -signal.SIGABRT, -signal.SIGSEGV)
 """Exit codes of such a process: compiled libraries abort, or use what they did not get."""
 
+_IDLE_SECONDS = 0.5
+"""Time without work after which a parser process returns free memory."""
+
 Refusal = tuple[Code, str, tuple[Mistake, ...]]
 Clusters = tuple[Cluster, ...]
 Prepare = Callable[[bytes, Most], PreparedSubmission]
@@ -71,12 +74,20 @@ def _serve(connection: Connection, do: Prepare, most: Most, memory: int) -> None
         _bound_memory(memory)
     try:
         while True:
+            if not connection.poll(_IDLE_SECONDS):
+                _release_memory()
             now = replace(most, clusters=connection.recv())
             connection.send(_prepare_or_refuse(do, connection.recv_bytes(), now))
     except (EOFError, OSError):
         return
     except MemoryError:
         os._exit(_OUT_OF_MEMORY)
+
+
+def _release_memory() -> None:
+    """Return free memory of the heap to the system: a large body leaves much of it."""
+    with suppress(OSError, AttributeError):  # another C library than glibc does not have it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class _Worker:

@@ -166,8 +166,8 @@ def shape_of(spec: JobSpec, refused_by: Sequence[ClusterRefusal] = ()) -> dict[s
     }
     if spec.topology.required or spec.topology.preferred or spec.topology.numa != "none":
         shape["topology"] = spec.topology.to_wire()
-    if spec.placement.to_wire():
-        shape["placement"] = spec.placement.to_wire()
+    if spec.placement.model_fields_set and (placement := spec.placement.to_wire()):
+        shape["placement"] = placement
     if spec.time_limit is not None:
         shape["timeLimitSeconds"] = parse_duration(spec.time_limit)
     saving = 0.0 if spec.checkpoint is None else parse_duration(spec.checkpoint.wait)
