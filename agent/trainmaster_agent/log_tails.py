@@ -9,11 +9,12 @@ import contextlib
 import logging
 from collections.abc import Iterable
 
-from trainmaster.protocol.agent import LogChunk, StreamPush
+from trainmaster.protocol.agent import LogChunk, OutputPiece, StreamPush
 from trainmaster.protocol.errors import ProblemError, UnreachableError
 from trainmaster_agent.containment import contain
+from trainmaster_agent.output_times import OutputTimes
 from trainmaster_agent.runtime.port import Runtime
-from trainmaster_agent.streams import Pusher, members_of, read_chunk
+from trainmaster_agent.streams import Pusher, read_chunk
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,8 @@ _PAUSE_SECONDS = 0.2
 class LogTails:
     """Pushes the tails of one agent session."""
 
-    def __init__(self, pusher: Pusher, runtime: Runtime, session: str) -> None:
+    def __init__(self, pusher: Pusher, runtime: Runtime, session: str, times: OutputTimes) -> None:
+        self._times = times
         self._pusher = pusher
         self._runtime = runtime
         self._session = session
@@ -125,11 +127,16 @@ class LogTails:
         """Push member after member, in pieces, so that the output of a gang of thousands is never in memory at once."""
         chunks: list[LogChunk] = []
         size = 0
-        for role, index in members_of(self._runtime, run):
+        status = self._runtime.held().get(run)
+        for role, index, restarts in [] if status is None else [(m.role, m.index, m.restarts) for m in status.members]:
             chunk, _ = await read_chunk(self._runtime, run, role, index, -TAIL_BYTES, TAIL_BYTES)
             if chunk is None or not chunk.data:
                 continue
-            chunks.append(chunk)
+            key = (run, role, index)
+            self._times.note(key, chunk.next_offset)
+            marks = self._times.between(key, chunk.offset, chunk.next_offset)
+            lives = self._runtime.output_lives(*key) if restarts else ()
+            chunks.append(OutputPiece(**chunk.model_dump(exclude={"marks"}), marks=marks, lives=lives))
             size += len(chunk.data)
             if size >= _PUSH_BYTES:
                 await self._push(run, chunks)

@@ -7,6 +7,7 @@ from typing import Protocol
 from trainmaster.protocol.agent import LogChunk, OpenStream, StreamPush
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
 from trainmaster_agent.containment import contain
+from trainmaster_agent.output_times import OutputTimes
 from trainmaster_agent.runtime.port import Runtime
 
 _CHUNK_BYTES = 32_768
@@ -15,6 +16,8 @@ _PUSH_BYTES = 262_144
 _LOOK_SECONDS = 0.2
 _KEEP_OPEN_SECONDS = 5.0
 _MOST_STREAMS = 64
+_FIRST_SEARCH, _MOST_SEARCHED = 1 << 16, 1 << 24
+"""Bytes before the end of output in which lines are counted first, and at most."""
 
 
 class Pusher(Protocol):
@@ -52,13 +55,35 @@ async def read_chunk(
     return chunk, piece.end
 
 
+async def offset_of_lines(runtime: Runtime, run: str, role: str, index: int, lines: int) -> int:
+    """Return the offset at which the last lines of a member's output begin, found in its last 16 MiB at most."""
+    size = _FIRST_SEARCH
+    while True:
+        try:
+            piece = await runtime.read_log(run, role, index, -size, size)
+        except KeyError:
+            return 0
+        data, begin = piece.data, piece.offset
+        ends = data.count(b"\n")
+        wanted = lines if data.endswith(b"\n") else lines - 1
+        if ends > wanted:
+            at = 0
+            for _ in range(ends - wanted):
+                at = data.index(b"\n", at) + 1
+            return begin + at
+        if begin == 0 or len(data) < size or size >= _MOST_SEARCHED:
+            return begin
+        size *= 4
+
+
 class LogStreams:
     """The streams of one agent session."""
 
-    def __init__(self, pusher: Pusher, runtime: Runtime, session: str) -> None:
+    def __init__(self, pusher: Pusher, runtime: Runtime, session: str, times: OutputTimes) -> None:
         self._pusher = pusher
         self._runtime = runtime
         self._session = session
+        self._times = times
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def open(self, stream: OpenStream) -> None:
@@ -118,11 +143,14 @@ class LogStreams:
         turn = first
         for role, index in members[first:] + members[:first]:
             turn += 1
-            start = offsets.get((role, index), -stream.tail_bytes if stream.tail_bytes else 0)
-            most = min(max(share, stream.tail_bytes if start < 0 else 0), _PUSH_BYTES)
+            start = offsets.get((role, index))
+            if start is None:
+                start = await self._first_offset(stream, role, index)
+            most = min(max(share, -start if start < 0 else 0), _PUSH_BYTES)
             chunk, ended = await read_chunk(self._runtime, stream.run, role, index, start, most)
             if chunk is not None and chunk.data:
-                chunks.append(chunk)
+                marks = self._times.between((stream.run, role, index), chunk.offset, chunk.next_offset)
+                chunks.append(chunk.model_copy(update={"marks": marks}))
                 size += len(chunk.data)
             more = more or not ended
             if size >= _PUSH_BYTES:
@@ -130,6 +158,14 @@ class LogStreams:
                 break
         over = not chunks if not stream.follow else run_is_over and not chunks and not more
         return chunks, over, turn
+
+    async def _first_offset(self, stream: OpenStream, role: str, index: int) -> int:
+        """Return where to begin with a member's output; negative: from its end."""
+        if stream.since is not None:
+            return self._times.since((stream.run, role, index), stream.since)
+        if stream.tail_lines is not None:
+            return await offset_of_lines(self._runtime, stream.run, role, index, stream.tail_lines)
+        return -stream.tail_bytes if stream.tail_bytes else 0
 
     async def _push(self, stream: OpenStream, chunks: list[LogChunk], *, end: bool) -> bool:
         """Return whether somebody still follows. Waits while the api is unreachable: the stream ends with its followers."""

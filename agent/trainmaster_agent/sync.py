@@ -21,6 +21,8 @@ from trainmaster import __version__
 from trainmaster.protocol.agent import (
     CapacityReport,
     DesiredAnswer,
+    OutputAnswer,
+    OutputPush,
     RunEnd,
     RunReport,
     StartRun,
@@ -36,6 +38,8 @@ from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.absences import Absences
 from trainmaster_agent.containment import contain
 from trainmaster_agent.log_tails import LogTails
+from trainmaster_agent.output_collector import OutputCollector
+from trainmaster_agent.output_times import OutputTimes
 from trainmaster_agent.runtime.port import RunStatus, Runtime, RuntimeAwayError
 from trainmaster_agent.streams import LogStreams
 
@@ -54,13 +58,15 @@ _STARTS_AT_ONCE = 32
 
 
 class Dispatcher(Protocol):
-    """The three calls of the protocol, as the client package has them. Each raises ProblemError or UnreachableError."""
+    """The calls of the protocol, as the client package has them. Each raises ProblemError or UnreachableError."""
 
     async def sync(self, request: SyncRequest) -> SyncAnswer: ...
 
     async def desired(self, session: str, after: int, wait: float) -> DesiredAnswer: ...
 
     async def push(self, stream: str, body: StreamPush) -> None: ...
+
+    async def store_output(self, run: str, body: OutputPush) -> OutputAnswer: ...
 
 
 class SupersededError(Exception):
@@ -121,8 +127,10 @@ class Agent:
         """Highest version of the desired state received in the current epoch."""
         self._kick = asyncio.Event()
         self._absences = Absences(runtime, self._kick.set)
-        self._streams = LogStreams(dispatcher, runtime, self._session)
-        self._tails = LogTails(dispatcher, runtime, self._session)
+        times = OutputTimes(time.time)
+        self._streams = LogStreams(dispatcher, runtime, self._session, times)
+        self._tails = LogTails(dispatcher, runtime, self._session, times)
+        self._output = OutputCollector(dispatcher, runtime, self._session, times, self._forget)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Hold the session until ``stop``. The runtime must be open; it stays open."""
@@ -141,6 +149,7 @@ class Agent:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._streams.close()
             await self._tails.close()
+            await self._output.close()
             await self._absences.close()
 
     def has_lease(self) -> bool:
@@ -229,7 +238,8 @@ class Agent:
         news = [
             self._report(status, now)
             for status in held.values()
-            if self._full or self._acknowledged.get(status.run) != status.seq
+            if (self._full or self._acknowledged.get(status.run) != status.seq)
+            and not self._output.is_settled(status.run)
         ]
         return [*news, *(report for report in self._absences.reports() if report.run not in held)]
 
@@ -291,6 +301,8 @@ class Agent:
             now = self._clock()
             margin = self._lease_until - now if self._lease_until > 0 else answer.lease_seconds
             self._on_renewal(LeaseRenewal(margin, answer.lease_seconds, now - asked_at))
+        if self._runtime.stores_output:
+            self._output.set_limit(answer.output_bytes)
         self._lease_seconds = answer.lease_seconds
         self._lease_until = asked_at + answer.lease_seconds
         try:
@@ -311,7 +323,8 @@ class Agent:
             self._acknowledged.pop(run, None)
             self._tails.forget(run)
             self._ended_at.pop(run, None)
-            await self._forget(run)
+            if not self._output.keeps(run):
+                await self._forget(run)
         await self._meet_unknown(answer, asked_at)
         self._epoch = answer.epoch
 

@@ -19,6 +19,7 @@ import pytest
 from trainmaster.protocol.agent import ResizeRun, StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.runtime.port import RunStatus, Runtime
+from trainmaster_agent.streams import offset_of_lines
 
 PATIENCE = 60.0
 """Seconds after which a condition that should come true at once is given up."""
@@ -864,6 +865,22 @@ class RuntimeConformance:
             await lab.runtime.read_log(A, "worker", 1, 0, 1000)
         with pytest.raises(KeyError):
             await lab.runtime.read_log(A, "boss", 0, 0, 1000)
+
+    async def test_the_length_of_ended_output_is_known_after_it_was_read(self, lab: Lab) -> None:
+        text = "one\ntwo\nthree\n"
+        await lab.runtime.start(start_run(lab, A, Part(prints(text))))
+        await until_over(lab, A)
+        await lab.runtime.read_log(A, "worker", 0, -1000, 1000)
+        assert lab.runtime.output_end(A, "worker", 0) == len(text)
+        assert lab.runtime.output_lives(A, "worker", 0) == ()
+        assert lab.runtime.output_end(B, "worker", 0) is None
+
+    async def test_the_last_lines_of_output_are_found(self, lab: Lab) -> None:
+        text = "one\ntwo\nthree\n"
+        await lab.runtime.start(start_run(lab, A, Part(prints(text))))
+        await until_over(lab, A)
+        found = [await offset_of_lines(lab.runtime, A, "worker", 0, lines) for lines in (0, 1, 2, 3, 9)]
+        assert found == [14, 8, 4, 0, 0]
 
     # Waiting for news
 

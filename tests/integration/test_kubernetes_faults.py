@@ -1,6 +1,7 @@
 """Faults that the Kubernetes runtime meets, on the fake API server. On real ones: tests/e2e/test_kubernetes_faults*.py"""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -31,6 +32,7 @@ from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.kube import watch
 from trainmaster_agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, SERVICES
 from trainmaster_agent.log_tails import LogTails
+from trainmaster_agent.output_times import OutputTimes
 from trainmaster_agent.runtime.kubernetes import accept, orphans, run_reconciler, runtime
 from trainmaster_agent.runtime.kubernetes.checkpoint import NO_PROGRAM
 from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord
@@ -146,7 +148,10 @@ async def test_a_follower_and_the_tail_have_the_output_of_all_lives_of_a_member(
     name = f"{A}-worker-0"
     await lab.runtime.start(start_run(lab, A, Part(RUNS, of_role={"memberFailure": RESTART_MEMBER})))
     followed, kept = Followed(), Followed()
-    streams, tails = LogStreams(followed, lab.runtime, "s"), LogTails(kept, lab.runtime, "s")
+    streams, tails = (
+        LogStreams(followed, lab.runtime, "s", OutputTimes(time.time)),
+        LogTails(kept, lab.runtime, "s", OutputTimes(time.time)),
+    )
     streams.open(OpenStream(stream="f", run=A, follow=True, tail_bytes=65_536))
     said = ""
     for life in range(3):
@@ -170,7 +175,10 @@ async def test_what_was_followed_of_a_member_is_kept_when_its_node_goes(lab: Kub
     node = (await until_state(lab, A, RunState.RUNNING)).members[0].node
     nodes.write_log(NAMESPACE, f"{A}-worker-0", "said before")
     followed, kept = Followed(), Followed()
-    streams, tails = LogStreams(followed, lab.runtime, "s"), LogTails(kept, lab.runtime, "s")
+    streams, tails = (
+        LogStreams(followed, lab.runtime, "s", OutputTimes(time.time)),
+        LogTails(kept, lab.runtime, "s", OutputTimes(time.time)),
+    )
     streams.open(OpenStream(stream="f", run=A, follow=True, tail_bytes=65_536))
     await received(followed, "said before\n")
     nodes.crash_node(node)
@@ -191,7 +199,7 @@ async def test_a_kubelet_without_the_output_adds_nothing_to_it(lab: KubeLab, nod
     nodes.boot_node(node)
     await until_over(lab, A)
     kept = Followed()
-    tails = LogTails(kept, lab.runtime, "s")
+    tails = LogTails(kept, lab.runtime, "s", OutputTimes(time.time))
     assert await tails.keep([A], 10.0, 10.0)
     await tails.close()
     assert kept.output == {}
@@ -203,7 +211,7 @@ async def test_a_follower_gets_all_of_a_fast_writer(lab: KubeLab, nodes: FakeNod
     line = "x" * 1023
     nodes.write_log(NAMESPACE, f"{A}-worker-0", "\n".join([line] * 3_000))
     followed = Followed()
-    streams = LogStreams(followed, lab.runtime, "s")
+    streams = LogStreams(followed, lab.runtime, "s", OutputTimes(time.time))
     streams.open(OpenStream(stream="f", run=A, follow=True, tail_bytes=0))
     await eventually(lambda: len(followed.output.get(("worker", 0), "")) == 3_000 * 1024, "3 MB have come")
     await streams.close()

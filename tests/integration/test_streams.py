@@ -151,8 +151,8 @@ async def test_the_tails_of_an_ended_run_are_what_its_logs_show(stage: Stage) ->
     await stage.push(stage.run, chunk("third", 200))
     await stage.agent.report(stage.run, RunState.SUCCEEDED, 2)
     assert await stage.logs() == [
-        {"role": "main", "index": 0, "data": "third", "offset": 200, "next": 205},
-        {"role": "main", "index": 1, "data": "other", "offset": 7, "next": 12},
+        {"role": "main", "index": 0, "data": "third", "offset": 200, "next": 205, "missed": 200},
+        {"role": "main", "index": 1, "data": "other", "offset": 7, "next": 12, "missed": 7},
     ]
     assert [piece["data"] for piece in await stage.logs(index=1)] == ["other"]
     assert [piece["data"] for piece in await stage.logs(tailBytes=2)] == ["rd", "er"]

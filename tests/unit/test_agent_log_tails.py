@@ -8,7 +8,15 @@ import pytest
 
 from tests.waiting import eventually
 from trainmaster.fake_cluster.fleet import FleetCluster
-from trainmaster.protocol.agent import DesiredAnswer, StartRun, StreamPush, SyncAnswer, SyncRequest
+from trainmaster.protocol.agent import (
+    DesiredAnswer,
+    OutputAnswer,
+    OutputPush,
+    StartRun,
+    StreamPush,
+    SyncAnswer,
+    SyncRequest,
+)
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
 from trainmaster_agent.runtime.simulated.runtime import SimulatedRuntime
 from trainmaster_agent.sync import Agent
@@ -82,6 +90,9 @@ class ScriptedDispatcher:
         if result is not None:
             await result
         self.pushed.setdefault(stream, []).append(body)
+
+    async def store_output(self, run: str, body: OutputPush) -> OutputAnswer:
+        raise AssertionError("output of simulated members is not sent to be stored")
 
     async def until_reported(self, *runs: str) -> None:
         async def look() -> bool:

@@ -1,5 +1,6 @@
 """Output line by line: a job's transitions, and the output of its members."""
 
+import re
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from trainmaster.protocol.tenants import EventView
 
 _LONGEST_LINE = 65_536
+_UNKNOWN_TIME = "-".ljust(24)
 
 
 def transition(event: "EventView", now: datetime) -> str:
@@ -48,37 +50,49 @@ def _rest(event: "EventView") -> str:
 
 
 class LinePrinter:
-    """Prints output of several members as it comes, mixed by whole lines; that of one member unchanged."""
+    """Prints output of several members as it comes, mixed by whole lines; that of one member unchanged.
 
-    def __init__(self, *, prefixed: bool) -> None:
+    ``timed``: each line begins with the time of its piece. ``pattern``: other lines are left out.
+    """
+
+    def __init__(self, *, prefixed: bool, timed: bool = False, pattern: re.Pattern[str] | None = None) -> None:
         self._prefixed = prefixed
-        self._rests: dict[str, str] = {}
+        self._timed = timed
+        self._pattern = pattern
+        self._rests: dict[str, tuple[str, str | None]] = {}
+        """By member: the begin of a line, and its time."""
         self._open = False
 
-    def write(self, member: str, data: str) -> None:
-        if not self._prefixed:
+    def write(self, member: str, data: str, at: str | None = None) -> None:
+        """Print a piece of a member's output. ``at``: when it was first seen."""
+        if not self._prefixed and not self._timed and self._pattern is None:
             sys.stdout.write(data)
             sys.stdout.flush()
             self._open = not data.endswith("\n") if data else self._open
             return
-        *lines, rest = (self._rests.pop(member, "") + data).split("\n")
+        begun, began_at = self._rests.pop(member, ("", at))
+        *lines, rest = (begun + data).split("\n")
         if len(rest) > _LONGEST_LINE:
             lines, rest = [*lines, rest], ""
+        for number, line in enumerate(lines):
+            self._print(member, line, began_at if number == 0 else at)
         if rest:
-            self._rests[member] = rest
-        for line in lines:
-            self._print(member, line)
+            self._rests[member] = rest, at if lines else began_at
         sys.stdout.flush()
 
     def finish(self) -> None:
         """Print the last line without an end."""
         rests, self._rests = self._rests, {}
-        for member, rest in rests.items():
-            self._print(member, rest)
+        for member, (rest, at) in rests.items():
+            self._print(member, rest, at)
         if self._open:
             sys.stdout.write("\n")
             self._open = False
         sys.stdout.flush()
 
-    def _print(self, member: str, line: str) -> None:
-        sys.stdout.write(f"{styled(f'{member} | ', 'dim')}{line}\n")
+    def _print(self, member: str, line: str, at: str | None) -> None:
+        if self._pattern is not None and not self._pattern.search(line):
+            return
+        time = f"{at or _UNKNOWN_TIME} " if self._timed else ""
+        prefix = f"{member} | " if self._prefixed else ""
+        sys.stdout.write(f"{styled(time + prefix, 'dim') if time or prefix else ''}{line}\n")

@@ -1,8 +1,10 @@
 """``watch``, ``wait`` and ``logs``: following jobs. Ctrl-C ends the command, never the job."""
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +13,7 @@ import typer
 from trainmaster.cli import config, errors
 from trainmaster.cli.event_lines import LinePrinter, transition
 from trainmaster.cli.output import clean, hint, note, styled, took
+from trainmaster.cli.time_arguments import moment_of
 from trainmaster.protocol.states import Exit
 
 if TYPE_CHECKING:
@@ -50,12 +53,43 @@ def logs(
         int | None, typer.Option(min=1, help="Only of the run with this number; the newest by default.")
     ] = None,
     tail: Annotated[
-        int, typer.Option(min=0, metavar="BYTES", help="Bytes of existing output to show, per member.")
-    ] = 65_536,
+        int | None, typer.Option(min=0, metavar="LINES", help="Only the last lines of each member; all without it.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only output since a time, such as 10m, 2026-11-01 or 2026-11-01T08:00:00Z."),
+    ] = None,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Begin each line with its time.")] = False,
+    grep: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Only lines in which this regular expression is found.")
+    ] = None,
+    previous: Annotated[
+        bool, typer.Option("-p", "--previous", help="Only output before each member's last restart.")
+    ] = False,
 ) -> None:
-    """Show the output of a job. Prefixes name the members, wherever they run."""
+    """Show the output of a job, live or stored. Prefixes name the members, wherever they run."""
+    view = LogView(tail, moment_of(since, datetime.now(UTC), "--since") if since else None, timestamps, previous, grep)
     with config.connect(ctx) as client, detaching(f"logs -f {job}"):
-        show_logs(client, job, follow=follow, role=role, index=index, attempt=attempt, tail=tail)
+        show_logs(client, job, follow=follow, role=role, index=index, attempt=attempt, view=view)
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """The part of the output that is shown, and how."""
+
+    tail: int | None = None
+    since: datetime | None = None
+    timestamps: bool = False
+    previous: bool = False
+    grep: str | None = None
+
+
+def pattern_of(text: str | None) -> re.Pattern[str] | None:
+    """Parse ``--grep``. Raises UsageError."""
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise errors.UsageError(f"--grep: {text!r} is not a regular expression: {error}") from error
 
 
 def seconds_of(text: str) -> float:
@@ -150,21 +184,36 @@ def show_logs(
     role: str | None = None,
     index: int | None = None,
     attempt: int | None = None,
-    tail: int = 65_536,
+    view: LogView | None = None,
 ) -> None:
-    from trainmaster.client.streams import LogPiece, Notice
+    from trainmaster.client.streams import WHOLE, LogPiece, Notice
+
+    view = view or LogView()
 
     shown = client.job(job)
     _check_member(shown, role, index)
-    printer = LinePrinter(prefixed=_members(shown, role, index) > 1)
-    pieces = client.logs(job, follow=follow, role=role, index=index, attempt=attempt, tail_bytes=tail)
+    printer = LinePrinter(
+        prefixed=_members(shown, role, index) > 1, timed=view.timestamps, pattern=pattern_of(view.grep)
+    )
+    pieces = client.logs(
+        job,
+        follow=follow,
+        role=role,
+        index=index,
+        attempt=attempt,
+        tail_bytes=WHOLE,
+        tail_lines=view.tail,
+        since=view.since,
+        previous=view.previous,
+        timestamps=view.timestamps,
+    )
     try:
         for piece in pieces:
             if isinstance(piece, LogPiece):
                 if piece.missed:
                     printer.finish()
-                    note(f"{piece.missed} bytes of output of {piece.role}-{piece.index} are lost")
-                printer.write(f"{piece.role}-{piece.index}", piece.data)
+                    note(f"{piece.missed:,} bytes of output of {piece.role}-{piece.index} are not available here")
+                printer.write(f"{piece.role}-{piece.index}", piece.data, piece.at)
             else:
                 printer.finish()
                 note(piece.text if isinstance(piece, Notice) else f"{job} {piece.state}")

@@ -6,7 +6,7 @@ import httpx
 
 from trainmaster.client import calls, core
 from trainmaster.client.async_transport import AsyncTransport
-from trainmaster.protocol.agent import DesiredAnswer, StreamPush, SyncAnswer, SyncRequest
+from trainmaster.protocol.agent import DesiredAnswer, OutputAnswer, OutputPush, StreamPush, SyncAnswer, SyncRequest
 
 _ANSWER_SECONDS = 10.0
 _BEYOND_WAIT_SECONDS = 5.0
@@ -30,6 +30,10 @@ class AgentClient:
     async def push(self, stream: str, body: StreamPush) -> None:
         """Push output for a follower, or the tail that is stored with a run."""
         core.check(await self._transport.send(calls.agent_push(stream, body), _ANSWER_SECONDS))
+
+    async def store_output(self, run: str, body: OutputPush) -> OutputAnswer:
+        """Send output of a run's members to be stored; return up to where it is."""
+        return core.read_model(await self._transport.send(calls.agent_output(run, body), _ANSWER_SECONDS), OutputAnswer)
 
     async def aclose(self) -> None:
         await self._transport.aclose()

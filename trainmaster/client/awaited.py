@@ -101,10 +101,29 @@ class AwaitedCalls:
         index: int | None = None,
         attempt: int | None = None,
         tail_bytes: int = 65536,
+        tail_lines: int | None = None,
+        since: datetime | None = None,
+        previous: bool = False,
+        timestamps: bool = False,
     ) -> AsyncGenerator[LogPiece | Notice | Ended, None]:
-        """Yield output of a job's members; with ``follow`` as it comes, reconnecting when needed and over later runs."""
+        """Yield output of a job's members; with ``follow`` as it comes, reconnecting when needed and over later runs.
+
+        It begins ``tail_bytes`` before the end of each member's output (1073741824: with its first byte), or ``tail_lines``, or with
+        what was first seen at ``since``. ``previous``: only what members printed before their last restart.
+        """
         return self._transport.iterate(
-            self._verbs.logs(job, follow=follow, role=role, index=index, attempt=attempt, tail_bytes=tail_bytes)
+            self._verbs.logs(
+                job,
+                follow=follow,
+                role=role,
+                index=index,
+                attempt=attempt,
+                tail_bytes=tail_bytes,
+                tail_lines=tail_lines,
+                since=since,
+                previous=previous,
+                timestamps=timestamps,
+            )
         )
 
     @overload

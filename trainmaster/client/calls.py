@@ -8,7 +8,7 @@ from urllib.parse import quote
 from trainmaster.client import core
 from trainmaster.client.core import Request
 from trainmaster.client.values import JobFilter
-from trainmaster.protocol.agent import StreamPush, SyncRequest
+from trainmaster.protocol.agent import OutputPush, StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.resource_kinds import KINDS, QUEUE, Kind
@@ -228,3 +228,7 @@ def agent_desired(session: str, after: int, wait: float) -> Request:
 
 def agent_push(stream: str, body: StreamPush) -> Request:
     return core.post_state(f"/agent/v1/streams/{quote(stream, safe='')}", body)
+
+
+def agent_output(run: str, body: OutputPush) -> Request:
+    return core.post_state(f"/agent/v1/output/{quote(run, safe='')}", body)

@@ -6,6 +6,7 @@ and sends ``request()`` again.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 import orjson
@@ -17,6 +18,8 @@ from trainmaster.protocol.errors import UnreachableError
 from trainmaster.protocol.tenants import EventView
 
 TAIL_BYTES = 65_536
+WHOLE = 1 << 30
+"""Bytes of a tail that mean the whole output."""
 Item = TypeVar("Item", covariant=True)
 
 
@@ -36,12 +39,16 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """A piece of one member's output. ``missed``: number of lost bytes before it."""
+    """A piece of one member's output. ``missed``: number of bytes before it that are not available.
+
+    ``at``: when it was first seen, RFC 3339; None without ``timestamps``, and where that is unknown.
+    """
 
     role: str
     index: int
     data: str
     missed: int = 0
+    at: str | None = None
 
 
 class Stream(Protocol[Item]):
@@ -144,6 +151,10 @@ class LogTail:
     index: int | None = None
     attempt: int | None = None
     tail_bytes: int = TAIL_BYTES
+    tail_lines: int | None = None
+    since: datetime | None = None
+    previous: bool = False
+    timestamps: bool = False
     over: bool = False
     may_end: bool = True
     _lines: Lines = field(default_factory=Lines)
@@ -158,6 +169,10 @@ class LogTail:
             ("attempt", _text(self.attempt)),
             ("fromAttempt", _attempt_of(self._run) if self.follow else None),
             ("tailBytes", str(max(self.tail_bytes, TAIL_BYTES) if self._delivered else self.tail_bytes)),
+            ("tailLines", None if self._delivered else _text(self.tail_lines)),
+            ("since", None if self.since is None else self.since.astimezone(UTC).isoformat()),
+            ("previous", "true" if self.previous else None),
+            ("timestamps", "true" if self.timestamps else None),
         )
         return core.get(job_path(self.job, "/logs"), query, accept="application/x-ndjson")
 
@@ -203,7 +218,7 @@ class LogTail:
             elif delivered is not None:
                 missed = start - delivered
             self._delivered[place] = end
-        return LogPiece(value["role"], value["index"], data, missed)
+        return LogPiece(value["role"], value["index"], data, missed, value.get("at"))
 
 
 def _attempt_of(run: str) -> str | None:

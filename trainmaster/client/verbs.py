@@ -129,9 +129,18 @@ class Verbs:
         index: int | None = None,
         attempt: int | None = None,
         tail_bytes: int = 65536,
+        tail_lines: int | None = None,
+        since: datetime | None = None,
+        previous: bool = False,
+        timestamps: bool = False,
     ) -> Telling[LogPiece | Notice | Ended, None]:
-        """Yield output of a job's members; with ``follow`` as it comes, reconnecting when needed and over later runs."""
-        return steps.follow(self._terms, LogTail(job, follow, role, index, attempt, tail_bytes), None)
+        """Yield output of a job's members; with ``follow`` as it comes, reconnecting when needed and over later runs.
+
+        It begins ``tail_bytes`` before the end of each member's output (1073741824: with its first byte), or ``tail_lines``, or with
+        what was first seen at ``since``. ``previous``: only what members printed before their last restart.
+        """
+        tail = LogTail(job, follow, role, index, attempt, tail_bytes, tail_lines, since, previous, timestamps)
+        return steps.follow(self._terms, tail, None)
 
     @overload
     def wait(self, job: str, timeout: float | None = None, *, check: bool = False) -> Telling[Any, JobView]: ...

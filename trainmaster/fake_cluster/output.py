@@ -14,16 +14,13 @@ def read(run: FakeRun, role: str, index: int, now: float, offset: int, limit: in
     A negative offset counts from the end. Raises KeyError for a member that the run does not have.
     """
     position = run.plan.position(role) if run.plan is not None else None
-    if run.plan is None or position is None or not 0 <= index < run.plan.roles[position].count:
+    total = length(run, role, index, now)
+    if total is None or run.plan is None or position is None:
         raise KeyError(f"run {run.id} has no member {role}-{index}")
     does = run.plan.roles[position].behaviour
     ends = run.role_gone or run.role_ends
-    until = min(now, run.ended_at, ends[position] if ends else now)
     over = run.state.is_terminal or (bool(ends) and ends[position] <= now and not run.paused)
-    seconds = max(0.0, until - run.started_at)
-    text = does.output.encode() if run.started_at <= now else b""
-    lines = int(seconds * does.output_rate)
-    total = len(text) if does.output else lines * LINE_BYTES
+    text = does.output.encode()
     start = max(0, total + offset) if offset < 0 else min(offset, total)
     end = min(total, start + limit)
     if does.output:
@@ -31,6 +28,19 @@ def read(run: FakeRun, role: str, index: int, now: float, offset: int, limit: in
     first, last = start // LINE_BYTES, -(-end // LINE_BYTES)
     made = b"".join(_line(run.id, role, index, number) for number in range(first, last))
     return start, made[start - first * LINE_BYTES : end - first * LINE_BYTES], over and end == total
+
+
+def length(run: FakeRun, role: str, index: int, now: float) -> int | None:
+    """Return the bytes that a member has printed; None for a member that the run does not have."""
+    position = run.plan.position(role) if run.plan is not None else None
+    if run.plan is None or position is None or not 0 <= index < run.plan.roles[position].count:
+        return None
+    does = run.plan.roles[position].behaviour
+    if does.output:
+        return len(does.output.encode()) if run.started_at <= now else 0
+    ends = run.role_gone or run.role_ends
+    until = min(now, run.ended_at, ends[position] if ends else now)
+    return int(max(0.0, until - run.started_at) * does.output_rate) * LINE_BYTES
 
 
 def _line(run: str, role: str, index: int, number: int) -> bytes:

@@ -43,6 +43,8 @@ MOST_PUSH_VALUES = 250_000
 """The most JSON values of one push; a chunk has 6."""
 MOST_CHUNKS = 20_000
 """The most chunks of one push; a member's output is one chunk or a few."""
+MOST_MARKS, MOST_LIVES = 5_000, 1_000
+"""The most times and restarts of one piece of output."""
 _MOST_SECONDS = 10 * 365 * 86_400.0
 
 Sentence = Annotated[
@@ -351,6 +353,8 @@ class SyncAnswer(Lenient):
     """True to request the capacity."""
     refused: tuple[RefusedPart, ...] = ()
     """Parts of the sync that could not be read."""
+    output_bytes: int = 0
+    """The most bytes of each member's output that are stored: the first and the last half. 0: the last 64 KiB alone."""
 
 
 class StartRun(Lenient):
@@ -437,6 +441,10 @@ class OpenStream(Lenient):
     """True to go on with new output."""
     tail_bytes: int = 65_536
     """Bytes before the end of the output at which to begin."""
+    tail_lines: int | None = None
+    """Lines before the end at which to begin; None: as ``tail_bytes`` says."""
+    since: float | None = None
+    """Seconds since the epoch: only output that was first seen then or later; None: whenever."""
 
 
 class DesiredAnswer(Lenient):
@@ -462,6 +470,15 @@ class Empty(Lenient):
     """An empty object."""
 
 
+class OutputMark(Lenient):
+    """Time at which output was first seen."""
+
+    offset: Large
+    """Offset in bytes of the member's own output: what follows was first seen at this time."""
+    at: Annotated[float, Field(ge=0, le=1e11)]
+    """Seconds since the epoch."""
+
+
 class LogChunk(Lenient):
     """Output of one member from byte ``offset`` on; bytes that are not UTF-8 are replaced."""
 
@@ -475,6 +492,49 @@ class LogChunk(Lenient):
     """Output."""
     next_offset: Large
     """Offset of the next chunk, in bytes of the member's own output."""
+    marks: Annotated[tuple[OutputMark, ...], bounded(MOST_MARKS, first_only=True)] = ()
+    """Times, in order; empty where they are unknown."""
+
+
+class OutputPiece(LogChunk):
+    """A piece of a member's output that is stored. Without ``data`` it only asks up to where output is stored."""
+
+    lives: Annotated[tuple[Large, ...], bounded(MOST_LIVES, first_only=True)] = ()
+    """Offsets at which the output of the member's restarts begins, in order."""
+
+
+class OutputPush(Lenient):
+    """Output of a run's members to be stored, beside the tails."""
+
+    model_config = example(
+        session="b1c5e0f2",
+        pieces=[{"role": "worker", "index": 0, "offset": 0, "data": "step 1\n", "nextOffset": 7}],
+    )
+
+    session: SessionName
+    """Session of the agent, as in its syncs."""
+    pieces: Annotated[tuple[OutputPiece, ...], bounded(MOST_CHUNKS, first_only=True)] = ()
+    """Pieces, for each member in the order of its output."""
+
+
+class StoredOutput(Lenient):
+    """Up to where a member's output is stored."""
+
+    role: str
+    """Role of the member."""
+    index: int
+    """Index of the member in its role."""
+    next_offset: int
+    """Offset of the next piece to send, in bytes of the member's own output."""
+
+
+class OutputAnswer(Lenient):
+    """Answer to pieces of output."""
+
+    model_config = example(stored=[{"role": "worker", "index": 0, "nextOffset": 7}])
+
+    stored: tuple[StoredOutput, ...] = ()
+    """The members of the pieces."""
 
 
 class StreamPush(Lenient):
@@ -487,7 +547,7 @@ class StreamPush(Lenient):
 
     session: SessionName
     """Session of the agent, as in its syncs."""
-    chunks: Annotated[tuple[LogChunk, ...], bounded(MOST_CHUNKS, first_only=True)] = ()
+    chunks: Annotated[tuple[OutputPiece, ...], bounded(MOST_CHUNKS, first_only=True)] = ()
     """Chunks, in order."""
     end: bool = False
     """True if no more chunks follow."""

@@ -14,6 +14,7 @@ from trainmaster.protocol.agent import (
     MOST_RUNS,
     MOST_SYNC_VALUES,
     CapacityReport,
+    OutputPush,
     RefusedPart,
     RunReport,
     StreamPush,
@@ -91,6 +92,12 @@ def read_push(body: bytes) -> StreamPush:
     """Read a push. Raises ValidationError for a mistake in it, ProblemError if it is too large."""
     check_values(body, MOST_PUSH_VALUES)
     return StreamPush.model_validate(_parsed(body))
+
+
+def read_output(body: bytes) -> OutputPush:
+    """Read pieces of output. Raises ValidationError for a mistake in them, ProblemError if they are too large."""
+    check_values(body, MOST_PUSH_VALUES)
+    return OutputPush.model_validate(_parsed(body))
 
 
 def _parsed(body: bytes) -> Any:

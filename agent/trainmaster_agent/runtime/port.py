@@ -133,3 +133,16 @@ class Runtime(Protocol):
         Raises KeyError for a run or member not held.
         """
         ...
+
+    @property
+    def stores_output(self) -> bool:
+        """True if members' output is sent to the dispatcher to be stored; that of simulated members can be generated again."""
+        ...
+
+    def output_end(self, run: str, role: str, index: int) -> int | None:
+        """Return the number of bytes that a member has printed; None where that is known only by reading them, or nothing is known."""
+        ...
+
+    def output_lives(self, run: str, role: str, index: int) -> tuple[int, ...]:
+        """Return the offsets at which the output of a member's restarts begins, in order."""
+        ...

@@ -1,19 +1,28 @@
-"""Routes that agents call: the three of the agent protocol."""
+"""Routes that agents call: those of the agent protocol."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ValidationError
 
-from trainmaster.protocol.agent import DesiredAnswer, Empty, SessionName, StreamPush, SyncAnswer, SyncRequest
+from trainmaster.protocol.agent import (
+    DesiredAnswer,
+    Empty,
+    OutputAnswer,
+    OutputPush,
+    SessionName,
+    StreamPush,
+    SyncAnswer,
+    SyncRequest,
+)
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.sync_parts import read_push, read_sync
+from trainmaster.protocol.sync_parts import read_output, read_push, read_sync
 from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.api.context import Agent, App
 from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import After
-from trainmaster_dispatcher.services import agents, logs
+from trainmaster_dispatcher.services import agents, logs, output
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS
 
 router = APIRouter(prefix="/agent/v1", tags=["agents"])
@@ -68,6 +77,18 @@ async def push_stream(
         raise _invalid(error) from error
     await logs.push(state.stores, caller, stream, body)
     return Response(b"{}", media_type="application/json")
+
+
+@router.post("/output/{run}", **contract(takes=OutputPush, gives=OutputAnswer, refuses=(*_SESSION, Code.NOT_FOUND)))
+async def store_output(
+    run: Annotated[str, Path(description="Id of the run.")], request: Request, state: App, caller: Agent
+) -> Response:
+    """Output of a run's members, to be stored; the answer says up to where it is."""
+    try:
+        body = await state.agent_bodies.read(await request.body(), read_output)
+    except ValidationError as error:
+        raise _invalid(error) from error
+    return _json(await output.take(state.stores, caller, run, body))
 
 
 def _invalid(error: ValidationError) -> ProblemError:

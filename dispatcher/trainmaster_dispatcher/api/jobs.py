@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, R
 from fastapi.responses import StreamingResponse
 
 from trainmaster.protocol import answers
-from trainmaster.protocol.base import Name40, QueuePath
+from trainmaster.protocol.base import Name40, QueuePath, WrittenTime
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.jobs import JobSpec
@@ -421,7 +421,12 @@ async def read_logs(
     attempt: Attempt | None = None,
     tail_bytes: Annotated[
         int,
-        Query(alias="tailBytes", ge=0, le=1 << 30, description="Begin this many bytes before the end of the output."),
+        Query(
+            alias="tailBytes",
+            ge=0,
+            le=logs.WHOLE,
+            description="Begin this many bytes before the end of each member's output; 1073741824 means the whole output.",
+        ),
     ] = logs.TAIL_BYTES,
     first: Annotated[
         int | None,
@@ -429,9 +434,42 @@ async def read_logs(
             alias="fromAttempt", ge=1, le=99_999, description="All attempts from this one on, instead of the last one."
         ),
     ] = None,
+    tail_lines: Annotated[
+        int | None,
+        Query(alias="tailLines", ge=0, le=1_000_000, description="Begin this many lines before the end, instead."),
+    ] = None,
+    since: Annotated[
+        WrittenTime | None, Query(description="Only output that was first seen at this time or later.")
+    ] = None,
+    previous: Annotated[
+        bool, Query(description="Only the output of each member's life before its last restart.")
+    ] = False,
+    offset: Annotated[
+        int | None, Query(ge=0, le=2**62, description="Begin at this byte of each member's stored output, instead.")
+    ] = None,
+    limit: Annotated[
+        int | None, Query(ge=1, le=2**62, description="At most this many bytes of each member's stored output.")
+    ] = None,
+    timestamps: Annotated[bool, Query(description="Say when output was first seen, in ``at``.")] = False,
 ) -> Response:
-    """Output of the job's members, one JSON object per line, live ones through their cluster's agent."""
-    options = logs.LogOptions(follow, role, index, attempt, tail_bytes, first)
+    """Output of the job's members, one JSON object per line: what is stored of it, then live output through the cluster's agent.
+
+    ``offset`` and ``next`` are bytes of a member's own output; ``missed`` are bytes before a piece that are not available.
+    """
+    options = logs.LogOptions(
+        follow,
+        role,
+        index,
+        attempt,
+        tail_bytes,
+        first,
+        tail_lines,
+        None if since is None else since.timestamp(),
+        previous,
+        offset,
+        limit,
+        timestamps,
+    )
     key = await logs.find(state.stores, caller, job_id)
     stream = state.limits.open_stream(
         request.scope, StreamKind.LOGS, lambda: state.stores.channels.wake_here(JOBS, [key])

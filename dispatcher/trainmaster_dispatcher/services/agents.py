@@ -137,6 +137,7 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
         and (differs or standing.is_awaited or standing.is_clearing or (is_behind and bool(found.unknown))),
         send_capacity=request.capacity is None and not given.capacity_mistake and not standing.has_capacity,
         refused=given.refused_in_answer,
+        output_bytes=stores.settings.output_bytes,
     )
 
 
@@ -187,6 +188,7 @@ async def _begin_session(tx: Transaction, stores: Stores, caller: Caller, cluste
         send_capacity=request.capacity is None and not given.capacity_mistake and not standing.has_capacity,
         refused=given.refused_in_answer,
         quarantined=(),
+        output_bytes=stores.settings.output_bytes,
     )
 
 

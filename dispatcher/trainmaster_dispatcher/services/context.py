@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trainmaster_dispatcher.services.backlog import Backlog
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store.database import Database
+from trainmaster_dispatcher.store.log_store import LogStore, open_log_store
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS, JOBS, SCHEDULER, RedisChannels
 
 
@@ -18,6 +19,7 @@ class Stores:
     channels: RedisChannels
     settings: Settings
     backlog: Backlog
+    logs: LogStore
 
     @classmethod
     def open(cls, settings: Settings) -> "Stores":
@@ -25,7 +27,7 @@ class Stores:
         channels = RedisChannels(settings.redis_url)
         channels.start()
         database = Database(settings.database_url, pool_size=settings.pool_size)
-        return cls(database, channels, settings, Backlog(settings))
+        return cls(database, channels, settings, Backlog(settings), open_log_store(settings.log_store, database))
 
     async def close(self) -> None:
         await self.channels.close()

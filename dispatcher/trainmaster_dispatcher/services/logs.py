@@ -1,22 +1,26 @@
-"""Logs of a job wherever it runs: the agent's stream while a run lives, the stored tail after its end."""
+"""Logs of a job wherever it runs: what is stored of its output, then the agent's stream while a run lives."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
-from trainmaster.protocol.agent import LogChunk, StreamPush
+from trainmaster.protocol.agent import LogChunk, OutputPiece, StreamPush
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id, run_id
+from trainmaster_dispatcher.services import output
 from trainmaster_dispatcher.services.agents import superseded
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.followers import STREAM_SECONDS, Followers
 from trainmaster_dispatcher.services.job_actions import find_key
+from trainmaster_dispatcher.services.output import Extent, Mark, MemberOutput, Text, of_members, time_of
 from trainmaster_dispatcher.store import agents, runs
 from trainmaster_dispatcher.store import jobs as job_store
+from trainmaster_dispatcher.store import output as output_store
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS, JOBS, wait_set
 
@@ -26,6 +30,8 @@ _MOST_SECONDS_UNLOOKED = 10.0
 _SILENT_SECONDS = 8.0
 """Time that a reader who does not follow waits for an agent's next chunk."""
 TAIL_BYTES = 65_536
+WHOLE = 1 << 30
+"""Bytes of a tail that mean the whole output."""
 _closings: set[asyncio.Task[None]] = set()
 
 
@@ -42,6 +48,29 @@ class LogOptions:
     attempt: int | None = None
     tail_bytes: int = TAIL_BYTES
     first: int | None = None
+    tail_lines: int | None = None
+    since: float | None = None
+    """Seconds since the epoch: only output that was first seen then or later."""
+    previous: bool = False
+    """Whether the output before the last restart of each member is wanted, in place of all."""
+    offset: int | None = None
+    """Begin at this byte of each member's output, in place of the tail."""
+    limit: int | None = None
+    """At most this many bytes of each member."""
+    timestamps: bool = False
+
+    @property
+    def extent(self) -> Extent:
+        last_bytes = None if self.offset is not None or self.tail_lines is not None else self.tail_bytes
+        return Extent(last_bytes, self.tail_lines, self.since, self.offset, self.limit)
+
+    @property
+    def is_stored_only(self) -> bool:
+        """Return whether a part of what exists is wanted, which a live run's agent cannot send."""
+        return self.previous or self.offset is not None or self.limit is not None
+
+    def wants(self, role: str, index: int) -> bool:
+        return self.role in (None, role) and self.index in (None, index)
 
 
 @dataclass(slots=True)
@@ -51,26 +80,51 @@ class _Seen:
     options: LogOptions
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def news(self, chunk: LogChunk) -> dict[str, Any] | None:
-        place = (chunk.role, chunk.index)
-        wanted = self.options.role in (None, chunk.role) and self.options.index in (None, chunk.index)
-        seen = self.offsets.get(place)
-        if not wanted or (seen is not None and chunk.next_offset <= seen):
-            return None
-        data, offset = chunk.data, chunk.offset
+    def news(self, chunk: LogChunk) -> Iterator[dict[str, Any]]:
+        """Yield what is new in a chunk of a live run's agent."""
+        if self.options.wants(chunk.role, chunk.index):
+            marks = [(one.offset, one.at) for one in chunk.marks]
+            text = Text(chunk.offset, chunk.next_offset, chunk.data.encode(), marks)
+            yield from self.pieces(chunk.role, chunk.index, text)
+
+    def pieces(self, role: str, index: int, text: Text, wanted: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield output that was not passed on yet, with the bytes that are missing before it.
+
+        ``wanted``: where output was to begin; None: wherever this does.
+        """
+        place = (role, index)
+        seen = self.offsets.get(place, wanted)
+        if seen is not None and text.next <= seen:
+            return
+        data, offset = text.data, text.offset
         if seen is not None and offset < seen:
-            data, offset = data.encode()[seen - offset :].decode(errors="replace"), seen
-        self.offsets[place] = chunk.next_offset
-        out: dict[str, Any] = {
-            "role": chunk.role,
-            "index": chunk.index,
-            "data": data,
-            "offset": offset,
-            "next": chunk.next_offset,
-        }
-        if seen is not None and chunk.offset > seen:
-            out["missed"] = chunk.offset - seen
-        return out
+            data, offset = data[seen - offset :], seen
+        self.offsets[place] = text.next
+        missed = offset - seen if seen is not None else 0
+        for begin, end, at in self._stretches(offset, text.next, text.marks):
+            out: dict[str, Any] = {
+                "role": role,
+                "index": index,
+                "data": (data[begin - offset :] if end == text.next else data[begin - offset : end - offset]).decode(
+                    errors="replace"
+                ),
+                "offset": begin,
+                "next": end,
+            }
+            if missed > 0:
+                out["missed"], missed = missed, 0
+            if at is not None:
+                out["at"] = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            yield out
+
+    def _stretches(self, start: int, end: int, marks: Sequence[Mark]) -> Iterator[tuple[int, int, float | None]]:
+        """Yield begin, end and time of stretches of output that were first seen together; one without times if nobody wants them."""
+        if not self.options.timestamps:
+            yield start, end, None
+            return
+        inner = [offset for offset, _ in marks if start < offset < end]
+        for begin, after in zip([start, *inner], [*inner, end], strict=True):
+            yield begin, after, time_of(marks, begin)
 
 
 async def find(stores: Stores, caller: Caller, text: str) -> int:
@@ -102,12 +156,8 @@ async def read(
             if row is not None and attempt is not None:
                 run = run_id(text, attempt)
                 yield {"note": f"{run} on {row.cluster}, {row.state}", "run": run}
-                seen = _Seen(options)
-                if not row.state.is_terminal:
-                    following = _Following(stores, followers, row, RunRef(key, attempt), options, changed, check)
-                    async for piece in following.live(seen):
-                        yield piece
-                async for piece in _kept(stores, RunRef(key, attempt), seen):
+                following = _Following(stores, followers, row, RunRef(key, attempt), options, changed, check)
+                async for piece in following.output():
                     yield piece
                 if not options.follow or options.attempt is not None:
                     return
@@ -123,22 +173,47 @@ async def read(
             await wait_set(changed, _LOOK_SECONDS)
 
 
-async def _kept(stores: Stores, ref: RunRef, seen: _Seen) -> AsyncIterator[dict[str, Any]]:
+async def _stored(stores: Stores, ref: RunRef, seen: _Seen, *, is_live: bool) -> AsyncIterator[dict[str, Any]]:
+    """Yield the stored output of a run. ``is_live``: its agent has the end of it, from which a tail is counted."""
+    options = seen.options
     async with stores.database.transaction() as tx:
-        tails = await runs.tails(tx, ref)
+        rows, members, tails = (
+            await output_store.pieces(tx, ref),
+            await output_store.members(tx, ref),
+            await runs.tails(tx, ref),
+        )
+    outputs = of_members(rows, members)
     for tail in tails:
         end = tail.start + len(tail.data.encode()) if tail.next is None else tail.next
-        chunk = LogChunk(role=tail.role, index=tail.member_index, offset=tail.start, data=tail.data, next_offset=end)
-        if (chunk.role, chunk.index) not in seen.offsets:
-            chunk = _end_of(chunk, seen.options.tail_bytes)
-        piece = seen.news(chunk)
-        if piece is not None:
-            yield piece
+        member = outputs.setdefault((tail.role, tail.member_index), MemberOutput(tail.role, tail.member_index))
+        marks = [(int(offset), at) for offset, at in tail.marks]
+        member.add_tail(tail.start, end, tail.data.encode(), marks)
+        member.lives = max(member.lives, tail.lives, key=len)
+    for (role, index), member in sorted(outputs.items()):
+        if not options.wants(role, index) or not member.parts:
+            continue
+        if is_live and not _is_whole(options):
+            continue  # where its tail begins is known to its agent
+        begin, end_of_life = member.life(previous=True) if options.previous else (0, None)
+        extent = Extent() if is_live else options.extent
+        wanted: int | None = max(begin, extent.offset or 0)
+        if extent.last_bytes is not None:
+            wanted = max(wanted or 0, member.end - extent.last_bytes)
+        if extent.last_lines is not None or extent.since is not None:
+            wanted = None
+        async for text in output.read(stores, ref, member, extent, begin, end_of_life):
+            for piece in seen.pieces(role, index, text, wanted):
+                yield piece
+
+
+def _is_whole(options: LogOptions) -> bool:
+    """Return whether all output is wanted from its begin on."""
+    return options.tail_bytes >= WHOLE and options.tail_lines is None and options.since is None
 
 
 @dataclass(frozen=True, slots=True)
 class _Following:
-    """One follower of a run that has not ended."""
+    """One reader of a run's output."""
 
     stores: Stores
     followers: Followers
@@ -148,6 +223,17 @@ class _Following:
     changed: asyncio.Event
     """Set when the job has changed."""
     check: Callable[[], None]
+
+    async def output(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the output of the run: what is stored, what its agent sends while it lives, and what is stored at its end."""
+        seen = _Seen(self.options)
+        if not self.row.state.is_terminal and not self.options.is_stored_only:
+            async for piece in _stored(self.stores, self.ref, seen, is_live=True):
+                yield piece
+            async for piece in self.live(seen):
+                yield piece
+        async for piece in _stored(self.stores, self.ref, seen, is_live=False):
+            yield piece
 
     async def live(self, seen: _Seen) -> AsyncIterator[dict[str, Any]]:
         """Yield what the agent sends, until the run has ended. Costs the store nothing while nothing changes."""
@@ -166,7 +252,7 @@ class _Following:
                             heard = stores.clock()
                             push = StreamPush.model_validate_json(data)
                             for chunk in push.chunks:
-                                if piece := seen.news(chunk):
+                                for piece in seen.news(chunk):
                                     yield piece
                             if push.end:
                                 await _await_end(stores, self.ref)
@@ -227,6 +313,8 @@ async def _open(stores: Stores, stream: str, cluster_id: int, ref: RunRef, optio
                 "roles": [options.role] if options.role else [],
                 "index": options.index,
                 "tailBytes": options.tail_bytes,
+                "tailLines": options.tail_lines,
+                "since": options.since,
             },
             desired=version,
             seconds=STREAM_SECONDS,
@@ -268,13 +356,24 @@ async def push(stores: Stores, caller: Caller, stream: str, body: StreamPush) ->
     stores.channels.relay(stream, orjson.dumps(body.model_dump(mode="json", by_alias=True)))
 
 
-def _last_of_each(chunks: Sequence[LogChunk]) -> list[tuple[str, int, int, str, int]]:
-    """Return the newest tail of each member, cut to the stored size: role, index, byte offset, text, next offset."""
+def _last_of_each(chunks: Sequence[OutputPiece]) -> list[runs.StoredTail]:
+    """Return the newest tail of each member, cut to the stored size."""
     newest = {(chunk.role, chunk.index): _end_of(chunk, TAIL_BYTES) for chunk in chunks}
-    return [(chunk.role, chunk.index, chunk.offset, chunk.data, chunk.next_offset) for chunk in newest.values()]
+    return [
+        runs.StoredTail(
+            chunk.role,
+            chunk.index,
+            chunk.offset,
+            chunk.data,
+            chunk.next_offset,
+            [[float(one.offset), one.at] for one in chunk.marks],
+            list(chunk.lives),
+        )
+        for chunk in newest.values()
+    ]
 
 
-def _end_of(chunk: LogChunk, most: int) -> LogChunk:
+def _end_of(chunk: OutputPiece, most: int) -> OutputPiece:
     """Return the chunk's last ``most`` bytes at most."""
     data = chunk.data.encode()
     cut = len(data) - most

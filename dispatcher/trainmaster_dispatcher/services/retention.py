@@ -4,17 +4,20 @@ Each step takes a lock. A process that finds the lock taken stops: another proce
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.ids import RunRef
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.usage_ledger import Accounting
+from trainmaster_dispatcher.store import output, simulations
 from trainmaster_dispatcher.store import retention as store
-from trainmaster_dispatcher.store import simulations
 from trainmaster_dispatcher.store.database import Database, Transaction
+from trainmaster_dispatcher.store.log_store import LogStore, open_log_store
 
 log = logging.getLogger(__name__)
 
@@ -24,10 +27,14 @@ Step = Callable[[Transaction, float, int], Awaitable[bool]]
 
 @dataclass(slots=True)
 class Removed:
-    """The number of rows and partitions that one turn removed. ``finished``: the turn came to the end of all old data."""
+    """The number of rows and partitions that one turn removed, and of runs whose output it removed.
+
+    ``finished``: the turn came to the end of all old data.
+    """
 
     partitions: int = 0
     jobs: int = 0
+    outputs: int = 0
     finished: bool = False
 
 
@@ -39,9 +46,15 @@ class Retention:
     """One turn of removing old data. ``goes_on`` is called between the steps."""
 
     def __init__(
-        self, database: Database, settings: Settings, goes_on: Callable[[], bool] = lambda: True, batch: int = BATCH
+        self,
+        database: Database,
+        settings: Settings,
+        goes_on: Callable[[], bool] = lambda: True,
+        batch: int = BATCH,
+        logs: LogStore | None = None,
     ) -> None:
         self._database = database
+        self._logs = logs or open_log_store(settings.log_store, database)
         self._settings = settings
         self._goes_on = goes_on
         self._batch = batch
@@ -71,10 +84,12 @@ class Retention:
                     await self._repeat(step, parse_duration(kept))
             with contained(Part.TASK, "retention of jobs", _OthersTurnError):
                 await self._left_overs(parse_duration(keep.keep_jobs))
+            with contained(Part.TASK, "retention of output", _OthersTurnError):
+                await self._output(parse_duration(keep.keep_output), keep.most_output_bytes)
             self.removed.finished = self._goes_on()
         except _OthersTurnError:
             log.info("another worker removes what is old")
-        if self.removed.partitions or self.removed.jobs:
+        if self.removed.partitions or self.removed.jobs or self.removed.outputs:
             log.info("old things were removed", extra=asdict(self.removed))
         return self.removed
 
@@ -122,6 +137,47 @@ class Retention:
             is_young = stretch.is_young
             after = after if stretch.last is None else stretch.last
         return after
+
+    async def _output(self, seconds: float, most_bytes: int) -> None:
+        """Remove output of jobs that were removed, output that is too old, and the oldest beyond the bound of all of it."""
+        while self._goes_on():
+            async with self._database.transaction() as tx:
+                await self._begin(tx)
+                gone = await output.runs_without_job(tx)
+            if not gone:
+                break
+            await self._remove_output(gone, with_members=True)
+        while self._goes_on():
+            async with self._database.transaction() as tx:
+                await self._begin(tx)
+                old = await output.oldest(tx, seconds)
+            if not old:
+                break
+            await self._remove_output(old)
+        while self._goes_on() and most_bytes:
+            async with self._database.transaction() as tx:
+                await self._begin(tx)
+                over = await output.total_size(tx) - most_bytes
+                oldest = await output.oldest(tx, None) if over > 0 else []
+            if not oldest:
+                break
+            sizes = accumulate(one.size for one in oldest)
+            most = next((number for number, size in enumerate(sizes, 1) if size >= over), len(oldest))
+            await self._remove_output(oldest[:most])
+
+    async def _remove_output(self, runs: Sequence[output.RunOutput], *, with_members: bool = False) -> None:
+        """Remove the pieces first, then their index: if that fails in between, the next turn does it again."""
+        refs = [RunRef(one.job_id, one.attempt) for one in runs]
+        async with self._database.transaction() as tx:
+            keys = await output.keys_of_runs(tx, refs)
+        for start in range(0, len(keys), self._batch):
+            await self._logs.delete(keys[start : start + self._batch])
+        async with self._database.transaction() as tx:
+            await self._begin(tx)
+            await output.forget_pieces(tx, refs)
+            if with_members:
+                await output.forget_members(tx, refs)
+        self.removed.outputs += len(refs)
 
     async def _begin(self, tx: Transaction) -> None:
         if not await store.take_turn(tx):

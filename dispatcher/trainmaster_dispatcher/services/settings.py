@@ -9,6 +9,7 @@ from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
 from trainmaster_dispatcher.domain.default_requests import read_requests
 from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Persistence
+from trainmaster_dispatcher.store.log_store import check_url
 
 _SHORTEST_SECRET = 16
 _SHORTEST_HALF_LIFE = 60.0
@@ -18,6 +19,7 @@ _LEAST_KEPT = {
     "keep_idempotency": "7d",
     "keep_changes": "1h",
     "keep_audit": "1d",
+    "keep_output": "1h",
 }
 """Events and changes: the scheduler reads the newest. Idempotency keys: they are promised for seven days."""
 
@@ -126,6 +128,15 @@ class Settings(BaseSettings):
     keep_simulations: Duration = "30d"
     """From their end."""
 
+    log_store: str = ""
+    """Where members' output is stored: ``file:///FOLDER`` or ``s3://BUCKET/PREFIX``; empty: in Postgres."""
+    output_bytes: int = Field(default=16 * 1024 * 1024, ge=0, le=4 * 1024**3)
+    """The most output that is stored of each member: the first and the last half. 0: the last 64 KiB alone."""
+    keep_output: Duration = "30d"
+    """From its last change; never longer than its job."""
+    most_output_bytes: int = Field(default=100 * 1024**3, ge=0)
+    """Of all stored output, compressed: the oldest is removed beyond it. 0: no bound."""
+
     @field_validator("usage_half_life")
     @classmethod
     def _half_life_is_sensible(cls, value: str | None) -> str | None:
@@ -146,6 +157,11 @@ class Settings(BaseSettings):
         for item in _listed(value):
             ip_network(item)
         return value
+
+    @field_validator("log_store")
+    @classmethod
+    def _is_log_store(cls, value: str) -> str:
+        return check_url(value) if value else value
 
     @field_validator("default_requests")
     @classmethod

@@ -154,13 +154,19 @@ class ShownRun(NamedTuple):
 
 
 class StoredTail(NamedTuple):
-    """The last stored output of a member. ``start`` and ``next`` are byte offsets; older releases stored no ``next``."""
+    """The last stored output of a member. ``start`` and ``next`` are byte offsets; older releases stored no ``next``.
+
+    ``marks``: offset and seconds since the epoch at which what follows was first seen. ``lives``: where the output of restarts
+    begins.
+    """
 
     role: str
     member_index: int
     start: int
     data: str
     next: int | None
+    marks: list[list[float]]
+    lives: list[int]
 
 
 def _record(row: Any) -> RunRecord:
@@ -615,24 +621,29 @@ async def orphaned(tx: Transaction, margin_seconds: float) -> list[RunRecord]:
     return [_record(row) for row in rows]
 
 
-async def save_tails(tx: Transaction, ref: RunRef, tails: Sequence[tuple[str, int, int, str, int]]) -> None:
-    """Store the last output of members: role, index, byte offset of the start, text, byte offset of what follows."""
+async def save_tails(tx: Transaction, ref: RunRef, tails: Sequence[StoredTail]) -> None:
+    """Store the last output of members."""
     await tx.run(
         """
-        INSERT INTO run_tails (job_id, attempt, role, index, start, data, next)
-        SELECT :job, :attempt, role, index, start, data, next
+        INSERT INTO run_tails (job_id, attempt, role, index, start, data, next, marks, lives)
+        SELECT :job, :attempt, role, index, start, data, next, marks,
+               ARRAY(SELECT CAST(jsonb_array_elements_text(lives) AS bigint))
         FROM unnest(CAST(:roles AS text[]), CAST(:indexes AS int[]), CAST(:starts AS bigint[]), CAST(:data AS text[]),
-                    CAST(:nexts AS bigint[])) AS n(role, index, start, data, next)
+                    CAST(:nexts AS bigint[]), CAST(:marks AS jsonb[]), CAST(:lives AS jsonb[]))
+             AS n(role, index, start, data, next, marks, lives)
         ON CONFLICT (job_id, attempt, role, index)
-        DO UPDATE SET start = excluded.start, data = excluded.data, next = excluded.next
+        DO UPDATE SET start = excluded.start, data = excluded.data, next = excluded.next, marks = excluded.marks,
+                      lives = excluded.lives
         """,
         job=ref.job_key,
         attempt=ref.attempt,
-        roles=[tail[0] for tail in tails],
-        indexes=[tail[1] for tail in tails],
-        starts=[tail[2] for tail in tails],
-        data=[tail[3].replace("\x00", "�") for tail in tails],
-        nexts=[tail[4] for tail in tails],
+        roles=[tail.role for tail in tails],
+        indexes=[tail.member_index for tail in tails],
+        starts=[tail.start for tail in tails],
+        data=[tail.data.replace("\x00", "�") for tail in tails],
+        nexts=[tail.next for tail in tails],
+        marks=[dumps(tail.marks) for tail in tails],
+        lives=[dumps(tail.lives) for tail in tails],
     )
 
 
@@ -641,7 +652,7 @@ async def tails(tx: Transaction, ref: RunRef) -> Sequence[StoredTail]:
     return await tx.all_of(
         StoredTail,
         """
-        SELECT role, index AS member_index, start, data, next FROM run_tails
+        SELECT role, index AS member_index, start, data, next, marks, lives FROM run_tails
         WHERE job_id = :job AND attempt = :attempt ORDER BY role, index
         """,
         job=ref.job_key,

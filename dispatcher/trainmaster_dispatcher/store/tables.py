@@ -509,7 +509,49 @@ run_tails = Table(
     Column("start", BigInteger, nullable=False),
     Column("data", Text, nullable=False),
     Column("next", BigInteger),
+    Column("marks", JSONB(), nullable=False, server_default=text("'[]'")),
+    Column("lives", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
     PrimaryKeyConstraint("job_id", "attempt", "role", "index"),
+)
+
+member_outputs = Table(
+    "member_outputs",
+    metadata,
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("next", BigInteger, nullable=False, server_default=text("0")),
+    Column("bytes", BigInteger, nullable=False, server_default=text("0")),
+    Column("lives", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
+    Column("changed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    PrimaryKeyConstraint("job_id", "attempt", "role", "index"),
+    Index(None, "changed_at"),
+    comment="Output of members that is stored: its end, its bytes before compression, and where the output of restarts begins.",
+)
+
+output_pieces = Table(
+    "output_pieces",
+    metadata,
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("start", BigInteger, nullable=False),
+    Column("next", BigInteger, nullable=False),
+    Column("lines", Integer, nullable=False),
+    Column("marks", JSONB(), nullable=False, server_default=text("'[]'")),
+    Column("size", Integer, nullable=False),
+    PrimaryKeyConstraint("job_id", "attempt", "role", "index", "start"),
+    comment="Pieces of output: offsets, line ends, times as [offset, seconds since the epoch], and bytes as they are stored.",
+)
+
+output_data = Table(
+    "output_data",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+    comment="The embedded log store: compressed pieces of output.",
 )
 
 cool_downs = Table(

@@ -146,6 +146,8 @@ class Outputs:
         ended = pod.is_over
         is_new = (spool := self._spools.get(key_of(pod))) is None or spool.life != pod.uid
         spool = self.follow(pod, ended=ended, said=said)
+        if ended and 0 <= offset < spool.begin and offset >= spool.life_begin:
+            spool = self._rewind(spool, pod, offset)
         follows = offset >= 0 or not ended
         if follows:
             spool.followed_at = time.monotonic()
@@ -162,6 +164,15 @@ class Outputs:
         elif is_new:
             await self._wait(spool, lambda: spool.over or bool(spool.data))
         return spool.slice(offset, limit, over=spool.over, follows=follows)
+
+    def _rewind(self, spool: Spool, pod: PodSight, offset: int) -> Spool:
+        """Read an ended pod's output again from ``offset`` on, if that is still in its life."""
+        _cancel(spool)
+        fresh = Spool(begin=offset, life=pod.uid, life_begin=spool.life_begin, read_to=offset)
+        fresh.read_at = fresh.followed_at = time.monotonic()
+        self._spools[key_of(pod)] = fresh
+        fresh.task = asyncio.create_task(self._fill(fresh, pod, ended=True, skip=offset - spool.life_begin))
+        return fresh
 
     def kept(self, key: Key, offset: int, limit: int) -> LogSlice | None:
         """Return cached output of a member whose pod may be gone; None if there is none."""
@@ -195,6 +206,16 @@ class Outputs:
         """Return the current end of a member's output; None where it is unknown."""
         spool = self._spools.get(key) or self._parked.get(key)
         return None if spool is None else spool.end
+
+    def whole_length(self, key: Key) -> int | None:
+        """Return the length of a member's output once all of it was read; None before that."""
+        spool = self._spools.get(key)
+        return spool.end if spool is not None and spool.over else None
+
+    def lives(self, key: Key) -> tuple[int, ...]:
+        """Return the offset at which the current life's output begins, if earlier ones had any; those of earlier lives are unknown."""
+        spool = self._spools.get(key) or self._parked.get(key)
+        return (spool.life_begin,) if spool is not None and spool.life_begin else ()
 
     async def close(self) -> None:
         tasks = [spool.task for spool in self._spools.values() if spool.task is not None]

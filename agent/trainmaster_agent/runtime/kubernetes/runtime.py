@@ -365,6 +365,16 @@ class KubernetesRuntime:
             raise KeyError(f"run {run} has no member {role}-{index}")
         return LogSlice(0, b"", tracker.status.state.is_terminal)
 
+    @property
+    def stores_output(self) -> bool:
+        return True
+
+    def output_end(self, run: str, role: str, index: int) -> int | None:
+        return self._outputs.whole_length((run, role, index))
+
+    def output_lives(self, run: str, role: str, index: int) -> tuple[int, ...]:
+        return self._outputs.lives((run, role, index))
+
     # -- accepting
 
     async def _accept(self, run: StartRun) -> None:

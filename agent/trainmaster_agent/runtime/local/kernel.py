@@ -1,6 +1,6 @@
-"""The few Linux calls that Python 3.11 does not offer: prctl and timerfd. Standard library only.
+"""The few Linux calls that Python 3.11 does not offer: prctl, timerfd and holes in files. Standard library only.
 
-Manual pages: prctl(2), timerfd_create(2).
+Manual pages: prctl(2), timerfd_create(2), fallocate(2).
 """
 
 import ctypes
@@ -13,6 +13,8 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _CLOCK_BOOTTIME = 7
 _TIMER_ABSTIME = 1
+_FALLOC_FL_KEEP_SIZE = 1
+_FALLOC_FL_PUNCH_HOLE = 2
 
 
 class _TimerSetting(ctypes.Structure):
@@ -48,6 +50,12 @@ def die_with_parent(parent: int) -> None:
 def set_name(name: str) -> None:
     """Set the name that ``ps`` and ``top`` show; at most 15 bytes are used."""
     _check(_LIBC.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode("ascii")), 0, 0, 0))
+
+
+def punch_hole(fd: int, offset: int, length: int) -> bool:
+    """Give back the disk space of a part of a file, whose length stays; return False where the file system cannot do that."""
+    mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
+    return bool(_LIBC.fallocate(fd, mode, ctypes.c_longlong(offset), ctypes.c_longlong(length)) == 0)
 
 
 class BootTimer:

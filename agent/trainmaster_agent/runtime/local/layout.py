@@ -15,6 +15,7 @@
         stop.json     the latest stop order: `StopWish`
         control       FIFO: a byte makes the supervisor read stop.json
         <role>-<index>/, <role>-<index>.log    a member's working directory and output
+        <role>-<index>.lives    length of the output at each of its restarts, a line each; written by the supervisor
     trash/            directories of forgotten runs that are being deleted
 
 ``keeper.lock``, ``zygote.lock`` and ``zygote.log`` are names of earlier releases, kept for upgrades: an agent finds the supervisors
@@ -36,6 +37,7 @@ PROCESSES = "processes"
 STATUS = "status.json"
 STOP = "stop.json"
 CONTROL = "control"
+LIVES = ".lives"
 
 AGENT_LOCK = "agent.lock"
 FORK_SERVER_LOCK = "zygote.lock"

@@ -17,6 +17,7 @@ from trainmaster_agent.runtime.change_event import ChangeEvent
 from trainmaster_agent.runtime.local import layout, logs, process_table, strays
 from trainmaster_agent.runtime.local.config import LocalCluster
 from trainmaster_agent.runtime.local.layout import boottime
+from trainmaster_agent.runtime.local.output_bounds import MOST_OUTPUT, bound_output
 from trainmaster_agent.runtime.local.records import LocalRecord, LocalRecords, NoSpaceError, RecordState
 from trainmaster_agent.runtime.local.run_entry import Phase, RunEntry, check_name
 from trainmaster_agent.runtime.local.run_registry import RunRegistry
@@ -175,8 +176,28 @@ class LocalRuntime:
         if not (0 <= index < held.record.start.sizes.get(role, 0) or held.has_member(role, index)):
             raise KeyError(f"run {run} has no member {role}-{index}")
         over = logs.member_is_over(held.status, role, index)
-        path = self._records.directory(run) / f"{role}-{index}.log"
-        return await asyncio.to_thread(logs.read, path, offset, limit, over=over)
+        return await asyncio.to_thread(logs.read, self._output_of(run, role, index), offset, limit, over=over)
+
+    @property
+    def stores_output(self) -> bool:
+        return True
+
+    def output_end(self, run: str, role: str, index: int) -> int | None:
+        try:
+            # Called about once a second for each member: what exceeds the limit is removed from the file here, too.
+            return bound_output(self._output_of(run, role, index), MOST_OUTPUT)
+        except OSError:
+            return None if run not in self._registry.runs else 0
+
+    def output_lives(self, run: str, role: str, index: int) -> tuple[int, ...]:
+        try:
+            written = (self._records.directory(run) / f"{role}-{index}{layout.LIVES}").read_text()
+        except OSError:
+            return ()
+        return tuple(int(line) for line in written.split() if line.isdecimal())
+
+    def _output_of(self, run: str, role: str, index: int) -> Path:
+        return self._records.directory(run) / f"{role}-{index}.log"
 
     # Messages of supervisors and the fork server
 

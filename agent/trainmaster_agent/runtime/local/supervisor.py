@@ -19,6 +19,7 @@ from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.runtime.local import kernel
 from trainmaster_agent.runtime.local.layout import (
     CONTROL,
+    LIVES,
     PLAN,
     POKE,
     STARTED,
@@ -33,11 +34,14 @@ from trainmaster_agent.runtime.local.layout import (
     replace,
 )
 from trainmaster_agent.runtime.local.member_processes import Member, MemberProcesses
+from trainmaster_agent.runtime.local.output_bounds import MOST_OUTPUT, bound_output
 
 _SAY_AGAIN = 1.0
 """Seconds until another try to write a status, for example on a full disk."""
 _TELL_AGAIN = 1.0
 """Seconds between checks for processes of ended members that missed the SIGTERM to all."""
+_BOUND_AGAIN = 30.0
+"""Seconds between checks of the size of output files: an agent that is there checks them every second."""
 _KILL_AGAIN = 0.05
 """Seconds between SIGKILLs: a descendant may fork during the search."""
 
@@ -120,6 +124,7 @@ class Supervisor:
         self._is_killing = False
         """Whether all are being killed already."""
         self._say_at: float | None = None
+        self._bound_at = boottime() + _BOUND_AGAIN
         self._dirty = False
         self._contact = self._last_contact()
         self._timer = kernel.BootTimer()
@@ -217,12 +222,19 @@ class Supervisor:
         for member in members:
             member.restarts += 1
             member.again_at = None
+            self._note_life(member)
         try:
             self._processes.launch(members)
         except OSError:
             return False
         self._dirty = True
         return True
+
+    def _note_life(self, member: Member) -> None:
+        """Note where the output of the member's next life begins. A life that is not noted counts with the one before."""
+        output = self._run_dir / f"{member.name}.log"
+        with contextlib.suppress(OSError), (self._run_dir / f"{member.name}{LIVES}").open("a") as lives:
+            lives.write(f"{output.stat().st_size}\n")
 
     def _begin_regroup(self, member: Member, back_off: float) -> None:
         """End all members; they restart together once all have ended."""
@@ -346,6 +358,11 @@ class Supervisor:
             latest = self._latest()
             if latest is not None and now >= latest:
                 self._lose_contact(now)
+        if now >= self._bound_at:
+            self._bound_at = now + _BOUND_AGAIN
+            for member in self._processes.members:
+                with contextlib.suppress(OSError):
+                    bound_output(self._run_dir / f"{member.name}.log", MOST_OUTPUT)
         if self._term_at is not None and now >= self._term_at:
             self._terminate()
         if self._rest_at is not None and now >= self._rest_at:
@@ -430,6 +447,7 @@ class Supervisor:
             self._kill_at,
             self._rest_at,
             self._say_at,
+            self._bound_at,
             *(member.leaves_by for member in self._processes.members),
             *(member.again_at for member in self._processes.members),
             None if self._regroup is None else self._regroup.next_at,

@@ -202,6 +202,18 @@ class SimulatedRuntime:
         self._look()
         return LogSlice(*output.read(self.cluster.runs[run], role, index, self.cluster.now, offset, limit))
 
+    @property
+    def stores_output(self) -> bool:
+        return False
+
+    def output_end(self, run: str, role: str, index: int) -> int | None:
+        if run not in self.cluster.runs:
+            return None
+        return output.length(self.cluster.runs[run], role, index, self.cluster.now)
+
+    def output_lives(self, run: str, role: str, index: int) -> tuple[int, ...]:
+        return ()
+
     # Time
 
     def _look(self) -> None:
