@@ -73,6 +73,8 @@ CLUSTER = DeclaredKind(
     shown=_read_by(job_queries.list_clusters),
     before_put=tenants.check_cluster,
     after_put=tenants.prepare_cluster,
+    before_prune=tenants.check_cluster_is_out_of_contact,
+    remove=tenants.remove_cluster,
     beside=lambda row: {"cordoned": row.cordoned},
     put_refuses=(Code.UNKNOWN_PRICE_BOOK,),
 )
