@@ -6,6 +6,7 @@ in wire form: JSON without the fields that have their defaults.
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
+from functools import lru_cache
 from typing import Any
 
 FieldPath = tuple[str, ...]
@@ -111,26 +112,29 @@ def changed_fields(before: Wire, after: Wire, *, without: Iterable[str] = ()) ->
     return [path for path in paths if old.get(path, missing) != new.get(path, missing)]
 
 
-def overlap(one: FieldPath, other: FieldPath) -> bool:
-    """Return whether two paths are the same, or one leads through the other."""
-    shorter = min(len(one), len(other))
-    return one[:shorter] == other[:shorter]
+@lru_cache(maxsize=128)
+def _around(paths: frozenset[FieldPath]) -> frozenset[FieldPath]:
+    """Return these paths and all that lead to them."""
+    return frozenset(path[:length] for path in paths for length in range(1, len(path) + 1))
+
+
+def overlaps(path: FieldPath, paths: frozenset[FieldPath]) -> bool:
+    """Return whether a path is one of these, leads through one of them, or leads to one."""
+    return path in _around(paths) or any(path[:length] in paths for length in range(1, len(path)))
 
 
 def owners_of(path: FieldPath, owners: Owners, *, but: str | None) -> list[str]:
     """Return the appliers, other than ``but``, that have set this field, one around it, or one inside it."""
-    return sorted(
-        applier for applier, paths in owners.items() if applier != but and any(overlap(path, own) for own in paths)
-    )
+    return sorted(applier for applier, paths in owners.items() if applier != but and overlaps(path, paths))
 
 
 def given_up(stated: Iterable[FieldPath], owners: Owners, applier: str | None) -> list[FieldPath]:
     """Return the fields that ``applier`` owns and states no more, and that nobody else owns: they get their defaults."""
-    now = list(stated)
+    now = frozenset(stated)
     return sorted(
         path
         for path in owners.get(applier or "", ())
-        if not any(overlap(path, one) for one in now) and not owners_of(path, owners, but=applier)
+        if not overlaps(path, now) and not owners_of(path, owners, but=applier)
     )
 
 
@@ -141,11 +145,8 @@ def owners_after(
 
     ``applier`` None owns nothing: an object that the system itself has made is anybody's.
     """
-    differing = list(changed)
-    out = {
-        other: frozenset(own for own in paths if not any(overlap(own, path) for path in differing))
-        for other, paths in owners.items()
-    }
+    differing = frozenset(changed)
+    out = {other: frozenset(path for path in paths if not overlaps(path, differing)) for other, paths in owners.items()}
     if applier is not None:
         out[applier] = frozenset(stated)
     return out

@@ -17,7 +17,7 @@ from trainmaster_dispatcher.services import declared_kinds, gauges, tenants
 from trainmaster_dispatcher.services.agent_reports import Findings, give_up, write_findings
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.revisions import Author
-from trainmaster_dispatcher.store import agents, keys, recovery, runs
+from trainmaster_dispatcher.store import agents, declared, keys, recovery, runs
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store import tenants as store
 from trainmaster_dispatcher.store.database import Transaction
@@ -35,6 +35,7 @@ async def join(tx: Transaction, caller: Caller, spec: JoinSpec) -> dict[str, Any
 
     Raises ProblemError CONFLICT when the cluster exists with another kind or other labels than those given.
     """
+    await declared.lock(tx, f"cluster {spec.name}")
     row = await store.lock_cluster(tx, spec.name)
     if row is None:
         made = ClusterSpec(name=spec.name, cluster_kind=spec.cluster_kind or ClusterKind.PRIVATE, labels=spec.labels)
@@ -217,6 +218,7 @@ async def remove(
     if force:
         await declare_lost(stores, caller, name, force=True)
     async with stores.database.transaction() as tx:
+        await declared.lock(tx, f"cluster {name}")
         await declared_kinds.CLUSTER.delete(tx, name, Author(caller.name, caller.name, "delete"))
         await note(tx)
     stores.tenants_changed()

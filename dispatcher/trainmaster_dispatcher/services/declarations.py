@@ -29,6 +29,7 @@ from trainmaster_dispatcher.services.declared_documents import (
     Draft,
     ObjectChange,
     conflicts_of,
+    let_others_go_on,
     order_of,
     read_drafts,
 )
@@ -79,9 +80,16 @@ async def apply_documents(
 
     Raises ProblemError with each mistake that can be found, or CONFLICT with each field that belongs to another applier.
     """
-    drafts, mistakes = read_drafts(documents)
+    drafts, mistakes = await read_drafts(documents)
     work = _Application(tx, author, terms, sorted(drafts, key=lambda draft: draft.order), mistakes)
     return await work.run()
+
+
+def _names_to_read(kind: str, targets: Iterable[ObjectName]) -> list[str] | None:
+    """Return the names of the objects of a kind to lock and to read; None for all."""
+    if BY_WORD[kind].changes_others:
+        return None
+    return [one.name for one in targets if one.kind == kind]
 
 
 @dataclass(slots=True)
@@ -109,7 +117,7 @@ class _Application:
         await self._hold(targets, candidates)
         self.before = await self._snapshot(targets)
         self.owners = await read_owners(self.tx, targets)
-        self._merge()
+        await self._merge()
         await self._write()
         existing = [one for one in candidates if one.name in self.before[BY_WORD[one.kind].kind.kind]]
         await self._prune(existing)
@@ -118,9 +126,12 @@ class _Application:
         self._check()
         await self._record(effects)
         await store.forget_owners(self.tx, [one for one in candidates if one not in existing])
-        return AppliedDocuments(
-            tuple(effect.applied() for effect in effects), await self._warnings(effects), tuple(self._audit(effects))
-        )
+        objects, lines = list[AppliedObject](), list[AuditedChange]()
+        for number, effect in enumerate(effects):
+            await let_others_go_on(number)
+            objects.append(effect.applied())
+            lines += self._audit(effect)
+        return AppliedDocuments(tuple(objects), await self._warnings(effects), tuple(lines))
 
     async def _candidates(self) -> list[ObjectName]:
         """Return the objects to remove, those first that others may refer to last."""
@@ -138,15 +149,19 @@ class _Application:
         above |= {str(one.value.get("queue")) for one in self.drafts if one.word == RESERVATION.kind}
         await BY_WORD[QUEUE.kind].table.hold(self.tx, above, for_removal=True)
         for kind in sorted({one.kind for one in targets}, key=lambda kind: (kind != QUEUE.kind, kind)):
-            await BY_WORD[kind].table.hold(self.tx, [one.name for one in targets if one.kind == kind])
+            await BY_WORD[kind].table.hold(self.tx, _names_to_read(kind, targets))
 
-    async def _snapshot(self, targets: Iterable[ObjectName]) -> dict[Kind, dict[str, Wire]]:
-        """Return all objects of the kinds concerned: a change of one may change others of its kind."""
-        kinds = dict.fromkeys(BY_WORD[one.kind] for one in targets)
-        return {kind.kind.kind: await kind.table.wire(self.tx) for kind in kinds}
+    async def _snapshot(self, targets: Sequence[ObjectName]) -> dict[Kind, dict[str, Wire]]:
+        """Return these objects and those that change with them, whose rows are all locked."""
+        kinds = dict.fromkeys(one.kind for one in targets)
+        return {
+            BY_WORD[kind].kind.kind: await BY_WORD[kind].table.wire(self.tx, _names_to_read(kind, targets))
+            for kind in kinds
+        }
 
-    def _merge(self) -> None:
-        for draft in self.drafts:
+    async def _merge(self) -> None:
+        for number, draft in enumerate(self.drafts):
+            await let_others_go_on(number)
             if not draft.mistakes:
                 draft.merge(
                     self.before[draft.word].get(draft.name),
@@ -209,18 +224,17 @@ class _Application:
     async def _effects(self, targets: Sequence[ObjectName]) -> list[ObjectChange]:
         """Return what has become of the documents' objects, of others that changed with them, and of removed ones."""
         after = await self._snapshot(targets)
-        changed = [
+        named = dict.fromkeys(draft.target for draft in self.drafts)
+        removed = [one for one in targets if one not in named and one.name in self.before[BY_WORD[one.kind].kind.kind]]
+        others = [
             ObjectName(kind, name)
             for kind, objects in self.before.items()
-            for name in dict.fromkeys((*objects, *after[kind]))
-            if objects.get(name) != after[kind].get(name)
+            for name, before in objects.items()
+            if name in after[kind] and after[kind][name] != before
         ]
-        named = [draft.target for draft in self.drafts]
-        others = [one for one in changed if one not in set(named)]
-        kept = [one for one in others if one.name in after[BY_WORD[one.kind].kind.kind]]
-        removed = sorted((one for one in others if one not in set(kept)), key=order_of, reverse=True)
         effects = []
-        for one in (*named, *kept, *removed):
+        for number, one in enumerate(dict.fromkeys((*named, *others, *removed))):
+            await let_others_go_on(number)
             kind = BY_WORD[one.kind]
             word = kind.kind.kind
             if one in self.failed:
@@ -284,15 +298,15 @@ class _Application:
             for message in found.get(row.id, ())
         )
 
-    def _audit(self, effects: Iterable[ObjectChange]) -> Iterable[AuditedChange]:
-        for effect in effects:
-            if effect.outcome is ApplyOutcome.UNCHANGED:
-                continue
-            action = "prune" if effect.outcome is ApplyOutcome.REMOVED else self.author.action
-            details = auditing.change_of(*effect.as_audited())
-            if self.author.applier is not None:
-                details["applier"] = self.author.applier
-            yield AuditedChange(f"{action} {effect.kind.kind.name}", effect.name, details)
+    def _audit(self, effect: ObjectChange) -> list[AuditedChange]:
+        """Return the line of the audit for an object; none if it has not changed."""
+        if effect.outcome is ApplyOutcome.UNCHANGED:
+            return []
+        action = "prune" if effect.outcome is ApplyOutcome.REMOVED else self.author.action
+        details = auditing.change_of(*effect.as_audited())
+        if self.author.applier is not None:
+            details["applier"] = self.author.applier
+        return [AuditedChange(f"{action} {effect.kind.kind.name}", effect.name, details)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,8 @@ class DeclaredKind(Generic[Spec, Stored]):
     The hooks are called in the transaction of the change. ``before_put`` checks what a specification names and returns the columns
     stored beside it; ``after_put`` gets the object's key. ``before_delete`` refuses to remove an object in use, ``before_prune`` what
     is removed only by name. ``remove`` removes an object that has more than a row, and returns whether it existed. ``beside``: what
-    the audit and the ETag have of an object beside its specification. ``put_refuses``, ``delete_refuses``: the codes that the hooks of
-    a change raise, beside those of any change.
+    the audit and the ETag have of an object beside its specification. ``changes_others``: a change of one object may change others
+    of the kind. ``put_refuses``, ``delete_refuses``: the codes that the hooks of a change raise, beside those of any change.
     """
 
     table: DeclaredTable[Spec, Stored]
@@ -70,6 +70,7 @@ class DeclaredKind(Generic[Spec, Stored]):
     remove: Callable[[Transaction, str], Awaitable[bool | None]] = _removal_by_row
     after_delete: Callable[[Transaction, str], Awaitable[None]] = _nothing_at_delete
     beside: Callable[[Stored], Object] = _nothing_beside
+    changes_others: bool = False
     put_refuses: tuple[Code, ...] = ()
     delete_refuses: tuple[Code, ...] = ()
 

@@ -1,10 +1,12 @@
-"""Documents of a call to apply, read and merged with the objects that exist. Pure: the store is not read here."""
+"""Documents of a call to apply, read and merged with the objects that exist. The store is not read here."""
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from trainmaster.protocol.base import Strict
 from trainmaster.protocol.declarations import AppliedObject, ApplyOutcome, ChangedField
@@ -20,6 +22,8 @@ from trainmaster_dispatcher.store.declarations import ObjectName
 
 BY_WORD: Mapping[str, DeclaredKind[Any, Any]] = {one.kind.kind: one for one in declared_kinds.KINDS}
 """The kinds by their word in documents."""
+_AT_ONCE = 25
+"""The number of documents that are looked at before other calls of this process go on: some 10 ms."""
 _ORDER = {word: position for position, word in enumerate(KINDS)}
 
 
@@ -84,17 +88,24 @@ class Draft:
         self.spec = spec
 
 
+async def let_others_go_on(number: int) -> None:
+    """Let other calls of this process go on, once in a while."""
+    if number % _AT_ONCE == _AT_ONCE - 1:
+        await asyncio.sleep(0)
+
+
 def order_of(target: ObjectName) -> tuple[int, int]:
     """Return the position of an object in an order in which objects can be made."""
     return _ORDER[target.kind], target.name.count("/")  # type: ignore[index] # kinds in the store are those of documents
 
 
-def read_drafts(documents: Iterable[Document]) -> tuple[list[Draft], list[Mistake]]:
+async def read_drafts(documents: Iterable[Document]) -> tuple[list[Draft], list[Mistake]]:
     """Return the documents whose object is known, and the mistakes of all, also those of the drafts."""
     drafts: dict[ObjectName, Draft] = {}
     mistakes: list[Mistake] = []
     default: Draft | None = None
-    for document in documents:
+    for number, document in enumerate(documents):
+        await let_others_go_on(number)
         draft = _read(document, mistakes)
         if draft is None:
             continue
@@ -131,11 +142,11 @@ def _read(document: Document, mistakes: list[Mistake]) -> Draft | None:
         refuse("", f"mappings and lists are nested deeper than {fields.MOST_DEPTH} levels")
         return None
     draft = Draft(kind, name, document.place, document.value)
-    declared, shown = _names_of(kind.kind.spec), _names_of(kind.view)
-    for extra in sorted(document.value.keys() & (shown - declared)):
+    undeclared = _undeclared(draft.word)
+    for extra in sorted(document.value.keys() & undeclared):
         message = "is shown by the API and cannot be declared; trainmaster export writes documents without such fields"
         draft.mistakes.append(Mistake(path=f"{document.place}: {extra}", message=message))
-    value = {one: inner for one, inner in document.value.items() if one not in shown - declared}
+    value = {one: inner for one, inner in document.value.items() if one not in undeclared}
     try:
         draft.value = kind.kind.spec.long_form(value)
     except ValueError as error:
@@ -143,8 +154,15 @@ def _read(document: Document, mistakes: list[Mistake]) -> Draft | None:
     return draft
 
 
-def _names_of(model: Any) -> set[str]:
-    return {info.alias or name for name, info in model.model_fields.items()}
+@cache
+def _undeclared(word: str) -> frozenset[str]:
+    """Return the fields of a kind that the API shows beside those that are declared."""
+    kind = BY_WORD[word]
+    return _names_of(kind.view) - _names_of(kind.kind.spec)
+
+
+def _names_of(model: type[BaseModel]) -> frozenset[str]:
+    return frozenset(info.alias or name for name, info in model.model_fields.items())
 
 
 def full_form(spec: Strict) -> dict[str, Any]:
@@ -152,7 +170,7 @@ def full_form(spec: Strict) -> dict[str, Any]:
     return spec.model_dump(mode="json", by_alias=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ObjectChange:
     """An object before and after a change, in wire form of this release; None where it does not exist."""
 
@@ -180,7 +198,7 @@ class ObjectChange:
             return ApplyOutcome.REMOVED
         return ApplyOutcome.UNCHANGED if self.before == self.after else ApplyOutcome.CHANGED
 
-    @property
+    @cached_property
     def changed(self) -> list[FieldPath]:
         """The paths of the fields that differ."""
         return fields.changed_fields(self.before or {}, self.after or {}, without=("kind", self.kind.kind.key))
@@ -192,14 +210,17 @@ class ObjectChange:
         )
 
     def _changed_values(self) -> Iterator[ChangedField]:
-        changed = self.changed
-        if not changed:
+        if not self.changed:
             return
-        old, new = self._full(self.before), self._full(self.after)
-        for path in changed:
+        old, new = self._full_forms
+        for path in self.changed:
             yield ChangedField(
                 field=fields.written(path), before=_shown(self.before, old, path), after=_shown(self.after, new, path)
             )
+
+    @cached_property
+    def _full_forms(self) -> tuple[Wire | None, Wire | None]:
+        return self._full(self.before), self._full(self.after)
 
     def _full(self, wire: Wire | None) -> Wire | None:
         if wire is None:
@@ -211,7 +232,7 @@ class ObjectChange:
 
     def as_audited(self) -> tuple[Wire | None, Wire | None]:
         """Return the object before and after, with defaults, as the audit has it."""
-        before, after = (self._full(one) for one in (self.before, self.after))
+        before, after = self._full_forms
         return _without_none(before), _without_none(after)
 
 

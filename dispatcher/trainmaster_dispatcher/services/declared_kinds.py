@@ -54,6 +54,7 @@ PRIORITY_CLASS = DeclaredKind(
     list_view=answers.PriorityClassList,
     before_put=tenants.replace_default_class,
     before_delete=tenants.check_class_is_unused,
+    changes_others=True,
     delete_refuses=(Code.IN_USE, Code.CONFLICT),
 )
 RESERVATION = DeclaredKind(
