@@ -74,6 +74,9 @@ ALLOWED: dict[Call, set[str]] = {
     ("POST", "/v1/keys"): ADMINS,
     ("DELETE", "/v1/keys/{key_id}"): ADMINS,
     ("GET", "/v1/audit"): ADMINS,
+    ("POST", "/v1/apply"): ADMINS,
+    ("GET", "/v1/history"): ADMINS,
+    ("POST", "/v1/rollback"): ADMINS,
     ("GET", "/v1/webhooks/secrets/{path:path}"): PEOPLE,
     ("POST", "/v1/webhooks/secrets/{path:path}/rotate"): PEOPLE,
     ("GET", "/v1/webhooks/dead"): PEOPLE,
@@ -87,6 +90,7 @@ ALLOWED: dict[Call, set[str]] = {
 for kind in KINDS.values():
     one = f"{kind.address}/{{path:path}}" if kind.key == "path" else f"{kind.address}/{{name}}"
     ALLOWED |= {("GET", kind.address): PEOPLE, ("GET", one): PEOPLE, ("PUT", one): ADMINS, ("DELETE", one): ADMINS}
+    ALLOWED[("PATCH", one)] = ADMINS
 
 
 def calls_of(routes: Iterable[BaseRoute]) -> Iterator[Call]:

@@ -413,3 +413,53 @@ async def test_the_release_before_goes_on_leasing_runs_on_the_new_schema(service
     await execute(service.stores, "UPDATE runs SET orders = NULL")  # as its INSERT leaves the column
     assert await delivered(agent) == before
     assert await value(service.stores, "SELECT oldest_release <= '0023' FROM schema_compatibility"), "it may start"
+
+
+# Declared state: owners of fields and revisions, since 0025
+
+PUT_BY_0024 = """
+    INSERT INTO queues (path, spec, parent_id) VALUES (:path, CAST(:spec AS jsonb), NULL)
+    ON CONFLICT (path) DO UPDATE SET spec = excluded.spec, parent_id = excluded.parent_id
+"""
+"""How the release of schema 0024 stores a queue."""
+
+
+async def put_by_0024(service: Service, weight: int, **fields: Any) -> None:
+    spec = {"path": "old", "weight": weight, **fields}
+    await execute(service.stores, PUT_BY_0024, path="old", spec=dumps(spec))
+
+
+async def test_what_the_release_before_has_declared_belongs_to_nobody_and_can_be_returned_to(service: Service) -> None:
+    change(
+        service.settings.database_url,
+        "DROP TABLE field_owners, declared_revisions",
+        "UPDATE alembic_version SET version_num = '0024'",
+    )
+    await put_by_0024(service, 2, maxRunning=5)
+    await asyncio.to_thread(upgrade_to, service.settings.database_url, "0025")
+    change(service.settings.database_url, f"UPDATE alembic_version SET version_num = '{newest_revision()}'")
+    document = {"kind": "Queue", "path": "old", "weight": 3}
+    answer = await service.http.post("/v1/apply", json={"documents": [document], "applier": "git"})
+    assert answer.status_code == 200, answer.text
+    assert (await service.http.get("/v1/queues/old")).json()["maxRunning"] == 5
+    back = await service.http.post("/v1/rollback", json={"kind": "Queue", "name": "old"})
+    assert back.json()["object"]["fields"] == [{"field": "weight", "before": 3.0, "after": 2.0}]
+
+
+async def test_the_release_before_goes_on_changing_objects_that_this_one_has_applied(service: Service) -> None:
+    documents = [{"kind": "Queue", "path": path, "weight": 2} for path in ("old", "other")]
+    body = {"documents": documents, "applier": "git"}
+    assert (await service.http.post("/v1/apply", json=body)).is_success
+    await put_by_0024(service, 9)
+    page = (await service.http.get("/v1/history", params={"kind": "Queue", "name": "old"})).json()
+    assert len(page["revisions"]) == 1, "it records nothing"
+    again = await service.http.post("/v1/apply", json=body)
+    changed = [one for one in again.json()["objects"] if one["outcome"] == "changed"]
+    assert [one["fields"] for one in changed] == [[{"field": "weight", "before": 9.0, "after": 2.0}]]
+    page = (await service.http.get("/v1/history", params={"kind": "Queue", "name": "old"})).json()
+    assert [one["action"] for one in page["revisions"]] == ["apply", "unrecorded", "apply"]
+    await execute(service.stores, "DELETE FROM queues WHERE path = 'old'")
+    pruned = await service.http.post("/v1/apply", json=body | {"documents": documents[1:], "prune": "git"})
+    assert [one["outcome"] for one in pruned.json()["objects"]] == ["unchanged"], "it does not exist any more"
+    assert await value(service.stores, "SELECT count(*) FROM field_owners WHERE name = 'old'") == 0
+    assert await value(service.stores, "SELECT oldest_release <= '0024' FROM schema_compatibility"), "it may start"

@@ -257,10 +257,41 @@ async def test_two_at_once_do_not_fight(service: Service) -> None:
 async def test_it_stops_between_two_steps_when_told_to(service: Service) -> None:
     agent = await connected(service)
     await age_jobs(service, 31, *[await ended(service, agent) for _ in range(3)])
-    answers = iter([True] * 8)  # the first is asked before what was used is counted
+    answers = iter([True] * 10)  # the first is asked before what was used is counted
     turn = Retention(service.stores.database, service.settings, lambda: next(answers, False), batch=1)
     removed = await turn.run()
     assert (removed.jobs, removed.finished) == (1, False)
+
+
+async def test_of_each_declared_object_the_latest_revisions_are_kept(service: Service) -> None:
+    for path, many in (("busy", 7), ("quiet", 2)):
+        for weight in range(many):
+            body = {"path": path, "weight": weight + 1}
+            assert (await service.http.put(f"/v1/queues/{path}", json=body)).is_success
+    await service.http.delete("/v1/queues/quiet")
+    assert (await retain(service, batch=2, keep_revisions="3")).finished
+    kept = await rows(
+        service.stores, "SELECT name, revision FROM declared_revisions WHERE kind = 'Queue' ORDER BY 1, 2"
+    )
+    paths = [(row.name, row.revision) for row in kept]
+    assert paths == [("busy", 5), ("busy", 6), ("busy", 7), ("default", 1), ("quiet", 1), ("quiet", 2), ("quiet", 3)]
+    page = (await service.http.get("/v1/history", params={"kind": "Queue", "name": "busy"})).json()["revisions"]
+    assert [(one["revision"], len(one["fields"])) for one in page] == [(7, 1), (6, 1), (5, 0)]
+    restored = await service.http.post("/v1/rollback", json={"kind": "Queue", "name": "busy", "revision": 5})
+    assert restored.json()["object"]["fields"] == [{"field": "weight", "before": 7.0, "after": 5.0}]
+
+
+async def test_the_history_of_a_removed_object_goes_with_the_audit(service: Service) -> None:
+    for path in ("gone", "there"):
+        for weight in (1, 2):
+            await service.http.put(f"/v1/queues/{path}", json={"path": path, "weight": weight})
+    await service.http.delete("/v1/queues/gone")
+    await retain(service, keep_audit="30d")
+    sql = "SELECT count(*) FROM declared_revisions WHERE name = :name"
+    assert await value(service.stores, sql, name="gone") == 3
+    await execute(service.stores, "UPDATE declared_revisions SET at = at - interval '31 d'")
+    await retain(service, batch=2, keep_audit="30d")
+    assert (await value(service.stores, sql, name="gone"), await value(service.stores, sql, name="there")) == (0, 2)
 
 
 async def age_left_overs(service: Service, days: int) -> None:

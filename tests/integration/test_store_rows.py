@@ -11,7 +11,7 @@ from typing import Any
 
 from trainmaster.protocol.ids import RunRef
 from trainmaster_dispatcher import store
-from trainmaster_dispatcher.store import jobs, keys, scheduling
+from trainmaster_dispatcher.store import declarations, jobs, keys, scheduling
 from trainmaster_dispatcher.store.database import ColumnsError, Database, Transaction
 
 _TYPED = {"all_of", "first_of", "one_of", "pages_of"}
@@ -32,17 +32,21 @@ _ARGUMENTS: dict[str, Any] = {
     "ids": [1],
     "job_id": 1,
     "job_ids": [1],
+    "kind": "Queue",
     "last": 9,
     "letter": 1,
     "limit": 5,
     "most": 5,
     "name": "c1",
+    "now": {"path": "root"},
+    "objects": [declarations.ObjectName("Queue", "root")],
     "overlap_seconds": 60.0,
     "path": "root",
     "policy_ids": [1],
     "queue_id": 1,
     "queue_ids": [1],
     "ref": RunRef(1, 1),
+    "revision": 1,
     "seconds": 60.0,
     "seq": 0,
     "shape_id": 1,

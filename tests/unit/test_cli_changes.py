@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.unit.fake_api import OTHER, SPEC, Api, connected, jobs_file, run
 from tests.unit.scripted import JOB, job, problem
-from trainmaster.protocol.errors import Code
+from trainmaster.cli.declared_objects import kind_of
+from trainmaster.protocol.errors import Code, Mistake
 from trainmaster.protocol.states import Exit
 
 
@@ -75,25 +77,37 @@ def tenants(folder: Path) -> str:
     )
 
 
+def field(name: str, before: Any, after: Any) -> dict[str, Any]:
+    return {"field": name, "before": before, "after": after}
+
+
 def has_tenants(api: Api) -> None:
-    present = {
-        "kind": "Queue",
-        "path": "a/b",
-        "weight": 2.0,
-        "resources": {"cpu": {"limit": "9"}},
-        "isLeaf": True,
-        "jobs": {},
-        "warnings": ["9 cpu are guaranteed to it, the clusters have 8"],
-    }
-    batch = {"kind": "PriorityClass", "name": "batch", "value": 100, "preemptible": True, "default": False}
-    api.on("GET /v1/queues", {"queues": [present]})
-    api.on("GET /v1/priority-classes", {"priorityClasses": [batch]})
+    objects = [
+        {"kind": "PriorityClass", "name": "batch", "outcome": "unchanged"},
+        {"kind": "Queue", "name": "a", "outcome": "created"},
+        {
+            "kind": "Queue",
+            "name": "a/b",
+            "outcome": "changed",
+            "fields": [
+                field("weight", 2.0, 3.0),
+                field("resources.cpu.limit", "9", "8"),
+                field("resources.memory.limit", None, "4Gi"),
+            ],
+        },
+    ]
+    warning = {"kind": "Queue", "name": "a/b", "message": "9 cpu are guaranteed to it, the clusters have 8"}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        dry = json.loads(request.content).get("dryRun", False)
+        body = {"dryRun": dry, "applier": "admin", "objects": objects, "warnings": [warning]}
+        return httpx.Response(200, json=body)
+
+    api.on("POST /v1/apply", answer)
 
 
-def test_apply_shows_the_change_and_makes_it_parents_first(api: Api, tmp_path: Path) -> None:
+def test_apply_shows_the_change_and_makes_it_in_one_call(api: Api, tmp_path: Path) -> None:
     has_tenants(api)
-    api.on("PUT /v1/queues/a", httpx.Response(201, json={}, headers={"Location": "/v1/queues/a"}))
-    api.on("PUT /v1/queues/a/b", httpx.Response(200, json={}))
     api.on("POST /v1/jobs", {"jobs": [{"id": JOB}]})
     done = run("apply", "-f", tenants(tmp_path), says="y\n")
     assert done.exit_code == 0
@@ -102,27 +116,125 @@ def test_apply_shows_the_change_and_makes_it_parents_first(api: Api, tmp_path: P
         "    resources.cpu.limit: 9 -> 8\n    resources.memory.limit: none -> 4Gi\n+ Job bert  submit\n"
     )
     assert "make 2 changes and submit 1 job? [y/N]" in done.stderr
-    assert api.calls()[2:] == ["PUT /v1/queues/a", "PUT /v1/queues/a/b", "GET /v1/queues", "POST /v1/jobs"]
+    assert "Queue a  created\nQueue a/b  changed\n" in done.stdout
+    assert api.calls() == ["POST /v1/apply", "POST /v1/apply", "POST /v1/jobs"]
     assert "warning: queue a/b: 9 cpu are guaranteed to it, the clusters have 8" in done.stderr
-    assert api.sent("PUT /v1/queues/a/b") == {
-        "path": "a/b",
-        "weight": 3.0,
-        "resources": {"cpu": {"limit": "8"}, "memory": {"limit": "4Gi"}},
+    assert api.sent("POST /v1/apply") == {
+        "documents": [
+            {"kind": "Queue", "path": "a/b", "weight": 3, "limits": {"cpu": 8, "memory": "4Gi"}},
+            {"kind": "Queue", "path": "a"},
+            {"kind": "PriorityClass", "name": "batch", "value": 100},
+        ]
     }
+    tried, made = (json.loads(request.content).get("dryRun") for request in api.requests[:2])
+    assert (tried, made) == (True, None)
+    keys = [request.headers.get("idempotency-key") for request in api.requests[:2]]
+    assert keys[0] is None
+    assert keys[1]
 
 
 @pytest.mark.parametrize(("words", "says"), [(("--dry-run",), None), ((), "n\n")])
 def test_apply_changes_nothing_unless_told_to(api: Api, tmp_path: Path, words: tuple[str, ...], says: str) -> None:
     has_tenants(api)
     assert run("apply", "-f", tenants(tmp_path), *words, says=says).exit_code == 0
-    assert api.calls() == ["GET /v1/priority-classes", "GET /v1/queues"]
+    assert [json.loads(request.content)["dryRun"] for request in api.requests] == [True]
 
 
 def test_apply_tells_all_mistakes_of_all_documents_before_it_asks_anything(api: Api, tmp_path: Path) -> None:
+    mistakes = (
+        Mistake(path="documents[0]: wight", message="this field is not known"),
+        Mistake(path="documents[1]: kind", message="'Pod' is not one of Queue"),
+        Mistake(path="documents[1]: path", message="Queue 'x' is declared already, by documents[0]"),
+    )
+    refusal = problem(Code.INVALID_SPEC, "documents[0]: wight: this field is not known", mistakes=mistakes)
+    api.on("POST /v1/apply", refusal)
     file = jobs_file(tmp_path, {"kind": "Queue", "path": "A", "wight": 1}, {"kind": "Pod"}, SPEC | {"name": "B"})
     done = run("apply", "-f", file)
     assert done.exit_code == Exit.BAD_REQUEST
-    for said in ("document 1: path: ", "document 1: wight: this field is not known", "document 2: kind: 'Pod'"):
-        assert f"{file} {said}" in done.stderr
-    assert "document 3: name: " in done.stderr
+    assert f"{file} document 1: wight: this field is not known" in done.stderr
+    assert f"{file} document 2: kind: 'Pod'" in done.stderr
+    assert f"is declared already, by {file} document 1" in done.stderr
+    assert f"{file} document 3: name: " in done.stderr
+    assert len(api.requests) == 1
+
+
+def test_mistakes_of_jobs_alone_are_told_before_anything_is_applied(api: Api, tmp_path: Path) -> None:
+    has_tenants(api)
+    done = run("apply", "-f", jobs_file(tmp_path, {"kind": "Queue", "path": "a"}, SPEC | {"name": "B"}), "--yes")
+    assert (done.exit_code, len(api.requests)) == (Exit.BAD_REQUEST, 1)
+    assert "document 2: name: " in done.stderr
+
+
+def test_a_folder_is_read_in_the_order_of_names_without_what_is_hidden(api: Api, tmp_path: Path) -> None:
+    has_tenants(api)
+    (tmp_path / "tree/b").mkdir(parents=True)
+    (tmp_path / "tree/.github").mkdir()
+    files = {"a.yaml": "1", "b/x.yml": "2", "c.json": "3", "b/notes.md": "no", ".github/ci.yaml": "no"}
+    for name, path in files.items():
+        (tmp_path / "tree" / name).write_text(json.dumps({"kind": "Queue", "path": path}))
+    done = run("apply", "-f", str(tmp_path / "tree"), "--yes", "--prune", "--owner", "git", "--force", "--replace")
+    assert done.exit_code == 0, done.stderr
+    sent = api.sent("POST /v1/apply")
+    assert [one["path"] for one in sent.pop("documents")] == ["1", "2", "3"]
+    assert sent == {"applier": "git", "prune": "git", "force": True, "replace": True}
+    (tmp_path / "empty").mkdir()
+    for words, says in (
+        (("-f", str(tmp_path / "empty")), "has no file that ends in .yaml"),
+        (("-f", str(tmp_path / "tree"), "--prune"), "--prune needs --owner"),
+        (("-f", jobs_file(tmp_path, SPEC), "--prune", "--owner", "git"), "at least one object"),
+    ):
+        refused = run("apply", *words)
+        assert (refused.exit_code, says in refused.stderr) == (Exit.USAGE, True), refused.stderr
+
+
+def test_a_conflict_names_field_and_owner(api: Api, tmp_path: Path) -> None:
+    mistakes = (Mistake(path="documents[0]: weight", message="is owned by 'platform'"),)
+    detail = "1 change concerns fields of other appliers"
+    api.on("POST /v1/apply", problem(Code.CONFLICT, detail, mistakes=mistakes))
+    file = jobs_file(tmp_path, {"kind": "Queue", "path": "a", "weight": 2})
+    done = run("apply", "-f", file)
+    assert done.exit_code == Exit.CONFLICT
+    assert done.stderr == f"error: {detail}\n  {file}: weight: is owned by 'platform'\n"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"), [("unchanged", 0), ("changed", Exit.DIFFERENT), ("removed", Exit.DIFFERENT)]
+)
+def test_diff_tells_by_its_exit_code_whether_anything_differs(
+    api: Api, tmp_path: Path, outcome: str, code: int
+) -> None:
+    one = {"kind": "Queue", "name": "a", "outcome": outcome, "fields": [field("weight", 2.0, 3.0)]}
+    api.on("POST /v1/apply", {"dryRun": True, "applier": "x", "objects": [one]})
+    done = run("diff", "-f", jobs_file(tmp_path, {"kind": "Queue", "path": "a"}, SPEC))
+    assert done.exit_code == code
+    shown = {"unchanged": "", "changed": "~ Queue a  change\n    weight: 2 -> 3\n", "removed": "- Queue a  remove\n"}
+    assert done.stdout == shown[outcome]
+    assert api.sent("POST /v1/apply")["dryRun"] is True
+    assert "not compared" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "word", ["Queue", "queue", "queues", "BurstPolicy", "burst-policies", "price book", "PRICE-BOOK"]
+)
+def test_a_kind_may_be_named_in_several_ways(word: str) -> None:
+    assert kind_of(word).kind in ("Queue", "BurstPolicy", "PriceBook")
+
+
+def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(api: Api) -> None:
+    for words in (("get", "pods"), ("delete", "pod", "x"), ("history", "", "x"), ("export", "job")):
+        done = run(*words)
+        assert (done.exit_code, "there are: PriorityClass, Queue" in done.stderr) == (Exit.USAGE, True)
     assert api.calls() == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "3"])
+def test_a_patch_has_to_be_an_object_in_json(api: Api, text: str) -> None:
+    done = run("patch", "queue", "a", "-p", text)
+    assert (done.exit_code, "--patch" in done.stderr, api.calls()) == (Exit.USAGE, True, [])
+
+
+def test_a_removal_is_confirmed(api: Api) -> None:
+    api.on("DELETE /v1/queues/a/b", httpx.Response(204))
+    assert run("delete", "queue", "a/b", says="n\n").exit_code == 0
+    assert api.calls() == []
+    assert run("delete", "queue", "a/b", "--yes").stdout == "Queue a/b  removed\n"

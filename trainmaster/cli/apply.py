@@ -1,137 +1,244 @@
-"""``apply``: shows the changes that files declare, then makes them."""
+"""``apply`` and ``diff``: the changes that files declare, shown before they are made, in one transaction."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainmaster.cli import config
 from trainmaster.cli.confirm import agreed
-from trainmaster.cli.output import clean, styled
-from trainmaster.protocol.resource_kinds import KINDS
+from trainmaster.cli.effects import show_effect, show_warnings
+from trainmaster.cli.errors import UsageError
+from trainmaster.cli.output import clean, note, styled
+from trainmaster.protocol.states import Exit
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
-    from trainmaster.protocol.base import Strict
-    from trainmaster.protocol.documents import Item
-    from trainmaster.protocol.resource_kinds import Kind
+    from trainmaster.protocol.declarations import ApplyAnswer
+    from trainmaster.protocol.documents import Document
+    from trainmaster.protocol.errors import ProblemError
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+_DOCUMENT = re.compile(r"documents\[(\d+)\]")
+
+Files = Annotated[
+    list[str],
+    typer.Option(
+        "-f",
+        "--file",
+        metavar="FILE",
+        help="YAML or JSON file, or a folder with all such files in and below it; - is stdin. May be repeated.",
+    ),
+]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replace @NAME@ in the files.")]
+Owner = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Name that owns the fields which the files set; by default that of the API key."),
+]
+Prune = Annotated[
+    bool,
+    typer.Option("--prune", help="Remove objects applied before by the same --owner that the files no longer have."),
+]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Set fields that a document leaves out back to their defaults.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Take over fields that others own.")]
 
 
 def register(app: typer.Typer) -> None:
     app.command()(apply)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Effect of applying one document. ``fields``: name, value before, value after; ``before`` None: the object is new."""
-
-    kind: "Kind"
-    name: str
-    body: dict[str, Any]
-    is_new: bool
-    fields: tuple[tuple[str, Any, Any], ...]
-
-    @property
-    def changes_nothing(self) -> bool:
-        return not self.is_new and not self.fields
+    app.command()(diff)
 
 
 def apply(
     ctx: typer.Context,
-    files: Annotated[
-        list[str], typer.Option("-f", "--file", metavar="FILE", help="YAML or JSON file; - is stdin. May be repeated.")
-    ],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replace @NAME@ in the files.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
+    files: Files,
+    settings: Settings = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the changes without making them.")] = False,
+    prune: Prune = False,
+    owner: Owner = None,
+    replace: Replace = False,
+    force: Force = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Create or change the objects that files declare, and submit their jobs. Shows the changes and asks first."""
-    from trainmaster.cli import submit
-    from trainmaster.cli.documents import parse_settings, read_documents
-    from trainmaster.protocol.documents import read_declared
+    """Create or change the objects that files declare, all or none, and submit their jobs. Shows the changes and asks first.
 
-    documents = read_documents(files, parse_settings(settings or []))
-    declared = read_declared(documents)
-    jobs = [document for document in documents if document.kind == "Job"]
+    A file sets the fields that it has. Fields that it leaves out stay as they are, unless the same owner had set them before.
+    """
+    from trainmaster.cli import submit
+
+    declared = _read(files, settings, _Terms(owner, prune=prune, replace=replace, force=force))
     with config.connect(ctx) as client:
-        changes = _changes(client, declared)
-        for change in changes:
-            _show(change)
-        for job in jobs:
-            print(f"{styled('+', 'green')} Job {clean(str(job.value.get('name')))}  submit")
-        real = [change for change in changes if not change.changes_nothing]
-        if not real and not jobs:
+        shown = declared.send(client, dry_run=True)
+        changes = declared.show(shown)
+        if not changes and not declared.jobs:
             print("nothing to change: the dispatcher has everything as the files declare it")
             return
-        if dry_run or not agreed(_question(len(real), len(jobs)), yes=yes):
+        if dry_run:
+            _warn(shown)
             return
-        for change in real:
-            client.put(change.kind, change.name, change.body)
-            print(f"{change.kind} {change.name}  {'created' if change.is_new else 'changed'}")
-        if any(change.kind in ("Queue", "Cluster") for change in real):
-            from trainmaster.cli.admin import warn_of
-
-            for queue in client.queues():
-                warn_of(queue.path, queue.warnings)
-        if jobs:
-            submit.show_ids(submit.send(client, jobs, {}))
-
-
-def _question(changes: int, jobs: int) -> str:
-    parts = [f"make {changes} change{'s' if changes > 1 else ''}"] if changes else []
-    parts += [f"submit {jobs} job{'s' if jobs > 1 else ''}"] if jobs else []
-    return f"{' and '.join(parts)}?"
+        if not agreed(_question(shown, len(declared.jobs)), yes=yes):
+            return
+        if changes:
+            done = declared.send(client, dry_run=False)
+            for one in () if done is None else done.objects:
+                if one.outcome != "unchanged":
+                    print(f"{one.kind} {clean(one.name)}  {one.outcome}")
+            _warn(done)
+        if declared.jobs:
+            submit.show_ids(submit.send(client, declared.jobs, {}))
 
 
-def _changes(client: "Client", declared: "Sequence[Item]") -> list[Change]:
-    kinds = dict.fromkeys(item.kind for item in declared)
-    present = {(kind, KINDS[kind].name_in(item)): item for kind in kinds for item in client.objects(kind)}
-    return [_change(item.kind, item.name, item.spec, present.get((item.kind, item.name))) for item in declared]
+def diff(
+    ctx: typer.Context,
+    files: Files,
+    settings: Settings = None,
+    prune: Prune = False,
+    owner: Owner = None,
+    replace: Replace = False,
+    force: Force = False,
+) -> None:
+    """Show what apply would change, and change nothing. Exits with 17 if anything would change, and with 0 if nothing would."""
+    declared = _read(files, settings, _Terms(owner, prune=prune, replace=replace, force=force))
+    with config.connect(ctx) as client:
+        shown = declared.send(client, dry_run=True)
+    for one in () if shown is None else shown.objects:
+        if one.outcome != "unchanged":
+            show_effect(one)
+    if declared.jobs:
+        note(f"not compared, as apply would submit them again: {len(declared.jobs)} jobs")
+    _warn(shown)
+    if shown is not None and any(one.outcome != "unchanged" for one in shown.objects):
+        raise typer.Exit(Exit.DIFFERENT)
 
 
-def _change(kind: "Kind", name: str, spec: "Strict", present: dict[str, Any] | None) -> Change:
-    after = spec.model_dump(mode="json", by_alias=True)
-    if present is None:
-        fields = [(key, None, value) for key, value in _flat(spec.to_wire()).items()]
-    else:
-        # Fields that the API adds to the specification (states, counts) are left out.
-        shown = type(spec).model_validate({key: value for key, value in present.items() if key in after})
-        before, after = _flat(shown.model_dump(mode="json", by_alias=True)), _flat(after)
-        names = [*after, *(name for name in before if name not in after)]
-        fields = [(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
-    changed_fields = tuple(field for field in fields if field[0] not in ("kind", "name", "path"))
-    return Change(kind, name, spec.to_wire(), present is None, changed_fields)
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    owner: str | None
+    prune: bool
+    replace: bool
+    force: bool
 
 
-def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields, with each quota of a queue under a name of its own, such as ``resources.cpu.limit``."""
-    out: dict[str, Any] = {}
-    for key, value in fields.items():
-        if key != "resources":
-            out[key] = value
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """The documents and jobs of files, and the terms on which they are applied. ``refusal``: the mistakes of the jobs, which the
+    dispatcher does not see before.
+    """
+
+    documents: "list[Document]"
+    jobs: "list[Document]"
+    terms: _Terms
+    refusal: "ProblemError | None"
+
+    def send(self, client: "Client", *, dry_run: bool) -> "ApplyAnswer | None":
+        """Apply the documents, if there are any. Raises ProblemError with each mistake of all documents."""
+        from trainmaster.protocol.errors import ProblemError
+
+        terms = self.terms
+        shown = None
+        try:
+            if self.documents:
+                shown = client.apply(
+                    [document.value for document in self.documents],
+                    applier=terms.owner,
+                    dry_run=dry_run,
+                    replace=terms.replace,
+                    force=terms.force,
+                    prune=terms.owner if terms.prune else None,
+                )
+        except ProblemError as error:
+            raise _with_places(error, self.documents, self.refusal) from error
+        if self.refusal is not None:
+            raise self.refusal
+        return shown
+
+    def show(self, shown: "ApplyAnswer | None") -> bool:
+        """Print what would happen; return whether any object would change."""
+        objects = () if shown is None else shown.objects
+        for one in objects:
+            show_effect(one)
+        for job in self.jobs:
+            print(f"{styled('+', 'green')} Job {clean(str(job.value.get('name')))}  submit")
+        return any(one.outcome != "unchanged" for one in objects)
+
+
+def _read(files: Sequence[str], settings: Sequence[str] | None, terms: _Terms) -> _Declared:
+    from trainmaster.cli.documents import parse_settings, read_documents
+    from trainmaster.protocol.documents import read_declared
+    from trainmaster.protocol.errors import ProblemError
+
+    if terms.prune and terms.owner is None:
+        raise UsageError("--prune needs --owner NAME: it removes the objects that were applied under that name before")
+    documents = read_documents(list(_files_of(files)), parse_settings(settings or []))
+    jobs = [document for document in documents if document.kind == "Job"]
+    declared = [document for document in documents if document.kind != "Job"]
+    if terms.prune and not declared:
+        raise UsageError(
+            "--prune needs files that declare at least one object; to remove one: trainmaster delete KIND NAME"
+        )
+    refusal = None
+    try:
+        read_declared(jobs)
+    except ProblemError as error:
+        refusal = error
+    return _Declared(declared, jobs, terms, refusal)
+
+
+def _files_of(paths: Sequence[str]) -> Iterator[str]:
+    """Yield files, and for a folder those in and below it in the order of their names; hidden ones are left out. Raises UsageError."""
+    for text in paths:
+        path = Path(text)
+        if text == "-" or not path.is_dir():
+            yield text
             continue
-        for flavor, quota in value.items():
-            out |= {f"{key}.{flavor}.{name}": amount for name, amount in quota.items() if amount is not None}
-    return out
+        found = sorted(
+            file
+            for file in path.rglob("*")
+            if file.suffix in _SUFFIXES
+            and file.is_file()
+            and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        )
+        if not found:
+            raise UsageError(f"the folder {text} has no file that ends in {', '.join(_SUFFIXES)}")
+        yield from map(str, found)
 
 
-def _show(change: Change) -> None:
-    mark, colour, word = ("+", "green", "create") if change.is_new else ("~", "yellow", "change")
-    if change.changes_nothing:
-        mark, colour, word = "=", "dim", "unchanged"
-    print(f"{styled(mark, colour)} {change.kind} {change.name}  {word}")
-    for name, before, after in change.fields:
-        print(f"    {name}: {_value(after)}" if change.is_new else f"    {name}: {_value(before)} -> {_value(after)}")
+def _with_places(error: "ProblemError", documents: "Sequence[Document]", more: "ProblemError | None") -> "ProblemError":
+    """Return a refusal with each mistake at its file and document instead of a number, and with the mistakes of jobs."""
+    from trainmaster.protocol.errors import Mistake, ProblemError
+
+    def place(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return documents[number].place if number < len(documents) else match[0]
+
+    mistakes = [
+        Mistake(path=_DOCUMENT.sub(place, one.path), message=_DOCUMENT.sub(place, one.message))
+        for one in error.mistakes
+    ]
+    mistakes += more.mistakes if more is not None else ()
+    return ProblemError(
+        error.code,
+        _DOCUMENT.sub(place, error.detail),
+        mistakes=tuple(mistakes),
+        retry_after=error.retry_after,
+        extra=error.extra,
+    )
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else clean(str(value))
+def _question(shown: "ApplyAnswer | None", jobs: int) -> str:
+    outcomes = [] if shown is None else [one.outcome for one in shown.objects]
+    changes = sum(outcome in ("created", "changed") for outcome in outcomes)
+    removals = outcomes.count("removed")  # type: ignore[arg-type] # an enum of texts
+    parts = [f"make {changes} change{'s' if changes > 1 else ''}"] if changes else []
+    parts += [f"remove {removals} object{'s' if removals > 1 else ''}"] if removals else []
+    parts += [f"submit {jobs} job{'s' if jobs > 1 else ''}"] if jobs else []
+    return f"{', '.join(parts[:-1])}{' and ' if len(parts) > 1 else ''}{parts[-1]}?"
+
+
+def _warn(shown: "ApplyAnswer | None") -> None:
+    if shown is not None:
+        show_warnings(shown.warnings)

@@ -19,6 +19,7 @@ from trainmaster.cli import (
     burst,
     clusters,
     declared,
+    declared_objects,
     errors,
     job_actions,
     jobs,
@@ -100,6 +101,7 @@ for module in (
     webhooks,
     audit,
     apply,
+    declared_objects,
 ):
     module.register(app)
 app.command()(version)

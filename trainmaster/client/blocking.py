@@ -28,6 +28,7 @@ from trainmaster.protocol.answers import (
     WebhookSecrets,
 )
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
+from trainmaster.protocol.declarations import ApplyAnswer, RevisionView, RollbackAnswer
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
@@ -188,7 +189,7 @@ class BlockingCalls:
             self._verbs.bulk_change(wanted, priority=priority, priority_class=priority_class, dry_run=dry_run)
         )
 
-    # Tenants, clusters and keys
+    # Tenants
 
     def queues(self, *, usage: bool = False) -> list[QueueView]:
         """Return the queues that the key may see, with jobs by state; with ``usage``, also current usage if a leader answers."""
@@ -222,6 +223,57 @@ class BlockingCalls:
     def delete(self, kind: Kind, name: str) -> None:
         """Remove an object. Raises ProblemError IN_USE."""
         return self._transport.run(self._verbs.delete(kind, name))
+
+    def patch(self, kind: Kind, name: str, patch: Mapping[str, Any], *, if_match: str | None = None) -> dict[str, Any]:
+        """Change some fields of an object by a JSON merge patch (RFC 7396), in which None sets a field back to its default.
+
+        With ``if_match``, an ETag, only if nobody has changed the object since.
+        """
+        return self._transport.run(self._verbs.patch(kind, name, patch, if_match=if_match))
+
+    # Declared state
+
+    def apply(
+        self,
+        documents: Sequence[Mapping[str, Any]],
+        *,
+        applier: str | None = None,
+        dry_run: bool = False,
+        replace: bool = False,
+        force: bool = False,
+        prune: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> ApplyAnswer:
+        """Apply up to 1,000 documents in one transaction, each with its ``kind`` and only the fields that it is to set.
+
+        ``applier`` owns these fields then. ``replace`` resets fields that a document leaves out, ``force`` takes over fields of other
+        appliers, ``prune`` removes the objects of this applier that no document names. A dry run answers the same and changes nothing.
+        """
+        return self._transport.run(
+            self._verbs.apply(
+                documents,
+                applier=applier,
+                dry_run=dry_run,
+                replace=replace,
+                force=force,
+                prune=prune,
+                idempotency_key=idempotency_key,
+            )
+        )
+
+    def export(self, kinds: Sequence[Kind] = ()) -> list[dict[str, Any]]:
+        """Return the documents of all objects of these kinds, by default of all kinds, in an order in which they can be applied."""
+        return self._transport.run(self._verbs.export(kinds))
+
+    def history(self, kind: Kind, name: str, page_size: int = PAGE) -> Iterator[RevisionView]:
+        """Yield the revisions of an object, the latest first, also of a removed one; pages are fetched as needed."""
+        return self._transport.iterate(self._verbs.history(kind, name, page_size))
+
+    def rollback(self, kind: Kind, name: str, revision: int | None = None, *, dry_run: bool = False) -> RollbackAnswer:
+        """Return an object to a revision, by default to the last one that differs from it; create it again if it was removed."""
+        return self._transport.run(self._verbs.rollback(kind, name, revision, dry_run=dry_run))
+
+    # Clusters
 
     def cordon(self, cluster: str, *, on: bool = True) -> None:
         """Close a cluster to new runs, or, with ``on`` false, open it again."""

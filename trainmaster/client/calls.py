@@ -1,6 +1,7 @@
 """The API's calls as request values. Pure; ``values.py`` has the filters."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import quote
@@ -135,6 +136,31 @@ def put_object(kind: Kind, name: str, body: Mapping[str, Any]) -> Request:
 
 def delete_object(kind: Kind, name: str) -> Request:
     return core.delete(f"{KINDS[kind].address}/{quote(name)}")
+
+
+def patch_object(kind: Kind, name: str, patch: Mapping[str, Any], if_match: str | None) -> Request:
+    """Change fields of an object. With ``if_match`` not repeatable: a second try would meet the change of the first."""
+    request = core.patch(f"{KINDS[kind].address}/{quote(name)}", dict(patch))
+    if if_match is None:
+        return request
+    return replace(request, headers={**request.headers, "If-Match": if_match}, repeatable=False)
+
+
+def apply(body: Mapping[str, Any], idempotency_key: str | None) -> Request:
+    """Apply documents; a dry run has no idempotency key."""
+    if body.get("dryRun"):
+        return core.ask("/v1/apply", dict(body))
+    return core.post("/v1/apply", dict(body), idempotency_key)
+
+
+def list_revisions(kind: Kind, name: str, cursor: int | None, limit: int) -> Request:
+    query = [("kind", kind), ("name", name), ("cursor", None if cursor is None else str(cursor))]
+    return core.get("/v1/history", [*query, ("limit", str(limit))])
+
+
+def roll_back(kind: Kind, name: str, revision: int | None, *, dry_run: bool) -> Request:
+    body: dict[str, Any] = {"kind": kind, "name": name} | ({} if revision is None else {"revision": revision})
+    return core.ask("/v1/rollback", body | {"dryRun": True}) if dry_run else core.post("/v1/rollback", body)
 
 
 def cordon(cluster: str, *, on: bool) -> Request:

@@ -37,6 +37,8 @@ from trainmaster.protocol.answers import (
     WebhookSecrets,
 )
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
+from trainmaster.protocol.declarations import ApplyAnswer, HistoryPage, RevisionView, RollbackAnswer
+from trainmaster.protocol.documents import document_of
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.resource_kinds import CLUSTER, KINDS, QUEUE, Kind
@@ -235,7 +237,7 @@ class Verbs:
         """Change every waiting job that matches."""
         return self._model(calls.bulk_change(wanted, _patch(priority, priority_class), dry_run=dry_run), BulkAnswer)
 
-    # Tenants, clusters and keys
+    # Tenants
 
     def queues(self, *, usage: bool = False) -> Steps[list[QueueView]]:
         """Return the queues that the key may see, with jobs by state; with ``usage``, also current usage if a leader answers."""
@@ -274,6 +276,69 @@ class Verbs:
     def delete(self, kind: Kind, name: str) -> Steps[None]:
         """Remove an object. Raises ProblemError IN_USE."""
         yield from self._value(calls.delete_object(kind, name))
+
+    def patch(
+        self, kind: Kind, name: str, patch: Mapping[str, Any], *, if_match: str | None = None
+    ) -> Steps[dict[str, Any]]:
+        """Change some fields of an object by a JSON merge patch (RFC 7396), in which None sets a field back to its default.
+
+        With ``if_match``, an ETag, only if nobody has changed the object since.
+        """
+        return self._value(calls.patch_object(kind, name, patch, if_match))
+
+    # Declared state
+
+    def apply(
+        self,
+        documents: Sequence[Mapping[str, Any]],
+        *,
+        applier: str | None = None,
+        dry_run: bool = False,
+        replace: bool = False,
+        force: bool = False,
+        prune: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Steps[ApplyAnswer]:
+        """Apply up to 1,000 documents in one transaction, each with its ``kind`` and only the fields that it is to set.
+
+        ``applier`` owns these fields then. ``replace`` resets fields that a document leaves out, ``force`` takes over fields of other
+        appliers, ``prune`` removes the objects of this applier that no document names. A dry run answers the same and changes nothing.
+        """
+        wanted = {"applier": applier, "prune": prune}
+        flags = {"dryRun": dry_run, "replace": replace, "force": force}
+        body: dict[str, Any] = {"documents": [dict(one) for one in documents]}
+        body |= {key: value for key, value in (wanted | flags).items() if value}
+        return self._model(calls.apply(body, idempotency_key), ApplyAnswer)
+
+    def export(self, kinds: Sequence[Kind] = ()) -> Steps[list[dict[str, Any]]]:
+        """Return the documents of all objects of these kinds, by default of all kinds, in an order in which they can be applied."""
+        found: list[dict[str, Any]] = []
+        for kind in KINDS.values():
+            if not kinds or kind.kind in kinds:
+                every = yield from self.objects(kind.kind)
+                found += sorted(
+                    (document_of(kind, one) for one in every), key=lambda one: str(one[kind.key]).count("/")
+                )
+        return found
+
+    def history(self, kind: Kind, name: str, page_size: int = PAGE) -> Telling[RevisionView, None]:
+        """Yield the revisions of an object, the latest first, also of a removed one; pages are fetched as needed."""
+        cursor: int | None = None
+        while True:
+            page = yield from self._model(calls.list_revisions(kind, name, cursor, page_size), HistoryPage)
+            for one in page.revisions:
+                yield Tell(one)
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def rollback(
+        self, kind: Kind, name: str, revision: int | None = None, *, dry_run: bool = False
+    ) -> Steps[RollbackAnswer]:
+        """Return an object to a revision, by default to the last one that differs from it; create it again if it was removed."""
+        return self._model(calls.roll_back(kind, name, revision, dry_run=dry_run), RollbackAnswer)
+
+    # Clusters
 
     def cordon(self, cluster: str, *, on: bool = True) -> Steps[None]:
         """Close a cluster to new runs, or, with ``on`` false, open it again."""

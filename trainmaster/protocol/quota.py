@@ -34,7 +34,8 @@ def parse_flavor(text: str) -> tuple[str, str, str]:
     return resource, found.get("product", ""), found.get("kind", "")
 
 
-def _canonical(text: str) -> str:
+def canonical_flavor(text: str) -> str:
+    """Return the name of a flavor with its attributes in canonical order. Raises ValueError."""
     resource, product, kind = parse_flavor(text)
     parts = [f"product={product}"] * bool(product) + [f"kind={kind}"] * bool(kind)
     return f"{resource}@{','.join(parts)}" if parts else resource
@@ -46,7 +47,7 @@ _DEVICE = "[a-zA-Z0-9._-]*/[a-zA-Z0-9./_-]*"
 FlavorName = Annotated[
     str,
     Field(max_length=200),
-    AfterValidator(_canonical),
+    AfterValidator(canonical_flavor),
     text_schema(
         f"^([a-zA-Z0-9./_-]+(@{_KIND})?|{_DEVICE}@({_PRODUCT}(,{_KIND})?|{_KIND},{_PRODUCT}))$",
         200,

@@ -125,7 +125,7 @@ PRIORITY_CLASS = ResourceKind(
     lists="All priority classes, highest first.",
     shows="One priority class.",
     puts="Make or change a priority class.",
-    deletes="Remove a priority class that no job has.",
+    deletes="Remove a priority class that no job has, and that no queue and no burst policy names.",
     columns=(
         Column("NAME", "name"),
         Column("VALUE", "value"),

@@ -15,7 +15,7 @@ from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, Labels, RegionName
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.prices import Factor
 from trainmaster.protocol.quantities import Quantity, parse_quantity
-from trainmaster.protocol.quota import FlavorName, QuotaSpec, parse_flavor
+from trainmaster.protocol.quota import FlavorName, QuotaSpec, canonical_flavor, parse_flavor
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import (
     ClusterKind,
@@ -35,6 +35,23 @@ def _positive(text: str | None) -> str | None:
     return text
 
 
+_MOST_FLAVORS = 200
+
+
+def _by_canonical_flavor(quotas: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return quotas by the canonical names of their flavors; names that are none stay, for the model to refuse. Raises ValueError."""
+    out: dict[Any, Any] = {}
+    for name, quota in quotas.items():
+        try:
+            flavor = canonical_flavor(name) if isinstance(name, str) else name
+        except ValueError:
+            flavor = name
+        if flavor in out:
+            raise ValueError(f"resources: {name} is the same flavor as another one of these; give it once")
+        out[flavor] = quota
+    return out
+
+
 class QueueSpec(Strict):
     """A queue of the tenant tree, named by its path. Jobs go to queues without children."""
 
@@ -52,7 +69,7 @@ class QueueSpec(Strict):
     """Path of the queue in the tree; the queue above it must exist."""
     weight: Annotated[float, Field(ge=0.000_001, le=1_000_000)] = 1.0
     """Weight among its siblings beyond guarantees: a queue of weight 3 gets three times as much as one of weight 1."""
-    resources: Annotated[dict[FlavorName, QuotaSpec], bounded(200)] = Field(default_factory=dict)
+    resources: Annotated[dict[FlavorName, QuotaSpec], bounded(_MOST_FLAVORS)] = Field(default_factory=dict)
     """Guarantees and limits of this queue and all below it, by flavor. ``limits: {cpu: 10}`` is short for only limits."""
     order: Order = Order.BEST_EFFORT
     """Rule for jobs behind one that cannot start: ``strict``, they wait; ``bestEffort``, they may pass it."""
@@ -89,28 +106,34 @@ class QueueSpec(Strict):
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
     """Text for people."""
 
-    @model_validator(mode="before")
     @classmethod
-    def _short_forms(cls, value: Any) -> Any:
-        """Expand short forms: ``limits`` by resource are quotas with only a limit, and ``held: true`` is a state."""
-        if not isinstance(value, Mapping):
-            return value
-        value = dict(value)
-        limits = value.pop("limits", None)
+    def long_form(cls, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the input with its short forms expanded, and each flavor under its canonical name: ``limits`` by resource are quotas
+        with only a limit, and ``held: true`` is a state. Raises ValueError.
+        """
+        out = dict(value)
+        limits = out.pop("limits", None)
         if isinstance(limits, Mapping):
-            resources = value.get("resources") or {}
+            resources = out.get("resources") or {}
             twice = sorted(resources.keys() & limits.keys()) if isinstance(resources, Mapping) else []
             if twice:
                 raise ValueError(f"{twice[0]} is in both limits and resources; give its limit in only one of them")
-            value["resources"] = {**resources, **{name: {"limit": text} for name, text in limits.items()}}
+            out["resources"] = {**resources, **{name: {"limit": text} for name, text in limits.items()}}
         elif limits is not None:
-            value["limits"] = limits
-        held = value.pop("held", None)
-        if held is True and "state" not in value:
-            value["state"] = QueueState.HELD
+            out["limits"] = limits
+        held = out.pop("held", None)
+        if held is True and "state" not in out:
+            out["state"] = QueueState.HELD
         elif held not in (None, False):
             raise ValueError("held and state mean the same; give only state")
-        return value
+        if isinstance(resources := out.get("resources"), Mapping) and len(resources) <= _MOST_FLAVORS:
+            out["resources"] = _by_canonical_flavor(resources)
+        return out
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, value: Any) -> Any:
+        return cls.long_form(value) if isinstance(value, Mapping) else value
 
     @field_validator("most_stop_grace")
     @classmethod

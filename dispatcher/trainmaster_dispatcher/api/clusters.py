@@ -67,7 +67,7 @@ async def join_cluster(name: NameInPath, request: Request, state: App, caller: A
     refuse_idempotency_key(request)
     spec = read_model(JoinSpec, await request.body())
     same_name(spec.name, name, "cluster")
-    made = await _make_agent_key(state, caller, "join cluster", name, lambda tx: clusters.join(tx, spec))
+    made = await _make_agent_key(state, caller, "join cluster", name, lambda tx: clusters.join(tx, caller, spec))
     return _at(f"/v1/clusters/{name}", made)
 
 

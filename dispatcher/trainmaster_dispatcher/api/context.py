@@ -5,7 +5,7 @@ Answers are sent through ``answer``, which removes what the caller may not read:
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Annotated, Any, TypeVar
 
@@ -31,7 +31,7 @@ from trainmaster_dispatcher.services.group_commit import GroupCommits
 from trainmaster_dispatcher.services.submission_parsing import parse_json
 from trainmaster_dispatcher.store import keys
 from trainmaster_dispatcher.store.database import Transaction
-from trainmaster_dispatcher.store.keys import Caller, Claim
+from trainmaster_dispatcher.store.keys import AuditLine, Caller, Claim
 
 Model = TypeVar("Model", bound=BaseModel)
 _MOST_MODEL_BYTES = 64 * 1024
@@ -114,6 +114,16 @@ def readable(value: Any) -> bytes:
     return rendered_json(payload, nothing if caller is None else caller.may_use)
 
 
+async def note_changes(tx: Transaction, caller: Caller, changes: Iterable[tuple[str, str, Mapping[str, Any]]]) -> None:
+    """Write a line of the audit for each change of this request: its action, target and details. In their transaction."""
+    lines = [
+        AuditLine(caller.key_id, caller.name, action, target, request_id.get(), client_address.get(), details)
+        for action, target, details in changes
+    ]
+    if lines:
+        await keys.note_lines(tx, lines)
+
+
 async def note(
     tx: Transaction, caller: Caller, action: str, target: str, details: Mapping[str, Any] | None = None
 ) -> None:
@@ -163,13 +173,13 @@ async def once(
     body: bytes,
     work: Callable[[Transaction], Awaitable[tuple[int, Any]]],
     *,
-    action: str,
-    target: str,
+    action: str = "",
+    target: str = "",
     details: Mapping[str, Any] | None = None,
 ) -> Response:
     """Do a change, its audit row and its idempotency key in one transaction; a repeated key gets the first answer again.
 
-    ``work`` may fill in the audit's ``details``.
+    ``work`` may fill in the audit's ``details``. Without an ``action``, it writes the audit itself.
 
     Raises ProblemError IDEMPOTENCY_MISMATCH when the key came with another body before.
     """
@@ -181,10 +191,29 @@ async def once(
                 return _replay(claim, kept, body_hash)
         status, value = await work(tx)
         payload = readable(value)
-        await note(tx, caller, action, target, details)
+        if action:
+            await note(tx, caller, action, target, details)
         if claim is not None:
             await keys.keep_answers(tx, {claim: (status, payload)})
     return Response(payload, status_code=status, media_type="application/json")
+
+
+class _UndoneError(Exception):
+    """The end of a dry run, with its answer."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+async def try_out(state: State, work: Callable[[Transaction], Awaitable[tuple[int, Any]]]) -> Response:
+    """Do a change and undo it; return the answer that the change would have."""
+    try:
+        async with state.stores.database.transaction() as tx:
+            raise _UndoneError(await work(tx))
+    except _UndoneError as undone:
+        status, value = undone.value
+    return answer(value, status)
 
 
 async def once_in_parts(

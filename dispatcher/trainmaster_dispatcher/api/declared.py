@@ -14,6 +14,7 @@ from urllib.parse import quote
 import orjson
 from fastapi import APIRouter, Depends, Header, Request, Response
 
+from trainmaster.protocol.declarations import MergePatch
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.resource_kinds import ResourceKind
 from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, read_large_model
@@ -23,6 +24,8 @@ from trainmaster_dispatcher.api.problem_answers import header
 from trainmaster_dispatcher.services import auditing
 from trainmaster_dispatcher.services.declared import DeclaredKind
 from trainmaster_dispatcher.services.declared_kinds import KINDS, object_of
+from trainmaster_dispatcher.services.declared_patch import patch_object
+from trainmaster_dispatcher.services.revisions import Author
 from trainmaster_dispatcher.store import declared as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.declared import Spec, Stored
@@ -31,6 +34,7 @@ from trainmaster_dispatcher.store.keys import Caller
 _LONGEST_CONDITION = 1_000
 _ANY = "*"
 _WEAK = "W/"
+_PATCHES = "Change some fields of a {kind} by a JSON merge patch (RFC 7396); the caller owns them then."
 _ETAG = header("ETag of what is declared, not of counts and states beside it.")
 
 
@@ -182,6 +186,8 @@ class KindRoutes(Generic[Spec, Stored]):
         codes = self.of.put_refuses
         more = {"takes": spec, "gives": spec, "or_gives": {201: spec}, "refuses": codes}
         self._add(router, "PUT", one, f"put_{function}", kind.puts, self._put(), **more)
+        more = {"takes": MergePatch, "gives": spec, "refuses": (*self.of.put_refuses, Code.CONFLICT)}
+        self._add(router, "PATCH", one, f"patch_{function}", _PATCHES.format(kind=kind.name), self._patch(), **more)
         if kind.deletes:
             codes = self.of.delete_refuses
             self._add(
@@ -199,7 +205,7 @@ class KindRoutes(Generic[Spec, Stored]):
         **declared: Any,
     ) -> None:
         arguments = contract(**declared)
-        if method != "DELETE" and place:
+        if method != "DELETE" and place:  # GET, PUT and PATCH of one object
             for answered in arguments["responses"].values():
                 answered["headers"] = answered.get("headers", {}) | {"ETag": _ETAG}
         if method == "GET" and place:
@@ -243,7 +249,8 @@ class KindRoutes(Generic[Spec, Stored]):
             spec = await read_large_model(self.kind.spec, await request.body())
             same_name(self.kind.name_of(spec), target, self.kind.name)
             action = f"put {self.kind.name}"
-            done = await change(state, caller, action, target, lambda tx: self.of.put(tx, spec), expected)
+            author = Author(caller.name, caller.name, "put")
+            done = await change(state, caller, action, target, lambda tx: self.of.put(tx, spec, author), expected)
             put = answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True), 201 if done.is_new else 200)
             if done.is_new:
                 put.headers["Location"] = f"{self.kind.address}/{quote(target)}"
@@ -257,10 +264,31 @@ class KindRoutes(Generic[Spec, Stored]):
 
         return by_path if self.kind.key == "path" else by_name
 
+    def _patch(self) -> Callable[..., Awaitable[Response]]:
+        async def patch(target: str, request: Request, state: State, caller: Caller, expected: Conditions) -> Response:
+            given = (await read_large_model(MergePatch, await request.body())).root
+            specs: list[Spec] = []
+
+            async def work(tx: Transaction) -> None:
+                specs.append(await patch_object(tx, self.of, target, given, Author(caller.name, caller.name, "patch")))
+
+            done = await change(state, caller, f"patch {self.kind.name}", target, work, expected)
+            shown = specs[-1].model_dump(mode="json", by_alias=True, exclude_none=True)
+            return with_etag(answer(shown), done.etag)
+
+        async def by_name(name: str, request: Request, state: App, caller: Admin, expected: If) -> Response:
+            return await patch(name, request, state, caller, expected)
+
+        async def by_path(path: str, request: Request, state: App, caller: Admin, expected: If) -> Response:
+            return await patch(path, request, state, caller, expected)
+
+        return by_path if self.kind.key == "path" else by_name
+
     def _delete(self) -> Callable[..., Awaitable[Response]]:
         async def delete(target: str, state: State, caller: Caller, expected: Conditions) -> Response:
             action = f"delete {self.kind.name}"
-            await change(state, caller, action, target, lambda tx: self.of.delete(tx, target), expected)
+            author = Author(caller.name, caller.name, "delete")
+            await change(state, caller, action, target, lambda tx: self.of.delete(tx, target, author), expected)
             return Response(status_code=204)
 
         async def by_name(name: str, state: App, caller: Admin, expected: If) -> Response:

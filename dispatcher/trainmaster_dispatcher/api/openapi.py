@@ -43,6 +43,7 @@ TAGS = {
     "jobs": "Jobs: submission, lists, actions on one or many of them, their events, their output, and why they wait.",
     "tenants": "Queues, priority classes, reservations and API keys, and the audit of what was changed or refused.",
     "clusters": "Clusters: their declarations, the keys of their agents, and actions on them such as drain.",
+    "declarations": "Declared state as a whole: documents that are applied together, the history of objects, and rollback.",
     "prices": "Price books of clusters, usage and its cost, and the history of jobs as a workload.",
     "burst": "Burst policies, by which jobs may go to public clusters.",
     "datasets": "Data that jobs read: its size, and the clusters that have it.",

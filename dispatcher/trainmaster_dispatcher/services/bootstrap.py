@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 
-from trainmaster.protocol.documents import Item
+from trainmaster.protocol.declarations import ApplyOutcome
+from trainmaster.protocol.documents import Document, Item
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, KeySpec, QueueSpec
 from trainmaster_dispatcher.services import declared_kinds, tenants
 from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.declarations import apply_documents
+from trainmaster_dispatcher.services.declared_documents import BY_WORD
+from trainmaster_dispatcher.services.revisions import SYSTEM
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store import keys
 from trainmaster_dispatcher.store.database import Transaction
-
-_KINDS = {one.kind.kind: one for one in declared_kinds.KINDS}
 
 
 async def make_first_key(settings: Settings, name: str) -> str:
@@ -56,13 +58,13 @@ async def make_what_is_missing(
 ) -> list[str]:
     """Create those of these objects and keys that do not exist; return a sentence for each one created.
 
-    ``declared`` is in an order in which the objects can be created. Existing objects stay unchanged: an admin may have changed them,
+    Existing objects stay unchanged: an admin may have changed them,
     or revoked the key. Raises ProblemError.
     """
     stores = Stores.open(settings)
     try:
         async with stores.database.transaction() as tx:
-            sentences = [await _declare(tx, item) for item in declared]
+            sentences = await _declare(tx, declared)
             known = {(row.name, row.hint) for row in await keys.listing(tx)}
             for spec, secret in wanted:
                 if (spec.name, tenants.hint_of(secret)) not in known:
@@ -70,15 +72,20 @@ async def make_what_is_missing(
                     sentences.append(await _made(tx, "key", spec.name))
     finally:
         await stores.close()
-    return [sentence for sentence in sentences if sentence]
+    return sentences
 
 
-async def _declare(tx: Transaction, item: Item) -> str:
-    kind = _KINDS[item.kind]
-    if await kind.table.exists(tx, item.name):
-        return ""
-    await kind.put(tx, item.spec)
-    return await _made(tx, kind.kind.name, item.name)
+async def _declare(tx: Transaction, declared: Sequence[Item]) -> list[str]:
+    """Create those of these objects that do not exist. Nobody owns their fields: whoever applies them later may change them."""
+    missing = [item for item in declared if not await BY_WORD[item.kind].table.exists(tx, item.name)]
+    if not missing:
+        return []
+    documents = [Document({"kind": item.kind, **item.spec.to_wire()}, item.place) for item in missing]
+    applied = await apply_documents(tx, documents, SYSTEM)
+    for line in applied.audit:
+        await keys.note_audit(tx, None, line.action, line.target, "", line.details)
+    created = [one for one in applied.objects if one.outcome is ApplyOutcome.CREATED]
+    return [f"made {BY_WORD[one.kind].kind.name} {one.name}" for one in created]
 
 
 async def _made(tx: Transaction, what: str, name: str) -> str:

@@ -17,6 +17,8 @@ from trainmaster_dispatcher.domain.prices import MICROS
 from trainmaster_dispatcher.scheduling.cycle.burst import BudgetState, budget_states_of
 from trainmaster_dispatcher.scheduling.state.plan import Granted
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
+from trainmaster_dispatcher.services.references import Reference, check_references
+from trainmaster_dispatcher.services.tenants import unknown_classes
 from trainmaster_dispatcher.store import bursts as store
 from trainmaster_dispatcher.store import tenants
 from trainmaster_dispatcher.store.bursts import Warned
@@ -34,23 +36,25 @@ async def check_policy(tx: Transaction, spec: BurstPolicySpec) -> Columns:
     if spec.paused:
         return {}
     found = await tenants.QUEUES.by_name(tx, spec.queues)
-    for path in spec.queues:
-        if path not in found:
-            raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {path!r}")
+    missing = [
+        Reference("Queue", path, f"queues[{index}]", Code.UNKNOWN_QUEUE, f"there is no queue {path!r}")
+        for index, path in enumerate(spec.queues)
+        if path not in found
+    ]
     kinds = {row.spec.name: row.spec.cluster_kind for row in await tenants.CLUSTERS.every(tx)}
+    missing += [
+        Reference("Cluster", name, f"clusters[{index}]", Code.NOT_FOUND, f"there is no cluster {name!r}")
+        for index, name in enumerate(spec.clusters)
+        if name not in kinds
+    ]
+    if spec.when.class_at_least is not None:
+        named = [("when.classAtLeast", spec.when.class_at_least)]
+        missing += unknown_classes(await tenants.CLASSES.every(tx), named)
+    check_references(missing)
     for name in spec.clusters:
-        if name not in kinds:
-            raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
         if kinds[name] is not ClusterKind.PUBLIC:
             raise ProblemError(
                 Code.INVALID_SPEC, f"clusters: {name} is {kinds[name]}; a burst policy is for public clusters"
-            )
-    wanted = spec.when.class_at_least
-    if wanted is not None:
-        names = [row.spec.name for row in await tenants.CLASSES.every(tx)]
-        if wanted not in names:
-            raise ProblemError(
-                Code.UNKNOWN_PRIORITY_CLASS, f"there is no priority class {wanted!r}; there are: {', '.join(names)}"
             )
     return {}
 

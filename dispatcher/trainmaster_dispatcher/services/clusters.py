@@ -16,7 +16,8 @@ from trainmaster_dispatcher.domain.job_machine import RunEnding
 from trainmaster_dispatcher.services import declared_kinds, gauges, tenants
 from trainmaster_dispatcher.services.agent_reports import Findings, give_up, write_findings
 from trainmaster_dispatcher.services.context import Stores
-from trainmaster_dispatcher.store import agents, keys, recovery, runs
+from trainmaster_dispatcher.services.revisions import Author
+from trainmaster_dispatcher.store import agents, declared, keys, recovery, runs
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store import tenants as store
 from trainmaster_dispatcher.store.database import Transaction
@@ -29,15 +30,16 @@ def _unknown(name: str) -> ProblemError:
     return ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
 
 
-async def join(tx: Transaction, spec: JoinSpec) -> dict[str, Any]:
+async def join(tx: Transaction, caller: Caller, spec: JoinSpec) -> dict[str, Any]:
     """Create a key for the agent of a cluster and return it; a cluster that does not exist is created.
 
     Raises ProblemError CONFLICT when the cluster exists with another kind or other labels than those given.
     """
+    await declared.lock(tx, f"cluster {spec.name}")
     row = await store.lock_cluster(tx, spec.name)
     if row is None:
         made = ClusterSpec(name=spec.name, cluster_kind=spec.cluster_kind or ClusterKind.PRIVATE, labels=spec.labels)
-        await declared_kinds.CLUSTER.put(tx, made)
+        await declared_kinds.CLUSTER.put(tx, made, Author(caller.name, None, "join"))
     else:
         _check_same(ClusterSpec.model_validate(row.spec), spec)
     return {"cluster": spec.name, "created": row is None, **await _new_key(tx, spec.name)}
@@ -216,23 +218,7 @@ async def remove(
     if force:
         await declare_lost(stores, caller, name, force=True)
     async with stores.database.transaction() as tx:
-        cluster_id = await store.cluster_id(tx, name)
-        if cluster_id is not None:
-            await agents.lock_contact(tx, cluster_id)  # first, in the lock order of a new session
-        row = await store.lock_cluster(tx, name)
-        if row is None:
-            raise _unknown(name)
-        if row.live_runs:
-            many = "1 live run" if row.live_runs == 1 else f"{row.live_runs} live runs"
-            raise ProblemError(
-                Code.IN_USE,
-                f"cluster {name!r} has {many}: stop them with: trainmaster clusters drain {name} --wait; or, if nothing of it"
-                f" runs any more: trainmaster clusters declare-lost {name}",
-                extra={"liveRuns": row.live_runs},
-            )
-        if row.has_runs:
-            await store.retire_cluster(tx, row.id)
-        else:
-            await store.delete_cluster(tx, row.id)
+        await declared.lock(tx, f"cluster {name}")
+        await declared_kinds.CLUSTER.delete(tx, name, Author(caller.name, caller.name, "delete"))
         await note(tx)
     stores.tenants_changed()

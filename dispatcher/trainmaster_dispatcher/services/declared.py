@@ -1,6 +1,6 @@
 """Operations on declared objects of any kind: read for the audit, put, delete. What is special to a kind is in its hooks."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -9,9 +9,12 @@ from pydantic import BaseModel
 from trainmaster.protocol.base import Strict
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.resource_kinds import ResourceKind
+from trainmaster_dispatcher.domain.declared_fields import FieldPath, Wire, leaves
+from trainmaster_dispatcher.services import revisions
 from trainmaster_dispatcher.services.auditing import Object
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.leader_queries import Leader
+from trainmaster_dispatcher.services.revisions import SYSTEM, Author
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.declared import Columns, DeclaredTable, Spec, Stored
 from trainmaster_dispatcher.store.keys import Caller
@@ -31,6 +34,11 @@ async def _nothing_at_delete(_tx: Transaction, _name: str) -> None:
     """Do nothing."""
 
 
+async def _removal_by_row(_tx: Transaction, _name: str) -> bool | None:
+    """Leave the removal to the kind's table."""
+    return None
+
+
 def _nothing_beside(_row: object) -> Object:
     return {}
 
@@ -44,9 +52,10 @@ class DeclaredKind(Generic[Spec, Stored]):
     everybody sees each object as it was declared.
 
     The hooks are called in the transaction of the change. ``before_put`` checks what a specification names and returns the columns
-    stored beside it; ``after_put`` gets the object's key. ``before_delete`` refuses to remove an object in use. ``beside``: what the
-    audit and the ETag have of an object beside its specification. ``put_refuses``, ``delete_refuses``: the codes that the hooks of
-    a change raise, beside those of any change.
+    stored beside it; ``after_put`` gets the object's key. ``before_delete`` refuses to remove an object in use, ``before_prune`` what
+    is removed only by name. ``remove`` removes an object that has more than a row, and returns whether it existed. ``beside``: what
+    the audit and the ETag have of an object beside its specification. ``changes_others``: a change of one object may change others
+    of the kind. ``put_refuses``, ``delete_refuses``: the codes that the hooks of a change raise, beside those of any change.
     """
 
     table: DeclaredTable[Spec, Stored]
@@ -57,8 +66,11 @@ class DeclaredKind(Generic[Spec, Stored]):
     before_put: Callable[[Transaction, Spec], Awaitable[Columns]] = _no_columns
     after_put: Callable[[Transaction, int], Awaitable[None]] = _nothing_after_put
     before_delete: Callable[[Transaction, str], Awaitable[None]] = _nothing_at_delete
+    before_prune: Callable[[Transaction, str], Awaitable[None]] = _nothing_at_delete
+    remove: Callable[[Transaction, str], Awaitable[bool | None]] = _removal_by_row
     after_delete: Callable[[Transaction, str], Awaitable[None]] = _nothing_at_delete
     beside: Callable[[Stored], Object] = _nothing_beside
+    changes_others: bool = False
     put_refuses: tuple[Code, ...] = ()
     delete_refuses: tuple[Code, ...] = ()
 
@@ -82,14 +94,48 @@ class DeclaredKind(Generic[Spec, Stored]):
         found = (await self.table.by_name(tx, [name])).get(name)
         return None if found is None else {**found.as_declared(), **self.beside(found.row)}
 
-    async def put(self, tx: Transaction, spec: Spec) -> None:
-        """Create or change an object. Raises ProblemError where a hook refuses it."""
+    async def put(self, tx: Transaction, spec: Spec, author: Author = SYSTEM) -> None:
+        """Create or change an object; its author owns all fields that the specification states. Raises ProblemError where a hook
+        refuses it.
+        """
+        stated = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        await self._change(tx, spec, author, self.fields_of(stated))
+
+    async def patch(self, tx: Transaction, spec: Spec, author: Author, patch: Wire) -> None:
+        """Change an object to ``spec``; its author owns, beside its own fields, those that ``patch`` sets. Raises ProblemError."""
+        stated = [path for path, value in self.fields_of(patch).items() if value is not None]
+        await self._change(tx, spec, author, stated, keeps=True)
+
+    async def _change(
+        self, tx: Transaction, spec: Spec, author: Author, stated: Iterable[FieldPath], *, keeps: bool = False
+    ) -> None:
+        name = self.kind.name_of(spec)
+        before = (await self.table.wire(tx, [name])).get(name)
+        await self.write(tx, spec)
+        target = self.kind.kind, name
+        await revisions.record_one(tx, author, target, before, spec.to_wire(), list(stated), keeps=keeps)
+
+    async def write(self, tx: Transaction, spec: Spec) -> None:
+        """Create or change an object without its record. Raises ProblemError where a hook refuses it."""
         columns = await self.before_put(tx, spec)
         await self.after_put(tx, await self.table.put(tx, spec, columns))
 
-    async def delete(self, tx: Transaction, name: str) -> None:
+    async def delete(self, tx: Transaction, name: str, author: Author = SYSTEM) -> None:
         """Remove an object. Raises ProblemError NOT_FOUND, and IN_USE where a hook refuses it."""
+        before = (await self.table.wire(tx, [name])).get(name)
+        await self.erase(tx, name)
+        await revisions.record_one(tx, author, (self.kind.kind, name), before, None)
+
+    async def erase(self, tx: Transaction, name: str) -> None:
+        """Remove an object without the record of it. Raises as ``delete`` does."""
         await self.before_delete(tx, name)
-        if not await self.table.delete(tx, name):
+        was_there = await self.remove(tx, name)
+        if was_there is None:
+            was_there = await self.table.delete(tx, name)
+        if not was_there:
             raise ProblemError(Code.NOT_FOUND, f"there is no {self.kind.name} {name!r}")
         await self.after_delete(tx, name)
+
+    def fields_of(self, value: Wire) -> dict[FieldPath, Any]:
+        """Return the leaves of an object by path, without its kind and its name."""
+        return leaves(value, without=("kind", self.kind.key))

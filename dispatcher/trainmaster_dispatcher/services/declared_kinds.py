@@ -54,6 +54,7 @@ PRIORITY_CLASS = DeclaredKind(
     list_view=answers.PriorityClassList,
     before_put=tenants.replace_default_class,
     before_delete=tenants.check_class_is_unused,
+    changes_others=True,
     delete_refuses=(Code.IN_USE, Code.CONFLICT),
 )
 RESERVATION = DeclaredKind(
@@ -73,6 +74,8 @@ CLUSTER = DeclaredKind(
     shown=_read_by(job_queries.list_clusters),
     before_put=tenants.check_cluster,
     after_put=tenants.prepare_cluster,
+    before_prune=tenants.check_cluster_is_out_of_contact,
+    remove=tenants.remove_cluster,
     beside=lambda row: {"cordoned": row.cordoned},
     put_refuses=(Code.UNKNOWN_PRICE_BOOK,),
 )

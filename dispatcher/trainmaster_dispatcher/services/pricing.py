@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster_dispatcher.domain.prices import FREE, PriceHistory, Tariff, tariff_of
+from trainmaster_dispatcher.services.references import Reference, check_references
 from trainmaster_dispatcher.store import prices as store
 from trainmaster_dispatcher.store import tenants
 from trainmaster_dispatcher.store.database import Transaction
@@ -38,7 +39,8 @@ async def check_book_is_unused(tx: Transaction, name: str) -> None:
 async def check_book(tx: Transaction, name: str | None) -> None:
     """Raise ProblemError where a cluster names a book that does not exist."""
     if name is not None and not await store.has_book(tx, name):
-        raise ProblemError(Code.UNKNOWN_PRICE_BOOK, f"there is no price book {name!r}; make it first")
+        message = f"there is no price book {name!r}; make it first"
+        check_references([Reference("PriceBook", name, "priceBook", Code.UNKNOWN_PRICE_BOOK, message)])
 
 
 class Histories(NamedTuple):

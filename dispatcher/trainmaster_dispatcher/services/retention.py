@@ -14,7 +14,7 @@ from trainmaster.protocol.ids import RunRef
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.usage_ledger import Accounting
-from trainmaster_dispatcher.store import output, simulations
+from trainmaster_dispatcher.store import declarations, output, simulations
 from trainmaster_dispatcher.store import retention as store
 from trainmaster_dispatcher.store.database import Database, Transaction
 from trainmaster_dispatcher.store.log_store import LogStore, open_log_store
@@ -23,6 +23,11 @@ log = logging.getLogger(__name__)
 
 BATCH = 1000
 Step = Callable[[Transaction, float, int], Awaitable[bool]]
+
+
+async def _remove_revisions(tx: Transaction, keep: float, limit: int) -> bool:
+    """Remove revisions of objects that have more than ``keep``."""
+    return await declarations.remove_revisions(tx, int(keep), limit)
 
 
 @dataclass(slots=True)
@@ -73,6 +78,7 @@ class Retention:
             (store.remove_changes, keep.keep_changes),
             (store.remove_dead_letters, keep.keep_dead_letters),
             (simulations.remove_old, keep.keep_simulations),
+            (declarations.remove_histories, keep.keep_audit),
         )
         # The usage of jobs is counted before the jobs are removed.
         await Accounting(self._database, keep.counted_labels, self._goes_on).run()
@@ -82,6 +88,8 @@ class Retention:
             for step, kept in steps:
                 with contained(Part.TASK, f"retention by {step.__name__}", _OthersTurnError):
                     await self._repeat(step, parse_duration(kept))
+            with contained(Part.TASK, "retention of revisions", _OthersTurnError):
+                await self._repeat(_remove_revisions, keep.keep_revisions)
             with contained(Part.TASK, "retention of jobs", _OthersTurnError):
                 await self._left_overs(parse_duration(keep.keep_jobs))
             with contained(Part.TASK, "retention of output", _OthersTurnError):

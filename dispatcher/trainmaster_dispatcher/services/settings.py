@@ -127,6 +127,8 @@ class Settings(BaseSettings):
     keep_dead_letters: Duration = "30d"
     keep_simulations: Duration = "30d"
     """From their end."""
+    keep_revisions: int = Field(default=100, ge=1, le=100_000)
+    """Of each declared object. All of them go ``keep_audit`` after the object was removed."""
 
     log_store: str = ""
     """Where members' output is stored: ``file:///FOLDER`` or ``s3://BUCKET/PREFIX``; empty: in Postgres."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,7 +18,8 @@ from trainmaster.protocol.tenants import (
     ReservationSpec,
 )
 from trainmaster_dispatcher.services import pricing
-from trainmaster_dispatcher.store import bursts, keys, outbox, prices
+from trainmaster_dispatcher.services.references import Reference, check_references
+from trainmaster_dispatcher.store import agents, bursts, keys, outbox, prices
 from trainmaster_dispatcher.store import tenants as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.declared import Columns
@@ -39,25 +40,38 @@ def hint_of(secret: str) -> str:
 async def check_queue(tx: Transaction, spec: QueueSpec) -> Columns:
     """Return the queue's parent. Raises ProblemError when the parent is missing or holds jobs itself, or a class is unknown."""
     parent_id = None
+    missing: list[Reference] = []
     if spec.parent is not None:
         parent = await store.lock_queue(tx, spec.parent)
         if parent is None:
-            raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {spec.parent!r}; make the parent first")
-        if parent.has_jobs and not parent.has_children:
+            message = f"there is no queue {spec.parent!r}; make the parent first"
+            missing.append(Reference("Queue", spec.parent, "path", Code.UNKNOWN_QUEUE, message))
+        elif parent.has_jobs and not parent.has_children:
             raise ProblemError(
                 Code.IN_USE, f"queue {spec.parent!r} holds jobs of its own; a queue has either jobs or queues below it"
             )
-        parent_id = parent.id
-    own = () if spec.default_priority_class is None else (spec.default_priority_class,)
-    if named := (*own, *spec.priority_classes):
-        names = [row.spec.name for row in await store.CLASSES.every(tx)]
-        unknown = next((name for name in named if name not in names), None)
-        if unknown is not None:
-            raise ProblemError(
-                Code.UNKNOWN_PRIORITY_CLASS,
-                f"there is no priority class {unknown!r}; there are: {', '.join(names)}",
-            )
+        else:
+            parent_id = parent.id
+    named = [(f"priorityClasses[{index}]", name) for index, name in enumerate(spec.priority_classes)]
+    if spec.default_priority_class is not None:
+        named.insert(0, ("defaultPriorityClass", spec.default_priority_class))
+    if named:
+        missing += unknown_classes(await store.CLASSES.every(tx), named)
+    check_references(missing)
     return {"parent_id": parent_id}
+
+
+def unknown_classes(every: Sequence[store.ClassRow], named: Iterable[tuple[str, str]]) -> list[Reference]:
+    """Return those of these paths with names of priority classes whose class does not exist."""
+    names = [row.spec.name for row in every]
+    there = f"there are: {', '.join(names)}"
+    return [
+        Reference(
+            "PriorityClass", name, path, Code.UNKNOWN_PRIORITY_CLASS, f"there is no priority class {name!r}; {there}"
+        )
+        for path, name in named
+        if name not in names
+    ]
 
 
 async def check_queue_is_unused(tx: Transaction, path: str) -> None:
@@ -88,9 +102,23 @@ async def replace_default_class(tx: Transaction, spec: PriorityClassSpec) -> Col
 
 
 async def check_class_is_unused(tx: Transaction, name: str) -> None:
-    """Raise ProblemError IN_USE where a job has this class."""
+    """Raise ProblemError IN_USE where a job has this class, or a queue or a burst policy names it."""
     if await store.class_in_use(tx, name):
         raise ProblemError(Code.IN_USE, f"jobs of priority class {name!r} exist, ended ones included")
+    queues = [row.spec.path for row in await store.QUEUES.every(tx) if name in _classes_of(row.spec)]
+    if queues:
+        raise ProblemError(
+            Code.IN_USE, f"priority class {name!r} is named by queue {queues[0]}; take it out there first"
+        )
+    policies = [row.spec.name for row in await bursts.POLICIES.every(tx) if row.spec.when.class_at_least == name]
+    if policies:
+        raise ProblemError(
+            Code.IN_USE, f"priority class {name!r} is named by burst policy {policies[0]}; take it out there first"
+        )
+
+
+def _classes_of(spec: QueueSpec) -> tuple[str | None, ...]:
+    return (spec.default_priority_class, *spec.priority_classes)
 
 
 async def check_cluster(tx: Transaction, spec: ClusterSpec) -> Columns:
@@ -110,25 +138,64 @@ async def cordon(tx: Transaction, name: str, cordoned: bool) -> None:
         raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
 
 
+async def remove_cluster(tx: Transaction, name: str) -> bool:
+    """Remove a cluster with its agent's keys; return whether it existed. Raises ProblemError IN_USE while runs are live there."""
+    cluster_id = await store.cluster_id(tx, name)
+    if cluster_id is not None:
+        await agents.lock_contact(tx, cluster_id)  # first, in the lock order of a new session
+    row = await store.lock_cluster(tx, name)
+    if row is None:
+        return False
+    if row.live_runs:
+        many = "1 live run" if row.live_runs == 1 else f"{row.live_runs} live runs"
+        raise ProblemError(
+            Code.IN_USE,
+            f"cluster {name!r} has {many}: stop them with: trainmaster clusters drain {name} --wait; or, if nothing of it"
+            f" runs any more: trainmaster clusters declare-lost {name}",
+            extra={"liveRuns": row.live_runs},
+        )
+    if row.has_runs:
+        await store.retire_cluster(tx, row.id)
+    else:
+        await store.delete_cluster(tx, row.id)
+    return True
+
+
+async def check_cluster_is_out_of_contact(tx: Transaction, name: str) -> None:
+    """Raise ProblemError CLUSTER_IN_CONTACT where an agent acts for a cluster: with the cluster, its key would be gone."""
+    cluster_id = await store.cluster_id(tx, name)
+    if cluster_id is not None and await agents.lock_contact(tx, cluster_id):
+        raise ProblemError(
+            Code.CLUSTER_IN_CONTACT,
+            f"the agent of cluster {name!r} is in contact; remove the agent first, or the cluster by name:"
+            f" trainmaster clusters remove {name}",
+        )
+
+
 async def check_dataset(tx: Transaction, spec: DatasetSpec) -> Columns:
     """Raise ProblemError when one of the dataset's clusters is unknown."""
-    await _check_clusters(tx, spec.clusters)
+    check_references(await _unknown_clusters(tx, spec.clusters))
     return {}
 
 
-async def _check_clusters(tx: Transaction, names: Iterable[str]) -> None:
-    for name in names:
-        if await store.cluster_id(tx, name) is None:
-            raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
+async def _unknown_clusters(tx: Transaction, names: Sequence[str]) -> list[Reference]:
+    found = await store.CLUSTERS.wire(tx, names) if names else {}
+    return [
+        Reference("Cluster", name, f"clusters[{index}]", Code.NOT_FOUND, f"there is no cluster {name!r}")
+        for index, name in enumerate(names)
+        if name not in found
+    ]
 
 
 async def check_reservation(tx: Transaction, spec: ReservationSpec) -> Columns:
     """Return the reservation's queue and window. Raises ProblemError when its queue or one of its clusters is unknown."""
     queue = await store.lock_queue(tx, spec.queue)
+    missing = await _unknown_clusters(tx, spec.clusters)
     if queue is None:
-        raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {spec.queue!r}")
-    await _check_clusters(tx, spec.clusters)
-    return {"queue_id": queue.id, "starts_at": spec.start, "ends_at": spec.end}
+        message = f"there is no queue {spec.queue!r}"
+        missing.insert(0, Reference("Queue", spec.queue, "queue", Code.UNKNOWN_QUEUE, message))
+    check_references(missing)
+    return {"queue_id": None if queue is None else queue.id, "starts_at": spec.start, "ends_at": spec.end}
 
 
 async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) -> dict[str, Any]:

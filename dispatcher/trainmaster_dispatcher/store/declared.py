@@ -79,6 +79,29 @@ class DeclaredTable(Generic[Spec, Stored]):
         rows = await self._select(tx, f"{self.kind.key} = ANY(:names)", names=sorted(set(names)))
         return {one.row.name: one for one in self.readable(rows)}
 
+    async def wire(self, tx: Transaction, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """Return the specifications of these objects as they are stored, by name; of all objects, if ``names`` is None."""
+        condition, parameters = self._named(names)
+        rows = await tx.all(
+            f"SELECT {self.kind.key} AS name, spec FROM {self.table} WHERE {condition} AND {self._there}", **parameters
+        )
+        return {row.name: row.spec for row in rows}
+
+    async def hold(self, tx: Transaction, names: Iterable[str] | None, *, for_removal: bool = False) -> None:
+        """Lock the rows of these objects, or of all, in the order of their keys, which all transactions share.
+
+        ``for_removal``: as a removal, or a new queue below, would lock them.
+        """
+        condition, parameters = self._named(names)
+        strength = "UPDATE" if for_removal else "NO KEY UPDATE"
+        await tx.run(f"SELECT 1 FROM {self.table} WHERE {condition} ORDER BY id FOR {strength}", **parameters)
+
+    def _named(self, names: Iterable[str] | None) -> tuple[str, dict[str, Any]]:
+        """Return the condition of these names, and its parameters."""
+        if names is None:
+            return "true", {}
+        return f"{self.kind.key} = ANY(:names)", {"names": sorted(set(names))}
+
     async def exists(self, tx: Transaction, name: str) -> bool:
         row = await tx.first(f"SELECT 1 FROM {self.table} WHERE {self.kind.key} = :name AND {self._there}", name=name)
         return row is not None
@@ -150,3 +173,11 @@ async def note_change(tx: Transaction, kind: FeedKind, ref: int) -> None:
 async def lock(tx: Transaction, name: str) -> None:
     """Lock the declared object of this kind and name against changes by other transactions until this transaction ends."""
     await tx.run("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))", name=name)
+
+
+async def lock_all(tx: Transaction, names: Iterable[str]) -> None:
+    """Lock several declared objects as ``lock`` does, in an order that all transactions share."""
+    await tx.run(
+        "SELECT pg_advisory_xact_lock(hashtextextended(name, 0)) FROM unnest(CAST(:names AS text[])) AS n(name)",
+        names=sorted(set(names)),
+    )

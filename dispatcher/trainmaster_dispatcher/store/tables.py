@@ -244,6 +244,36 @@ datasets = Table(
     _now(),
 )
 
+field_owners = Table(
+    "field_owners",
+    metadata,
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("applier", Text, nullable=False),
+    Column("fields", JSONB(), nullable=False, server_default=text("'[]'")),
+    Column("created", Boolean, nullable=False, server_default=text("false")),
+    Column("applied_at", DateTime(timezone=True)),
+    PrimaryKeyConstraint("kind", "name", "applier"),
+    Index(None, "applier"),
+    comment="Fields of declared objects by who has set them. applied_at: NULL for who has changed the object by itself.",
+)
+
+declared_revisions = Table(
+    "declared_revisions",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("actor", Text, nullable=False),
+    Column("applier", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("spec", JSONB()),
+    UniqueConstraint("kind", "name", "revision"),
+    comment="What declared objects were after each change; spec NULL: the object was removed. Insert-only.",
+)
+
 cluster_troubles = Table(
     "cluster_troubles",
     metadata,

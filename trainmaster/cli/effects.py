@@ -1,0 +1,51 @@
+"""Output of what applied documents change, object by object and field by field."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.cli.output import clean, note, styled
+
+if TYPE_CHECKING:
+    from trainmaster.protocol.declarations import AppliedObject, ApplyWarning, ChangedField
+
+_MARKS = {
+    "created": ("+", "green", "create"),
+    "changed": ("~", "yellow", "change"),
+    "unchanged": ("=", "dim", "unchanged"),
+    "removed": ("-", "red", "remove"),
+}
+
+
+def show_effect(one: "AppliedObject") -> None:
+    """Print what becomes of an object, with the fields that change."""
+    mark, colour, word = _MARKS[one.outcome]
+    print(f"{styled(mark, colour)} {one.kind} {clean(one.name)}  {word}")
+    if one.outcome == "removed":
+        return
+    for field in one.fields:
+        print(f"    {field_text(field, is_new=one.outcome == 'created')}")
+
+
+def field_text(field: "ChangedField", *, is_new: bool = False) -> str:
+    """Return a field before and after a change as text; for a new object only its value."""
+    name = clean(field.field)
+    if is_new:
+        return f"{name}: {_value(field.after)}"
+    return f"{name}: {_value(field.before)} -> {_value(field.after)}"
+
+
+def show_warnings(warnings: "Iterable[ApplyWarning]") -> None:
+    """Print warnings on stderr."""
+    for one in warnings:
+        end = "; the part of a guarantee beyond that cannot be honoured"
+        note(f"warning: {one.kind.lower()} {one.name}: {one.message}{end}")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else clean(str(value))
