@@ -77,7 +77,7 @@ def apply(
             for queue in client.queues():
                 warn_of(queue.path, queue.warnings)
         if jobs:
-            submit.show_ids(submit.send(client, jobs, {}))
+            submit.show_ids(submit.send(client, jobs))
 
 
 def _question(changes: int, jobs: int) -> str:

@@ -241,7 +241,7 @@ def _check_queue(caller: Caller, path: str, queues: dict[str, tenants.QueueRow],
     if queue is None:
         raise ProblemError(
             Code.UNKNOWN_QUEUE,
-            f"there is no queue {path!r}{near}; see 'trainmaster queues' for those you may use",
+            f"there is no queue {path!r}" + (near or "; see 'trainmaster queues' for those you may use"),
         )
     if not queue.row.is_leaf:
         raise ProblemError(Code.NOT_A_LEAF, f"queue {path!r} has queues below it; jobs go to one of those")
