@@ -49,7 +49,10 @@ def _jobs(api: Api) -> None:
 
 
 def _one_job(api: Api) -> None:
-    template = {"image": "registry.example.org/language/train:2026-11", "command": ["torchrun", "train.py"]}
+    template: dict[str, Any] = {
+        "image": "registry.example.org/language/train:2026-11",
+        "command": ["torchrun", "train.py"],
+    }
     template |= {"args": ["--data", "/data/common-crawl"], "resources": {"cpu": "32", "nvidia.com/gpu": "8"}}
     spec = {"name": "x", "queue": QUEUE, "roles": [{"name": "worker", "replicas": 64, "template": template}]}
     api.on(f"GET /v1/jobs/{JOB}", _job() | {"id": JOB, "spec": spec, "runs": [_run()], "state": "cancelled"})
