@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.cluster.pod_status import rfc3339
 
-ALLOCATABLE = {"cpu": "8", "memory": "32Gi", "ephemeral-storage": "100Gi", "pods": "110"}
+ALLOCATABLE = {"cpu": "8", "memory": "32Gi", "ephemeral-storage": "1Ti", "pods": "110"}
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import httpx
 import pytest
@@ -70,6 +71,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("POST", "/v1/clusters/{name}/declare-lost"): ADMINS,
     ("GET", "/v1/clusters/{name}/quarantined-runs"): ADMINS,
     ("POST", "/v1/clusters/{name}/stop-quarantined"): ADMINS,
+    ("GET", "/v1/whoami"): PEOPLE,
     ("GET", "/v1/keys"): ADMINS,
     ("POST", "/v1/keys"): ADMINS,
     ("DELETE", "/v1/keys/{key_id}"): ADMINS,
@@ -118,8 +120,11 @@ def address(path: str) -> str:
     return path.replace("{key_id}", "999999").replace("{simulation}", "999999").replace("{letter}", "999999")
 
 
+_NUMBERS = count(1)
+
+
 async def make_key(service: Service, role: str, **fields: object) -> str:
-    answer = await service.http.post("/v1/keys", json={"name": f"a {role}", "role": role, **fields})
+    answer = await service.http.post("/v1/keys", json={"name": f"a {role} {next(_NUMBERS)}", "role": role, **fields})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["key"])
 

@@ -5,13 +5,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli import config
-from trainmaster.cli.output import Format, OutputOption, age, data_of, note, now, print_data, print_table
+from trainmaster.cli import completion, config
+from trainmaster.cli.confirm import agreed
+from trainmaster.cli.output import (
+    Format,
+    OutputOption,
+    SecretOutputOption,
+    age,
+    data_of,
+    note,
+    now,
+    print_data,
+    print_table,
+)
+from trainmaster.cli.refresh import WatchOption, repeated
 from trainmaster.protocol.states import KeyRole
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from trainmaster.client.http import Client
     from trainmaster.protocol.answers import KeyView, QueueView
     from trainmaster.protocol.quota import QuotaSpec
 
@@ -26,10 +39,14 @@ def register(app: typer.Typer) -> None:
     app.add_typer(keys_app, name="keys")
 
 
-def queues(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def queues(ctx: typer.Context, watch: WatchOption = False, output: OutputOption = Format.TABLE) -> None:
     """Show the tree of queues. Counts are of the queue and all below it."""
     with config.connect(ctx) as client:
-        found = client.queues(usage=output is not Format.TABLE)
+        repeated(lambda: _list_queues(client, output), watch=watch)
+
+
+def _list_queues(client: "Client", output: Format) -> None:
+    found = client.queues(usage=output is not Format.TABLE)
     if output.is_data:
         print_data([data_of(queue) for queue in found], output)
         return
@@ -61,7 +78,7 @@ def _queue_row(queue: "QueueView", every: "Sequence[QueueView]", states: Sequenc
     row += [sum(other.jobs.get(state, 0) for other in below) for state in states]
     if wide:
         row += ["?", "?"] if queue.usage is None else [amounts_of(queue.usage.used), f"{queue.usage.share:.1%}"]
-        row += [",".join(queue.allowed_kinds), queue.default_priority_class or "-"]
+        row += [", ".join(queue.allowed_kinds), queue.default_priority_class or "-"]
         row += ["-" if most is None else most for most in (queue.max_queued, queue.max_running)]
     return row
 
@@ -106,7 +123,8 @@ def list_keys(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
         print_data([data_of(key) for key in found], output)
         return
     moment = now()
-    print_table(["ID", "NAME", "ROLE", "FOR", "BEGINS", "STATE", "MADE"], [_key_row(key, moment) for key in found])
+    columns = ["ID", "NAME", "ROLE", "FOR", "BEGINS", "STATE", "MADE", "LAST USED"]
+    print_table(columns, [_key_row(key, moment) for key in found])
 
 
 def _key_row(key: "KeyView", moment: "datetime") -> list[object]:
@@ -125,6 +143,7 @@ def _key_row(key: "KeyView", moment: "datetime") -> list[object]:
         key.hint,
         state,
         age(key.created_at, moment),
+        age(key.last_used_at, moment),
     ]
 
 
@@ -141,7 +160,7 @@ def make_key(
     expires_in: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long the key is valid, such as 90d; without it, for ever.")
     ] = None,
-    output: OutputOption = Format.TABLE,
+    output: SecretOutputOption = Format.TABLE,
 ) -> None:
     """Make an API key. Its secret is shown only once."""
     from trainmaster.cli.documents import validated
@@ -160,9 +179,22 @@ def make_key(
 
 @keys_app.command("revoke")
 def revoke_key(
-    ctx: typer.Context, key_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)]
+    ctx: typer.Context,
+    key_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False, autocompletion=completion.keys)],
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Revoke even the last valid key of an admin.")] = False,
 ) -> None:
-    """Revoke an API key; it becomes invalid within two seconds."""
+    """Revoke an API key; it becomes invalid within two seconds. Asks first for the key in use; the last admin's key needs --force."""
     with config.connect(ctx) as client:
-        client.revoke_key(key_id)
+        own = client.whoami()
+        question = f"key {key_id} ({own.name}) is the one in use: this program can do nothing more with it. Revoke it?"
+        if (own.id == key_id or force) and not agreed(
+            question if own.id == key_id else _last_question(key_id), yes=yes
+        ):
+            return
+        client.revoke_key(key_id, force=force)
     print(f"key {key_id}  revoked")
+
+
+def _last_question(key_id: int) -> str:
+    return f"if key {key_id} is the last one of an admin, nobody administers this installation any more. Revoke it?"

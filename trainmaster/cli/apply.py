@@ -89,7 +89,7 @@ def apply(
                     print(f"{one.kind} {clean(one.name)}  {one.outcome}")
             _warn(done)
         if declared.jobs:
-            submit.show_ids(submit.send(client, declared.jobs, {}))
+            submit.show_ids(submit.send(client, declared.jobs))
 
 
 def diff(

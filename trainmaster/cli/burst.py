@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli import config
-from trainmaster.cli.declared import Name, Objects, Rows, list_objects, remove_object, show_object
+from trainmaster.cli import completion, config
+from trainmaster.cli.declared import Objects, Rows, list_objects, remove_object, show_object
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, data_of, note, print_data, print_table
 from trainmaster.protocol.resource_kinds import BURST_POLICY
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainmaster.client.http import Client
     from trainmaster.protocol.bursting import BurstPolicySpec, Preview
 
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, autocompletion=completion.policies)]
 burst_app = typer.Typer(help="Burst policies: list, show, try out, pause and remove them.")
 
 _SHOWN_FROM = Decimal("0.5")

@@ -6,12 +6,24 @@ from urllib.parse import urlsplit
 
 import typer
 
-from trainmaster.cli import config
+from trainmaster.cli import completion, config
 from trainmaster.cli.admin import amounts_of
 from trainmaster.cli.confirm import agreed
 from trainmaster.cli.errors import UsageError
-from trainmaster.cli.jobs import labels_of
-from trainmaster.cli.output import Format, OutputOption, age, data_of, hint, note, now, print_data, print_table
+from trainmaster.cli.output import (
+    Format,
+    OutputOption,
+    SecretOutputOption,
+    age,
+    data_of,
+    hint,
+    note,
+    now,
+    print_data,
+    print_table,
+)
+from trainmaster.cli.overrides import pairs_of
+from trainmaster.cli.refresh import WatchOption, repeated
 from trainmaster.cli.watch import seconds_of
 from trainmaster.protocol.states import ClusterKind, Exit
 
@@ -19,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
+    from trainmaster.client.http import Client
     from trainmaster.protocol.answers import AgentKey, ClusterView
 
 RELEASE = NAMESPACE = "trainmaster-agent"
@@ -27,7 +40,7 @@ _OWN_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 - told
 
 clusters_app = typer.Typer(help="List clusters, let them join, close, drain and remove them.")
 
-ClusterName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+ClusterName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, autocompletion=completion.clusters)]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 UrlOption = Annotated[
     str | None,
@@ -44,12 +57,16 @@ def register(app: typer.Typer) -> None:
 
 
 @clusters_app.callback(invoke_without_command=True)
-def clusters(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def clusters(ctx: typer.Context, watch: WatchOption = False, output: OutputOption = Format.TABLE) -> None:
     """List clusters; with a sub-command, let one join, close, drain or remove it."""
     if ctx.invoked_subcommand is not None:
         return
     with config.connect(ctx) as client:
-        found = client.clusters()
+        repeated(lambda: _list_clusters(client, output), watch=watch)
+
+
+def _list_clusters(client: "Client", output: Format) -> None:
+    found = client.clusters()
     if output.is_data:
         print_data([data_of(cluster) for cluster in found], output)
         return
@@ -70,7 +87,7 @@ def _cluster_row(cluster: "ClusterView", moment: "datetime", *, wide: bool) -> l
     row: list[object] = [cluster.name, cluster.cluster_kind, _state(cluster), cluster.nodes]
     row += [amounts_of(cluster.capacity), _runs(cluster), age(cluster.last_contact, moment)]
     if wide:
-        labels = ",".join(f"{key}={value}" for key, value in cluster.labels.items())
+        labels = ", ".join(f"{key}={value}" for key, value in cluster.labels.items())
         texts = (cluster.region, cluster.provider, cluster.runtime, cluster.scheduler, cluster.agent_version, labels)
         row += [text or "-" for text in texts]
     return row
@@ -126,13 +143,13 @@ def join(
     label: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Label of the cluster; may be repeated.")
     ] = None,
-    output: OutputOption = Format.TABLE,
+    output: SecretOutputOption = Format.TABLE,
 ) -> None:
     """Make a cluster, unless it exists, and a key for its agent; print the command that installs the agent."""
     from trainmaster.cli.documents import validated
     from trainmaster.protocol.tenants import JoinSpec
 
-    spec = validated(JoinSpec, {"name": name, "clusterKind": kind, "labels": labels_of(label or [])})
+    spec = validated(JoinSpec, {"name": name, "clusterKind": kind, "labels": pairs_of(label, "--label")})
     with config.connect(ctx) as client:
         address = _reachable(url, client.url)
         made = client.join_cluster(spec)
@@ -155,7 +172,7 @@ def rotate(
             "--revoke-old", help="Revoke the old keys at once: the agent is cut off until it has the new one."
         ),
     ] = False,
-    output: OutputOption = Format.TABLE,
+    output: SecretOutputOption = Format.TABLE,
 ) -> None:
     """Make another key for a cluster's agent; print the command that gives the key to the agent."""
     with config.connect(ctx) as client:

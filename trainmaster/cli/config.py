@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainmaster.client.http import Client
     from trainmaster.protocol.errors import TrainmasterError
 
-__all__ = ["Context", "Flags", "config_path", "connect", "load", "open_client", "write_context"]
+__all__ = ["Context", "Flags", "config_path", "connect", "load", "load_context", "open_client", "write_context"]
 
 _DEADLINE_SECONDS = 30.0
 """Seconds that a call is retried: a person sees each retry and may press Ctrl-C; a script has to survive an api's restart."""
@@ -20,34 +20,44 @@ _DEADLINE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Values of ``--url`` and ``--key`` or their environment variables."""
+    """Values of ``--url``, ``--key`` and ``--context``."""
 
     url: str | None = None
     key: str | None = None
+    context: str | None = None
 
 
 def load(flags: Flags) -> Context:
     """Return the context in use. Raises ConfigurationError that says what is missing."""
-    return load_context(flags.url, flags.key, given_as=("--url", "--key"))
+    return load_context(flags.url, flags.key, flags.context, given_as=("--url", "--key"))
+
+
+def flags_of(ctx: typer.Context) -> Flags:
+    return ctx.obj if isinstance(ctx.obj, Flags) else Flags()
 
 
 def connect(ctx: typer.Context) -> "Client":
     """Return a client for the context in use. Raises ConfigurationError."""
-    return open_client(load(ctx.obj if isinstance(ctx.obj, Flags) else Flags()))
+    return open_client(load(flags_of(ctx)))
 
 
 def open_client(context: Context) -> "Client":
+    """Return a client that prints each retry. Raises ConfigurationError."""
+    from trainmaster.cli.output import note
     from trainmaster.client.core import Retries
+    from trainmaster.client.errors import CutError
     from trainmaster.client.http import Client
+    from trainmaster.client.wire import check_plain
 
     if warning := plain_http_warning(context.url):
-        from trainmaster.cli.output import note
-
         note(warning)
-    return Client(context.url, context.key, retries=Retries(deadline_seconds=_DEADLINE_SECONDS), on_retry=_tell_retry)
+    is_checked = False
 
+    def tell_retry(error: "TrainmasterError", seconds: float) -> None:
+        nonlocal is_checked
+        if isinstance(error, CutError) and not is_checked:
+            is_checked = True
+            check_plain(context.url)
+        note(f"{error}; trying again in {seconds:.1f} s")
 
-def _tell_retry(error: "TrainmasterError", seconds: float) -> None:
-    from trainmaster.cli.output import note
-
-    note(f"{error}; trying again in {seconds:.1f} s")
+    return Client(context.url, context.key, retries=Retries(deadline_seconds=_DEADLINE_SECONDS), on_retry=tell_retry)

@@ -50,6 +50,16 @@ def report_unexpected(error: Exception) -> int:
     return Exit.INTERNAL
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether Ctrl-C caused an error, as where it comes while Python makes a class."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
 def tell(text: str) -> None:
     print(f"error: {text}", file=sys.stderr)
 
@@ -66,7 +76,10 @@ def _tell_problem(error: "ProblemError") -> None:
     if error.code is Code.UNAUTHENTICATED:
         from trainmaster.cli.config import config_path
 
-        print(f"  the key is taken from --key, TRAINMASTER_API_KEY or {config_path()}", file=sys.stderr)
+        print(
+            f"  the key is taken from --key, TRAINMASTER_API_KEY or {config_path()}; trainmaster login gives another one",
+            file=sys.stderr,
+        )
     if error.code is Code.INTERNAL and error.extra.get("requestId"):
         print(f"  request id: {error.extra['requestId']}", file=sys.stderr)
 

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli import config, errors
+from trainmaster.cli import completion, config, errors
 from trainmaster.cli.confirm import agreed
 from trainmaster.cli.errors import UsageError
-from trainmaster.cli.jobs import LabelOption, NameOption, QueueOption, StateOption, make_filter
+from trainmaster.cli.filters import LabelOption, NameOption, QueueOption, StateOption
 from trainmaster.cli.output import note, styled
+from trainmaster.cli.overrides import pairs_of
 
 if TYPE_CHECKING:
     from trainmaster.client.calls import Action
@@ -27,7 +28,7 @@ _STATES = {
 }
 """States in which an action has an effect: the default states of a filter."""
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", show_default=False)]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", show_default=False, autocompletion=completion.jobs)]
 AllOption = Annotated[bool, typer.Option("--all", help="All jobs that you may access.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show how many jobs match the filter.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
@@ -90,7 +91,9 @@ def change(
     priority: Annotated[
         int | None, typer.Option(min=-1000, max=1000, help="New priority: the order inside the priority class.")
     ] = None,
-    priority_class: Annotated[str | None, typer.Option(help="New priority class.")] = None,
+    priority_class: Annotated[
+        str | None, typer.Option(help="New priority class.", autocompletion=completion.classes)
+    ] = None,
     queue: QueueOption = None,
     state: StateOption = None,
     name: NameOption = None,
@@ -137,7 +140,11 @@ def _wanted(
         raise UsageError(
             f"which jobs? trainmaster {action} ID..., or a filter: --queue, --state, --name, --label, --all"
         )
-    return make_filter(queue, state or _STATES[action], name, label) if filtered else None
+    if not filtered:
+        return None
+    from trainmaster.client.values import JobFilter
+
+    return JobFilter(queue, tuple(state or _STATES[action]), name, None, pairs_of(label, "--label"))
 
 
 def _each(ids: list[str], do: Callable[[str], None]) -> int:

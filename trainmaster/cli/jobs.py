@@ -1,12 +1,14 @@
 """``jobs``, ``job`` and ``why``: showing jobs."""
 
+from collections.abc import Sequence
+from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, assert_never
 
 import typer
 
-from trainmaster.cli import config, queue_position
-from trainmaster.cli.errors import UsageError
+from trainmaster.cli import completion, config, filters, queue_position
+from trainmaster.cli.job_details import members_of, print_last_output, print_roles
 from trainmaster.cli.output import (
     Format,
     OutputOption,
@@ -21,22 +23,36 @@ from trainmaster.cli.output import (
     styled,
     took,
 )
+from trainmaster.cli.refresh import WatchOption, repeated
+from trainmaster.protocol.states import JobState
 
 if TYPE_CHECKING:
+    from trainmaster.client.http import Client
     from trainmaster.client.values import JobFilter
     from trainmaster.protocol.answers import JobReason
     from trainmaster.protocol.tenants import JobView, RunView
 
 _FEW_MEMBERS = 20
 
-JobId = Annotated[str, typer.Argument(metavar="ID", show_default=False)]
-QueueOption = Annotated[str | None, typer.Option(help="Only of this queue or below it.")]
-StateOption = Annotated[list[str] | None, typer.Option(help="Only in this state; may be repeated.")]
-NameOption = Annotated[str | None, typer.Option(help="Only with this name; * matches anything.")]
-LabelOption = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only with this label; may be repeated.")
-]
-ClusterOption = Annotated[str | None, typer.Option(help="Only on this cluster.")]
+JobId = Annotated[str, typer.Argument(metavar="ID", show_default=False, autocompletion=completion.jobs)]
+
+
+class SortKey(StrEnum):
+    """Order of a list of jobs."""
+
+    SUBMITTED = "submitted"
+    STARTED = "started"
+    ENDED = "ended"
+    RAN = "ran"
+    PRIORITY = "priority"
+    NAME = "name"
+    QUEUE = "queue"
+    STATE = "state"
+
+    @property
+    def is_descending(self) -> bool:
+        """Return whether the latest, longest or highest come first."""
+        return self not in (SortKey.NAME, SortKey.QUEUE, SortKey.STATE)
 
 
 def register(app: typer.Typer) -> None:
@@ -44,53 +60,80 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def make_filter(
-    queue: str | None, states: list[str] | None, name: str | None, labels: list[str] | None, cluster: str | None = None
-) -> "JobFilter":
-    """Return the filter that the options describe. Raises UsageError."""
-    from trainmaster.client.values import JobFilter
-
-    return JobFilter(queue, tuple(states or ()), name, None, labels_of(labels or []), cluster)
-
-
-def labels_of(items: list[str]) -> dict[str, str]:
-    """Parse ``--label`` options. Raises UsageError."""
-    pairs = {}
-    for item in items:
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise UsageError(f"--label takes KEY=VALUE, not {item!r}")
-        pairs[key] = value
-    return pairs
-
-
 def jobs(
     ctx: typer.Context,
-    queue: QueueOption = None,
-    state: StateOption = None,
-    name: NameOption = None,
-    label: LabelOption = None,
-    cluster: ClusterOption = None,
+    queue: filters.QueueOption = None,
+    state: filters.StateOption = None,
+    name: filters.NameOption = None,
+    label: filters.LabelOption = None,
+    cluster: filters.ClusterOption = None,
+    mine: filters.MineOption = False,
+    by: filters.ByOption = None,
+    since: filters.SinceOption = None,
+    until: filters.UntilOption = None,
+    sort: Annotated[
+        SortKey,
+        typer.Option(help="Order of the jobs that are shown; times and priorities from the latest or highest on."),
+    ] = SortKey.SUBMITTED,
     limit: Annotated[int, typer.Option(min=1, help="The most jobs to show, the newest first.")] = 50,
     everything: Annotated[bool, typer.Option("-A", "--all", help="Show all jobs that match.")] = False,
+    watch: WatchOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List jobs, the newest first."""
-    wanted = make_filter(queue, state, name, label, cluster)
+    given = filters.Given(queue, state, name, label, cluster, mine, by, since, until)
     with config.connect(ctx) as client:
-        found = client.jobs(wanted, page_size=1000 if everything else min(limit + 1, 1000))
-        shown = list(found if everything else islice(found, limit + 1))
-    more = not everything and len(shown) > limit
-    shown = shown if everything else shown[:limit]
+        wanted = given.to_filter(client)
+        most = None if everything else limit
+        repeated(lambda: _list_jobs(client, wanted, most, sort, output), watch=watch)
+
+
+def _list_jobs(client: "Client", wanted: "JobFilter", most: int | None, sort: SortKey, output: Format) -> None:
+    """Print jobs that match; at most ``most``, None: all."""
+    found = client.jobs(wanted, page_size=1000 if most is None else min(most + 1, 1000))
+    shown = list(found if most is None else islice(found, most + 1))
+    more = most is not None and len(shown) > most
+    shown = sorted_jobs(shown if most is None else shown[:most], sort)
     if output.is_data:
         print_data([data_of(item) for item in shown], output)
     else:
         _print_jobs(shown, wide=output is Format.WIDE)
     if more:
-        note(f"there are more jobs than these {limit}; -A shows all, --limit N shows more")
+        this = "this is the newest" if most == 1 else f"these are the newest {most}"
+        note(f"there are more jobs; {this}; -A shows all, --limit N shows more")
 
 
-def _print_jobs(found: "list[JobView]", *, wide: bool) -> None:
+def sorted_jobs(found: "Sequence[JobView]", sort: SortKey) -> "list[JobView]":
+    """Return the jobs in an order. Those that lack the value, such as an end, come last."""
+    moment = now()
+
+    def value(item: "JobView") -> Any:
+        match sort:
+            case SortKey.SUBMITTED:
+                return item.submitted_at
+            case SortKey.STARTED:
+                return item.started_at
+            case SortKey.ENDED:
+                return item.ended_at
+            case SortKey.RAN:
+                return None if item.started_at is None else (item.ended_at or moment) - item.started_at
+            case SortKey.PRIORITY:
+                return item.priority
+            case SortKey.NAME:
+                return item.name
+            case SortKey.QUEUE:
+                return item.queue
+            case SortKey.STATE:
+                return item.shown_state
+            case _:
+                assert_never(sort)
+
+    having = [item for item in found if value(item) is not None]
+    lacking = [item for item in found if value(item) is None]
+    return [*sorted(having, key=value, reverse=sort.is_descending), *lacking]
+
+
+def _print_jobs(found: "Sequence[JobView]", *, wide: bool) -> None:
     if not found:
         note("no job matches")
         return
@@ -103,7 +146,7 @@ def _print_jobs(found: "list[JobView]", *, wide: bool) -> None:
         ran = took(item.started_at, item.ended_at or (moment if item.state.has_live_run else None))
         row = [item.id, item.queue, _state(item), item.cluster or "-", age(item.submitted_at, moment), ran]
         if wide:
-            labels = ",".join(f"{key}={value}" for key, value in item.labels.items())
+            labels = ", ".join(f"{key}={value}" for key, value in item.labels.items())
             row += [item.priority_class, str(item.priority), str(item.attempt or "-"), item.submitted_by]
             row += [labels or "-", item.message or "-"]
         rows.append(row)
@@ -114,14 +157,36 @@ def _state(item: "JobView") -> str:
     return f"{item.shown_state} ({item.hold_cause})" if item.hold_cause else item.shown_state
 
 
-def job(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> None:
-    """Show one job: its runs and members, where they are and why."""
+def job(
+    ctx: typer.Context,
+    job: JobId,
+    spec: Annotated[
+        bool, typer.Option("--spec", help="Print the specification alone, with its parameters, as submit takes it.")
+    ] = False,
+    watch: WatchOption = False,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show one job: what it runs, its runs and members, where they are and why; of a failed one, the last lines of its output."""
     with config.connect(ctx) as client:
-        item = client.job(job)
-        if output.is_data:
-            print_data(data_of(item), output)
+        if spec:
+            item = client.job(job)
+            print_data({"kind": "Job"} | (item.spec or {}), output if output.is_data else Format.YAML)
             return
-        waits = client.why(job) if not item.state.is_terminal and not item.state.has_live_run else None
+        repeated(lambda: _show_job(client, job, output), watch=watch)
+
+
+def _show_job(client: "Client", job: str, output: Format) -> None:
+    item = client.job(job)
+    if output.is_data:
+        print_data(data_of(item), output)
+        return
+    waits = client.why(job) if not item.state.is_terminal and not item.state.has_live_run else None
+    _print_job(item, waits, wide=output is Format.WIDE)
+    if item.state is JobState.FAILED:
+        print_last_output(client, item)
+
+
+def _print_job(item: "JobView", waits: "JobReason | None", *, wide: bool) -> None:
     moment = now()
     print(f"{styled(item.id, 'bold')}  {styled(_state(item))}")
     by = f" by {item.submitted_by}" if item.submitted_by else ""
@@ -130,7 +195,8 @@ def job(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> 
         [
             ("queue", item.queue),
             ("priority", f"{item.priority} in class {item.priority_class}"),
-            ("members", _shape(item)),
+            ("members", members_of(item)),
+            ("parameters", ", ".join(f"{name}={value}" for name, value in (item.parameters or {}).items())),
             ("labels", ", ".join(f"{key}={value}" for key, value in item.labels.items())),
             ("submitted", f"{age(item.submitted_at, moment)}{by}"),
             ("started", age(item.started_at, moment) if item.started_at else None),
@@ -144,16 +210,12 @@ def job(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> 
             ("message", item.message),
         ]
     )
+    print_roles(item, wide=wide)
     _print_runs(item)
     if last is not None:
-        _print_members(last, wide=output is Format.WIDE)
-        if output is Format.WIDE:
+        _print_members(last, wide=wide)
+        if wide:
             _print_scores(last)
-
-
-def _shape(item: "JobView") -> str:
-    roles = (item.spec or {}).get("roles", [])
-    return ", ".join(f"{role['name']} x {role.get('replicas', 1)}" for role in roles)
 
 
 def _print_runs(item: "JobView") -> None:
@@ -223,10 +285,12 @@ def why(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> 
     """Explain a job's state: its place in the queue and what each cluster lacks; -o wide adds the factors of the place."""
     with config.connect(ctx) as client:
         reason = client.why(job)
-    if output.is_data:
-        print_data(data_of(reason), output)
-    else:
+        if output.is_data:
+            print_data(data_of(reason), output)
+            return
         _print_why(reason, wide=output is Format.WIDE)
+        if reason.state == JobState.FAILED:
+            print_last_output(client, client.job(job))
 
 
 def _print_why(reason: "JobReason", *, wide: bool) -> None:

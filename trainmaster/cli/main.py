@@ -2,6 +2,7 @@
 
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -18,22 +19,42 @@ from trainmaster.cli import (
     audit,
     burst,
     clusters,
+    command_help,
+    completion,
+    contexts,
     declared,
     declared_objects,
     errors,
     job_actions,
     jobs,
+    run,
     submit,
     usage,
     watch,
     webhooks,
 )
 from trainmaster.cli.config import Flags
+from trainmaster.cli.start import INTERRUPTED
 from trainmaster.protocol.states import Exit
+
+_AGAIN_SECONDS = 0.01
+"""Time after which a callback that swallowed Ctrl-C has ended."""
 
 
 class Commands(TyperGroup):
-    """All commands, with uniform reporting of errors."""
+    """All commands, with uniform reporting of errors, and with examples in their help."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        command_help.give_examples(self)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands in sections, for users and for admins."""
+        shown = {name: command for name, command in self.commands.items() if not command.hidden}
+        limit = formatter.width - 6 - max(map(len, shown), default=0)
+        for section, names in command_help.by_section(shown):
+            with formatter.section(section):
+                formatter.write_dl([(name, shown[name].get_short_help_str(limit)) for name in names])
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -47,6 +68,8 @@ class Commands(TyperGroup):
         except errors.reported_errors() as error:
             raise typer.Exit(errors.report(error)) from error
         except Exception as error:  # the last resort: people get a sentence, not a stack trace
+            if errors.is_interrupt(error):
+                raise typer.Exit(INTERRUPTED) from error
             raise typer.Exit(errors.report_unexpected(error)) from error
         return result
 
@@ -67,28 +90,48 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def common(
-    ctx: typer.Context,
-    url: Annotated[str | None, typer.Option(envvar="TRAINMASTER_URL", help="Address of the dispatcher.")] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="TRAINMASTER_API_KEY",
-            help="API key. The list of processes shows it to all users of this machine; the variable and the file do not.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
-    ctx.obj = Flags(url, key)
-
-
 def version() -> None:
     """Print the version."""
     print(f"trainmaster {__version__} (Python {platform.python_version()})")
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    ctx: typer.Context,
+    url: Annotated[
+        str | None, typer.Option(help="Address of the dispatcher; by default TRAINMASTER_URL.", show_default=False)
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="API key; by default TRAINMASTER_API_KEY."
+            " The list of processes shows it to all users of this machine; the variable and the file do not.",
+            show_default=False,
+        ),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            help="Context to use; by default TRAINMASTER_CONTEXT, else the one that 'contexts use' named.",
+            show_default=False,
+            autocompletion=completion.contexts,
+        ),
+    ] = None,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    ctx.obj = Flags(url, key, context)
+
+
 for module in (
+    run,
     submit,
     jobs,
     watch,
@@ -102,6 +145,7 @@ for module in (
     audit,
     apply,
     declared_objects,
+    contexts,
 ):
     module.register(app)
 app.command()(version)
@@ -109,12 +153,27 @@ app.command()(version)
 
 def main() -> None:
     """Run the command line."""
-    # Commands of other distributions need their imports; the common ones start without.
-    own = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-    own |= {group.name or "" for group in app.registered_groups}
-    if not (len(sys.argv) > 1 and sys.argv[1] in own):
-        _add_commands()
-    app()
+    sys.unraisablehook = _interrupt_again
+    try:
+        # Commands of other distributions need their imports; the common ones start without.
+        own = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+        own |= {group.name or "" for group in app.registered_groups}
+        if not (len(sys.argv) > 1 and sys.argv[1] in own):
+            _add_commands()
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left that it could end
+
+
+def _interrupt_again(dropped: "sys.UnraisableHookArgs") -> None:
+    """Raise Ctrl-C again, a moment later, where Python has dropped its exception, as it does inside callbacks of weak references."""
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 _OTHERS = {

@@ -6,9 +6,11 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from trainmaster.cli import tables
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -22,18 +24,41 @@ class Format(StrEnum):
     WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
+    ID = "id"
+    NAME = "name"
 
     @property
     def is_data(self) -> bool:
-        return self in (Format.JSON, Format.YAML)
+        """Return whether the output is for programs."""
+        return self not in (Format.TABLE, Format.WIDE)
+
+    @property
+    def is_listing(self) -> bool:
+        """Return whether the output has only one word for each object."""
+        return self in (Format.ID, Format.NAME)
 
 
-OutputOption = Annotated[
+def _with_secret(output: Format) -> Format:
+    if output.is_listing:
+        raise typer.BadParameter(f"{output} would leave out the secret, which is shown only once; use json")
+    return output
+
+
+_OUTPUT_HELP = (
+    "Output format: wide shows more; json and yaml are for programs; id and name print one word for each object."
+)
+OutputOption = Annotated[Format, typer.Option("-o", "--output", help=_OUTPUT_HELP, show_choices=True)]
+SecretOutputOption = Annotated[
     Format,
     typer.Option(
-        "-o", "--output", help="Output format: wide shows more; json and yaml are for programs.", show_choices=True
+        "-o",
+        "--output",
+        help="Output format: json and yaml are for programs.",
+        show_choices=True,
+        callback=_with_secret,
     ),
 ]
+"""Of commands whose answer has a secret that is shown only once."""
 
 _COLOURS = {
     "succeeded": "green",
@@ -85,7 +110,10 @@ def data_of(model: "BaseModel") -> dict[str, Any]:
 
 
 def print_data(data: Any, output: Format) -> None:
-    if output is Format.YAML:
+    """Print data as JSON or YAML, or the id or name of each object in it. Raises UsageError where objects have none."""
+    if output.is_listing:
+        text = "".join(f"{word}\n" for word in _words_of(data, output))
+    elif output is Format.YAML:
         import yaml
 
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
@@ -94,18 +122,45 @@ def print_data(data: Any, output: Format) -> None:
     sys.stdout.write(text)
 
 
+_NAMING = {
+    Format.ID: ("id", "job", "run", "path", "name"),
+    Format.NAME: ("name", "path", "id", "job", "run"),
+}
+"""Fields that name an object, the first one that it has."""
+
+
+def _words_of(data: Any, output: Format) -> list[str]:
+    items = data if isinstance(data, list) else [data]
+    if isinstance(data, dict) and _NAMING[output][0] not in data:
+        # Such as the previews of a burst, beside which only the currency stands.
+        items = next((value for value in data.values() if isinstance(value, list)), items)
+    words = [next((str(item[name]) for name in _NAMING[output] if item.get(name) is not None), "") for item in items]
+    if not all(words):
+        from trainmaster.cli.errors import UsageError
+
+        raise UsageError(f"-o {output}: what this command shows has no {output}; use -o json")
+    return words
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table without lines. Cells are plain text; states are coloured on a terminal."""
+    """Print a table without lines; where the terminal is too narrow for it, a block of lines for each row.
+
+    Cells are plain text; states are coloured on a terminal.
+    """
+    cells = [[clean(str(cell)) for cell in row] for row in rows]
+    widths = tables.column_widths(columns, cells, tables.terminal_width())
+    if widths is None:
+        sys.stdout.write("".join(f"{line}\n" for line in tables.blocks(columns, cells)))
+        return
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=index == 0)
-    for row in rows:
-        cells = [clean(str(cell)) for cell in row]
-        table.add_row(*(Text(cell, style=_COLOURS.get(cell.partition(" ")[0], "")) for cell in cells))
-    console = _console(sys.stdout)
+    for column, width in zip(columns, widths, strict=True):
+        table.add_column(column, overflow="fold", width=width)
+    for row in cells:
+        table.add_row(*(Text(cell, style=_COLOURS.get(cell.partition(" ")[0], "")) for cell in row))
+    console = _console(sys.stdout, sum(widths) + 2 * len(widths))
     with console.capture() as drawn:
         console.print(table)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
@@ -143,9 +198,9 @@ def hint(*commands: tuple[str, str]) -> None:
         print(f"  {styled(f'{what:<{width}}', 'dim', sys.stderr)}  trainmaster {command}", file=sys.stderr)
 
 
-def _console(file: IO[str]) -> "Console":
-    """Return a console that truncates nothing when the output is not a terminal."""
+def _console(file: IO[str], width: int) -> "Console":
+    """Return a console of this width, without any escape sequence where the output is not coloured."""
     from rich.console import Console
 
-    width = None if file.isatty() else 10_000
-    return Console(file=file, width=width, highlight=False, markup=False, no_color=not is_coloured(file))
+    colours: Literal["auto"] | None = "auto" if is_coloured(file) else None
+    return Console(file=file, width=width, highlight=False, markup=False, color_system=colours)

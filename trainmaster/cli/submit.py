@@ -1,11 +1,13 @@
 """``submit``: submits the jobs of files, and shows the next commands."""
 
-from contextlib import contextmanager
+import sys
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli import config, watch
+from trainmaster.cli import config, overrides, watch
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, data_of, hint, note, print_data
 from trainmaster.cli.queue_position import print_tried
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from trainmaster.protocol.documents import Document
 
 _HINTED = 3
+
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until all jobs have ended; the exit code shows how.")]
+FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="Show the job's output until it has ended.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would happen to the jobs; submit none.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -36,23 +42,34 @@ def submit(
             metavar="FILE", help="Table of parameters (.csv, YAML or JSON): submit the file's job once for each row."
         ),
     ] = None,
-    queue: Annotated[str | None, typer.Option(help="Queue of all jobs, instead of the files' own.")] = None,
-    priority_class: Annotated[
-        str | None, typer.Option(help="Priority class of all jobs, instead of the files' own.")
-    ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until all jobs have ended; the exit code shows how.")
-    ] = False,
-    follow_logs: Annotated[bool, typer.Option("--follow", help="Show the job's output until it has ended.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would happen to the jobs; submit none.")
-    ] = False,
+    name: overrides.JobName = None,
+    queue: overrides.Queue = None,
+    priority: overrides.Priority = None,
+    priority_class: overrides.PriorityClass = None,
+    label: overrides.LabelPairs = None,
+    env: overrides.EnvPairs = None,
+    time_limit: overrides.TimeLimit = None,
+    wait: WaitOption = False,
+    follow_logs: FollowOption = False,
+    dry_run: DryRunOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Submit the jobs of files, all or none."""
+    """Submit the jobs of files, all or none. Options about jobs replace what the files say, for each of them.
+
+    The output of 'job ID -o yaml' is taken as well: its specification is submitted.
+    """
     from trainmaster.cli.documents import parse_settings, read_documents
 
-    documents = read_documents(files, parse_settings(settings or []))
+    changes = overrides.overrides(
+        name=name,
+        queue=queue,
+        priority=priority,
+        priority_class=priority_class,
+        labels=label,
+        env=env,
+        time_limit=time_limit,
+    )
+    documents = [specification_of(document) for document in read_documents(files, parse_settings(settings or []))]
     check_kinds(documents)
     sets = None
     if parameters is not None:
@@ -61,23 +78,66 @@ def submit(
         sets = read_table(parameters)
         if len(documents) != 1:
             raise UsageError(f"--parameters needs exactly one job, {' and '.join(files)} have {len(documents)}")
-    many = len(documents) if sets is None else len(sets)
-    if dry_run and (wait or follow_logs or sets is not None):
-        raise UsageError("--dry-run cannot be combined with --wait, --follow or --parameters")
-    if follow_logs and many > 1:
-        raise UsageError(f"--follow needs exactly one job, these are {many}; use --wait")
+    documents = [replace(document, value=changes.applied(document.value)) for document in documents]
+    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run)
+    stay.check(len(documents) if sets is None else len(sets), has_sets=sets is not None)
     with config.connect(ctx) as client:
-        if dry_run:
-            raise typer.Exit(_try_out(client, documents, _overrides(queue, priority_class), output))
-        ids = send(client, documents, _overrides(queue, priority_class), sets)
-        if output.is_data:
-            print_data([{"id": job} for job in ids], output)
-        else:
-            show_ids(ids)
-        if follow_logs:
-            raise typer.Exit(watch.follow_to_end(client, ids[0]))
-        if wait:
-            raise typer.Exit(watch.wait_all(client, ids, None))
+        raise typer.Exit(submit_all(client, documents, sets, stay, output))
+
+
+@dataclass(frozen=True, slots=True)
+class AfterSubmit:
+    """Options on what to do after a submission."""
+
+    wait: bool = False
+    follow: bool = False
+    dry_run: bool = False
+
+    def check(self, many: int, *, has_sets: bool = False) -> None:
+        """Raise UsageError for options that contradict each other, or do not fit the number of jobs."""
+        if self.dry_run and (self.wait or self.follow or has_sets):
+            raise UsageError("--dry-run cannot be combined with --wait, --follow or --parameters")
+        if self.follow and many > 1:
+            raise UsageError(f"--follow needs exactly one job, these are {many}; use --wait")
+
+
+def submit_all(
+    client: "Client",
+    documents: "list[Document]",
+    sets: "Sequence[Mapping[str, Any]] | None",
+    stay: AfterSubmit,
+    output: Format,
+) -> int:
+    """Submit, print the ids and stay with the jobs as wanted; return the exit code."""
+    if stay.dry_run:
+        return _try_out(client, documents, output)
+    ids = send(client, documents, sets)
+    if not output.is_data:
+        show_ids(ids)
+        return _stay(client, ids, stay)
+    print_data([{"id": job} for job in ids], output)
+    sys.stdout.flush()
+    with redirect_stdout(sys.stderr):  # stdout has the data and nothing else
+        return _stay(client, ids, stay)
+
+
+def _stay(client: "Client", ids: list[str], stay: AfterSubmit) -> int:
+    if stay.follow:
+        return watch.follow_to_end(client, ids[0])
+    return watch.wait_all(client, ids, None) if stay.wait else Exit.SUCCEEDED
+
+
+def specification_of(document: "Document") -> "Document":
+    """Return the document of a job's specification, also of one as the API shows it. Raises UsageError for a line of a list."""
+    value = document.value
+    if "shownState" not in value or "roles" in value:
+        return document
+    spec = value.get("spec")
+    if not isinstance(spec, dict):
+        raise UsageError(
+            f"{document.place}: a list of jobs has no specifications; use: trainmaster job {value.get('id', 'ID')} --spec"
+        )
+    return replace(document, value=spec)
 
 
 def check_kinds(documents: "list[Document]") -> None:
@@ -96,22 +156,12 @@ def check_kinds(documents: "list[Document]") -> None:
         raise ProblemError(Code.INVALID_SPEC, mistakes[0].message, mistakes=mistakes)
 
 
-def _overrides(queue: str | None, priority_class: str | None) -> dict[str, Any]:
-    fields = {"queue": queue, "priorityClass": priority_class}
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def send(
-    client: "Client",
-    documents: "list[Document]",
-    overrides: dict[str, Any],
-    sets: "Sequence[Mapping[str, Any]] | None" = None,
-) -> list[str]:
+def send(client: "Client", documents: "list[Document]", sets: "Sequence[Mapping[str, Any]] | None" = None) -> list[str]:
     """Submit the jobs; return their ids. Raises ProblemError with the place of each mistake."""
     with _told_by_place(documents):
         if sets is not None:
-            return client.submit_parameters(documents[0].value | overrides, sets)
-        return client.submit([document.value | overrides for document in documents])
+            return client.submit_parameters(documents[0].value, sets)
+        return client.submit([document.value for document in documents])
 
 
 @contextmanager
@@ -126,10 +176,10 @@ def _told_by_place(documents: "list[Document]") -> "Iterator[None]":
         raise with_places(error, documents) from error
 
 
-def _try_out(client: "Client", documents: "list[Document]", overrides: dict[str, Any], output: Format) -> Exit:
+def _try_out(client: "Client", documents: "list[Document]", output: Format) -> Exit:
     """Print what would happen to each job; return the exit code, which shows whether all could run."""
     with _told_by_place(documents):
-        tried = client.dry_run([document.value | overrides for document in documents])
+        tried = client.dry_run([document.value for document in documents])
     if output.is_data:
         print_data([data_of(one) for one in tried], output)
     else:

@@ -3,7 +3,7 @@
 import csv
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli import config
+from trainmaster.cli import config, filters
 from trainmaster.cli.output import Format, data_of, note, now, print_data, print_table
+from trainmaster.cli.overrides import pairs_of
 from trainmaster.cli.time_arguments import moment_of
+from trainmaster.protocol.states import ClusterKind
 
 if TYPE_CHECKING:
+    from trainmaster.client.http import Client
     from trainmaster.protocol.usage import Per, UsageAnswer, UsageRow
 
 
@@ -29,6 +32,7 @@ def register(app: typer.Typer) -> None:
 
 class UsageFormat(StrEnum):
     TABLE = "table"
+    WIDE = "wide"
     CHART = "chart"
     CSV = "csv"
     JSON = "json"
@@ -56,7 +60,16 @@ def usage(
         ),
     ] = None,
     per: Annotated[Split, typer.Option(help="Split by hour, day or month, in UTC.")] = Split.ALL,
-    queue: Annotated[str | None, typer.Option(help="Only of this queue and all below it.", show_default=False)] = None,
+    queue: filters.QueueOption = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="Only of jobs with this label, by which usage is counted; may be repeated."
+        ),
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="Only of jobs that the key of this name submitted.")] = None,
+    cluster: filters.ClusterOption = None,
+    kind: Annotated[ClusterKind | None, typer.Option(help="Only on clusters of this kind.")] = None,
     output: Annotated[UsageFormat, typer.Option("-o", "--output", help="Output format.")] = UsageFormat.TABLE,
 ) -> None:
     """Show used resources and their cost: core-hours, GiB-hours of memory, device-hours, money. Running jobs count until now."""
@@ -64,8 +77,15 @@ def usage(
     begin, end = moment_of(since, moment, "--since"), moment if until is None else moment_of(until, moment, "--until")
     dimensions = _dimensions(by)
     split: Per = per.value
+    narrowed = {f"label:{key}": value for key, value in pairs_of(label, "--label").items()}
+    narrowed |= {name: value for name, value in (("user", user), ("cluster", cluster), ("kind", kind)) if value}
     with config.connect(ctx) as client:
-        found = client.usage(begin, end, per=split, by=dimensions, queue=queue)
+        every = list(dict.fromkeys((*dimensions, *narrowed)))
+        found = client.usage(begin, end, per=split, by=every, queue=queue)
+        if narrowed:
+            found = narrowed_to(found, narrowed, dimensions)
+        if cluster is not None and not found.rows:
+            _check_cluster(client, cluster)
     if output in (UsageFormat.JSON, UsageFormat.YAML):
         print_data(data_of(found), Format(output.value))
     elif output is UsageFormat.CSV:
@@ -75,7 +95,41 @@ def usage(
     elif output is UsageFormat.CHART:
         _print_chart(found, split)
     else:
-        _print_table(found, dimensions, split)
+        _print_table(found, dimensions, split, wide=output is UsageFormat.WIDE)
+
+
+def _check_cluster(client: "Client", name: str) -> None:
+    """Raise ProblemError where a cluster without usage does not exist."""
+    from trainmaster.protocol.errors import Code, ProblemError
+    from trainmaster.protocol.suggestions import suggestion
+
+    known = [one.name for one in client.clusters()]
+    if name not in known:
+        raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}{suggestion(name, known)}")
+
+
+def narrowed_to(found: "UsageAnswer", wanted: Mapping[str, str], dimensions: Sequence[str]) -> "UsageAnswer":
+    """Return the rows of which each dimension has the wanted value, added up by ``dimensions``, and their total."""
+    rows: dict[tuple[object, ...], UsageRow] = {}
+    chosen = [row for row in found.rows if all(row.of.get(name) == value for name, value in wanted.items())]
+    for row in chosen:
+        of = {name: row.of[name] for name in dimensions if name in row.of}
+        key = (row.since, *of.values())
+        rows[key] = _sum(rows.get(key), row).model_copy(update={"of": of})
+    total = found.total.model_copy(update={"runs": 0, "cpu": 0.0, "memory": 0.0, "members": 0.0, "devices": {}})
+    total = total.model_copy(update={"cost": Decimal(0)})
+    for row in chosen:
+        total = _sum(total, row).model_copy(update={"since": found.total.since, "of": found.total.of})
+    return found.model_copy(update={"rows": tuple(rows.values()), "total": total})
+
+
+def _sum(one: "UsageRow | None", other: "UsageRow") -> "UsageRow":
+    if one is None:
+        return other
+    names = dict.fromkeys((*one.devices, *other.devices))
+    devices = {name: one.devices.get(name, 0.0) + other.devices.get(name, 0.0) for name in names}
+    added = {name: getattr(one, name) + getattr(other, name) for name in ("runs", "cpu", "memory", "members", "cost")}
+    return one.model_copy(update={**added, "devices": devices})
 
 
 def _dimensions(by: Sequence[str] | None) -> list[str]:
@@ -115,24 +169,33 @@ def _devices(row: "UsageRow") -> str:
     return ", ".join(f"{name} {_hours(hours)}" for name, hours in row.devices.items()) or "-"
 
 
-def _print_table(found: "UsageAnswer", dimensions: Sequence[str], split: "Per") -> None:
+def _print_table(found: "UsageAnswer", dimensions: Sequence[str], split: "Per", *, wide: bool) -> None:
     columns = [*([] if split == "all" else [split.upper()]), *(one.upper() for one in dimensions)]
-    columns += ["RUNS", "CORE-HOURS", "GIB-HOURS", "DEVICE-HOURS", f"COST {found.currency}"]
-    rows = [_row(row, dimensions, split) for row in found.rows]
+    amounts = [
+        "RUNS",
+        "CORE-HOURS",
+        "GIB-HOURS",
+        *(["MEMBER-HOURS"] if wide else []),
+        "DEVICE-HOURS",
+        f"COST {found.currency}",
+    ]
+    rows = [_row(row, dimensions, split, wide=wide) for row in found.rows]
     if len(rows) > 1:
-        names = ["total", *("" for _ in columns[:-6])] if len(columns) > 5 else []
-        rows.append([*names, *_amounts(found.total)])
+        names = ["total", *("" for _ in columns[1:])] if columns else []
+        rows.append([*names, *_amounts(found.total, wide=wide)])
+    columns += amounts
     print_table(columns, rows)
     note(f"{_text(found.begin)} to {_text(found.end)} UTC; an estimate from the price books, including running jobs")
 
 
-def _row(row: "UsageRow", dimensions: Sequence[str], split: "Per") -> list[object]:
+def _row(row: "UsageRow", dimensions: Sequence[str], split: "Per", *, wide: bool) -> list[object]:
     names = [row.of.get(one) or "-" for one in dimensions]
-    return [*([] if split == "all" else [_begin(row, split)]), *names, *_amounts(row)]
+    return [*([] if split == "all" else [_begin(row, split)]), *names, *_amounts(row, wide=wide)]
 
 
-def _amounts(row: "UsageRow") -> list[object]:
-    return [row.runs, _hours(row.cpu), _hours(row.memory), _devices(row), money(row.cost)]
+def _amounts(row: "UsageRow", *, wide: bool) -> list[object]:
+    members = [_hours(row.members)] if wide else []
+    return [row.runs, _hours(row.cpu), _hours(row.memory), *members, _devices(row), money(row.cost)]
 
 
 def _print_csv(found: "UsageAnswer", dimensions: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli import config, errors
+from trainmaster.cli import completion, config, errors, filters
 from trainmaster.cli.event_lines import LinePrinter, transition
-from trainmaster.cli.output import clean, hint, note, styled, took
+from trainmaster.cli.output import Format, OutputOption, clean, data_of, hint, note, print_data, styled, took
 from trainmaster.cli.time_arguments import moment_of
 from trainmaster.protocol.states import Exit
 
@@ -21,12 +21,18 @@ if TYPE_CHECKING:
     from trainmaster.protocol.tenants import JobView
 
 
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", show_default=False, autocompletion=completion.jobs)]
+
+
 def register(app: typer.Typer) -> None:
     for command in (logs, watch, wait):
         app.command()(command)
 
 
-def watch(ctx: typer.Context, job: Annotated[str, typer.Argument(metavar="ID")]) -> None:
+def watch(
+    ctx: typer.Context,
+    job: Annotated[str, typer.Argument(metavar="ID", show_default=False, autocompletion=completion.jobs)],
+) -> None:
     """Show a job's transitions live. Exits with the job's own code; Ctrl-C ends only this command."""
     with config.connect(ctx) as client, detaching(f"watch {job}"):
         raise typer.Exit(watch_to_end(client, job))
@@ -34,18 +40,44 @@ def watch(ctx: typer.Context, job: Annotated[str, typer.Argument(metavar="ID")])
 
 def wait(
     ctx: typer.Context,
-    jobs: Annotated[list[str], typer.Argument(metavar="ID")],
+    jobs: Ids = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Wait no longer than this, such as 10m.")] = None,
+    queue: filters.QueueOption = None,
+    state: filters.StateOption = None,
+    name: filters.NameOption = None,
+    label: filters.LabelOption = None,
+    mine: filters.MineOption = False,
+    output: OutputOption = Format.TABLE,
 ) -> None:
-    """Wait until jobs have ended. The exit code is that of the worst job."""
+    """Wait until jobs have ended: those with these ids, or all that match a filter now. The exit code is that of the worst job."""
     seconds = None if timeout is None else seconds_of(timeout)
     with config.connect(ctx) as client:
-        raise typer.Exit(wait_all(client, jobs, seconds))
+        chosen = _chosen("wait", client, jobs, filters.Given(queue, state, name, label, mine=mine))
+        if not output.is_data:
+            raise typer.Exit(wait_all(client, chosen, seconds))
+        ended: list[JobView] = []
+        code = wait_all(client, chosen, seconds, ended.append)
+        print_data([data_of(job) for job in ended], output)
+        raise typer.Exit(code)
+
+
+def _chosen(command: str, client: "Client", ids: list[str] | None, given: "filters.Given") -> list[str]:
+    """Return the ids, or those of the jobs that match now, oldest first. Raises UsageError for both, or neither."""
+    if bool(ids) == given.is_given:
+        raise errors.UsageError(
+            f"which jobs? trainmaster {command} ID..., or a filter: --queue, --state, --name, --label, --mine"
+        )
+    if ids:
+        return ids
+    found = [job.id for job in client.jobs(given.to_filter(client), page_size=1000)]
+    if not found:
+        note("no job matches")
+    return found[::-1]
 
 
 def logs(
     ctx: typer.Context,
-    job: Annotated[str, typer.Argument(metavar="ID")],
+    job: Annotated[str | None, typer.Argument(metavar="ID", show_default=False, autocompletion=completion.jobs)] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Show new output until the job has ended.")] = False,
     role: Annotated[str | None, typer.Option(help="Only members of this role.")] = None,
     index: Annotated[int | None, typer.Option(min=0, help="Only the member with this index.")] = None,
@@ -66,22 +98,25 @@ def logs(
     previous: Annotated[
         bool, typer.Option("-p", "--previous", help="Only output before each member's last restart.")
     ] = False,
+    queue: filters.QueueOption = None,
+    state: filters.StateOption = None,
+    name: filters.NameOption = None,
+    label: filters.LabelOption = None,
+    mine: filters.MineOption = False,
 ) -> None:
-    """Show the output of a job, live or stored. Prefixes name the members, wherever they run."""
-    view = LogView(tail, moment_of(since, datetime.now(UTC), "--since") if since else None, timestamps, previous, grep)
-    with config.connect(ctx) as client, detaching(f"logs -f {job}"):
-        show_logs(client, job, follow=follow, role=role, index=index, attempt=attempt, view=view)
-
-
-@dataclass(frozen=True, slots=True)
-class LogView:
-    """The part of the output that is shown, and how."""
-
-    tail: int | None = None
-    since: datetime | None = None
-    timestamps: bool = False
-    previous: bool = False
-    grep: str | None = None
+    """Show the output of a job, live or stored, or of all that match a filter. Prefixes name the jobs and members."""
+    begin = moment_of(since, datetime.now(UTC), "--since") if since else None
+    options = LogChoice(
+        follow, role, index, attempt, tail, begin, timestamps=timestamps, previous=previous, pattern=pattern_of(grep)
+    )
+    with config.connect(ctx) as client:
+        given = filters.Given(queue, state, name, label, mine=mine)
+        chosen = _chosen("logs", client, [job] if job else None, given)
+        if follow and len(chosen) > 1:
+            raise errors.UsageError(f"-f follows one job, {len(chosen)} match")
+        with detaching(f"logs -f {' '.join(chosen)}"):
+            for one in chosen:
+                show_logs(client, one, options, titled=len(chosen) > 1)
 
 
 def pattern_of(text: str | None) -> re.Pattern[str] | None:
@@ -108,8 +143,7 @@ def detaching(again: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        note("detached; the jobs go on. To come back:")
-        hint(("", again))
+        note(f"detached; the jobs go on; to come back: trainmaster {again}")
         raise typer.Exit(Exit.NOT_FINISHED) from error
 
 
@@ -143,8 +177,10 @@ def _outcome(client: "Client", job: str) -> Exit:
     return code
 
 
-def wait_all(client: "Client", jobs: Sequence[str], seconds: float | None) -> int:
-    """Wait for each job and print how it ended; return the worst exit code."""
+def wait_all(
+    client: "Client", jobs: Sequence[str], seconds: float | None, tell: "Callable[[JobView], None] | None" = None
+) -> int:
+    """Wait for each job and print how it ended, or call ``tell``; return the worst exit code."""
     from trainmaster.protocol.errors import ProblemError
 
     ends = None if seconds is None else time.monotonic() + seconds
@@ -156,7 +192,7 @@ def wait_all(client: "Client", jobs: Sequence[str], seconds: float | None) -> in
             except ProblemError as error:
                 worst = max(worst, errors.report(error))
                 continue
-            _tell_state(done)
+            (tell or _tell_state)(done)
             worst = max(worst, exit_for(done))
     return worst
 
@@ -171,41 +207,48 @@ def _tell_state(job: "JobView") -> None:
 def follow_to_end(client: "Client", job: str) -> Exit:
     """Show a job's output until it has ended; return its exit code."""
     with detaching(f"logs -f {job}"):
-        show_logs(client, job, follow=True)
+        show_logs(client, job, LogChoice(follow=True))
         code = wait_all(client, [job], None)
     return Exit(code)
 
 
-def show_logs(
-    client: "Client",
-    job: str,
-    *,
-    follow: bool = False,
-    role: str | None = None,
-    index: int | None = None,
-    attempt: int | None = None,
-    view: LogView | None = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class LogChoice:
+    """The wanted output of a job, and how it is shown. ``attempt`` None: the newest run. ``tail``: lines; None: all."""
+
+    follow: bool = False
+    role: str | None = None
+    index: int | None = None
+    attempt: int | None = None
+    tail: int | None = None
+    since: datetime | None = None
+    timestamps: bool = False
+    previous: bool = False
+    pattern: re.Pattern[str] | None = None
+
+
+def show_logs(client: "Client", job: str, choice: LogChoice, *, titled: bool = False) -> None:
+    """Print the output of a job's members, with ``titled`` also the job's id in front of each line."""
     from trainmaster.client.streams import WHOLE, LogPiece, Notice
 
-    view = view or LogView()
-
+    role, index, attempt = choice.role, choice.index, choice.attempt
     shown = client.job(job)
     _check_member(shown, role, index)
-    printer = LinePrinter(
-        prefixed=_members(shown, role, index) > 1, timed=view.timestamps, pattern=pattern_of(view.grep)
-    )
+    _check_attempt(shown, attempt, follow=choice.follow)
+    prefix = f"{job} " if titled else ""
+    prefixed = titled or _members(shown, role, index) > 1
+    printer = LinePrinter(prefixed=prefixed, timed=choice.timestamps, pattern=choice.pattern)
     pieces = client.logs(
         job,
-        follow=follow,
+        follow=choice.follow,
         role=role,
         index=index,
         attempt=attempt,
         tail_bytes=WHOLE,
-        tail_lines=view.tail,
-        since=view.since,
-        previous=view.previous,
-        timestamps=view.timestamps,
+        tail_lines=choice.tail,
+        since=choice.since,
+        previous=choice.previous,
+        timestamps=choice.timestamps,
     )
     try:
         for piece in pieces:
@@ -213,7 +256,7 @@ def show_logs(
                 if piece.missed:
                     printer.finish()
                     note(f"{piece.missed:,} bytes of output of {piece.role}-{piece.index} are not available here")
-                printer.write(f"{piece.role}-{piece.index}", piece.data, piece.at)
+                printer.write(f"{prefix}{piece.role}-{piece.index}", piece.data, piece.at)
             else:
                 printer.finish()
                 note(piece.text if isinstance(piece, Notice) else f"{job} {piece.state}")
@@ -237,3 +280,14 @@ def _check_member(job: "JobView", role: str | None, index: int | None) -> None:
     most = max((size for name, size in sizes.items() if role in (None, name)), default=None)
     if index is not None and most is not None and index >= most:
         raise ProblemError(Code.NOT_FOUND, f"{job.id} has no member {index}; the indexes go from 0 to {most - 1}")
+
+
+def _check_attempt(job: "JobView", attempt: int | None, *, follow: bool) -> None:
+    """Raise ProblemError when the job has no such run. When following, a run that is to come is waited for."""
+    from trainmaster.protocol.errors import Code, ProblemError
+
+    known = [run.attempt for run in job.runs]
+    if attempt is None or attempt in known or (follow and not job.state.is_terminal):
+        return
+    there_are = f"its runs are: {', '.join(map(str, known))}" if known else "it has no run yet"
+    raise ProblemError(Code.NOT_FOUND, f"{job.id} has no run {attempt}; {there_are}")

@@ -8,7 +8,17 @@ import typer
 from trainmaster.cli import config
 from trainmaster.cli.confirm import agreed
 from trainmaster.cli.errors import UsageError
-from trainmaster.cli.output import Format, OutputOption, age, data_of, note, now, print_data, print_table
+from trainmaster.cli.output import (
+    Format,
+    OutputOption,
+    SecretOutputOption,
+    age,
+    data_of,
+    note,
+    now,
+    print_data,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -58,7 +68,7 @@ def _row(letter: "DeadLetter", moment: "datetime", *, wide: bool) -> list[object
 
 
 @webhooks_app.command()
-def secret(ctx: typer.Context, queue: QueueName, output: OutputOption = Format.TABLE) -> None:
+def secret(ctx: typer.Context, queue: QueueName, output: SecretOutputOption = Format.TABLE) -> None:
     """Print the secret that signs messages about a queue's jobs: only for their receivers."""
     with config.connect(ctx) as client:
         _print_secrets(client.webhook_secrets(queue), output)
@@ -69,7 +79,7 @@ def rotate(
     ctx: typer.Context,
     queue: QueueName,
     overlap: Annotated[str, typer.Option(metavar="TIME", help="How long the previous secret stays valid.")] = "1d",
-    output: OutputOption = Format.TABLE,
+    output: SecretOutputOption = Format.TABLE,
 ) -> None:
     """Replace a queue's webhook secret and print the new one; the previous one stays valid for a while."""
     with config.connect(ctx) as client:

@@ -1,13 +1,12 @@
 """Calls of the API on an event loop. Written by scripts/clients from verbs.py; changes made here are lost."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from datetime import datetime
 from typing import Any, overload
 
 from trainmaster.client.async_transport import AsyncTransport
 from trainmaster.client.calls import Action, Parameters, Spec
 from trainmaster.client.streams import Ended, LogPiece, Notice
-from trainmaster.client.values import JobFilter
+from trainmaster.client.values import JobFilter, Moment, Span
 from trainmaster.client.verbs import ALL, PAGE, Verbs
 from trainmaster.protocol.answers import (
     AgentKey,
@@ -16,6 +15,7 @@ from trainmaster.protocol.answers import (
     ClusterView,
     DeadLetter,
     DrainAnswer,
+    Identity,
     JobAction,
     JobPage,
     JobReason,
@@ -88,7 +88,7 @@ class AwaitedCalls:
         return await self._transport.run(self._verbs.events(job, after, limit))
 
     def watch(
-        self, job: str, after: int = 0, *, timeout: float | None = None
+        self, job: str, after: int = 0, *, timeout: Span | None = None
     ) -> AsyncGenerator[EventView | Notice | Ended, None]:
         """Yield a job's transitions as they happen, reconnecting when needed; ends after Ended, or at the time-out."""
         return self._transport.iterate(self._verbs.watch(job, after, timeout=timeout))
@@ -103,7 +103,7 @@ class AwaitedCalls:
         attempt: int | None = None,
         tail_bytes: int = 65536,
         tail_lines: int | None = None,
-        since: datetime | None = None,
+        since: Moment | None = None,
         previous: bool = False,
         timestamps: bool = False,
     ) -> AsyncGenerator[LogPiece | Notice | Ended, None]:
@@ -128,24 +128,25 @@ class AwaitedCalls:
         )
 
     @overload
-    async def wait(self, job: str, timeout: float | None = None, *, check: bool = False) -> JobView: ...
+    async def wait(self, job: str, timeout: Span | None = None, *, check: bool = False) -> JobView: ...
 
     @overload
     async def wait(
-        self, job: list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+        self, job: list[str] | tuple[str, ...], timeout: Span | None = None, *, check: bool = False
     ) -> list[JobView]: ...
 
     @overload
     async def wait(
-        self, job: str | list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+        self, job: str | list[str] | tuple[str, ...], timeout: Span | None = None, *, check: bool = False
     ) -> JobView | list[JobView]: ...
 
     async def wait(
-        self, job: str | list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+        self, job: str | list[str] | tuple[str, ...], timeout: Span | None = None, *, check: bool = False
     ) -> JobView | list[JobView]:
         """Return the job, or jobs, when all have ended, or as last seen at the time-out.
 
-        With ``check``, raises JobFailedError unless all succeeded, and WaitTimeoutError when some have not ended.
+        ``timeout`` may be a text such as ``10m``. With ``check``, raises JobFailedError unless all succeeded, and
+        WaitTimeoutError when some have not ended.
         """
         return await self._transport.run(self._verbs.wait(job, timeout, check=check))
 
@@ -202,11 +203,12 @@ class AwaitedCalls:
         return await self._transport.run(self._verbs.queues(usage=usage))
 
     async def usage(
-        self, begin: datetime, end: datetime, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None
+        self, begin: Moment, end: Moment, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None
     ) -> UsageAnswer:
         """Return the usage of the key's queues and its cost, in whole hours of UTC.
 
-        ``by``: any of ``queue``, ``user``, ``cluster``, ``kind`` and ``label:KEY``. Running jobs count until now.
+        ``by``: any of ``queue``, ``user``, ``cluster``, ``kind`` and ``label:KEY``. Running jobs count until now. ``begin`` and
+        ``end`` may be texts such as ``2026-11-01``.
         """
         return await self._transport.run(self._verbs.usage(begin, end, per=per, by=by, queue=queue))
 
@@ -305,7 +307,7 @@ class AwaitedCalls:
         """Close a cluster to new runs and stop its runs, or let them finish."""
         return await self._transport.run(self._verbs.drain(cluster, let_finish=let_finish))
 
-    def watch_drain(self, cluster: str, timeout: float | None = None) -> AsyncGenerator[ClusterView, None]:
+    def watch_drain(self, cluster: str, timeout: Span | None = None) -> AsyncGenerator[ClusterView, None]:
         """Yield the cluster each time its number of runs has changed, until none is left or ``timeout`` seconds have passed."""
         return self._transport.iterate(self._verbs.watch_drain(cluster, timeout))
 
@@ -325,7 +327,7 @@ class AwaitedCalls:
         """Remove a cluster with its keys; with ``force`` its runs are declared lost first. Raises ProblemError IN_USE."""
         return await self._transport.run(self._verbs.remove_cluster(cluster, force=force))
 
-    def workload(self, begin: datetime, end: datetime) -> AsyncGenerator[Workload, None]:
+    def workload(self, begin: Moment, end: Moment) -> AsyncGenerator[Workload, None]:
         """Yield pages of the jobs that were submitted in this time and have run, the latest first: a workload for simulations."""
         return self._transport.iterate(self._verbs.workload(begin, end))
 
@@ -347,7 +349,7 @@ class AwaitedCalls:
         """Return one simulation, with its result if there is one."""
         return await self._transport.run(self._verbs.simulation(simulation))
 
-    def watch_simulation(self, simulation: int, timeout: float | None = None) -> AsyncGenerator[SimulationView, None]:
+    def watch_simulation(self, simulation: int, timeout: Span | None = None) -> AsyncGenerator[SimulationView, None]:
         """Yield the simulation each time it has changed, until it has ended or ``timeout`` seconds have passed."""
         return self._transport.iterate(self._verbs.watch_simulation(simulation, timeout))
 
@@ -373,9 +375,16 @@ class AwaitedCalls:
         """Make an API key. Never retried: if the answer is lost, revoke the key that ``keys`` shows."""
         return await self._transport.run(self._verbs.make_key(spec))
 
-    async def revoke_key(self, key_id: int) -> None:
-        """Revoke an API key; it becomes invalid within two seconds."""
-        return await self._transport.run(self._verbs.revoke_key(key_id))
+    async def revoke_key(self, key_id: int, *, force: bool = False) -> None:
+        """Revoke an API key; it becomes invalid within two seconds.
+
+        Raises ProblemError IN_USE for the last valid key of an admin, unless ``force`` is given.
+        """
+        return await self._transport.run(self._verbs.revoke_key(key_id, force=force))
+
+    async def whoami(self) -> Identity:
+        """Return the key of this client, and the dispatcher's version."""
+        return await self._transport.run(self._verbs.whoami())
 
     # Audit
 
@@ -385,8 +394,8 @@ class AwaitedCalls:
         target: str | None = None,
         actor: str | None = None,
         action: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
         page_size: int = PAGE,
     ) -> AsyncGenerator[AuditEntry, None]:
         """Yield changes and refused calls with who made them, newest first; for admins. Pages are fetched as needed."""

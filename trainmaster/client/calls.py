@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
 from trainmaster.client import core
 from trainmaster.client.core import Request
-from trainmaster.client.values import JobFilter
+from trainmaster.client.values import JobFilter, Moment, written_moment
 from trainmaster.protocol.agent import OutputPush, StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import JobSpec
@@ -92,14 +91,18 @@ def queues(*, usage: bool) -> Request:
     return core.get(QUEUE.address, (("usage", "true" if usage else None),))
 
 
-def usage(begin: datetime, end: datetime, per: Per, by: Sequence[str], queue: str | None) -> Request:
-    query = [("begin", begin.isoformat()), ("end", end.isoformat()), ("per", per), *(("by", one) for one in by)]
+def usage(begin: Moment, end: Moment, per: Per, by: Sequence[str], queue: str | None) -> Request:
+    dimensions = [by] if isinstance(by, str) else by
+    query = [*_window(begin, end), ("per", per), *(("by", one) for one in dimensions)]
     return core.get("/v1/usage", [*query, ("queue", queue)])
 
 
-def workload(begin: datetime, end: datetime, cursor: int | None) -> Request:
-    query = [("begin", begin.isoformat()), ("end", end.isoformat())]
-    return core.get("/v1/workload", [*query, ("cursor", None if cursor is None else str(cursor))])
+def _window(begin: Moment, end: Moment) -> list[tuple[str, str]]:
+    return [(name, written_moment(moment, name)) for name, moment in (("begin", begin), ("end", end))]
+
+
+def workload(begin: Moment, end: Moment, cursor: int | None) -> Request:
+    return core.get("/v1/workload", [*_window(begin, end), ("cursor", None if cursor is None else str(cursor))])
 
 
 def preview_bursts(policies: Sequence[Mapping[str, Any]]) -> Request:
@@ -215,8 +218,12 @@ def make_key(spec: KeySpec) -> Request:
     return core.post_once("/v1/keys", spec.to_wire())
 
 
-def revoke_key(key_id: int) -> Request:
-    return core.delete(f"/v1/keys/{key_id}")
+def whoami() -> Request:
+    return core.get("/v1/whoami")
+
+
+def revoke_key(key_id: int, *, force: bool) -> Request:
+    return core.delete(f"/v1/keys/{key_id}", (("force", "true" if force else None),))
 
 
 def list_audit(filters: Sequence[tuple[str, str | None]], cursor: str | None, limit: int) -> Request:

@@ -1,21 +1,27 @@
-"""The dispatcher's address and the API key: given ones, else the environment, else a file.
+"""The dispatcher's address and the API key: given ones, else the environment, else a context of a file.
 
 Imports little, because the command line reads it at each start.
 """
 
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from trainmaster.protocol.suggestions import suggestion
 
 if TYPE_CHECKING:
     from trainmaster.client.errors import ConfigurationError
 
 URL_VARIABLE = "TRAINMASTER_URL"
 KEY_VARIABLE = "TRAINMASTER_API_KEY"
+CONTEXT_VARIABLE = "TRAINMASTER_CONTEXT"
+DEFAULT = "default"
+"""Name of the context that is not given one."""
 PLAIN_HTTP_VARIABLE = "TRAINMASTER_PLAIN_HTTP"
 
 
@@ -33,28 +39,77 @@ def config_path() -> Path:
     return Path(given).expanduser() if given else Path(base).expanduser() / "trainmaster" / "config.yaml"
 
 
-def load(url: str | None = None, key: str | None = None, *, given_as: tuple[str, str] = ("url=", "key=")) -> Context:
-    """Return the context in use. Raises ConfigurationError; ``given_as`` names the two arguments in its message.
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """Content of the configuration file: dispatchers by name, with the key of each, and the name of the one in use."""
 
-    The file's key is sent only to the file's own address, so that another address never sees it.
+    by_name: Mapping[str, Context] = field(default_factory=dict)
+    current: str = ""
+
+    def named(self, name: str) -> Context:
+        """Return a context. Raises ConfigurationError with the nearest name."""
+        if name not in self.by_name:
+            there_are = f"; there are: {', '.join(self.by_name)}" if self.by_name else ""
+            raise _wrong(f"there is no context {name!r} in {config_path()}{suggestion(name, self.by_name)}{there_are}")
+        return self.by_name[name]
+
+    def at(self, url: str) -> str:
+        """Return the name of a context with this address, the one in use before others; empty where there is none."""
+        names = [self.current, *self.by_name]
+        return next((name for name in names if name in self.by_name and _is_same(self.by_name[name].url, url)), "")
+
+    def having(self, name: str, context: Context) -> "Contexts":
+        """Return these contexts and another one, which is in use."""
+        return Contexts({**self.by_name, name: context}, name)
+
+    def without(self, name: str) -> "Contexts":
+        """Return these contexts without one of them."""
+        left = {key: context for key, context in self.by_name.items() if key != name}
+        return Contexts(left, "" if self.current == name else self.current)
+
+
+def load(
+    url: str | None = None,
+    key: str | None = None,
+    context: str | None = None,
+    *,
+    given_as: tuple[str, str] = ("url=", "key="),
+) -> Context:
+    """Return the context in use. Raises ConfigurationError; ``given_as`` names the two first arguments in its message.
+
+    A given context comes before the environment's address and key, these before the environment's context, and that before the
+    file's. A key of the file is sent only to its own address, so that another address never sees it.
     """
-    path = config_path()
-    url, key = url or os.environ.get(URL_VARIABLE), key or os.environ.get(KEY_VARIABLE)
-    filed = {} if url and key else _read(path)
-    url = _checked_url(url or filed.get("url") or "", given_as[0])
-    if not key and url == filed.get("url", "").rstrip("/"):
-        key = filed.get("key")
+    if context is None:
+        url, key = url or os.environ.get(URL_VARIABLE), key or os.environ.get(KEY_VARIABLE)
+        if url and key:
+            return Context(_checked_url(url, given_as[0]), key)
+        context = None if url else os.environ.get(CONTEXT_VARIABLE)
+    contexts = read_contexts()
+    chosen = contexts.named(context) if context else contexts.by_name.get(contexts.current, Context("", ""))
+    url = _checked_url(url or chosen.url, given_as[0])
     if not key:
-        kept = f"; the key in {path} is for {filed['url']}" if filed.get("key") and filed.get("url") else ""
-        raise _wrong(f"no API key for {url}: give {given_as[1]} or {KEY_VARIABLE}{kept}")
+        name = contexts.at(url)
+        key = chosen.key if _is_same(chosen.url, url) else contexts.by_name[name].key if name else ""
+    if not key:
+        kept = (
+            f"; the key in {config_path()} is for {chosen.url}" if chosen.key and not _is_same(chosen.url, url) else ""
+        )
+        raise _wrong(
+            f"no API key for {url}: give {given_as[1]} or {KEY_VARIABLE}, or use: trainmaster login {url}{kept}"
+        )
     return Context(url, key)
+
+
+def _is_same(one: str, other: str) -> bool:
+    return one.rstrip("/") == other.rstrip("/")
 
 
 def _checked_url(url: str, given_as: str) -> str:
     if not url:
         raise _wrong(
             f"no dispatcher is configured: give {given_as} or {URL_VARIABLE}, "
-            f"put 'url' and 'key' into {config_path()}, or start one here with: trainmaster up"
+            f"use: trainmaster login URL, or start one here with: trainmaster up"
         )
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -85,20 +140,40 @@ def is_this_machine(url: str) -> bool:
         return host == "localhost"
 
 
-def _read(path: Path) -> dict[str, str]:
+def read_contexts() -> Contexts:
+    """Return what the configuration file holds; nothing where there is no file. Raises ConfigurationError.
+
+    A file with ``url`` and ``key`` alone, as earlier versions wrote it, holds one context, named ``default``.
+    """
     import yaml
 
+    path = config_path()
     try:
         value: Any = yaml.safe_load(path.read_text())
     except FileNotFoundError:
-        return {}
+        return Contexts()
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise _wrong(f"cannot read {path}: {error}") from error
     if value is None:
-        return {}
-    if not isinstance(value, dict) or any(not isinstance(value.get(name, ""), str) for name in ("url", "key")):
-        raise _wrong(f"{path} has to be a mapping with the texts 'url' and 'key'")
-    return {name: value[name] for name in ("url", "key") if name in value}
+        return Contexts()
+    given = value.get("contexts", {}) if isinstance(value, dict) else None
+    entries = {DEFAULT: value} | given if isinstance(given, dict) and "url" in value else given
+    if not isinstance(entries, dict) or not all(map(_is_entry, entries.items())):
+        raise _wrong(
+            f"{path} has to be a mapping with the texts 'url' and 'key', or with such a mapping for each of 'contexts'"
+        )
+    by_name = {name: Context(entry.get("url", ""), entry.get("key", "")) for name, entry in entries.items()}
+    current = value.get("current", DEFAULT if "url" in value else "")
+    return Contexts(by_name, current if isinstance(current, str) else "")
+
+
+def _is_entry(item: tuple[object, Any]) -> bool:
+    name, entry = item
+    return (
+        isinstance(name, str)
+        and isinstance(entry, dict)
+        and all(isinstance(entry.get(field, ""), str) for field in ("url", "key"))
+    )
 
 
 def _wrong(text: str) -> "ConfigurationError":
@@ -108,15 +183,32 @@ def _wrong(text: str) -> "ConfigurationError":
 
 
 def write_context(url: str, key: str) -> None:
-    """Make this dispatcher the default of commands and scripts. The file is private to its owner and written atomically."""
+    """Make this dispatcher the default of commands and scripts, beside the other contexts of the file."""
+    contexts = read_contexts()
+    name = contexts.at(url)
+    if not name:
+        present = contexts.by_name.get(DEFAULT)
+        name = DEFAULT if present is None or is_this_machine(present.url) else "local"
+    write_contexts(contexts.having(name, Context(url, key)))
+
+
+def write_contexts(contexts: Contexts) -> None:
+    """Write the configuration file: private to its owner, and atomically."""
     import yaml
 
+    entries = {
+        name: {key: value for key, value in (("url", one.url), ("key", one.key)) if value}
+        for name, one in contexts.by_name.items()
+    }
+    value: dict[str, Any] = {"current": contexts.current, "contexts": entries}
+    if list(entries) == [DEFAULT] and contexts.current == DEFAULT:
+        value = entries[DEFAULT]  # the form that earlier versions read, too
     path = config_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".config-")  # created with mode 0600
     try:
         with os.fdopen(handle, "w") as file:
-            yaml.safe_dump({"url": url, "key": key}, file, sort_keys=False)
+            yaml.safe_dump(value, file, sort_keys=False)
         Path(draft).replace(path)
     except OSError:
         with suppress(OSError):

@@ -133,6 +133,8 @@ def read_error(response: Response) -> TrainmasterError:
             return read_problem(value, response.status, response.headers.get("retry-after"))
     if location := response.headers.get("location"):
         return AddressError(f"the address redirects to {location}; use that one as the dispatcher's address")
+    if response.status == 400 and b"HTTPS" in response.body:  # as nginx and servers in Go say it
+        return AddressError("the port of the address speaks TLS; write the dispatcher's address with https://")
     return _stranger(response)
 
 

@@ -4,8 +4,10 @@ TrainmasterError
 ├── ProblemError            the dispatcher refused the request; see trainmaster.protocol.errors
 ├── UnreachableError        no dispatcher answered within the deadline
 │   ├── StrangerError       the responder is not a dispatcher, for example a proxy
+│   ├── CutError            the connection was cut before the answer
 │   ├── SilentError         the dispatcher was connected and sent nothing within the time-out
 │   └── AddressError        the address cannot be a dispatcher's; never retried
+│       └── UnknownHostError   its host has no address; retried once the dispatcher has answered before
 ├── ConfigurationError      no dispatcher or no key is configured
 ├── ClosedError             the client was used after it was closed
 ├── JobFailedError          a job did not succeed although it should
@@ -31,8 +33,16 @@ class SilentError(UnreachableError):
     """The dispatcher is connected and sent nothing within the time-out."""
 
 
+class CutError(UnreachableError):
+    """The connection was cut before the answer."""
+
+
 class AddressError(UnreachableError):
     """The address cannot be a dispatcher's."""
+
+
+class UnknownHostError(AddressError):
+    """The host of the address does not exist, or its name cannot be resolved at this moment."""
 
 
 class ConfigurationError(TrainmasterError):

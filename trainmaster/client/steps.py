@@ -13,7 +13,7 @@ from typing import Generic, TypeAlias, TypeVar, cast
 
 from trainmaster.client import core
 from trainmaster.client.core import Request, Response, Retries
-from trainmaster.client.errors import SilentError
+from trainmaster.client.errors import SilentError, UnknownHostError
 from trainmaster.client.streams import Notice, Stream
 from trainmaster.protocol.errors import ProblemError, TrainmasterError, UnreachableError
 
@@ -136,7 +136,7 @@ def follow(
     tries, pause = 0, 0.0
     while not stream.over and terms.clock() < ends:
         opened = terms.clock()
-        lost = yield from _read_on(terms, stream, ends)
+        lost = yield from _read_on(terms, stream, ends, known=known)
         if lost is None:
             return
         yield Close()
@@ -167,7 +167,7 @@ class _Lost:
     error: TrainmasterError = field(default_factory=lambda: UnreachableError("the connection ended early"))
 
 
-def _read_on(terms: CallTerms, stream: Stream[Item], ends: float) -> Telling[Item, _Lost | None]:
+def _read_on(terms: CallTerms, stream: Stream[Item], ends: float, *, known: bool) -> Telling[Item, _Lost | None]:
     """Read one connection; return None when that was the rest. Raises errors that another connection would meet, too."""
     lost = _Lost()
     try:
@@ -183,7 +183,7 @@ def _read_on(terms: CallTerms, stream: Stream[Item], ends: float) -> Telling[Ite
             if ends - terms.clock() < silent - _LATE_SECONDS:
                 raise SilentError("the time is nearly up")  # the next read would last longer
     except (ProblemError, UnreachableError) as error:
-        if not core.is_passing(error):
+        if not core.is_passing(error) and not (known and isinstance(error, UnknownHostError)):
             raise
         lost.error = error
         return lost

@@ -6,7 +6,6 @@ and sends ``request()`` again.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 import orjson
@@ -14,6 +13,7 @@ import orjson
 from trainmaster.client import core
 from trainmaster.client.calls import job_path
 from trainmaster.client.core import Request
+from trainmaster.client.values import Moment, written_moment
 from trainmaster.protocol.errors import UnreachableError
 from trainmaster.protocol.tenants import EventView
 
@@ -152,7 +152,7 @@ class LogTail:
     attempt: int | None = None
     tail_bytes: int = TAIL_BYTES
     tail_lines: int | None = None
-    since: datetime | None = None
+    since: Moment | None = None
     previous: bool = False
     timestamps: bool = False
     over: bool = False
@@ -170,7 +170,7 @@ class LogTail:
             ("fromAttempt", _attempt_of(self._run) if self.follow else None),
             ("tailBytes", str(max(self.tail_bytes, TAIL_BYTES) if self._delivered else self.tail_bytes)),
             ("tailLines", None if self._delivered else _text(self.tail_lines)),
-            ("since", None if self.since is None else self.since.astimezone(UTC).isoformat()),
+            ("since", None if self.since is None else written_moment(self.since, "since")),
             ("previous", "true" if self.previous else None),
             ("timestamps", "true" if self.timestamps else None),
         )

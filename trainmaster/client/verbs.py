@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel
@@ -12,10 +11,10 @@ from pydantic import BaseModel
 from trainmaster.client import calls, core, steps
 from trainmaster.client.calls import Action, Parameters, Spec
 from trainmaster.client.core import Request
-from trainmaster.client.errors import JobFailedError, WaitTimeoutError
+from trainmaster.client.errors import JobFailedError, UnknownHostError, WaitTimeoutError
 from trainmaster.client.steps import CallTerms, Item, Sleep, Steps, Tell, Telling, send
 from trainmaster.client.streams import Ended, EventWatch, LogPiece, LogTail, Notice
-from trainmaster.client.values import JobFilter
+from trainmaster.client.values import JobFilter, Moment, Span, seconds_in, written_moment
 from trainmaster.protocol.answers import (
     AgentKey,
     AuditEntry,
@@ -25,6 +24,7 @@ from trainmaster.protocol.answers import (
     DeadLetter,
     DeadLetterPage,
     DrainAnswer,
+    Identity,
     JobAction,
     JobPage,
     JobReason,
@@ -117,10 +117,10 @@ class Verbs:
         return self._models(calls.events(job, after, limit), "events", EventView)
 
     def watch(
-        self, job: str, after: int = 0, *, timeout: float | None = None
+        self, job: str, after: int = 0, *, timeout: Span | None = None
     ) -> Telling[EventView | Notice | Ended, None]:
         """Yield a job's transitions as they happen, reconnecting when needed; ends after Ended, or at the time-out."""
-        return steps.follow(self._terms, EventWatch(job, after), timeout)
+        return steps.follow(self._terms, EventWatch(job, after), seconds_in(timeout, "timeout"))
 
     def logs(
         self,
@@ -132,7 +132,7 @@ class Verbs:
         attempt: int | None = None,
         tail_bytes: int = 65536,
         tail_lines: int | None = None,
-        since: datetime | None = None,
+        since: Moment | None = None,
         previous: bool = False,
         timestamps: bool = False,
     ) -> Telling[LogPiece | Notice | Ended, None]:
@@ -145,23 +145,25 @@ class Verbs:
         return steps.follow(self._terms, tail, None)
 
     @overload
-    def wait(self, job: str, timeout: float | None = None, *, check: bool = False) -> Telling[Any, JobView]: ...
+    def wait(self, job: str, timeout: Span | None = None, *, check: bool = False) -> Telling[Any, JobView]: ...
     @overload
     def wait(
-        self, job: list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+        self, job: list[str] | tuple[str, ...], timeout: Span | None = None, *, check: bool = False
     ) -> Telling[Any, list[JobView]]: ...
     @overload
     def wait(
-        self, job: str | list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+        self, job: str | list[str] | tuple[str, ...], timeout: Span | None = None, *, check: bool = False
     ) -> Telling[Any, JobView | list[JobView]]: ...
     def wait(
-        self, job: str | list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+        self, job: str | list[str] | tuple[str, ...], timeout: Span | None = None, *, check: bool = False
     ) -> Telling[Any, JobView | list[JobView]]:
         """Return the job, or jobs, when all have ended, or as last seen at the time-out.
 
-        With ``check``, raises JobFailedError unless all succeeded, and WaitTimeoutError when some have not ended.
+        ``timeout`` may be a text such as ``10m``. With ``check``, raises JobFailedError unless all succeeded, and
+        WaitTimeoutError when some have not ended.
         """
-        ends = None if timeout is None else self._terms.clock() + timeout
+        seconds = seconds_in(timeout, "timeout")
+        ends = None if seconds is None else self._terms.clock() + seconds
         jobs = []
         for one in [job] if isinstance(job, str) else job:
             jobs.append((yield from self._wait(one, ends)))  # noqa: PERF401 - a comprehension cannot yield
@@ -186,7 +188,7 @@ class Verbs:
         try:
             return (yield from self._model(calls.show_job(last.id), JobView, within))
         except TrainmasterError as error:
-            if core.is_passing(error):
+            if core.is_passing(error) or isinstance(error, UnknownHostError):
                 return last
             raise
 
@@ -244,11 +246,12 @@ class Verbs:
         return self._models(calls.queues(usage=usage), QUEUE.member, QueueView)
 
     def usage(
-        self, begin: datetime, end: datetime, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None
+        self, begin: Moment, end: Moment, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None
     ) -> Steps[UsageAnswer]:
         """Return the usage of the key's queues and its cost, in whole hours of UTC.
 
-        ``by``: any of ``queue``, ``user``, ``cluster``, ``kind`` and ``label:KEY``. Running jobs count until now.
+        ``by``: any of ``queue``, ``user``, ``cluster``, ``kind`` and ``label:KEY``. Running jobs count until now. ``begin`` and
+        ``end`` may be texts such as ``2026-11-01``.
         """
         return self._model(calls.usage(begin, end, per, by, queue), UsageAnswer)
 
@@ -360,9 +363,10 @@ class Verbs:
         """Close a cluster to new runs and stop its runs, or let them finish."""
         return self._model(calls.drain_cluster(cluster, let_finish=let_finish), DrainAnswer)
 
-    def watch_drain(self, cluster: str, timeout: float | None = None) -> Telling[ClusterView, None]:
+    def watch_drain(self, cluster: str, timeout: Span | None = None) -> Telling[ClusterView, None]:
         """Yield the cluster each time its number of runs has changed, until none is left or ``timeout`` seconds have passed."""
-        ends = None if timeout is None else self._terms.clock() + timeout
+        seconds = seconds_in(timeout, "timeout")
+        ends = None if seconds is None else self._terms.clock() + seconds
         before = None
         while True:
             now = yield from self.cluster(cluster)
@@ -391,7 +395,7 @@ class Verbs:
         """Remove a cluster with its keys; with ``force`` its runs are declared lost first. Raises ProblemError IN_USE."""
         yield from self._value(calls.remove_cluster(cluster, force=force))
 
-    def workload(self, begin: datetime, end: datetime) -> Telling[Workload, None]:
+    def workload(self, begin: Moment, end: Moment) -> Telling[Workload, None]:
         """Yield pages of the jobs that were submitted in this time and have run, the latest first: a workload for simulations."""
         cursor: int | None = None
         while True:
@@ -426,9 +430,10 @@ class Verbs:
         """Return one simulation, with its result if there is one."""
         return self._model(calls.show_simulation(simulation), SimulationView)
 
-    def watch_simulation(self, simulation: int, timeout: float | None = None) -> Telling[SimulationView, None]:
+    def watch_simulation(self, simulation: int, timeout: Span | None = None) -> Telling[SimulationView, None]:
         """Yield the simulation each time it has changed, until it has ended or ``timeout`` seconds have passed."""
-        ends = None if timeout is None else self._terms.clock() + timeout
+        seconds = seconds_in(timeout, "timeout")
+        ends = None if seconds is None else self._terms.clock() + seconds
         before = None
         while True:
             now = yield from self.simulation(simulation)
@@ -464,9 +469,16 @@ class Verbs:
         """Make an API key. Never retried: if the answer is lost, revoke the key that ``keys`` shows."""
         return self._model(calls.make_key(spec), NewKey)
 
-    def revoke_key(self, key_id: int) -> Steps[None]:
-        """Revoke an API key; it becomes invalid within two seconds."""
-        yield from self._value(calls.revoke_key(key_id))
+    def revoke_key(self, key_id: int, *, force: bool = False) -> Steps[None]:
+        """Revoke an API key; it becomes invalid within two seconds.
+
+        Raises ProblemError IN_USE for the last valid key of an admin, unless ``force`` is given.
+        """
+        yield from self._value(calls.revoke_key(key_id, force=force))
+
+    def whoami(self) -> Steps[Identity]:
+        """Return the key of this client, and the dispatcher's version."""
+        return self._model(calls.whoami(), Identity)
 
     # Audit
 
@@ -476,12 +488,13 @@ class Verbs:
         target: str | None = None,
         actor: str | None = None,
         action: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
         page_size: int = PAGE,
     ) -> Telling[AuditEntry, None]:
         """Yield changes and refused calls with who made them, newest first; for admins. Pages are fetched as needed."""
-        moments = [(name, None if at is None else at.isoformat()) for name, at in (("since", since), ("until", until))]
+        given = (("since", since), ("until", until))
+        moments = [(name, None if at is None else written_moment(at, name)) for name, at in given]
         filters = [("target", target), ("actor", actor), ("action", action), *moments]
         cursor: str | None = None
         while True:

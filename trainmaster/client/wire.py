@@ -1,5 +1,6 @@
 """httpx for all transports: its setup, and the mapping of its values and errors to ours."""
 
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +11,20 @@ import httpx
 
 from trainmaster.client.config import is_this_machine
 from trainmaster.client.core import USER_AGENT, Request, Response
-from trainmaster.client.errors import AddressError, SilentError
+from trainmaster.client.errors import AddressError, CutError, SilentError, UnknownHostError
 from trainmaster.protocol.errors import UnreachableError
 
 CONNECT_SECONDS = 5.0
 LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=60.0)
 """Idle seconds after which a connection is closed, before the api closes it after 75 s."""
+_PROBE_SECONDS = 2.0
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
+"""OpenSSL's reasons for an answer that is not TLS; which one depends on its version and on the first bytes."""
+_TLS_ALERT = r"\x15\x03"
+"""The begin of an alert of TLS, as h11 quotes it in place of a status line."""
+_SPEAKS_TLS = "this port speaks TLS; use {}"
+_EXPIRED, _OTHER_NAME, _OTHER_ADDRESS = 10, 62, 64
+"""OpenSSL's codes of verification: X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 
 def headers(key: str) -> dict[str, str]:
@@ -69,11 +78,67 @@ def mapped_errors(url: str) -> Iterator[None]:
     except httpx.TimeoutException as error:
         raise UnreachableError(f"cannot reach {url}: it does not answer in time") from error
     except (httpx.RemoteProtocolError, httpx.ReadError) as error:
-        raise UnreachableError(f"the connection to {url} was cut") from error
+        if _TLS_ALERT in str(error):
+            raise AddressError(f"cannot reach {url}: {_SPEAKS_TLS.format(_other_scheme(url))}") from error
+        raise CutError(f"the connection to {url} was cut") from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise AddressError(f"cannot reach {url}: {_root(error)}") from error
     except (httpx.HTTPError, httpx.StreamError) as error:
-        raise UnreachableError(f"cannot reach {url}: {_root(error)}") from error
+        raise _final(url, error) or UnreachableError(f"cannot reach {url}: {_root(error)}") from error
+
+
+def _final(url: str, error: Exception) -> AddressError | None:
+    """Return the error where a later try would fail in the same way; None where it may succeed."""
+    for cause in _causes(error):
+        if isinstance(cause, socket.gaierror) and cause.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
+            return UnknownHostError(f"cannot reach {url}: there is no host {urlsplit(url).hostname!r}")
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return AddressError(f"cannot reach {url}: {_certificate_mistake(cause)}")
+        if isinstance(cause, ssl.SSLError) and cause.reason in _NOT_TLS:
+            return AddressError(
+                f"cannot reach {url}: this port does not speak TLS; if that is right, use {_other_scheme(url)}"
+            )
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _certificate_mistake(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code == _EXPIRED:
+        return "the certificate of the server has expired"
+    if error.verify_code in (_OTHER_NAME, _OTHER_ADDRESS):
+        return f"the certificate of the server is for another name: {error.verify_message.rstrip('.')}"
+    return (
+        f"the certificate of the server is not trusted ({error.verify_message});"
+        " name the file with the certificate of its authority in SSL_CERT_FILE"
+    )
+
+
+def _other_scheme(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{'http' if scheme == 'https' else 'https'}://{rest}"
+
+
+def check_plain(url: str) -> None:
+    """Raise AddressError where the port of an ``http://`` address speaks TLS. Opens a connection of its own, for at most 2 s.
+
+    Some servers only cut a connection on which TLS is missing, as one that crashes does.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "http":
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 80), _PROBE_SECONDS) as line:
+            context.wrap_socket(line).close()
+    except (OSError, ValueError):
+        return
+    raise AddressError(f"cannot reach {url}: {_SPEAKS_TLS.format(_other_scheme(url))}")
 
 
 def _root(error: BaseException) -> str:

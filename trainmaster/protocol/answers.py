@@ -386,6 +386,27 @@ class KeyView(Lenient):
     """Time from which it is invalid; None: it does not expire."""
     revoked_at: Timestamp | None = None
     """Time at which it was revoked."""
+    last_used_at: Timestamp | None = None
+    """Time of its last use, to the minute; None: never, or before this was recorded."""
+
+
+class Identity(Lenient):
+    """The key of a call, and the dispatcher that answered."""
+
+    model_config = example(id=7, name="vision-team", role="user", queues=["research/vision"], version="0.1.0")
+
+    id: int
+    """Number of the key."""
+    name: str
+    """Name of the key."""
+    role: KeyRole
+    """Rights of the key."""
+    queues: tuple[str, ...] = ()
+    """Queues, with all below them, that a user's key may use."""
+    expires_at: Timestamp | None = None
+    """Time from which it is invalid; None: it does not expire."""
+    version: str
+    """Version of the dispatcher."""
 
 
 class KeyList(Lenient):

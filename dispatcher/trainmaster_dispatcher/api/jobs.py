@@ -72,7 +72,7 @@ _MOST_EVENTS = 1000
 """The most events that are read at once."""
 _LONGEST_EVENT_ID = 18
 _CLASSES = (Code.UNKNOWN_PRIORITY_CLASS, Code.PRIORITY_CLASS_NOT_ALLOWED)
-_FILTER = (Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS)
+_FILTER = (Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS, Code.NOT_FOUND)
 _BULK = frozenset({"reprioritise", *Action})
 
 
@@ -157,6 +157,17 @@ async def list_jobs(
     cluster: Annotated[
         Name40 | None, Query(description="Only jobs whose latest run is or was on this cluster.")
     ] = None,
+    submitted_by: Annotated[
+        str | None,
+        Query(
+            alias="submittedBy",
+            min_length=1,
+            max_length=100,
+            description="Only jobs that a key of this name submitted.",
+        ),
+    ] = None,
+    since: Annotated[WrittenTime | None, Query(description="Only jobs submitted at or after this time.")] = None,
+    until: Annotated[WrittenTime | None, Query(description="Only jobs submitted before this time.")] = None,
     cursor: Cursor | None = None,
     limit: Limit = 100,
 ) -> Response:
@@ -168,6 +179,9 @@ async def list_jobs(
         priority_class=priority_class,
         labels=_labels(label or []),
         cluster=cluster,
+        submitted_by=submitted_by,
+        since=since,
+        until=until,
     )
     async with state.stores.database.reading() as tx:
         return answer(await job_queries.list_jobs(tx, caller, wanted, cursor, limit))

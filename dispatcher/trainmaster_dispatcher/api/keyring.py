@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 
 from trainmaster.protocol.errors import ProblemError
@@ -16,8 +17,11 @@ _LOOK_SECONDS = 1.0
 _LEAST_SECONDS = 0.05
 """The least time between two reads, however many unknown keys are shown."""
 _LONGEST_LOOK = 5.0
+_LONGEST_NOTE = 1.0
 _KEPT_SECONDS = 60.0
 """The longest time between full reads, even without a known change: for keys that somebody changes in the store by hand."""
+_NOTE_SECONDS = 60.0
+"""The least time between two records of a key's use."""
 _MOST_UNKNOWN = 10_000
 
 
@@ -38,6 +42,10 @@ class Keyring:
         """Until when a key is valid, by the key's number."""
         self._unknown: dict[bytes, None] = {}
         """Unknown keys, oldest first."""
+        self._used: set[int] = set()
+        """Keys with a use that is not recorded."""
+        self._noted: dict[int, float] = {}
+        """When the use of a key was last recorded, by the key's number and the clock."""
         self._revision = ""
         self._looked_at = self._loaded_at = self._failed_at = -inf
         self._looking = asyncio.Lock()
@@ -53,7 +61,10 @@ class Keyring:
             found = self._callers.get(key_hash)
             if found is None:
                 self._remember_unknown(key_hash)
-        return None if found is None or found[0] <= self._clock() else found[1]
+        if found is None or found[0] <= self._clock():
+            return None
+        self._used.add(found[1].key_id)
+        return found[1]
 
     def known(self, secret: str) -> tuple[bool, Caller | None]:
         """Return whether the caller of a key is known without reading the store, and the caller.
@@ -104,6 +115,17 @@ class Keyring:
                 self._failed_at = self._clock()
                 raise
             self._looked_at = began
+            await self._note_uses(began)
+
+    async def _note_uses(self, now: float) -> None:
+        """Record the uses of keys, each at most once a minute. A store that cannot be written to refuses no call."""
+        due = [key for key in self._used if now - self._noted.get(key, -inf) >= _NOTE_SECONDS]
+        self._used.difference_update(due)
+        self._noted.update(dict.fromkeys(due, now))
+        if due:
+            with suppress(ProblemError, TimeoutError):
+                async with asyncio.timeout(_LONGEST_NOTE), self._stores.database.transaction() as tx:
+                    await keys.note_uses(tx, due)
 
     async def _read(self, began: float) -> None:
         async with self._stores.database.transaction() as tx:

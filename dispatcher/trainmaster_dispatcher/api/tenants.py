@@ -38,6 +38,13 @@ async def list_queues(state: App, caller: Person, usage: Usage = False) -> Respo
 add_routes(router, "tenants")
 
 
+@router.get("/whoami", **contract(gives=answers.Identity))
+async def whoami(state: App, caller: Person) -> Response:
+    """Show the caller's key, and the version of the dispatcher."""
+    async with state.stores.database.transaction() as tx:
+        return answer(await tenants.whoami(tx, caller))
+
+
 @router.get("/keys", **contract(gives=answers.KeyList))
 async def list_keys(state: App, _caller: Admin) -> Response:
     """List all API keys, without their secrets."""
@@ -47,7 +54,9 @@ async def list_keys(state: App, _caller: Admin) -> Response:
 
 @router.post(
     "/keys",
-    **contract(takes=KeySpec, gives=answers.NewKey, status=201, refuses=(Code.NOT_FOUND, Code.UNKNOWN_QUEUE)),
+    **contract(
+        takes=KeySpec, gives=answers.NewKey, status=201, refuses=(Code.NOT_FOUND, Code.UNKNOWN_QUEUE, Code.CONFLICT)
+    ),
 )
 async def make_key(request: Request, state: App, caller: Admin) -> Response:
     """Make an API key; the secret is in this answer and nowhere else.
@@ -57,17 +66,22 @@ async def make_key(request: Request, state: App, caller: Admin) -> Response:
     refuse_idempotency_key(request)
     spec = await read_large_model(KeySpec, await request.body())
     async with state.stores.database.transaction() as tx:
-        made = await tenants.make_key(tx, spec)
+        made = await tenants.make_named_key(tx, spec)
         await note(tx, caller, "make key", spec.name, {"id": made["id"], **spec.to_wire()})
     made_once = answer(made, 201)
     made_once.headers.update({"Location": f"/v1/keys/{made['id']}", "Cache-Control": "no-store"})
     return made_once
 
 
-@router.delete("/keys/{key_id}", **contract(status=204))
-async def revoke_key(key_id: NumberInPath, state: App, caller: Admin) -> Response:
-    """Revoke an API key; it becomes invalid within two seconds."""
-    await change(state, caller, "revoke key", str(key_id), lambda tx: tenants.revoke_key(tx, key_id))
+@router.delete("/keys/{key_id}", **contract(status=204, refuses=(Code.IN_USE,)))
+async def revoke_key(
+    key_id: NumberInPath,
+    state: App,
+    caller: Admin,
+    force: Annotated[bool, Query(description="Revoke it even if it is the last valid key of an admin.")] = False,
+) -> Response:
+    """Revoke an API key; it becomes invalid within two seconds. The last valid key of an admin is kept, unless ``force`` is given."""
+    await change(state, caller, "revoke key", str(key_id), lambda tx: tenants.revoke_key(tx, key_id, force=force))
     return Response(status_code=204)
 
 

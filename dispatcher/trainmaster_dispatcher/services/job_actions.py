@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from trainmaster.protocol.base import Name40, QueuePath, Strict, bounded, example
+from trainmaster.protocol.base import Name40, QueuePath, Strict, WrittenTime, bounded, example
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, LabelKey, LabelValue
 from trainmaster.protocol.states import JobState, Wish
+from trainmaster.protocol.suggestions import suggestion
 from trainmaster_dispatcher.domain import job_machine, lifecycle, run_machine
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.priority_classes import not_allowed
@@ -85,6 +86,12 @@ class BulkFilter(Strict):
     """Jobs with all of these labels."""
     cluster: Name40 | None = None
     """Jobs whose latest run is or was on this cluster."""
+    submitted_by: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
+    """Jobs that an API key of this name submitted."""
+    since: WrittenTime | None = None
+    """Jobs that were submitted at or after this time."""
+    until: WrittenTime | None = None
+    """Jobs that were submitted before this time."""
 
 
 Grace = Annotated[Duration, AfterValidator(_short_enough)]
@@ -220,7 +227,10 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> stor
         own = set(await tenants.queue_ids_below(tx, caller.queues))
         queue_ids = tuple(sorted(own if queue_ids is None else own & set(queue_ids)))
     if wanted.queue is not None and not queue_ids:
-        raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {wanted.queue!r}")
+        near = suggestion(wanted.queue, await _known_queues(tx, caller))
+        raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {wanted.queue!r}{near}")
+    if wanted.cluster is not None:
+        await _check_cluster(tx, caller, wanted.cluster)
     class_id = await class_id_of(tx, wanted.priority_class) if wanted.priority_class else None
     known = {state.value for state in JobState} | {"cancelling", "suspending"}
     wrong = sorted(set(wanted.states) - known)
@@ -228,7 +238,30 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> stor
         raise ProblemError(
             Code.INVALID_PARAMETER, f"there is no job state {wrong[0]!r}; there are: {', '.join(sorted(known))}"
         )
-    return store.Filter(queue_ids, wanted.states, wanted.name, class_id, dict(wanted.labels), wanted.cluster)
+    return store.Filter(
+        queue_ids,
+        wanted.states,
+        wanted.name,
+        class_id,
+        dict(wanted.labels),
+        wanted.cluster,
+        submitter=wanted.submitted_by,
+        since=wanted.since,
+        until=wanted.until,
+    )
+
+
+async def _known_queues(tx: Transaction, caller: Caller) -> list[str]:
+    return [row.spec.path for row in await tenants.QUEUES.every(tx) if caller.may_know(row.spec.path)]
+
+
+async def _check_cluster(tx: Transaction, caller: Caller, name: str) -> None:
+    """Raise ProblemError for a cluster that never existed. A removed one is still named by its jobs."""
+    if await tenants.cluster_existed(tx, name):
+        return
+    known = [row.spec.name for row in await tenants.CLUSTERS.every(tx) if caller.may_go_to(row.spec.only_queues)]
+    there_are = f"; there are: {', '.join(sorted(known))}" if known else ""
+    raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}{suggestion(name, known) or there_are}")
 
 
 async def _refused_queues(tx: Transaction, name: str) -> dict[int, ProblemError]:
@@ -243,7 +276,8 @@ async def class_id_of(tx: Transaction, name: str) -> int:
     classes = {row.spec.name: row.id for row in await tenants.CLASSES.every(tx)}
     if name not in classes:
         raise ProblemError(
-            Code.UNKNOWN_PRIORITY_CLASS, f"there is no priority class {name!r}; there are: {', '.join(sorted(classes))}"
+            Code.UNKNOWN_PRIORITY_CLASS,
+            f"there is no priority class {name!r}; there are: {', '.join(sorted(classes))}{suggestion(name, classes)}",
         )
     return classes[name]
 

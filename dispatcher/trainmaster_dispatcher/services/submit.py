@@ -8,6 +8,7 @@ from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.durations import format_duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import job_id
+from trainmaster.protocol.suggestions import suggestion
 from trainmaster_dispatcher.domain.priority_classes import allowed_classes, not_allowed
 from trainmaster_dispatcher.services import webhooks
 from trainmaster_dispatcher.services.context import Stores
@@ -65,11 +66,13 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
     await tenants.hold_queues(tx, paths)
     queues = await tenants.QUEUES.by_name(tx, {above for path in paths for above in _ancestry(path)})
     classes = {row.spec.name: row for row in await tenants.CLASSES.every(tx)}
+    # Read only where they are needed for a suggestion.
+    known = [row.spec.path for row in await tenants.QUEUES.every(tx)] if set(paths) - queues.keys() else []
     named: dict[tuple[str | None, str], int] = {}
     refused: dict[int, ProblemError | QueueBusyError] = {}
     for index, one in enumerate(given):
         try:
-            named |= _check(stores, one, queues, classes)
+            named |= _check(stores, one, queues, classes, known)
         except ProblemError as error:
             refused[index] = error
     left = [(index, one) for index, one in enumerate(given) if index not in refused]
@@ -144,14 +147,18 @@ def _new(spec: PreparedSpec, one: Submission, admitted: Admitted, shapes: dict[b
 
 
 def _check(
-    stores: Stores, one: Submission, queues: dict[str, tenants.QueueRow], classes: dict[str, tenants.ClassRow]
+    stores: Stores,
+    one: Submission,
+    queues: dict[str, tenants.QueueRow],
+    classes: dict[str, tenants.ClassRow],
+    known: Sequence[str],
 ) -> dict[tuple[str | None, str], int]:
     """Check that a submission may use the objects that it names; return its priority classes. Raises ProblemError."""
     hooked = one.prepared.hooked()
     if hooked:
         webhooks.check_hooks(stores.settings, hooked)
     for path in sorted({spec.queue for spec in one.prepared.specs}):
-        _check_queue(one.caller, path, queues)
+        _check_queue(one.caller, path, queues, known)
         _check_grace(path, max(spec.grace_seconds for spec in one.prepared.specs if spec.queue == path), queues)
     _check_admission(one, queues)
     default = next((row.spec.name for row in classes.values() if row.spec.default), "")
@@ -213,7 +220,7 @@ def classes_of(
 def _unknown_class(name: str, classes: dict[str, tenants.ClassRow]) -> ProblemError:
     return ProblemError(
         Code.UNKNOWN_PRIORITY_CLASS,
-        f"there is no priority class {name!r}; there are: {', '.join(sorted(classes))}"
+        f"there is no priority class {name!r}; there are: {', '.join(sorted(classes))}{suggestion(name, classes)}"
         if name
         else "the job names no priority class, and there is no default one",
     )
@@ -225,13 +232,16 @@ def _ancestry(path: str) -> list[str]:
     return ["/".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
 
 
-def _check_queue(caller: Caller, path: str, queues: dict[str, tenants.QueueRow]) -> None:
+def _check_queue(caller: Caller, path: str, queues: dict[str, tenants.QueueRow], known: Sequence[str]) -> None:
+    """Raise ProblemError where the caller may not submit to a queue. ``known``: all queues, if one of the named does not exist."""
     queue = queues.get(path)
+    near = "" if queue is not None else suggestion(path, filter(caller.may_use, known))
     if not caller.may_use(path):
-        raise ProblemError(Code.FORBIDDEN, f"the key {caller.name!r} has no right to queue {path!r}")
+        raise ProblemError(Code.FORBIDDEN, f"the key {caller.name!r} has no right to queue {path!r}{near}")
     if queue is None:
         raise ProblemError(
-            Code.UNKNOWN_QUEUE, f"there is no queue {path!r}; see 'trainmaster queues' for those you may use"
+            Code.UNKNOWN_QUEUE,
+            f"there is no queue {path!r}" + (near or "; see 'trainmaster queues' for those you may use"),
         )
     if not queue.row.is_leaf:
         raise ProblemError(Code.NOT_A_LEAF, f"queue {path!r} has queues below it; jobs go to one of those")

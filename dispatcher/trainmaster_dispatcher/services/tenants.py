@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from trainmaster import __version__
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
@@ -198,6 +199,19 @@ async def check_reservation(tx: Transaction, spec: ReservationSpec) -> Columns:
     return {"queue_id": None if queue is None else queue.id, "starts_at": spec.start, "ends_at": spec.end}
 
 
+async def make_named_key(tx: Transaction, spec: KeySpec) -> dict[str, Any]:
+    """Create an API key whose name no other valid key has, and return it with its secret. An agent's keys share their name.
+
+    Raises ProblemError CONFLICT.
+    """
+    if spec.role is not KeyRole.AGENT and (other := await keys.valid_named(tx, spec.name)) is not None:
+        raise ProblemError(
+            Code.CONFLICT,
+            f"key {other} has the name {spec.name!r} and is valid; give this one another name, or revoke key {other} first",
+        )
+    return await make_key(tx, spec)
+
+
 async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) -> dict[str, Any]:
     """Create an API key and return it with its secret, of which only the hash is stored. ``secret``: None creates one."""
     cluster_id = None
@@ -245,6 +259,7 @@ async def list_keys(tx: Transaction) -> list[dict[str, Any]]:
             "createdAt": row.created_at.isoformat(),
             "expiresAt": row.expires_at.isoformat() if row.expires_at else None,
             "revokedAt": row.revoked_at.isoformat() if row.revoked_at else None,
+            "lastUsedAt": row.last_used_at.isoformat() if row.last_used_at else None,
         }
         for row in await keys.listing(tx)
     ]
@@ -259,6 +274,27 @@ async def find_key(tx: Transaction, key_id: str) -> Mapping[str, Any] | None:
     return fields | {"revoked": row.revoked_at is not None}
 
 
-async def revoke_key(tx: Transaction, key_id: int) -> None:
+async def whoami(tx: Transaction, caller: keys.Caller) -> dict[str, Any]:
+    """Return the caller's key and this release."""
+    row = next((row for row in await keys.listing(tx) if row.id == caller.key_id), None)
+    return {
+        "id": caller.key_id,
+        "name": caller.name,
+        "role": caller.role.value,
+        "queues": list(caller.queues),
+        "expiresAt": row.expires_at.isoformat() if row is not None and row.expires_at else None,
+        "version": __version__,
+    }
+
+
+async def revoke_key(tx: Transaction, key_id: int, *, force: bool = False) -> None:
+    """Revoke a key. Raises ProblemError IN_USE for the last valid key of an admin, unless ``force`` is given."""
+    admins = await keys.lock_valid_admins(tx)
+    if admins == [key_id] and not force:
+        raise ProblemError(
+            Code.IN_USE,
+            f"key {key_id} is the last valid key of an admin: without it nobody administers this installation;"
+            " make another one first, or give force",
+        )
     if not await keys.revoke(tx, key_id):
         raise ProblemError(Code.NOT_FOUND, f"there is no key {key_id}")

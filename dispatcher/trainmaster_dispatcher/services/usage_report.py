@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.prices import NANOS
+from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.usage import LABEL, Per, UsageAnswer, UsageRow
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.domain.prices import MICROS, PricedResource
@@ -165,7 +166,8 @@ async def _queue_ids(tx: Transaction, caller: Caller, queue: str | None) -> list
     if queue is not None:
         found = await tenants.queue_ids_below(tx, [queue])
         if not found or not caller.may_use(queue):
-            raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {queue!r}")
+            known = [row.spec.path for row in await tenants.QUEUES.every(tx) if caller.may_use(row.spec.path)]
+            raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {queue!r}{suggestion(queue, known)}")
         return found
     return None if caller.is_admin else await tenants.queue_ids_below(tx, caller.queues)
 

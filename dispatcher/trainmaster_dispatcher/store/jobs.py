@@ -383,6 +383,9 @@ class Filter:
     labels: dict[str, str] = field(default_factory=dict)
     cluster: str | None = None
     below: tuple[str, ...] | None = None
+    submitter: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
 
     def where(self) -> tuple[str, dict[str, Any]]:
         """Return the condition on ``j`` and its parameters."""
@@ -425,6 +428,13 @@ class Filter:
                 " WHERE r.job_id = j.id AND r.attempt = j.attempt AND c.name = :f_cluster)"
             )
             parameters["f_cluster"] = self.cluster
+        if self.submitter is not None:
+            parts.append("j.api_key_id IN (SELECT k.id FROM api_keys k WHERE k.name = :f_submitter)")
+            parameters["f_submitter"] = self.submitter
+        for sign, name, moment in ((">=", "f_since", self.since), ("<", "f_until", self.until)):
+            if moment is not None:
+                parts.append(f"j.submitted_at {sign} :{name}")
+                parameters[name] = moment
         return " AND ".join(parts), parameters
 
 

@@ -9,6 +9,7 @@ from trainmaster.protocol.states import KeyRole
 from trainmaster_dispatcher.store.database import Transaction, dumps
 
 IDEMPOTENCY_DAYS = 7
+_VALID = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +123,15 @@ class ListedKey(NamedTuple):
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
+    last_used_at: datetime | None
 
 
 async def listing(tx: Transaction) -> Sequence[ListedKey]:
     return await tx.all_of(
         ListedKey,
         """
-        SELECT k.id, k.name, k.hint, k.role, k.queues, c.name AS cluster, k.created_at, k.expires_at, k.revoked_at
+        SELECT k.id, k.name, k.hint, k.role, k.queues, c.name AS cluster, k.created_at, k.expires_at, k.revoked_at,
+               k.last_used_at
         FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id ORDER BY k.id
         """,
     )
@@ -144,6 +147,35 @@ async def of_cluster(tx: Transaction, cluster_id: int) -> list[int]:
         id=cluster_id,
     )
     return [row.id for row in rows]
+
+
+async def valid_named(tx: Transaction, name: str) -> int | None:
+    """Return the key of this name that is valid and not an agent's, if there is one.
+
+    Until the end of the transaction, no other one makes such a key: each asks this first.
+    """
+    await tx.one("SELECT pg_advisory_xact_lock(hashtextextended('api key ' || :name, 0))", name=name)
+    row = await tx.first(
+        f"SELECT id FROM api_keys WHERE name = :name AND role <> 'agent' AND {_VALID} ORDER BY id LIMIT 1", name=name
+    )
+    return None if row is None else int(row.id)
+
+
+async def lock_valid_admins(tx: Transaction) -> list[int]:
+    """Return the valid keys of admins, locked, so that they are revoked one after the other."""
+    rows = await tx.all(f"SELECT id FROM api_keys WHERE role = 'admin' AND {_VALID} ORDER BY id FOR UPDATE")
+    return [row.id for row in rows]
+
+
+async def note_uses(tx: Transaction, key_ids: Sequence[int]) -> None:
+    """Record that keys are used now. A key whose row another transaction has locked is left out: the next time counts."""
+    await tx.run(
+        """
+        UPDATE api_keys SET last_used_at = now()
+        WHERE id IN (SELECT id FROM api_keys WHERE id = ANY(:ids) ORDER BY id FOR UPDATE SKIP LOCKED)
+        """,
+        ids=list(key_ids),
+    )
 
 
 async def revoke(tx: Transaction, key_id: int) -> bool:

@@ -384,6 +384,7 @@ api_keys = Table(
     _now(),
     Column("expires_at", DateTime(timezone=True)),
     Column("revoked_at", DateTime(timezone=True)),
+    Column("last_used_at", DateTime(timezone=True), comment="To the minute; null: not since this was recorded."),
     CheckConstraint("(role = 'agent') = (cluster_id IS NOT NULL)", name="agent_has_cluster"),
 )
 

@@ -219,6 +219,11 @@ async def cluster_id(tx: Transaction, name: str) -> int | None:
     return None if row is None else int(row.id)
 
 
+async def cluster_existed(tx: Transaction, name: str) -> bool:
+    """Return whether there is, or was, a cluster of this name."""
+    return await tx.first("SELECT id FROM clusters WHERE name = :name LIMIT 1", name=name) is not None
+
+
 async def add_contact(tx: Transaction, cluster_id: int) -> None:
     """Create the rows of a cluster's agent contact, where they do not exist."""
     for table in ("cluster_contacts", "cluster_desired"):

@@ -1,0 +1,125 @@
+"""The command line as real processes on a real dispatcher, with a real agent that runs the members."""
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from tests.conftest import ADMIN_KEY, Service
+from tests.integration.test_sdk import local_agent
+from trainmaster.protocol.states import Exit
+
+
+@dataclass
+class Command:
+    """A command that has ended."""
+
+    code: int | None
+    output: str
+    errors: str
+
+    @property
+    def data(self) -> Any:
+        return orjson.loads(self.output)
+
+
+class Shell:
+    """Runs commands as a user does, with a configuration file of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._env = {name: value for name, value in os.environ.items() if not name.startswith("TRAINMASTER_")}
+        self._env["TRAINMASTER_CONFIG"] = str(folder / "config.yaml")
+
+    async def start(self, *words: str) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        command = [sys.executable, "-m", "trainmaster.cli.start", *words]
+        return await asyncio.create_subprocess_exec(*command, env=self._env, stdin=pipe, stdout=pipe, stderr=pipe)
+
+    async def run(self, *words: str, says: str = "") -> Command:
+        process = await self.start(*words)
+        output, errors = await asyncio.wait_for(process.communicate(says.encode()), 120)
+        return Command(process.returncode, output.decode(), errors.decode())
+
+
+async def test_from_login_to_a_job_that_runs_again(service: Service, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    assert (await shell.run("login", service.url, "--name", "here", says=f"{ADMIN_KEY}\n")).code == 0
+    assert (await shell.run("whoami", "-o", "json")).data["name"] == "admin"
+    async with local_agent(service, tmp_path):
+        words = ["run", "--env", "WORD=hello", "--label", "sweep=7", "--wait", "-o", "json", "--"]
+        program = "import os, sys; print(os.environ['WORD']); sys.exit(int(os.environ.get('CODE', '0')))"
+        ran = await shell.run(*words, "python", "-c", program)
+        assert ran.code == 0, ran.errors
+        ((first,),) = [[one["id"] for one in ran.data]]
+        again = await shell.run("rerun", first, "--env", "CODE=3", "--wait", "-o", "id")
+        assert (again.code, " failed" in again.errors) == (Exit.JOB_FAILED, True)
+        failed = again.output.strip()
+        for command in ("job", "why"):
+            assert (await shell.run(command, failed)).output.endswith("last output of main-0\n  hello\n")
+        spec = await shell.run("job", first, "--spec")
+        third = await shell.run("submit", "-", "--wait", "-o", "id", says=spec.output)
+        assert third.code == 0, third.errors
+        whole = await shell.run("job", first, "-o", "yaml")
+        assert yaml.safe_load(whole.output)["spec"]["name"] == "python"
+        assert (await shell.run("submit", "-", "--dry-run", says=whole.output)).code == 0
+        found = await shell.run("jobs", "--mine", "--label", "sweep=7", "--sort", "ended", "-o", "id")
+        assert set(found.output.split()) == {first, failed, third.output.strip()}
+        assert (await shell.run("wait", "--label", "sweep=7")).code == Exit.JOB_FAILED
+        logs = await shell.run("logs", "--label", "sweep=7", "--state", "failed")
+        assert logs.output == "hello\n"
+        assert (await shell.run("logs", first, "--attempt", "9")).code == Exit.NOT_FOUND
+
+
+async def test_a_job_of_a_table_is_run_again_with_its_parameters(service: Service, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    await shell.run("login", service.url, says=f"{ADMIN_KEY}\n")
+    (tmp_path / "table.csv").write_text("lr\n0.1\n0.2\n")
+    template = {"command": ["train", "${lr}"]}
+    spec = {"name": "a", "queue": "default", "suspend": True, "roles": [{"name": "m", "template": template}]}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(spec))
+    made = await shell.run(
+        "submit", str(tmp_path / "job.yaml"), "--parameters", str(tmp_path / "table.csv"), "-o", "id"
+    )
+    second = made.output.split()[1]
+    assert "parameters  lr=0.2" in (await shell.run("job", second)).output
+    again = (await shell.run("rerun", second, "-o", "id")).output.strip()
+    shown = await service.job(again)
+    assert shown["spec"]["roles"][0]["template"]["command"] == ["train", "0.2"]
+    assert "parameters" not in shown
+
+
+async def test_names_that_do_not_exist_end_with_the_nearest(service: Service, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    await shell.run("login", service.url, says=f"{ADMIN_KEY}\n")
+    cluster = await shell.run("jobs", "--cluster", "privte")
+    assert (cluster.code, "did you mean 'private'?" in cluster.errors) == (Exit.NOT_FOUND, True)
+    queue = await shell.run("run", "--queue", "defautl", "true")
+    assert (queue.code, "did you mean 'default'?" in queue.errors) == (Exit.BAD_REQUEST, True)
+
+
+async def test_the_last_admin_does_not_lock_everybody_out(service: Service, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    await shell.run("login", service.url, says=f"{ADMIN_KEY}\n")
+    own = (await shell.run("whoami", "-o", "id")).output.strip()
+    unsure = await shell.run("keys", "revoke", own, says="n\n")
+    assert (unsure.code, "nothing was changed" in unsure.errors) == (0, True)
+    refused = await shell.run("keys", "revoke", own, "--yes")
+    assert (refused.code, "the last valid key of an admin" in refused.errors) == (Exit.CONFLICT, True)
+    assert (await shell.run("keys", "revoke", own, "--yes", "--force")).code == 0
+
+
+async def test_ctrl_c_ends_a_list_that_is_shown_again(service: Service, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    await shell.run("login", service.url, says=f"{ADMIN_KEY}\n")
+    process = await shell.start("queues", "--watch")
+    assert process.stdout is not None
+    await asyncio.wait_for(process.stdout.readline(), 60)
+    process.send_signal(signal.SIGINT)
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, errors) == (130, b"")

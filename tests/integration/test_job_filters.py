@@ -1,0 +1,92 @@
+"""Filters of jobs by who submitted them and when, and names in filters that do not exist."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import Service, job
+from tests.integration.rows import execute
+
+
+async def ids(http: httpx.AsyncClient, **parameters: str) -> set[str]:
+    answer = await http.get("/v1/jobs", params=parameters)
+    assert answer.status_code == 200, answer.text
+    return {one["id"] for one in answer.json()["jobs"]}
+
+
+async def user(service: Service, name: str, *queues: str) -> httpx.AsyncClient:
+    answer = await service.http.post("/v1/keys", json={"name": name, "role": "user", "queues": queues})
+    return service.as_key(answer.json()["key"])
+
+
+async def submitted(http: httpx.AsyncClient, name: str = "job") -> str:
+    return str((await http.post("/v1/jobs", json=job(name, "default", "1", suspend=True))).json()["id"])
+
+
+async def test_jobs_are_found_by_who_submitted_them_also_with_an_earlier_key(service: Service) -> None:
+    async with await user(service, "ann", "default") as ann:
+        first = await submitted(ann)
+        key_id = (await ann.get("/v1/whoami")).json()["id"]
+    await service.http.delete(f"/v1/keys/{key_id}")
+    other = await submitted(service.http)
+    async with await user(service, "ann", "default") as ann:
+        second = await submitted(ann)
+        assert await ids(ann, submittedBy="ann") == {first, second}
+    assert await ids(service.http, submittedBy="admin") == {other}
+    assert await ids(service.http, submittedBy="nobody") == set()
+
+
+async def test_jobs_are_found_by_the_time_of_their_submission(service: Service) -> None:
+    early, late = await submitted(service.http, "early"), await submitted(service.http, "late")
+    await execute(service.stores, "UPDATE jobs SET submitted_at = '2026-01-01T12:00:00Z' WHERE name = 'early'")
+    assert await ids(service.http, since="2026-01-01T12:00:00Z", until="2026-01-02T00:00:00Z") == {early}
+    assert await ids(service.http, until="2026-01-01T12:00:00Z") == set()
+    assert await ids(service.http, since="2026-01-01T12:00:01Z") == {late}
+    body = {"filter": {"submittedBy": "admin", "until": "2026-01-02T00:00:00Z"}, "dryRun": True}
+    assert (await service.http.post("/v1/jobs/cancel", json=body)).json()["matched"] == 1
+
+
+async def test_a_cluster_that_never_existed_is_refused_with_the_nearest(service: Service) -> None:
+    refused = await service.http.get("/v1/jobs", params={"cluster": "privat"})
+    assert (refused.status_code, refused.json()["code"]) == (404, "not-found")
+    assert refused.json()["detail"] == "there is no cluster 'privat'; did you mean 'private'?"
+    far = (await service.http.get("/v1/jobs", params={"cluster": "moon"})).json()["detail"]
+    assert far == "there is no cluster 'moon'; there are: edge, private, public"
+    await execute(service.stores, "UPDATE clusters SET removed_at = now() WHERE name = 'edge'")
+    assert await ids(service.http, cluster="edge") == set(), "one that was removed has a history"
+
+
+CASES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a filter": ("GET /v1/jobs", {"params": {"queue": "defualt"}}, "did you mean 'default'?"),
+    "a submission": ("POST /v1/jobs", {"json": job("a", "defualt", "1")}, "did you mean 'default'?"),
+    "a class": ("POST /v1/jobs", {"json": job("a", "default", "1", priorityClass="norml")}, "did you mean 'normal'?"),
+    "usage": (
+        "GET /v1/usage",
+        {"params": {"begin": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z", "queue": "defaults"}},
+        "did you mean 'default'?",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_typo_is_answered_with_the_nearest_name(service: Service, case: str) -> None:
+    call, fields, said = CASES[case]
+    await service.http.put("/v1/priority-classes/normal", json={"name": "normal", "value": 1})
+    method, path = call.split()
+    refused = await service.http.request(method, path, **fields)
+    assert (refused.status_code, said in refused.json()["detail"]) == (422, True), refused.text
+
+
+async def test_no_suggestion_names_what_the_caller_may_not_see(service: Service) -> None:
+    for path in ("secret", "lab"):
+        await service.http.put(f"/v1/queues/{path}", json={"path": path})
+    await service.http.put("/v1/clusters/vault", json={"name": "vault", "onlyQueues": ["secret"]})
+    async with await user(service, "ann", "lab") as ann:
+        answers = [
+            await ann.get("/v1/jobs", params={"queue": "secrets"}),
+            await ann.post("/v1/jobs", json=job("a", "secrets", "1")),
+            await ann.get("/v1/jobs", params={"cluster": "vaults"}),
+        ]
+    assert [answer.status_code for answer in answers] == [422, 403, 404]
+    assert not any("'secret'" in answer.text or "vault'" in answer.text for answer in answers)

@@ -1,0 +1,91 @@
+"""API keys: who calls, unique names, the last use, and the last key of an admin."""
+
+import asyncio
+from typing import Any
+
+import httpx
+
+from tests.conftest import ADMIN_KEY, Service
+from tests.integration.rows import execute
+from tests.waiting import eventually
+from trainmaster import __version__
+
+
+async def make(service: Service, name: str, role: str = "admin", **fields: Any) -> httpx.Response:
+    return await service.http.post("/v1/keys", json={"name": name, "role": role, **fields})
+
+
+async def shown(service: Service, name: str) -> dict[str, Any]:
+    """Return the newest key of this name."""
+    every = (await service.http.get("/v1/keys")).json()["keys"]
+    found: dict[str, Any] = [key for key in every if key["name"] == name][-1]
+    return found
+
+
+async def test_a_key_is_told_its_own_rights(service: Service) -> None:
+    me = (await service.http.get("/v1/whoami")).json()
+    assert (me["name"], me["role"], me["queues"], me["version"]) == ("admin", "admin", [], __version__)
+    made = (await make(service, "ann", "user", queues=["default"], expiresIn="1h")).json()
+    async with service.as_key(made["key"]) as ann:
+        me = (await ann.get("/v1/whoami")).json()
+    assert (me["id"], me["name"], me["role"], me["queues"]) == (made["id"], "ann", "user", ["default"])
+    assert me["expiresAt"] == (await shown(service, "ann"))["expiresAt"]
+
+
+async def test_valid_keys_have_different_names(service: Service) -> None:
+    answers = await asyncio.gather(*(make(service, "bob") for _ in range(4)))
+    assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409]
+    refused = next(answer.json() for answer in answers if answer.status_code == 409)
+    key_id = (await shown(service, "bob"))["id"]
+    assert (refused["code"], f"revoke key {key_id} first" in refused["detail"]) == ("conflict", True)
+    assert (await service.http.delete(f"/v1/keys/{key_id}")).status_code == 204
+    assert (await make(service, "bob")).status_code == 201
+    await execute(service.stores, "UPDATE api_keys SET expires_at = now() - interval '1 s' WHERE name = 'bob'")
+    assert (await make(service, "bob")).status_code == 201
+
+
+async def test_an_agent_has_several_keys_of_its_name(service: Service) -> None:
+    for _ in range(2):
+        assert (await service.http.post("/v1/clusters/private/rotate", json={})).status_code == 201
+        assert (await make(service, "agent-private", "agent", cluster="private")).status_code == 201
+
+
+async def test_the_last_key_of_an_admin_is_revoked_only_by_force(service: Service) -> None:
+    own = (await service.http.get("/v1/whoami")).json()["id"]
+    refused = await service.http.delete(f"/v1/keys/{own}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "in-use")
+    other = (await make(service, "second")).json()
+    async with service.as_key(other["key"]) as second:
+        answers = await asyncio.gather(service.http.delete(f"/v1/keys/{other['id']}"), second.delete(f"/v1/keys/{own}"))
+        left = [
+            key for key in (await _keys(service, other["key"])) if key["role"] == "admin" and not key.get("revokedAt")
+        ]
+    assert len(left) == 1, "one of two that revoke each other stays"
+    assert sorted(answer.status_code for answer in answers) in ([204, 401], [204, 409])
+    secret = ADMIN_KEY if left[0]["id"] == own else other["key"]
+    async with service.as_key(secret) as last:
+        assert (await last.delete(f"/v1/keys/{left[0]['id']}")).status_code == 409
+        assert (await last.delete(f"/v1/keys/{left[0]['id']}?force=true")).status_code == 204
+
+
+async def _keys(service: Service, other: str) -> list[dict[str, Any]]:
+    """Return the keys as one of the two admins sees them who is still one."""
+    for key in (ADMIN_KEY, other):
+        async with service.as_key(key) as http:
+            answer = await http.get("/v1/keys")
+        if answer.status_code == 200:
+            found: list[dict[str, Any]] = answer.json()["keys"]
+            return found
+    raise AssertionError("no admin is left")
+
+
+async def test_the_last_use_of_a_key_is_shown(service: Service) -> None:
+    secret = (await make(service, "carl", "user", queues=["default"])).json()["key"]
+    assert (await shown(service, "carl")).get("lastUsedAt") is None
+    async with service.as_key(secret) as carl:
+        assert (await carl.get("/v1/jobs")).status_code == 200
+
+    async def is_noted() -> bool:
+        return (await shown(service, "carl")).get("lastUsedAt") is not None
+
+    await eventually(is_noted)

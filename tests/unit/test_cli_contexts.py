@@ -1,0 +1,166 @@
+"""Contexts: logging in and out, several dispatchers in one file, and whose key goes where."""
+
+import json
+import stat
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from tests.unit.fake_api import Api, connected, run
+from tests.unit.scripted import problem
+from trainmaster.client import config
+from trainmaster.client.errors import ConfigurationError
+from trainmaster.protocol.errors import Code
+from trainmaster.protocol.states import Exit
+
+ME = {"id": 7, "name": "ann", "role": "user", "queues": ["a"], "version": "9.9", "expiresAt": None}
+PROD, LAB = "https://prod.example.org", "https://lab.example.org"
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Api:
+    fake = connected(monkeypatch, tmp_path)
+    monkeypatch.delenv("TRAINMASTER_CONTEXT", raising=False)
+    fake.on("GET /v1/whoami", ME)
+    fake.on("GET /v1/jobs", {"jobs": [], "next": None})
+    return fake
+
+
+def last_call(api: Api) -> tuple[str, str]:
+    """Return address and key of the last call."""
+    request = api.requests[-1]
+    return f"{request.url.scheme}://{request.url.host}", request.headers["authorization"].removeprefix("Bearer ")
+
+
+def test_login_checks_the_key_and_keeps_it_for_the_owner_alone(api: Api) -> None:
+    done = run("login", PROD, says="tmk_prod\n")
+    assert (done.exit_code, done.stdout) == (0, f"prod.example.org  logged in at {PROD} as ann (user)\n")
+    assert last_call(api) == (PROD, "tmk_prod")
+    assert stat.S_IMODE(config.config_path().stat().st_mode) == 0o600
+    run("jobs")
+    assert last_call(api) == (PROD, "tmk_prod")
+    assert config.read_contexts().by_name["default"].url == "http://dispatcher.test", "the context from before stays"
+
+
+def test_a_key_that_the_dispatcher_refuses_is_not_stored(api: Api) -> None:
+    before = config.config_path().read_text()
+    api.on("GET /v1/whoami", problem(Code.UNAUTHENTICATED))
+    assert run("login", PROD, says="tmk_wrong\n").exit_code == Exit.DENIED
+    assert config.config_path().read_text() == before
+
+
+def test_a_key_comes_from_a_file_too(api: Api, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("tmk_file\n")
+    assert run("login", "prod.example.org", "--key-file", str(tmp_path / "key"), "--name", "p").exit_code == 0
+    assert last_call(api) == (PROD, "tmk_file")
+    assert config.read_contexts().current == "p"
+    assert run("login", PROD, "--key-file", "/nowhere").exit_code == Exit.USAGE
+    assert "does not hold an API key" in run("login", PROD, says="\n").stderr
+
+
+def test_without_an_address_the_one_in_use_gets_another_key(api: Api) -> None:
+    assert run("login", says="tmk_new\n").exit_code == 0
+    assert last_call(api) == ("http://dispatcher.test", "tmk_new")
+    assert config.config_path().read_text() == "url: http://dispatcher.test\nkey: tmk_new\n", (
+        "as earlier versions read it"
+    )
+
+
+def test_contexts_are_listed_chosen_and_removed(api: Api) -> None:
+    run("login", PROD, "--name", "prod", says="tmk_prod\n")
+    run("login", LAB, "--name", "lab", says="tmk_lab\n")
+    rows = [line.split() for line in run("contexts").stdout.splitlines()]
+    assert rows[1:] == [
+        ["default", "http://dispatcher.test", "stored"],
+        ["prod", PROD, "stored"],
+        ["lab", "(in", "use)", LAB, "stored"],
+    ]
+    assert "tmk_" not in run("contexts", "-o", "json").stdout
+    assert [one["name"] for one in json.loads(run("contexts", "-o", "json").stdout) if one["isCurrent"]] == ["lab"]
+    assert run("contexts", "use", "prod").stdout == f"prod  in use: {PROD}\n"
+    run("jobs")
+    assert last_call(api) == (PROD, "tmk_prod")
+    assert run("contexts", "remove", "prod").exit_code == 0
+    assert run("contexts", "-o", "name").stdout == "default\nlab\n"
+    assert run("jobs").exit_code == Exit.USAGE
+    assert "did you mean 'lab'?" in run("contexts", "use", "labs").stderr
+
+
+def test_a_context_is_chosen_for_one_command(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("login", PROD, "--name", "prod", says="tmk_prod\n")
+    run("login", LAB, "--name", "lab", says="tmk_lab\n")
+    run("--context", "prod", "jobs")
+    assert last_call(api) == (PROD, "tmk_prod")
+    monkeypatch.setenv("TRAINMASTER_CONTEXT", "prod")
+    run("jobs")
+    assert last_call(api) == (PROD, "tmk_prod")
+    run("--context", "lab", "jobs")
+    assert last_call(api) == (LAB, "tmk_lab")
+    monkeypatch.setenv("TRAINMASTER_URL", "http://dispatcher.test")
+    run("jobs")
+    assert last_call(api) == ("http://dispatcher.test", "tmk_x"), (
+        "the address of the environment comes before its context"
+    )
+    monkeypatch.setenv("TRAINMASTER_API_KEY", "tmk_env")
+    run("--context", "lab", "jobs")
+    assert last_call(api) == (LAB, "tmk_lab"), "a context that is given comes before the environment"
+    assert run("--context", "nosuch", "jobs").exit_code == Exit.USAGE
+
+
+def test_a_stored_key_goes_to_its_own_address_only(api: Api) -> None:
+    run("login", PROD, "--name", "prod", says="tmk_prod\n")
+    before = len(api.requests)
+    for words in (["--url", LAB], ["--context", "prod", "--url", LAB], ["--url", f"{PROD}.evil.example.org"]):
+        done = run(*words, "jobs")
+        assert (done.exit_code, "no API key for" in done.stderr) == (Exit.USAGE, True)
+    assert len(api.requests) == before
+    run("--url", "http://dispatcher.test", "jobs")
+    assert last_call(api) == ("http://dispatcher.test", "tmk_x"), "each context's key is for its own address"
+
+
+def test_logout_forgets_the_key(api: Api) -> None:
+    run("login", PROD, "--name", "prod", says="tmk_prod\n")
+    assert run("logout").stdout == f"prod  logged out of {PROD}\n"
+    assert "tmk_prod" not in config.config_path().read_text()
+    done = run("jobs")
+    assert (done.exit_code, f"trainmaster login {PROD}" in done.stderr) == (Exit.USAGE, True)
+    assert run("logout", "nosuch").exit_code == Exit.USAGE
+
+
+def test_whoami_shows_rights_and_versions(api: Api) -> None:
+    lines = run("whoami").stdout
+    for part in ("ann (id 7)", "user: ", "never", "http://dispatcher.test", "dispatcher 9.9"):
+        assert part in lines
+    assert json.loads(run("whoami", "-o", "json").stdout)["url"] == "http://dispatcher.test"
+    assert (run("whoami", "-o", "id").stdout, run("whoami", "-o", "name").stdout) == ("7\n", "ann\n")
+
+
+def test_up_writes_its_own_context_beside_the_others(api: Api) -> None:
+    run("login", PROD, "--name", "prod", says="tmk_prod\n")
+    config.write_context("http://127.0.0.1:8470", "tmk_up")
+    assert (config.load().url, config.read_contexts().by_name["prod"].key) == ("http://127.0.0.1:8470", "tmk_prod")
+    config.config_path().write_text(f"url: {PROD}\nkey: tmk_prod\n")
+    config.write_context("http://127.0.0.1:8470", "tmk_up")
+    config.write_context("http://127.0.0.1:9999", "tmk_again")
+    found = config.read_contexts()
+    assert {name: one.url for name, one in found.by_name.items()} == {"default": PROD, "local": "http://127.0.0.1:9999"}
+
+
+@pytest.mark.parametrize(
+    "text", ["contexts: [a]", "contexts: {a: 3}", "contexts: {a: {url: [x]}}", "contexts: {3: {url: http://a}}"]
+)
+def test_a_file_of_another_form_is_refused(api: Api, text: str) -> None:
+    config.config_path().write_text(text)
+    with pytest.raises(ConfigurationError, match="has to be a mapping"):
+        config.read_contexts()
+    assert run("contexts").exit_code == Exit.USAGE
+
+
+def test_the_file_of_an_earlier_version_is_read(api: Api) -> None:
+    config.config_path().write_text(yaml.safe_dump({"url": f"{LAB}/", "key": "tmk_old"}))
+    run("jobs")
+    assert last_call(api) == (LAB, "tmk_old")
+    api.on("GET /v1/whoami", httpx.Response(200, json=ME))
+    assert run("contexts", "-o", "name").stdout == "default\n"

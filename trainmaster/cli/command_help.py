@@ -1,0 +1,152 @@
+"""Help of all commands, also of those of other distributions: the sections of the list, and examples of each command."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typer.core import TyperCommand, TyperGroup
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Jobs": (
+        *("run", "submit", "jobs", "job", "why", "logs", "watch", "wait"),
+        *("cancel", "suspend", "resume", "retry", "rerun", "change"),
+    ),
+    "Queues, clusters and cost": (
+        *("queues", "clusters", "priority-classes", "reservations", "datasets", "price-books", "burst", "usage"),
+        *("simulate", "simulations"),
+    ),
+    "Access": ("login", "logout", "contexts", "whoami"),
+    "Administration": (
+        *("apply", "diff", "export", "get", "patch", "delete", "history", "rollback"),
+        *("keys", "audit", "webhooks"),
+        *("doctor", "backup", "restore", "support-bundle"),
+    ),
+    "Processes of an installation": ("up", "serve", "scheduler", "worker", "beat", "agent", "migrate", "admin"),
+}
+"""The commands of each section, in their order. A command that none names is in the last section."""
+OTHER_SECTION = "Other commands"
+
+_JOB = "bert-7k2p9xq"
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "": ("login https://trainmaster.example.org", "run --gpus 1 -- python train.py", "jobs --mine"),
+    "run": (
+        "run -- python train.py --epochs 3",
+        "run --gpus 8 --memory 64Gi --queue research/vision --follow -- torchrun train.py",
+        "run --image registry.example.org/train:1 --env SEED=1 --print -- python train.py > job.yaml",
+    ),
+    "submit": (
+        "submit job.yaml",
+        "submit job.yaml --queue research/vision --env SEED=2 --follow",
+        "submit job.yaml --parameters table.csv",
+        "submit --dry-run job.yaml",
+    ),
+    "rerun": (f"rerun {_JOB}", f"rerun {_JOB} --memory 16Gi --env SEED=2 --wait"),
+    "jobs": ("jobs --mine --state running", "jobs --since 1d --sort ended -o wide", "jobs --label team=vision -o id"),
+    "job": (f"job {_JOB}", f"job {_JOB} --spec > job.yaml", f"job {_JOB} --watch"),
+    "why": (f"why {_JOB}",),
+    "logs": (f"logs -f {_JOB}", f"logs {_JOB} --tail 100 --timestamps", "logs --label sweep=7"),
+    "watch": (f"watch {_JOB}",),
+    "wait": (f"wait {_JOB} --timeout 10m", "wait --label sweep=7"),
+    "cancel": (f"cancel {_JOB}", "cancel --label sweep=7 --yes"),
+    "suspend": (f"suspend {_JOB}", "suspend --queue research/vision --dry-run"),
+    "resume": (f"resume {_JOB}",),
+    "retry": (f"retry {_JOB}", "retry --state failed --label sweep=7"),
+    "change": (f"change {_JOB} --priority 10",),
+    "queues": ("queues", "queues --watch", "queues -o json"),
+    "clusters": ("clusters", "clusters -o wide"),
+    "clusters cordon": ("clusters cordon west",),
+    "clusters uncordon": ("clusters uncordon west",),
+    "clusters join": ("clusters join west --kind private --url https://trainmaster.example.org",),
+    "clusters rotate": ("clusters rotate west",),
+    "clusters drain": ("clusters drain west --wait --timeout 30m",),
+    "clusters declare-lost": ("clusters declare-lost west",),
+    "clusters quarantined": ("clusters quarantined west",),
+    "clusters remove": ("clusters remove west",),
+    "priority-classes": ("priority-classes",),
+    "priority-classes show": ("priority-classes show high",),
+    "priority-classes remove": ("priority-classes remove high",),
+    "price-books": ("price-books",),
+    "price-books show": ("price-books show cloud",),
+    "price-books remove": ("price-books remove cloud",),
+    "datasets": ("datasets",),
+    "datasets show": ("datasets show imagenet",),
+    "datasets remove": ("datasets remove imagenet",),
+    "reservations": ("reservations -o wide",),
+    "reservations show": ("reservations show night",),
+    "reservations remove": ("reservations remove night",),
+    "burst": ("burst",),
+    "burst show": ("burst show overflow",),
+    "burst preview": ("burst preview", "burst preview -f policy.yaml"),
+    "burst pause": ("burst pause overflow",),
+    "burst resume": ("burst resume overflow",),
+    "burst remove": ("burst remove overflow",),
+    "usage": ("usage --since 7d --by queue,user", "usage --label team=vision --per day -o chart"),
+    "webhooks": ("webhooks -o wide",),
+    "webhooks secret": ("webhooks secret research/vision",),
+    "webhooks rotate": ("webhooks rotate research/vision --overlap 1d",),
+    "webhooks retry": ("webhooks retry 31",),
+    "webhooks drop": ("webhooks drop 31",),
+    "audit": ("audit --since 1d", 'audit --action "put queue" -o wide'),
+    "apply": ("apply -f queues.yaml --dry-run", "apply -f fleet/ --owner git --prune --yes"),
+    "diff": ("diff -f fleet/ --owner git --prune",),
+    "export": ("export > fleet.yaml", "export queue research/vision"),
+    "get": ("get queue", "get cluster west"),
+    "patch": ("patch queue research/vision -p '{\"weight\": 2}'",),
+    "delete": ("delete queue research/vision",),
+    "history": ("history queue research/vision",),
+    "rollback": ("rollback queue research/vision --to 7 --dry-run",),
+    "keys": ("keys",),
+    "keys list": ("keys list -o wide",),
+    "keys make": ("keys make vision-team --queue research/vision --expires-in 90d", "keys make ann --role admin"),
+    "keys revoke": ("keys revoke 7",),
+    "login": (
+        "login https://trainmaster.example.org",
+        "login https://trainmaster.example.org --key-file key --name prod",
+    ),
+    "logout": ("logout", "logout prod"),
+    "contexts": ("contexts",),
+    "contexts use": ("contexts use prod",),
+    "contexts remove": ("contexts remove prod",),
+    "whoami": ("whoami", "whoami -o json"),
+    "version": ("version",),
+    "up": ("up", "up --data ~/trainmaster --port 8470"),
+    "serve": ("serve --host 0.0.0.0 --port 8470",),
+    "scheduler": ("scheduler --metrics-port 9100",),
+    "worker": ("worker",),
+    "beat": ("beat",),
+    "migrate": ("migrate",),
+    "admin": ("admin first-key",),
+    "admin first-key": ("admin first-key --name ann",),
+    "admin bootstrap": ("admin bootstrap --out keys -f queues.yaml",),
+    "admin recovered": ("admin recovered",),
+    "simulate": ("simulate jobs.csv --fleet fleet.yaml", "simulate history --since 7d"),
+    "simulations": ("simulations",),
+    "simulations show": ("simulations show 3 --wait",),
+    "simulations cancel": ("simulations cancel 3",),
+    "simulations remove": ("simulations remove 3",),
+    "agent": ("agent run --url http://127.0.0.1:8470 --cluster cluster.yaml --state-dir state --key-file key",),
+    "agent run": ("agent run --url http://127.0.0.1:8470 --cluster cluster.yaml --state-dir state --key-file key",),
+    "agent fleet": ("agent fleet --clusters 3 --nodes 100",),
+}
+"""Examples of each command, by its words; without ``trainmaster``."""
+
+
+def give_examples(command: "TyperCommand | TyperGroup", words: str = "") -> None:
+    """Add the examples to a command and to all below it. A command that has a text of its own below its options keeps it."""
+    if examples := EXAMPLES.get(words):
+        lines = [f"  trainmaster {example}" for example in examples]
+        command.epilog = command.epilog or "\n".join(("\b", "Examples:", *lines))
+    below: Mapping[str, TyperCommand | TyperGroup] = getattr(command, "commands", {})
+    for name, one in below.items():
+        give_examples(one, f"{words} {name}".strip())
+
+
+def by_section(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the sections that have one of these commands, each with its commands in their order."""
+    left = set(names)
+    for section, members in SECTIONS.items():
+        if present := [name for name in members if name in left]:
+            left.difference_update(present)
+            yield section, present
+    if left:
+        yield OTHER_SECTION, sorted(left)

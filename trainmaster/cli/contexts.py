@@ -1,0 +1,180 @@
+"""``login``, ``logout``, ``contexts`` and ``whoami``: which dispatcher is used, with which key."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from trainmaster import __version__
+from trainmaster.cli import completion, config
+from trainmaster.cli.errors import UsageError
+from trainmaster.cli.output import Format, OutputOption, data_of, note, print_data, print_pairs, print_table
+from trainmaster.client.config import Contexts, is_this_machine, read_contexts, write_contexts
+
+if TYPE_CHECKING:
+    from trainmaster.protocol.answers import Identity
+
+contexts_app = typer.Typer(help="List, choose and remove contexts: dispatchers with a key for each.")
+
+ContextName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, autocompletion=completion.contexts)]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (login, logout, whoami):
+        app.command()(command)
+    app.add_typer(contexts_app, name="contexts")
+
+
+def login(
+    ctx: typer.Context,
+    url: Annotated[
+        str | None,
+        typer.Argument(metavar="URL", help="Address of the dispatcher; by default the one in use.", show_default=False),
+    ] = None,
+    key_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="File with the key; - is stdin. Without it, the key is asked for, or read from stdin."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the context; by default the host of the address.", show_default=False)
+    ] = None,
+) -> None:
+    """Store the key for a dispatcher, once the dispatcher has accepted it, and use both from now on."""
+    contexts = read_contexts()
+    flags = config.flags_of(ctx)
+    address = _address(url or flags.url or _current(contexts, flags.context))
+    key = flags.key or _read_key(key_file, address)
+    with config.open_client(config.Context(address, key)) as client:
+        identity = client.whoami()
+    chosen = name or contexts.at(address) or urlsplit(address).netloc
+    write_contexts(contexts.having(chosen, config.Context(address, key)))
+    print(f"{chosen}  logged in at {address} as {identity.name} ({identity.role})")
+    note(f"the key is in {config.config_path()}, which only you may read")
+
+
+def _current(contexts: Contexts, name: str | None) -> str:
+    present = contexts.named(name) if name else contexts.by_name.get(contexts.current)
+    if present is None or not present.url:
+        raise UsageError("which dispatcher? trainmaster login URL")
+    return present.url
+
+
+def _address(text: str) -> str:
+    """Return an address of a dispatcher; without a scheme, ``https://`` is meant. Raises UsageError."""
+    if "://" not in text:
+        text = f"{'http' if is_this_machine(f'http://{text}') else 'https'}://{text}"
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{text!r} is not the address of a dispatcher; it looks like https://trainmaster.example.org")
+    return text.rstrip("/")
+
+
+def _read_key(file: str | None, address: str) -> str:
+    """Return the key from a file, a prompt that does not show it, or stdin. Raises UsageError."""
+    if file is None and sys.stdin.isatty():
+        key = str(typer.prompt(f"API key for {address}", hide_input=True, err=True))
+    elif file is None or file == "-":
+        key = sys.stdin.readline()
+    else:
+        try:
+            key = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
+    key = key.strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise UsageError(
+            f"{'stdin' if file in (None, '-') else file} does not hold an API key, which looks like tmk_..."
+        )
+    return key
+
+
+def logout(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Context; by default the one in use.",
+            show_default=False,
+            autocompletion=completion.contexts,
+        ),
+    ] = None,
+) -> None:
+    """Delete the key of a context from this machine. The key stays valid: an admin revokes it."""
+    contexts = read_contexts()
+    chosen = name or contexts.current
+    if not chosen:
+        raise UsageError("no context is in use: name one, as 'trainmaster contexts' lists them")
+    present = contexts.named(chosen)
+    left = Contexts({**contexts.by_name, chosen: config.Context(present.url, "")}, contexts.current)
+    write_contexts(left)
+    print(f"{chosen}  logged out of {present.url}")
+
+
+def whoami(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """Show the key in use, its rights, and the versions of this program and the dispatcher."""
+    with config.connect(ctx) as client:
+        identity, address = client.whoami(), client.url
+    if output.is_data:
+        print_data(data_of(identity) | {"url": address, "clientVersion": __version__}, output)
+        return
+    print_pairs(_pairs(identity, address))
+
+
+def _pairs(identity: "Identity", address: str) -> list[tuple[str, object]]:
+    rights = "everything" if identity.role == "admin" else "jobs of these queues and of those below them"
+    until = identity.expires_at
+    return [
+        ("key", f"{identity.name} (id {identity.id})"),
+        ("role", f"{identity.role}: {rights}"),
+        ("queues", ", ".join(identity.queues)),
+        ("expires", f"{until.astimezone():%Y-%m-%d %H:%M}" if until is not None else "never"),
+        ("dispatcher", address),
+        ("versions", f"dispatcher {identity.version}, this program {__version__}"),
+    ]
+
+
+@contexts_app.callback(invoke_without_command=True)
+def contexts(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """List contexts; with a sub-command, choose or remove one."""
+    if ctx.invoked_subcommand is not None:
+        return
+    found = read_contexts()
+    rows = [
+        {"name": name, "url": one.url, "isCurrent": name == found.current, "hasKey": bool(one.key)}
+        for name, one in found.by_name.items()
+    ]
+    if output.is_data:
+        print_data(rows, output)
+    elif not rows:
+        note("there is no context; trainmaster login URL makes one")
+    else:
+        print_table(["CONTEXT", "DISPATCHER", "KEY"], [_row(row, found.current) for row in rows])
+
+
+def _row(row: dict[str, object], current: str) -> list[object]:
+    name = f"{row['name']} (in use)" if row["name"] == current else row["name"]
+    return [name, row["url"] or "-", "stored" if row["hasKey"] else "-"]
+
+
+@contexts_app.command()
+def use(name: ContextName) -> None:
+    """Use a context from now on."""
+    found = read_contexts()
+    present = found.named(name)
+    write_contexts(Contexts(found.by_name, name))
+    print(f"{name}  in use: {present.url}")
+
+
+@contexts_app.command()
+def remove(name: ContextName) -> None:
+    """Remove a context with its key from this machine. The key stays valid: an admin revokes it."""
+    found = read_contexts()
+    found.named(name)
+    write_contexts(found.without(name))
+    print(f"{name}  removed")
+    if name == found.current:
+        note("it was in use; trainmaster contexts use NAME chooses another one")

@@ -1,0 +1,81 @@
+"""Parts of ``job`` and ``why``: what the members of a job run, and the last lines of one that failed."""
+
+import shlex
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.cli.output import clean, note, print_table
+
+if TYPE_CHECKING:
+    from trainmaster.client.http import Client
+    from trainmaster.protocol.tenants import JobView, RunView
+
+_MOST_LINES = 10
+_TAIL_BYTES = 8192
+_LONGEST_COMMAND = 200
+"""Characters of a command in the table; the wide form has all."""
+
+
+def members_of(item: "JobView") -> str:
+    """Return the roles and their sizes as text."""
+    return ", ".join(f"{role['name']} x {role.get('replicas', 1)}" for role in _roles(item))
+
+
+def _roles(item: "JobView") -> list[Mapping[str, Any]]:
+    return list((item.spec or {}).get("roles", []))
+
+
+def print_roles(item: "JobView", *, wide: bool) -> None:
+    """Print what the members of each role run and need."""
+    rows = [[role["name"], *parts] for role in _roles(item) for parts in _containers(role, wide=wide)]
+    if any(part != "-" for row in rows for part in row[1:]):
+        print()
+        print_table(["ROLE", "RESOURCES", "IMAGE", "COMMAND"], rows)
+
+
+def _containers(role: Mapping[str, Any], *, wide: bool) -> Iterator[list[str]]:
+    """Yield resources, image and command of each container of a member."""
+    pod = (role.get("podTemplate") or {}).get("spec")
+    for one in [role.get("template") or {}] if pod is None else pod.get("containers") or []:
+        resources = one.get("resources") or {}
+        if pod is not None:
+            resources = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        amounts = ", ".join(f"{name} {amount}" for name, amount in resources.items())
+        command = shlex.join(map(str, (*(one.get("command") or ()), *(one.get("args") or ()))))
+        if not wide and len(command) > _LONGEST_COMMAND:
+            command = f"{command[:_LONGEST_COMMAND]} ..."
+        yield [amounts or "-", one.get("image") or "-", command or "-"]
+
+
+def print_last_output(client: "Client", item: "JobView") -> None:
+    """Print the last lines of the member because of which a job failed; nothing where there are none."""
+    from trainmaster.client.streams import LogPiece
+    from trainmaster.protocol.errors import TrainmasterError
+
+    run = item.runs[-1] if item.runs else None
+    member = None if run is None else _failed_member(run)
+    if run is None or member is None:
+        return
+    role, index = member
+    lines: deque[str] = deque(maxlen=_MOST_LINES)
+    try:
+        pieces = client.logs(item.id, role=role, index=index, attempt=run.attempt, tail_bytes=_TAIL_BYTES)
+        text = "".join(piece.data for piece in pieces if isinstance(piece, LogPiece))
+    except TrainmasterError as error:
+        note(f"the output of {role}-{index} cannot be shown: {error}")
+        return
+    lines.extend(text.splitlines())
+    if lines:
+        print(f"\nlast output of {role}-{index}")
+        for line in lines:
+            print(f"  {clean(line)}".rstrip())
+
+
+def _failed_member(run: "RunView") -> tuple[str, int] | None:
+    """Return role and index of the member that ended a run, as far as its agent reported it."""
+    failed = [one for one in run.members if one.get("state") == "failed" or one.get("exitCode") or one.get("signal")]
+    exact = [one for one in failed if (one.get("exitCode"), one.get("signal")) == (run.exit_code, run.signal)]
+    for one in (*exact, *failed):
+        return str(one.get("role")), int(one.get("index") or 0)
+    return None

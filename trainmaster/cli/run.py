@@ -1,0 +1,227 @@
+"""``run`` and ``rerun``: a job from a command line, and one more job like another one."""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli import config, overrides
+from trainmaster.cli.errors import UsageError
+from trainmaster.cli.jobs import JobId
+from trainmaster.cli.output import Format, OutputOption, note, print_data
+from trainmaster.cli.submit import AfterSubmit, DryRunOption, FollowOption, WaitOption, submit_all
+
+if TYPE_CHECKING:
+    from trainmaster.client.http import Client
+
+_LONGEST_NAME = 24
+_INTERPRETERS = ("python", "python3", "bash", "sh", "torchrun", "uv", "env", "accelerate", "deepspeed", "mpirun")
+_OPTIONS = {
+    "name": "--name",
+    "queue": "--queue",
+    "priorityClass": "--priority-class",
+    "priority": "--priority",
+    "labels": "--label",
+    "timeLimit": "--time-limit",
+    "roles[0].template.image": "--image",
+    "roles[0].template.env": "--env",
+    "roles[0].template.resources.cpu": "--cpus",
+    "roles[0].template.resources.memory": "--memory",
+    f"roles[0].template.resources.{overrides.GPU}": "--gpus",
+    "roles[0].replicas": "--replicas",
+    "roles[0].template.command": "COMMAND",
+    "placement.clusters": "--cluster",
+    "placement.kinds": "--kind",
+}
+"""The option of each part of a specification."""
+
+Command = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- COMMAND", help="Program with its arguments.", show_default=False),
+]
+
+
+def register(app: typer.Typer) -> None:
+    # What follows the program's name belongs to the program, also without "--" before it.
+    app.command(context_settings={"allow_interspersed_args": False})(run)
+    app.command()(rerun)
+
+
+def run(
+    ctx: typer.Context,
+    command: Command = None,
+    gpus: overrides.Gpus = None,
+    cpus: overrides.Cpus = None,
+    memory: overrides.Memory = None,
+    image: overrides.Image = None,
+    replicas: overrides.Replicas = None,
+    queue: overrides.Queue = None,
+    name: overrides.JobName = None,
+    priority: overrides.Priority = None,
+    priority_class: overrides.PriorityClass = None,
+    label: overrides.LabelPairs = None,
+    env: overrides.EnvPairs = None,
+    time_limit: overrides.TimeLimit = None,
+    kind: overrides.Kinds = None,
+    cluster: overrides.Clusters = None,
+    wait: WaitOption = False,
+    follow_logs: FollowOption = False,
+    dry_run: DryRunOption = False,
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Print the job as YAML, as submit takes it; submit nothing.")
+    ] = False,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Submit a job that runs a command. Without --queue, it is TRAINMASTER_QUEUE, else the only queue that you may use.
+
+    Without --name, the job is named after the program.
+    """
+    if not command:
+        raise UsageError("run what? trainmaster run [OPTIONS] -- COMMAND, such as: trainmaster run -- python train.py")
+    changes = overrides.overrides(
+        queue=queue or os.environ.get("TRAINMASTER_QUEUE") or None,
+        priority=priority,
+        priority_class=priority_class,
+        labels=label,
+        env=env,
+        time_limit=time_limit,
+        gpus=gpus,
+        cpus=cpus,
+        memory=memory,
+        image=image,
+        replicas=replicas,
+        kinds=kind,
+        clusters=cluster,
+    )
+    role = {"name": "main" if replicas in (None, 1) else "worker", "template": {"command": command}}
+    spec = _in_order(changes.applied({"kind": "Job", "name": name or name_of(command), "roles": [role]}))
+    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run)
+    stay.check(1)
+    if "queue" in spec:
+        _check(spec)
+    if print_only and "queue" in spec:
+        print_data(spec, Format.YAML)
+        return
+    with config.connect(ctx) as client:
+        if "queue" not in spec:
+            spec = _in_order(spec | {"queue": _only_queue(client)})
+            _check(spec)
+        if print_only:
+            print_data(spec, Format.YAML)
+            return
+        raise typer.Exit(_submit(client, spec, stay, output))
+
+
+def _in_order(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a specification in the order in which people write it."""
+    first = [name for name in ("kind", "name", "queue") if name in spec]
+    return {
+        name: spec[name]
+        for name in (*first, *(name for name in spec if name not in first and name != "roles"), "roles")
+    }
+
+
+def name_of(command: Sequence[str]) -> str:
+    """Return a name for a job: that of its script, else of its program."""
+    words = [word for word in command if not word.startswith("-")]
+    program = PurePath(words[0]).name if words else ""
+    if re.sub(r"[0-9.]+$", "", program) in _INTERPRETERS or program in _INTERPRETERS:
+        scripts = [word for word in words[1:] if word.endswith((".py", ".sh"))]
+        program = PurePath((scripts or words)[0]).stem if scripts else program
+    text = re.sub(r"[^a-z0-9]+", "-", program.lower())[:_LONGEST_NAME].strip("-")
+    return text or "job"
+
+
+def _only_queue(client: "Client") -> str:
+    """Return the only queue that jobs may go to. Raises UsageError where there are several, or none."""
+    leaves = [queue.path for queue in client.queues() if queue.is_leaf]
+    if len(leaves) == 1:
+        return leaves[0]
+    if not leaves:
+        raise UsageError("there is no queue that you may use; an admin makes them with: trainmaster apply -f FILE")
+    raise UsageError(f"which queue? give --queue; you may use: {', '.join(leaves)}")
+
+
+def _check(spec: dict[str, Any]) -> None:
+    """Raise ProblemError whose mistakes name the options that they came from."""
+    from trainmaster.cli.documents import validated
+    from trainmaster.protocol.errors import ProblemError
+    from trainmaster.protocol.jobs import JobSpec
+
+    try:
+        validated(JobSpec, spec)
+    except ProblemError as error:
+        mistakes = tuple(one.model_copy(update={"path": _option_of(one.path)}) for one in error.mistakes)
+        raise ProblemError(error.code, error.detail, mistakes=mistakes) from error
+
+
+def _option_of(path: str) -> str:
+    return next(
+        (option for field, option in _OPTIONS.items() if path == field or path.startswith((f"{field}.", f"{field}["))),
+        path,
+    )
+
+
+def _submit(client: "Client", spec: dict[str, Any], stay: AfterSubmit, output: Format, place: str = "") -> int:
+    from trainmaster.protocol.documents import Document
+
+    return submit_all(client, [Document(spec, place)], None, stay, output)
+
+
+def rerun(
+    ctx: typer.Context,
+    job: JobId,
+    command: Command = None,
+    gpus: overrides.Gpus = None,
+    cpus: overrides.Cpus = None,
+    memory: overrides.Memory = None,
+    image: overrides.Image = None,
+    replicas: overrides.Replicas = None,
+    queue: overrides.Queue = None,
+    name: overrides.JobName = None,
+    priority: overrides.Priority = None,
+    priority_class: overrides.PriorityClass = None,
+    label: overrides.LabelPairs = None,
+    env: overrides.EnvPairs = None,
+    time_limit: overrides.TimeLimit = None,
+    kind: overrides.Kinds = None,
+    cluster: overrides.Clusters = None,
+    wait: WaitOption = False,
+    follow_logs: FollowOption = False,
+    dry_run: DryRunOption = False,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Submit another job with a job's specification and its parameters, whatever its state. Options replace parts of it.
+
+    To run the same job once more after it has failed, use retry.
+    """
+    changes = overrides.overrides(
+        name=name,
+        queue=queue,
+        priority=priority,
+        priority_class=priority_class,
+        labels=label,
+        env=env,
+        time_limit=time_limit,
+        gpus=gpus,
+        cpus=cpus,
+        memory=memory,
+        image=image,
+        replicas=replicas,
+        kinds=kind,
+        clusters=cluster,
+        command=command,
+    )
+    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run)
+    stay.check(1)
+    with config.connect(ctx) as client:
+        item = client.job(job)
+        if item.spec is None:
+            raise UsageError(f"the dispatcher does not show the specification of {job}")
+        spec = changes.applied({"kind": "Job"} | item.spec)
+        if not dry_run and not output.is_data:
+            note(f"as {item.id}:")
+        raise typer.Exit(_submit(client, spec, stay, output, place=item.id))
