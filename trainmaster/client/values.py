@@ -1,8 +1,21 @@
-"""Filters of the client's calls."""
+"""Filters of the client's calls, and lists that they return with more beside the items."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from trainmaster.protocol.answers import SubmissionWarning
+
+Item = TypeVar("Item")
+
+
+class WithWarnings(list[Item]):
+    """A list, with possible mistakes in what was submitted as ``warnings``."""
+
+    def __init__(self, items: Iterable[Item], warnings: "tuple[SubmissionWarning, ...]" = ()) -> None:
+        super().__init__(items)
+        self.warnings = warnings
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from trainmaster.protocol.agent import DesiredAnswer, Empty, SessionName, StreamPush, SyncAnswer, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.sync_parts import read_push, read_sync
-from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster.protocol.validation_errors import mistakes_of, worded
 from trainmaster_dispatcher.api.context import Agent, App
 from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.api.openapi import contract
@@ -72,4 +72,4 @@ async def push_stream(
 
 def _invalid(error: ValidationError) -> ProblemError:
     mistakes = mistakes_of(error)
-    return ProblemError(Code.INVALID_SPEC, f"{mistakes[0].path}: {mistakes[0].message}", mistakes=mistakes)
+    return ProblemError(Code.INVALID_SPEC, worded(mistakes[0]), mistakes=mistakes)

@@ -74,7 +74,7 @@ CLUSTER = DeclaredKind(
     before_put=tenants.check_cluster,
     after_put=tenants.prepare_cluster,
     beside=lambda row: {"cordoned": row.cordoned},
-    put_refuses=(Code.UNKNOWN_PRICE_BOOK,),
+    put_refuses=(Code.UNKNOWN_PRICE_BOOK, Code.UNKNOWN_QUEUE),
 )
 PRICE_BOOK = DeclaredKind(
     table=prices.BOOKS,
