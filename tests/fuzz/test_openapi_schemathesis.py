@@ -180,9 +180,9 @@ _BEYOND_SCHEMA = re.compile(
             r"is at least 1s",
             r"is too large for a quantity",
             r"is more than 0s and at most 10m",
-            r"(less|greater) than or equal to|greater than 0",
-            # Of a union of two, what the other one is.
-            r"onDisconnect\.literal",
+            r"must be (at least|at most|more than|less than) ",
+            # Of a list that may be left out, but not be empty; of a time that has passed.
+            r"must name at least one of|has passed",
             # The name in the address, in calls made of the document's examples, which ``map_case`` does not see.
             r"the body names .*, the address",
             # Fields that have to go together.
@@ -244,18 +244,18 @@ _FLAG = {
 _NUMBER = {"type": "string", "pattern": r"^\s*[+-]?[0-9._]+([eE][+-]?[0-9]+)?\s*$"}
 
 
-def as_read(schema: Any) -> Any:
-    """Return a schema of all forms that are read: beside the one that it describes, those of ``x-also-accepts``, numbers and flags as
-    texts, and a flag as 0 or 1."""
+def as_read(schema: Any, *, in_address: bool = False) -> Any:
+    """Return a schema of all forms that are read: beside the one that it describes, those of ``x-also-accepts``. Of parameters, which
+    are texts, also numbers and flags as texts, and a flag as 0 or 1."""
     if isinstance(schema, list):
-        return [as_read(one) for one in schema]
+        return [as_read(one, in_address=in_address) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: as_read(value) for key, value in schema.items()}
+    made = {key: as_read(value, in_address=in_address) for key, value in schema.items()}
     numbers = [_NUMBER, {"type": "boolean"}]
     others: dict[Any, list[Any]] = {"boolean": [_FLAG], "integer": numbers, "number": numbers}
     kind = schema.get("type")
-    also = list(others.get(kind, ())) if isinstance(kind, str) else []
+    also = list(others.get(kind, ())) if in_address and isinstance(kind, str) else []
     if ALSO in schema:
         also += [schema[ALSO], _NUMBER]
     return {"anyOf": [made, *also]} if also else made
@@ -279,7 +279,8 @@ class _Reader:
         given = {"query": case.query or {}, "header": case.headers or {}, "path": case.path_parameters or {}}
         for parameter in operation.get("parameters", ()):
             values = given[parameter["in"]]
-            if parameter["name"] in values and not self._fits(parameter["schema"], values[parameter["name"]]):
+            name = parameter["name"]
+            if name in values and not self._fits(parameter["schema"], values[name], in_address=True):
                 return False
         return True
 
@@ -291,8 +292,8 @@ class _Reader:
             if one["in"] == "header" and one["name"] in (case.headers or {})
         )
 
-    def _fits(self, schema: Any, value: Any) -> bool:
-        whole = {**as_read(schema), "components": {"schemas": self._components}}
+    def _fits(self, schema: Any, value: Any, *, in_address: bool = False) -> bool:
+        whole = {**as_read(schema, in_address=in_address), "components": {"schemas": self._components}}
         return bool(jsonschema.Draft202012Validator(whole).is_valid(value))
 
 

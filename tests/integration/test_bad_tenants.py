@@ -74,6 +74,27 @@ TENANTS = [
     Case("a queue of NUL", QUEUE + "b", {"path": "b", "description": "\0"}, 422, "invalid-spec"),
     Case("a queue unknown inside", QUEUE + "b", {"path": "b", "max": 1}, 422, "invalid-spec", "max"),
     Case("a queue that is a list", QUEUE + "b", [], 422, "invalid-spec"),
+    Case(
+        "a queue by a name of Python", QUEUE + "b", {"path": "b", "max_running": 1}, 422, "invalid-spec", "max_running"
+    ),
+    Case("a queue of no kinds", QUEUE + "b", {"path": "b", "allowedKinds": []}, 422, "invalid-spec", "allowedKinds"),
+    Case("a queue twice", QUEUE + "b", b'{"path": "b", "weight": 1, "weight": 2}', 422, "invalid-spec", "weight"),
+    Case(
+        "a cluster for no queue",
+        CLUSTER + "a",
+        {"name": "a", "onlyQueues": ["team", "nosuch"]},
+        422,
+        "unknown-queue",
+        "onlyQueues[1]",
+    ),
+    Case(
+        "a reservation of the past",
+        RESERVATION + "w",
+        WINDOW | {"start": "2020-01-01T00:00:00Z", "end": "2020-01-02T00:00:00Z"},
+        422,
+        "invalid-spec",
+        "end",
+    ),
     Case("no queue to remove", "DELETE /v1/queues/none", None, 404, "not-found"),
     Case("a queue with jobs", "DELETE /v1/queues/team/a", None, 409, "in-use"),
     Case("a queue with queues", "DELETE /v1/queues/team", None, 409, "in-use"),

@@ -401,8 +401,8 @@ async def apart(
 async def test_without_a_leader_the_stored_verdict_is_shown_with_its_age(apart: Apart) -> None:
     service = apart.service
     job_id = await service.submit(cpu="64")
-    answer = await why_with(service, job_id, live=True, token="TooLarge")
-    assert answer["position"] == 1
+    answer = await why_with(service, job_id, live=True, token="TooLarge", jobsThatCannotRun=1)
+    assert not answer.keys() & {"position", "jobsAhead"}, "it has no turn"
     apart.scheduler.send_signal(signal.SIGKILL)
     apart.scheduler.wait()
     # At once, while its lead has not run out; and later, when nobody leads.
@@ -421,12 +421,12 @@ async def test_without_a_leader_the_stored_verdict_is_shown_with_its_age(apart: 
 
 async def test_a_standby_answers_once_it_leads(apart: Apart, start: Callable[..., "subprocess.Popen[bytes]"]) -> None:
     job_id = await apart.service.submit(cpu="64")
-    await why_with(apart.service, job_id, position=1, live=True)
+    await why_with(apart.service, job_id, jobsInQueue=1, live=True)
     start("scheduler")
     apart.scheduler.send_signal(signal.SIGKILL)
     apart.scheduler.wait()
     assert (await why(apart.service, job_id))["live"] is False
-    await why_with(apart.service, job_id, live=True, position=1, token="TooLarge")
+    await why_with(apart.service, job_id, live=True, jobsInQueue=1, token="TooLarge")
 
 
 async def test_a_leader_that_is_frozen_is_not_waited_for(apart: Apart) -> None:

@@ -101,7 +101,7 @@ async def test_bodies_beyond_their_bounds_are_refused_as_a_whole(service: Servic
         ("sync", {"runs": [{}] * 200_000}, 422, "runs: has 200000 entries, at most 100000 are allowed"),
         ("streams/x", {"chunks": [{}] * 100_000}, 422, "chunks: has 100000 entries, at most 20000 are allowed"),
         ("sync", {"other": [{}] * 1_200_000}, 413, "the body has more than 1000000 values, the most that it may have"),
-        ("streams/x", {"chunks": [{}] * 20_000}, 422, "chunks[0].role: Field required"),
+        ("streams/x", {"chunks": [{}] * 20_000}, 422, "chunks[0].role: is missing; it is needed"),
     )
     for path, fields, status, message in cases:
         answer = await agent.http.post(f"/agent/v1/{path}", content=orjson.dumps(named | fields), headers=headers)

@@ -329,16 +329,16 @@ async def test_a_job_goes_where_its_profile_sends_it_and_says_what_it_would_have
         ),
         (
             {},
-            "placement.profile.weights",
+            "placement.profile",
             f"give at least one of {', '.join(SCORE_WEIGHTS)} a weight above 0",
         ),
         (
             {"money": 0},
-            "placement.profile.weights",
+            "placement.profile",
             f"give at least one of {', '.join(SCORE_WEIGHTS)} a weight above 0",
         ),
-        ({"money": -1}, "placement.profile.weights.money", "Input should be greater than or equal to 0"),
-        ({"speed": 1}, "placement.profile.weights.speed", "this field is not known"),
+        ({"money": -1}, "placement.profile.money", "must be at least 0, not -1"),
+        ({"speed": 1}, "placement.profile.speed", "this field is not known; did you mean spread?"),
     ],
 )
 async def test_a_profile_that_is_none_is_refused_where_it_is_written(

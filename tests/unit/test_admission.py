@@ -137,12 +137,12 @@ REFUSED_AT_EVERY_LEVEL: dict[str, tuple[dict[str, Any], str]] = {
     "an empty seccomp profile": (context_with("seccompProfile", value={}), f"{_CONTEXT}.seccompProfile.type"),
     "no seccomp, in the old way": (
         pod_with("metadata", "annotations", "seccomp.security.alpha.kubernetes.io/pod", value="unconfined"),
-        "metadata.annotations[seccomp.security.alpha.kubernetes.io/pod]",
+        'metadata.annotations["seccomp.security.alpha.kubernetes.io/pod"]',
     ),
     "no AppArmor": (context_with("appArmorProfile", value={"type": "Unconfined"}), f"{_CONTEXT}.appArmorProfile.type"),
     "no AppArmor, in the old way": (
         pod_with("metadata", "annotations", "container.apparmor.security.beta.kubernetes.io/main", value="unconfined"),
-        "metadata.annotations[container.apparmor.security.beta.kubernetes.io/main]",
+        'metadata.annotations["container.apparmor.security.beta.kubernetes.io/main"]',
     ),
     "an SELinux type": (context_with("seLinuxOptions", value={"type": "spc_t"}), f"{_CONTEXT}.seLinuxOptions.type"),
     "an SELinux user": (context_with("seLinuxOptions", value={"user": "system_u"}), f"{_CONTEXT}.seLinuxOptions.user"),
@@ -226,35 +226,35 @@ REFUSED_AT_EVERY_LEVEL: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a label of Kueue's": (
         pod_with("metadata", "labels", "kueue.x-k8s.io/queue-name", value="gold"),
-        "metadata.labels[kueue.x-k8s.io/queue-name]",
+        'metadata.labels["kueue.x-k8s.io/queue-name"]',
     ),
     "a label below a reserved domain": (
         pod_with("metadata", "labels", "scheduling.volcano.sh/queue-name", value="gold"),
-        "metadata.labels[scheduling.volcano.sh/queue-name]",
+        'metadata.labels["scheduling.volcano.sh/queue-name"]',
     ),
     "a reserved label without a value, which Kubernetes keeps": (
         pod_with("metadata", "labels", "kueue.x-k8s.io/queue-name", value=None),
-        "metadata.labels[kueue.x-k8s.io/queue-name]",
+        'metadata.labels["kueue.x-k8s.io/queue-name"]',
     ),
     "a label of Trainmaster's": (
         pod_with("metadata", "labels", "trainmaster.dev/run", value="x"),
-        "metadata.labels[trainmaster.dev/run]",
+        'metadata.labels["trainmaster.dev/run"]',
     ),
     "the label of all pods of agents": (
         pod_with("metadata", "labels", "app.kubernetes.io/managed-by", value="trainmaster"),
-        "metadata.labels[app.kubernetes.io/managed-by]",
+        'metadata.labels["app.kubernetes.io/managed-by"]',
     ),
     "a label of Trainmaster's for a claim": (
         _claim_with(metadata={"labels": {"trainmaster.dev/run": "x"}}),
-        f"{_CLAIM}.metadata.labels[trainmaster.dev/run]",
+        f'{_CLAIM}.metadata.labels["trainmaster.dev/run"]',
     ),
     "an annotation of YuniKorn's for a claim": (
         _claim_with(metadata={"annotations": {"yunikorn.apache.org/x": "x"}}),
-        f"{_CLAIM}.metadata.annotations[yunikorn.apache.org/x]",
+        f'{_CLAIM}.metadata.annotations["yunikorn.apache.org/x"]',
     ),
     "an annotation of YuniKorn's": (
         pod_with("metadata", "annotations", "yunikorn.apache.org/task-groups", value="[]"),
-        "metadata.annotations[yunikorn.apache.org/task-groups]",
+        'metadata.annotations["yunikorn.apache.org/task-groups"]',
     ),
     "an annotation of KAI's without a domain": (
         pod_with("metadata", "annotations", "pod-group-name", value="theirs"),
@@ -446,7 +446,7 @@ STRUCTURES: dict[str, tuple[tuple[str | int, ...], object, str]] = {
         [{"key": "gpu", "operator": "Exists", "value": "x"}],
         "tolerations[0].value",
     ),
-    "a label that is no label": (("nodeSelector",), {"disk type": "ssd"}, "nodeSelector.disk type"),
+    "a label that is no label": (("nodeSelector",), {"disk type": "ssd"}, 'nodeSelector["disk type"]'),
     "an address that is none": (("hostAliases",), [{"ip": "10.0.0", "hostnames": ["a"]}], "hostAliases[0].ip"),
     "an unknown field far inside": (("volumes", 0, "emptyDir"), {"size": "1Gi"}, "emptyDir.size"),
 }
@@ -513,27 +513,27 @@ ALLOWED_BY_NAME: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     ),
     "an annotation of Multus": (
         pod_with("metadata", "annotations", "k8s.v1.cni.cncf.io/networks", value="storage"),
-        "[k8s.v1.cni.cncf.io/networks]",
+        '["k8s.v1.cni.cncf.io/networks"]',
         {"annotations": ("k8s.v1.cni.cncf.io/networks",)},
     ),
     "an annotation of CRI-O": (
         pod_with("metadata", "annotations", "io.kubernetes.cri-o.userns-mode", value="auto"),
-        "[io.kubernetes.cri-o.userns-mode]",
+        '["io.kubernetes.cri-o.userns-mode"]',
         {"annotations": ("io.kubernetes.cri-o.*",)},
     ),
     "a label of a workload identity": (
         pod_with("metadata", "labels", "azure.workload.identity/use", value="true"),
-        "[azure.workload.identity/use]",
+        '["azure.workload.identity/use"]',
         {"labels": ("azure.workload.identity/*",)},
     ),
     "a label of an unknown domain": (
         pod_with("metadata", "labels", "notvolcano.sh/a", value="b"),
-        "[notvolcano.sh/a]",
+        '["notvolcano.sh/a"]',
         {"labels": ("notvolcano.sh/*",)},
     ),
     "a label by which services find pods of a Deployment": (
         pod_with("metadata", "labels", "app.kubernetes.io/created-by", value="b"),
-        "[app.kubernetes.io/created-by]",
+        '["app.kubernetes.io/created-by"]',
         {"labels": ("app.kubernetes.io/*",)},
     ),
     "a label without a domain by which rights are granted": (
@@ -543,17 +543,17 @@ ALLOWED_BY_NAME: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     ),
     "an annotation of a claim by which data is copied": (
         _claim_with(metadata={"annotations": {"k8s.io/CloneRequest": "other/claim"}}),
-        "metadata.annotations[k8s.io/CloneRequest]",
+        'metadata.annotations["k8s.io/CloneRequest"]',
         {"annotations": ("k8s.io/*",)},
     ),
     "an annotation of a claim by which data is imported": (
         _claim_with(metadata={"annotations": {"cdi.kubevirt.io/storage.import.endpoint": "http://10.0.0.1"}}),
-        "metadata.annotations[cdi.kubevirt.io/storage.import.endpoint]",
+        'metadata.annotations["cdi.kubevirt.io/storage.import.endpoint"]',
         {"annotations": ("cdi.kubevirt.io/*",)},
     ),
     "a label of a claim": (
         _claim_with(metadata={"labels": {"istio.io/x": "y"}}),
-        "metadata.labels[istio.io/x]",
+        'metadata.labels["istio.io/x"]',
         {"labels": ("istio.io/*",)},
     ),
     "a huge volume": (_claim_with(storage="900Pi"), "spec.resources.requests.storage", {"most_volume_size": "1Ei"}),
@@ -614,7 +614,7 @@ ALLOWED_BY_NAME: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     ),
     "nodes of the control plane": (
         spec_with("nodeSelector", value={"node-role.kubernetes.io/control-plane": ""}),
-        "control-plane]",
+        'control-plane"]',
         {"node_labels": ("node-role.kubernetes.io/control-plane",)},
     ),
     "nodes of the control plane by affinity": (
@@ -730,7 +730,7 @@ def test_a_plain_template_is_held_to_the_same_nodes_as_a_pod() -> None:
     )
     assert [one.path for one in check_role(role, RESTRICTED)] == [
         "template.tolerations[0]",
-        "template.nodeSelector[node-role.kubernetes.io/control-plane]",
+        'template.nodeSelector["node-role.kubernetes.io/control-plane"]',
         "template.nodeAffinity[0].key",
     ]
 

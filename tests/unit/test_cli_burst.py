@@ -254,7 +254,7 @@ def test_mistakes_of_a_policy_are_told_by_file_and_document(api: Api, tmp_path: 
     file = jobs_file(tmp_path, written(), written("days", budget={"job": 1}, when={"afer": "5m"}))
     done = run("burst", "preview", "-f", file)
     assert done.exit_code == Exit.BAD_REQUEST
-    assert f"  {file} document 2: when.afer: this field is not known\n" in done.stderr
+    assert f"  {file} document 2: when.afer: this field is not known; did you mean after?\n" in done.stderr
     assert f"  {file} document 2: budget: a budget needs at least one of hour, day and month" in done.stderr
     assert api.requests == []
 

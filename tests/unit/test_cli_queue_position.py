@@ -70,6 +70,25 @@ def test_why_says_the_place(api: Api, position: int, many: int, said: str) -> No
     assert "FACTOR" not in done.stdout, "that is for -o wide"
 
 
+@pytest.mark.parametrize(
+    ("many", "said"),
+    [(1, "; 1 job cannot run as it is written"), (1200, "; 1,200 jobs cannot run as they are written")],
+)
+def test_why_says_how_many_jobs_nobody_waits_for(api: Api, many: int, said: str) -> None:
+    api.on(f"GET /v1/jobs/{JOB}/why", REASON | {"live": True} | place(1, 3000) | {"jobsThatCannotRun": many})
+    assert f"\n1st of 3,000 in research/vision: it is next{said}\n" in run("why", JOB).stdout
+
+
+def test_why_says_that_a_job_that_can_never_run_has_no_turn(api: Api) -> None:
+    answer = REASON | {"tier": "cannot run as written", "token": "TooLarge", "live": True} | place()
+    api.on(
+        f"GET /v1/jobs/{JOB}/why", {key: value for key, value in answer.items() if key not in ("position", "jobsAhead")}
+    )
+    said = run("why", JOB).stdout
+    assert "it has no turn in research/vision, as it cannot run as it is written; other jobs do not wait for it" in said
+    assert "next" not in said
+
+
 def test_why_shows_what_the_place_goes_by(api: Api) -> None:
     api.on(f"GET /v1/jobs/{JOB}/why", REASON | {"live": True} | place())
     lines = run("why", JOB, "-o", "wide").stdout.splitlines()

@@ -621,7 +621,7 @@ class TestWhatATemplateReachesAndTakes:
         assert len(set_by_agent) >= 6
         template = {"metadata": {"labels": dict.fromkeys(set_by_agent, "x")}, "spec": POD["spec"]}
         found = check_pod_template(template, AdmissionPolicy(labels=("*",)))
-        assert {one.path for one in found} == {f"metadata.labels[{key}]" for key in set_by_agent}
+        assert {one.path for one in found} == {f'metadata.labels["{key}"]' for key in set_by_agent}
 
 
 class TestTheUserOfMembers:

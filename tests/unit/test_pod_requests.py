@@ -68,12 +68,12 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a text beyond all": (pod(container(cpu="9" * 2_000_000)), r"^spec\.containers\[0\]"),
     "nothing": (pod(container(cpu=None)), r"^spec\.containers\[0\].*not null"),
     "no number": (pod(container(cpu=float("nan"))), r"^spec\.containers\[0\]"),
-    "a dotted resource": (pod(container(limits={"nvidia.com/gpu": "x"})), r"limits\[nvidia\.com/gpu\]: "),
+    "a dotted resource": (pod(container(limits={"nvidia.com/gpu": "x"})), r'limits\["nvidia\.com/gpu"\]: '),
     "too much together": (
         pod(*[container(memory="4Ei")] * 2),
         r"^spec: the containers together request too much 'memory'",
     ),
-    "an overhead that is no mapping": (pod(overhead=[]), r"^spec\.overhead: must be a mapping, not list"),
+    "an overhead that is no mapping": (pod(overhead=[]), r"^spec\.overhead: must be a mapping, not a list"),
 }
 
 

@@ -123,17 +123,17 @@ UNREADABLE = {
     "the version of a newer release": ('{"version": 2}', "have version 2, this release reads version 1"),
     "a version that is none": ('{"version": true}', "have version True, this release reads version 1"),
     "a key that is not known": ('{"version": 1, "priority": 1}', "priority: this field is not known"),
-    "a text for a number": ('{"version": 1, "awaitsSeconds": "60"}', "awaitsSeconds: Input should be a valid number"),
+    "a text for a number": ('{"version": 1, "awaitsSeconds": "60"}', "awaitsSeconds: must be a number, not '60'"),
     "a device without labels": (
         '{"version": 1, "narrowed": {"resource": "gpu"}}',
-        "narrowed.selector: Field required",
+        "narrowed.selector: is missing",
     ),
     "a binding in the earlier form": (
         '{"version": 1, "burst": {"limitSeconds": 1, "binding": [["a", "In", ["b"]]]}}',
-        "burst.binding[0]: Input should be an object",
+        "burst.binding[0]: must be a mapping, not a list",
     ),
     "an earlier form without a limit": ('{"version": 0, "burst": {"binding": []}}', "their earlier form is wrong"),
-    "an earlier form with a wrong device": ('{"version": 0, "narrowed": 1}', "narrowed: Input should be an object"),
+    "an earlier form with a wrong device": ('{"version": 0, "narrowed": 1}', "narrowed: must be a mapping, not 1"),
 }
 
 

@@ -80,6 +80,35 @@ def test_jobs_of_all_classes_and_shapes_of_the_queue_are_counted() -> None:
     assert [placed(builder, name).position for name in ("high", "big", "j", "low")] == [1, 2, 3, 4]
 
 
+def test_jobs_that_can_never_run_are_ahead_of_nobody() -> None:
+    builder = (
+        StateBuilder().cluster("c", nodes(1, cpu=4)).job("huge", simple(cpu=99), age=90).job("full", simple(cpu=4))
+    )
+    builder.run("r", simple(cpu=4), on="c").job("j", simple(cpu=3))
+    plan = decide(builder.engine, builder.now)
+    quotas = quotas_of(builder.engine, builder.now)
+    found = {
+        name: place_of(builder.state, quotas, builder.ids[name], builder.now, plan.reasons)
+        for name in ("huge", "full", "j")
+    }
+    assert {name: (place.position, place.jobs_ahead) for name, place in found.items() if place} == {
+        "huge": (1, 0),
+        "full": (1, 0),
+        "j": (2, 1),
+    }
+    assert {(place.jobs_in_queue, place.jobs_that_cannot_run) for place in found.values() if place} == {(3, 1)}
+    assert placed(builder, "j").position == 3, "without reasons, nothing is known of them"
+
+
+def test_a_trial_is_not_behind_jobs_that_can_never_run() -> None:
+    builder = StateBuilder().cluster("c", nodes(1, cpu=4)).job("huge", simple(cpu=99))
+    plan = decide(builder.engine, builder.now)
+    job = WaitingJob(0, 0, "new", builder.queues["main"], CLASSES["normal"], 0, 0, builder.now, 0)
+    trial = try_out(builder.engine, quotas_of(builder.engine, NOW), job, simple(), builder.now, plan.reasons)
+    assert trial is not None
+    assert (trial.place.position, trial.place.jobs_in_queue, trial.place.jobs_that_cannot_run) == (1, 2, 1)
+
+
 def test_what_makes_the_key_is_told() -> None:
     builder = StateBuilder().longest_wait("normal", 100).job("j", age=30, priority=1)
     factors = placed(builder, "j").factors

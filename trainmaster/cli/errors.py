@@ -72,7 +72,7 @@ def _tell_problem(error: "ProblemError") -> None:
     title = str(error.to_problem()["title"])
     tell(title[0].lower() + title[1:] if known else error.detail)
     for mistake in listed:
-        print(f"  {mistake.path}: {mistake.message}", file=sys.stderr)
+        print(f"  {mistake.path}: {mistake.message}" if mistake.path else f"  {mistake.message}", file=sys.stderr)
     if error.code is Code.UNAUTHENTICATED:
         from trainmaster.cli.config import config_path
 

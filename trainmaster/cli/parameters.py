@@ -1,21 +1,20 @@
 """Tables of parameter sets: CSV with a header line, or YAML and JSON with a list of mappings."""
 
 import csv
-import sys
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from trainmaster.cli.errors import UsageError
+from trainmaster.cli.yaml_files import load, place_of, read_text
 
 
 def read_table(name: str) -> list[dict[str, Any]]:
-    """Return a file's parameter sets, ``-`` being stdin. CSV values are text. Raises UsageError with the place of a mistake."""
-    try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{name}: {error}") from error
+    """Return a file's parameter sets, ``-`` being stdin. CSV values are text.
+
+    Raises UsageError with the place of a mistake, and ProblemError for a file that is not text in UTF-8.
+    """
+    text = read_text(name)
     sets = _from_csv(name, text) if name.endswith(".csv") else _from_yaml(name, text)
     if not sets:
         raise UsageError(f"{name}: the table is empty: it has no parameter set")
@@ -26,11 +25,15 @@ def _from_csv(name: str, text: str) -> list[dict[str, Any]]:
     reader = csv.DictReader(text.splitlines(), strict=True)
     sets = []
     try:
+        names = list(reader.fieldnames or ())
+        twice = next((one for index, one in enumerate(names) if one in names[:index]), None)
+        if twice is not None:
+            raise UsageError(f"{name}: line 1: the column {twice!r} is given twice")
         for row in reader:
             if None in row or None in row.values():
-                many = len(reader.fieldnames or ())
                 raise UsageError(
-                    f"{name}: line {reader.line_num} does not have {many} values, one for each name of the first line"
+                    f"{name}: line {reader.line_num} does not have {len(names)} values, "
+                    "one for each name of the first line"
                 )
             sets.append(dict(row))
     except csv.Error as error:
@@ -40,9 +43,9 @@ def _from_csv(name: str, text: str) -> list[dict[str, Any]]:
 
 def _from_yaml(name: str, text: str) -> list[dict[str, Any]]:
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{name}: {error}") from error
+        value = load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"{name}: {place_of(error)}") from error
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise UsageError(f"{name}: a table has to be a list of mappings from names to values, or a .csv file")
     return value

@@ -13,9 +13,19 @@ if TYPE_CHECKING:
 
 def place_of(reason: "JobReason") -> str:
     """Return a text such as ``3rd of 120 in research/vision: 2 jobs are ahead``; empty where there is no place."""
-    if reason.position is None or reason.jobs_in_queue is None or reason.queue is None:
+    if reason.jobs_in_queue is None or reason.queue is None:
         return ""
-    return f"{_rank(reason.position, reason.jobs_in_queue, reason.queue)}: {_ahead(reason.jobs_ahead or 0)}"
+    if reason.position is None:
+        return f"it has no turn in {reason.queue}, as it cannot run as it is written; other jobs do not wait for it"
+    rank = _rank(reason.position, reason.jobs_in_queue, reason.queue)
+    return f"{rank}: {_ahead(reason.jobs_ahead or 0)}{_without_turn(reason.jobs_that_cannot_run or 0)}"
+
+
+def _without_turn(many: int) -> str:
+    """Return how many jobs of the queue are not waited for; empty for none."""
+    if not many:
+        return ""
+    return "; 1 job cannot run as it is written" if many == 1 else f"; {many:,} jobs cannot run as they are written"
 
 
 def _rank(position: int, many: int, queue: str) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trainmaster.client.http import Client
+    from trainmaster.protocol.answers import SubmissionWarning
     from trainmaster.protocol.documents import Document
 
 _HINTED = 3
@@ -157,11 +158,23 @@ def check_kinds(documents: "list[Document]") -> None:
 
 
 def send(client: "Client", documents: "list[Document]", sets: "Sequence[Mapping[str, Any]] | None" = None) -> list[str]:
-    """Submit the jobs; return their ids. Raises ProblemError with the place of each mistake."""
+    """Submit the jobs, and print warnings; return their ids. Raises ProblemError with the place of each mistake."""
     with _told_by_place(documents):
         if sets is not None:
-            return client.submit_parameters(documents[0].value, sets)
-        return client.submit([document.value for document in documents])
+            ids = client.submit_parameters(documents[0].value, sets)
+        else:
+            ids = client.submit([document.value for document in documents])
+    _print_warnings(ids.warnings, documents)
+    return list(ids)
+
+
+def _print_warnings(warnings: "Sequence[SubmissionWarning]", documents: "list[Document]") -> None:
+    from trainmaster.cli.documents import in_place
+    from trainmaster.protocol.errors import Mistake
+
+    for one in warnings:
+        found = in_place(Mistake(path=one.path, message=one.message), documents)
+        note(f"warning: {found.path}: {found.message}")
 
 
 @contextmanager
@@ -180,6 +193,7 @@ def _try_out(client: "Client", documents: "list[Document]", output: Format) -> E
     """Print what would happen to each job; return the exit code, which shows whether all could run."""
     with _told_by_place(documents):
         tried = client.dry_run([document.value for document in documents])
+    _print_warnings(tried.warnings, documents)
     if output.is_data:
         print_data([data_of(one) for one in tried], output)
     else:

@@ -6,7 +6,7 @@ from typing import Any, overload
 from trainmaster.client.async_transport import AsyncTransport
 from trainmaster.client.calls import Action, Parameters, Spec
 from trainmaster.client.streams import Ended, LogPiece, Notice
-from trainmaster.client.values import JobFilter, Moment, Span
+from trainmaster.client.values import JobFilter, Moment, Span, WithWarnings
 from trainmaster.client.verbs import ALL, PAGE, Verbs
 from trainmaster.protocol.answers import (
     AgentKey,
@@ -45,8 +45,8 @@ class AwaitedCalls:
 
     # Jobs
 
-    async def submit(self, specs: Spec | Sequence[Spec], *, idempotency_key: str | None = None) -> list[str]:
-        """Submit one specification or many, all or nothing; return their ids in the given order.
+    async def submit(self, specs: Spec | Sequence[Spec], *, idempotency_key: str | None = None) -> WithWarnings[str]:
+        """Submit one specification or many, all or nothing; return their ids in the given order, and ``warnings``.
 
         Repeating a call with the same ``idempotency_key`` and specifications within seven days makes the jobs only once.
         """
@@ -54,8 +54,8 @@ class AwaitedCalls:
 
     async def submit_parameters(
         self, spec: Spec, parameters: Sequence[Parameters], *, idempotency_key: str | None = None
-    ) -> list[str]:
-        """Submit one job for each set of parameters, all or nothing; return their ids in that order.
+    ) -> WithWarnings[str]:
+        """Submit one job for each set of parameters, all or nothing; return their ids in that order, and ``warnings``.
 
         ``${name}`` in the commands, arguments and environment values of ``spec`` is replaced by the set's value.
         """
@@ -63,7 +63,7 @@ class AwaitedCalls:
             self._verbs.submit_parameters(spec, parameters, idempotency_key=idempotency_key)
         )
 
-    async def dry_run(self, specs: Spec | Sequence[Spec]) -> list[TriedJob]:
+    async def dry_run(self, specs: Spec | Sequence[Spec]) -> WithWarnings[TriedJob]:
         """Return what would happen to up to 100 jobs if they were submitted now; raises as ``submit`` does, and stores nothing."""
         return await self._transport.run(self._verbs.dry_run(specs))
 

@@ -1,9 +1,9 @@
-"""Filters and moments of the client's calls."""
+"""Filters and moments of the client's calls, and lists that they return with more beside the items."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
@@ -12,6 +12,20 @@ Moment = datetime | date | str
 """A moment: a datetime, a date, or a text such as ``2026-11-01`` or ``2026-11-01T08:00:00Z``; without a zone, in UTC."""
 Span = float | str | timedelta
 """A length of time: seconds, a text such as ``10m``, or a timedelta."""
+
+
+if TYPE_CHECKING:
+    from trainmaster.protocol.answers import SubmissionWarning
+
+Item = TypeVar("Item")
+
+
+class WithWarnings(list[Item]):
+    """A list, with possible mistakes in what was submitted as ``warnings``."""
+
+    def __init__(self, items: Iterable[Item], warnings: "tuple[SubmissionWarning, ...]" = ()) -> None:
+        super().__init__(items)
+        self.warnings = warnings
 
 
 def written_moment(value: Moment, name: str) -> str:

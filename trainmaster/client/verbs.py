@@ -14,7 +14,7 @@ from trainmaster.client.core import Request
 from trainmaster.client.errors import JobFailedError, UnknownHostError, WaitTimeoutError
 from trainmaster.client.steps import CallTerms, Item, Sleep, Steps, Tell, Telling, send
 from trainmaster.client.streams import Ended, EventWatch, LogPiece, LogTail, Notice
-from trainmaster.client.values import JobFilter, Moment, Span, seconds_in, written_moment
+from trainmaster.client.values import JobFilter, Moment, Span, WithWarnings, seconds_in, written_moment
 from trainmaster.protocol.answers import (
     AgentKey,
     AuditEntry,
@@ -24,6 +24,7 @@ from trainmaster.protocol.answers import (
     DeadLetter,
     DeadLetterPage,
     DrainAnswer,
+    DryRun,
     Identity,
     JobAction,
     JobPage,
@@ -33,6 +34,7 @@ from trainmaster.protocol.answers import (
     NewKey,
     QuarantinedRun,
     QueueView,
+    SubmissionWarning,
     TriedJob,
     WebhookSecrets,
 )
@@ -64,8 +66,8 @@ class Verbs:
 
     # Jobs
 
-    def submit(self, specs: Spec | Sequence[Spec], *, idempotency_key: str | None = None) -> Steps[list[str]]:
-        """Submit one specification or many, all or nothing; return their ids in the given order.
+    def submit(self, specs: Spec | Sequence[Spec], *, idempotency_key: str | None = None) -> Steps[WithWarnings[str]]:
+        """Submit one specification or many, all or nothing; return their ids in the given order, and ``warnings``.
 
         Repeating a call with the same ``idempotency_key`` and specifications within seven days makes the jobs only once.
         """
@@ -73,16 +75,17 @@ class Verbs:
 
     def submit_parameters(
         self, spec: Spec, parameters: Sequence[Parameters], *, idempotency_key: str | None = None
-    ) -> Steps[list[str]]:
-        """Submit one job for each set of parameters, all or nothing; return their ids in that order.
+    ) -> Steps[WithWarnings[str]]:
+        """Submit one job for each set of parameters, all or nothing; return their ids in that order, and ``warnings``.
 
         ``${name}`` in the commands, arguments and environment values of ``spec`` is replaced by the set's value.
         """
         return self._ids(calls.submit_parameters(spec, parameters, idempotency_key))
 
-    def dry_run(self, specs: Spec | Sequence[Spec]) -> Steps[list[TriedJob]]:
+    def dry_run(self, specs: Spec | Sequence[Spec]) -> Steps[WithWarnings[TriedJob]]:
         """Return what would happen to up to 100 jobs if they were submitted now; raises as ``submit`` does, and stores nothing."""
-        return self._models(calls.dry_run(_listed(specs)), "jobs", TriedJob)
+        found = yield from self._model(calls.dry_run(_listed(specs)), DryRun)
+        return WithWarnings(found.jobs, found.warnings)
 
     def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> Telling[JobPage, None]:
         """Yield pages of the jobs that match, newest first."""
@@ -546,9 +549,10 @@ class Verbs:
         value = yield from self._value(request)
         return [model.model_validate(item) for item in value[field]]
 
-    def _ids(self, request: Request) -> Steps[list[str]]:
+    def _ids(self, request: Request) -> Steps[WithWarnings[str]]:
         value = yield from self._value(request)
-        return [item["id"] for item in value["jobs"]]
+        warnings = tuple(SubmissionWarning.model_validate(one) for one in value.get("warnings", ()))
+        return WithWarnings((item["id"] for item in value["jobs"]), warnings)
 
 
 def _listed(specs: Spec | Sequence[Spec]) -> Sequence[Spec]:

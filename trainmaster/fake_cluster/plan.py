@@ -14,7 +14,7 @@ from trainmaster.fake_cluster.fleet import Defaults
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import JobSpec, MemberFailure
 from trainmaster.protocol.states import FailureCategory, RunState
-from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster.protocol.validation_errors import mistakes_of, worded
 
 if TYPE_CHECKING:
     from trainmaster.fake_cluster.pools import FakePool
@@ -147,7 +147,7 @@ class Plans:
             spec = JobSpec.model_validate(wire)
         except ValidationError as error:
             first = mistakes_of(error)[0]
-            message = f"this agent does not understand the specification: {first.path}: {first.message}"
+            message = f"this agent does not understand the specification: {worded(first)}"
             return FakeRefusal(RunState.RETURNED, message)
         roles = []
         for role in spec.roles:

@@ -5,10 +5,19 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, StringConstraints
 
-from trainmaster.protocol.base import QueuePath, Strict, bounded
+from trainmaster.protocol.base import QueuePath, Strict, bounded, worded_pattern
 from trainmaster.protocol.quantities import Quantity
 
-Pattern = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^*\s]*\*?$")]
+Pattern = Annotated[
+    str,
+    StringConstraints(
+        min_length=1,
+        max_length=300,
+        pattern=worded_pattern(
+            r"^[^*\s]*\*?$", "a name, or the beginning of names and one '*' at the end, such as data-*"
+        ),
+    ),
+]
 """A name, or a prefix followed by ``*``; ``*`` alone matches every name."""
 VolumeType = Annotated[str, StringConstraints(min_length=1, max_length=63)]
 Patterns = Annotated[tuple[Pattern, ...], bounded(500)]

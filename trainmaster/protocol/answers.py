@@ -62,6 +62,15 @@ class JobSweep(Strict):
     """Parameter sets, one for each job; all have the same names."""
 
 
+class SubmissionWarning(Lenient):
+    """Something in a valid submission that may be a mistake: it names what does not exist, and that may come later."""
+
+    path: str
+    """Path in the submission, such as ``jobs[0].placement.clusters[0]``."""
+    message: str
+    """Sentence that says what does not exist, with a similar name that does."""
+
+
 class SubmittedJob(Lenient):
     """An accepted job."""
 
@@ -69,6 +78,8 @@ class SubmittedJob(Lenient):
 
     id: str
     """Id of the job."""
+    warnings: tuple[SubmissionWarning, ...] = ()
+    """Possible mistakes; missing if there are none, and for each of several jobs."""
 
 
 class SubmittedJobs(Lenient):
@@ -76,6 +87,8 @@ class SubmittedJobs(Lenient):
 
     jobs: tuple[SubmittedJob, ...]
     """The jobs, in the given order."""
+    warnings: tuple[SubmissionWarning, ...] = ()
+    """Possible mistakes in the jobs; missing if there are none."""
 
 
 class TriedJob(Lenient):
@@ -100,6 +113,8 @@ class DryRun(Lenient):
     """True if the leading scheduler answered."""
     jobs: tuple[TriedJob, ...]
     """The jobs, in the given order."""
+    warnings: tuple[SubmissionWarning, ...] = ()
+    """Possible mistakes in the jobs; missing if there are none."""
 
 
 class JobPage(Lenient):
@@ -119,7 +134,7 @@ class EventPage(Lenient):
 
 
 class JobReason(Reason):
-    """Reason for which a job is in its state. The last seven fields are of queued jobs only."""
+    """Reason for which a job is in its state. The last eight fields are of queued jobs only."""
 
     model_config = example(
         job="bert-7k2p9xq",
@@ -146,11 +161,13 @@ class JobReason(Reason):
     queue: str | None = None
     """Path of its queue."""
     position: int | None = None
-    """Place among the queued jobs of its queue; 1 is next."""
+    """Place among the queued jobs of its queue; 1 is next. None for a job that cannot run as it is written."""
     jobs_ahead: int | None = None
-    """Number of queued jobs before it in its queue."""
+    """Number of queued jobs before it in its queue, without those that cannot run as they are written."""
     jobs_in_queue: int | None = None
     """Number of queued jobs of its queue."""
+    jobs_that_cannot_run: int | None = None
+    """Number of those that cannot run as they are written."""
     factors: Factors | None = None
     """Factors of its place."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 
 
 def _format_time(value: datetime) -> str:
@@ -103,8 +103,106 @@ class Closed(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
+PATTERNS: dict[str, str] = {}
+"""The words for what a regular expression allows, by the expression, as ``must be ...`` goes on."""
+
+
+def worded_pattern(pattern: str, words: str) -> str:
+    """Return a regular expression for a field whose mistakes are explained by ``words``, which say what a value must be."""
+    PATTERNS[pattern] = words
+    return pattern
+
+
+def _integral(value: Any) -> Any:
+    """Return the whole number for one that JSON writes with a fraction of zero, which JSON Schema counts as whole."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+_ENTRIES = ("schema", "items_schema", "keys_schema", "values_schema", "steps")
+
+
+def _exact(schema: Any, *, is_inside: bool = False) -> Any:
+    """Return the schema of a model with numbers and flags that are read from numbers and flags alone, not from texts or each other.
+
+    ``is_inside``: the schema is of a part of the model; models in it have rules of their own.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema["type"]
+    if kind == "model":
+        return schema if is_inside else {**schema, "schema": _exact(schema["schema"], is_inside=True)}
+    if kind in ("float", "bool"):
+        return {**schema, "strict": True}
+    if kind == "int":
+        whole = cast(CoreSchema, {**schema, "strict": True})
+        return schema if schema.get("strict") else core_schema.no_info_before_validator_function(_integral, whole)
+    changed = dict(schema)
+    for key in _ENTRIES:
+        if key in changed:
+            inner = changed[key]
+            is_list = isinstance(inner, list)
+            changed[key] = (
+                [_exact(one, is_inside=is_inside) for one in inner] if is_list else _exact(inner, is_inside=is_inside)
+            )
+    if kind == "model-fields":
+        changed["fields"] = {name: _exact(one, is_inside=True) for name, one in schema["fields"].items()}
+    elif kind == "union":
+        choices = schema["choices"]
+        changed["choices"] = [
+            (_exact(one[0], is_inside=True), one[1]) if isinstance(one, tuple) else _exact(one, is_inside=True)
+            for one in choices
+        ]
+    return changed
+
+
 class Strict(Closed):
-    """Model of people's input. A mapping with very many unknown fields is refused as a whole."""
+    """Model of people's input: fields by the names of the wire alone, and numbers and flags written as such.
+
+    A mapping with very many unknown fields is refused as a whole. The constructor takes the names of Python.
+    """
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return cast(CoreSchema, _exact(handler(source)))
+
+    @classmethod
+    def model_validate(
+        cls,
+        obj: Any,
+        *,
+        strict: bool | None = None,
+        extra: Literal["allow", "ignore", "forbid"] | None = None,
+        from_attributes: bool | None = None,
+        context: Any | None = None,
+        by_alias: bool | None = None,
+        by_name: bool | None = False,
+    ) -> Self:
+        """Read a document. Raises ValidationError."""
+        return super().model_validate(
+            obj,
+            strict=strict,
+            extra=extra,
+            from_attributes=from_attributes,
+            context=context,
+            by_alias=by_alias,
+            by_name=by_name,
+        )
+
+    @classmethod
+    def model_validate_json(
+        cls,
+        json_data: str | bytes | bytearray,
+        *,
+        strict: bool | None = None,
+        extra: Literal["allow", "ignore", "forbid"] | None = None,
+        context: Any | None = None,
+        by_alias: bool | None = None,
+        by_name: bool | None = False,
+    ) -> Self:
+        """Read a document as JSON text. Raises ValidationError."""
+        return super().model_validate_json(
+            json_data, strict=strict, extra=extra, context=context, by_alias=by_alias, by_name=by_name
+        )
 
     @classmethod
     def long_form(cls, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,8 +325,7 @@ def _mistakes_of_entries(value: Any, validate: ValidatorFunctionWrapHandler) -> 
                 if not one["loc"]:  # too few entries, as the others are missing here
                     continue
                 loc = one["loc"] if of_mapping else (index, *one["loc"][1:])
-                kind = PydanticCustomError(one["type"], one["msg"])
-                found.append(InitErrorDetails(type=kind, loc=loc, input=one["input"]))
+                found.append(InitErrorDetails(type=one["type"], loc=loc, input=one["input"], ctx=one.get("ctx", {})))
         if len(found) >= MOST_MISTAKES:
             break
     return found[:MOST_MISTAKES]

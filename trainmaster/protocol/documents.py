@@ -9,7 +9,10 @@ from pydantic import ValidationError
 from trainmaster.protocol.base import Strict
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.json_limits import shown
+from trainmaster.protocol.meaningless import meaningless
 from trainmaster.protocol.resource_kinds import KINDS, Kind, ResourceKind
+from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster.protocol.validation_errors import mistakes_of
 
 _JOB = "Job"
@@ -48,35 +51,52 @@ def read_declared(documents: Iterable[Document]) -> list[Item]:
     """Return all but jobs, which are only checked, in an order in which they can be made. Raises ProblemError with each mistake."""
     found: list[Item] = []
     mistakes: list[Mistake] = []
+    places: dict[tuple[Kind, str], str] = {}
     for document in documents:
         kind = next((one for one in KINDS.values() if one.kind == document.kind), None)
         if kind is None and document.kind != _JOB:
-            message = f"{document.value.get('kind')!r} is not one of {', '.join((*KINDS, _JOB))}"
-            mistakes.append(Mistake(path=f"{document.place}: kind", message=message))
+            mistakes.append(placed(Mistake(path="kind", message=_no_kind(document)), document.place))
             continue
         try:
             spec = (JobSpec if kind is None else kind.spec).model_validate(document.value)
         except ValidationError as error:
             mistakes += [placed(one, document.place) for one in mistakes_of(error)]
             continue
+        mistakes += [placed(one, document.place) for one in meaningless(spec)]
         if kind is not None:
-            found.append(Item(kind.kind, kind.name_of(spec), spec, document.place))
+            item = Item(kind.kind, kind.name_of(spec), spec, document.place)
+            first = places.get((item.kind, item.name))
+            if first is None:
+                places[item.kind, item.name] = document.place
+            else:
+                message = f"{kind.name} {item.name!r} is declared twice, first in {first or 'an earlier document'}"
+                mistakes.append(placed(Mistake(path=kind.key, message=message), document.place))
+            found.append(item)
     if mistakes:
         raise ProblemError(Code.INVALID_SPEC, mistakes[0].message, mistakes=tuple(mistakes))
     order = list(KINDS)
     return sorted(found, key=lambda item: (order.index(item.kind), item.name.count("/")))
 
 
-def document_of(kind: ResourceKind[Strict], shown: Mapping[str, Any]) -> dict[str, Any]:
+def document_of(kind: ResourceKind[Strict], present: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document of an object that the API has shown: what was declared, without defaults, states and counts."""
     declared = {info.alias or name for name, info in kind.spec.model_fields.items()}
-    spec = kind.spec.model_validate({key: value for key, value in shown.items() if key in declared})
+    spec = kind.spec.model_validate({key: value for key, value in present.items() if key in declared})
     return {"kind": kind.kind, **spec.to_wire()}
 
 
+def _no_kind(document: Document) -> str:
+    known, kind = (*KINDS, _JOB), document.value.get("kind")
+    if kind is None:
+        return f"is missing; it is one of {', '.join(known)}"
+    hint = did_you_mean(kind, known) if isinstance(kind, str) else ""
+    return f"must be one of {', '.join(known)}, not {shown(kind)}{hint}"
+
+
 def placed(mistake: Mistake, place: str) -> Mistake:
-    """Return the mistake with the place of its document."""
-    return Mistake(path=f"{place}: {mistake.path}" if place else mistake.path, message=mistake.message)
+    """Return the mistake with the place of its document, which is all of its path where it is in the whole."""
+    path = f"{place}: {mistake.path}" if place and mistake.path else place or mistake.path
+    return Mistake(path=path, message=mistake.message)
 
 
 def in_place_of(own: Sequence[Document], given: Sequence[Document]) -> list[Document]:

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator
 
 from trainmaster.protocol.base import text_schema
+from trainmaster.protocol.json_limits import shown
 
 MOST_CHARACTERS = 32
 """The most characters of a duration. Checked before the text is parsed."""
@@ -52,8 +53,12 @@ def format_duration(seconds: float) -> str:
 
 
 def _to_text(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"must be a duration such as 30s, 10m or 1h30m, not {shown(value)}")  # noqa: TRY004 - pydantic reports these alone
     # Adding 0 makes 0.0 of -0.0, which JSON can hold and a number of at least 0 allows.
-    return f"{value + 0}s" if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return f"{value + 0}s"
 
 
 @lru_cache(maxsize=4096)

@@ -5,26 +5,56 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
-from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict, bounded, example
+from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict, bounded, example, worded_pattern
 from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.quantities import Quantity, Resources, parse_resources
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import ClusterKind, FailureCategory, JobState
 
+_LABEL_WORDS = "letters, digits, '-', '_' and '.' that begin and end with a letter or a digit"
 LabelKey = Annotated[
     str,
     StringConstraints(
-        max_length=317, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+        max_length=317,
+        pattern=worded_pattern(
+            r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+            f"{_LABEL_WORDS}, with a domain and '/' before it or without",
+        ),
     ),
 ]
 RegionName = Annotated[str, StringConstraints(min_length=1, max_length=63)]
-LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
+LabelValue = Annotated[
+    str,
+    StringConstraints(
+        max_length=63,
+        pattern=worded_pattern(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", f"empty, or {_LABEL_WORDS}"),
+    ),
+]
 Labels = Annotated[dict[LabelKey, LabelValue], bounded(100)]
 Selector = Labels
-EnvName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
-ResourceName = Annotated[str, StringConstraints(min_length=1, max_length=317, pattern=r"^[a-zA-Z0-9./_-]+$")]
+EnvName = Annotated[
+    str,
+    StringConstraints(
+        min_length=1,
+        max_length=256,
+        pattern=worded_pattern(
+            r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", "letters, digits, '_', '-' and '.', and no digit at the beginning"
+        ),
+    ),
+]
+ResourceName = Annotated[
+    str,
+    StringConstraints(
+        min_length=1,
+        max_length=317,
+        pattern=worded_pattern(
+            r"^[a-zA-Z0-9./_-]+$", "a resource such as cpu or nvidia.com/gpu: letters, digits, '.', '/', '_' and '-'"
+        ),
+    ),
+]
 Text = Annotated[str, StringConstraints(max_length=32_768)]
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
@@ -121,7 +151,7 @@ class MemberTemplate(Strict):
 
     image: Annotated[str, StringConstraints(max_length=1024)] = ""
     """Container image; needed where members are pods."""
-    command: Annotated[tuple[Text, ...], bounded(4096)] = ()
+    command: Annotated[tuple[Text, ...], bounded(4096, least=1)] = ()
     """Program and its first arguments; without it, the image's entry point."""
     args: Annotated[tuple[Text, ...], bounded(4096)] = ()
     """Arguments after ``command``."""
@@ -143,6 +173,13 @@ class MemberTemplate(Strict):
     """On Kubernetes: user id of the member's processes; None: the one that the cluster's agent sets."""
     run_as_group: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """On Kubernetes: group id of the processes and of their volumes; None: the same number as the user."""
+
+    @field_validator("command")
+    @classmethod
+    def _names_a_program(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("must name a program; left out, it is the image's entry point")
+        return value
 
     @field_validator("resources")
     @classmethod
@@ -297,10 +334,24 @@ class RequeueAfter(Strict):
         return value
 
 
+def _wait_or_requeue(value: Any) -> Any:
+    """Return the model for a mapping: of a union, mistakes would be those of each of its types."""
+    if isinstance(value, Mapping):
+        return RequeueAfter.model_validate(value)
+    if value not in ("wait", None) and not isinstance(value, RequeueAfter):
+        raise ValueError(f"must be wait, or a mapping such as {{requeueAfter: 15m}}, not {shown(value)}")
+    return value
+
+
 class Notify(Strict):
     """A webhook for this job's transitions."""
 
-    url: Annotated[str, StringConstraints(max_length=2000, pattern=r"^https?://[^\s]+$")]
+    url: Annotated[
+        str,
+        StringConstraints(
+            max_length=2000, pattern=worded_pattern(r"^https?://[^\s]+$", "an address such as https://example.com/hook")
+        ),
+    ]
     """Address that gets a POST for each of these transitions."""
     states: Annotated[tuple[JobState, ...], bounded(20)] = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
     """Transitions to report. Not called ``on``, which YAML reads as ``true``."""
@@ -402,7 +453,7 @@ class JobSpec(Strict):
     """Default consequence of a member's failure, for roles without their own."""
     success: Success | None = None
     """Role whose members decide when the run has succeeded; None: it has once all members have."""
-    on_disconnect: Literal["wait"] | RequeueAfter | None = None
+    on_disconnect: Annotated[Literal["wait"] | RequeueAfter | None, BeforeValidator(_wait_or_requeue)] = None
     """Consequence of a lost contact to its cluster: ``wait`` for it, or be queued again after a time. None acts as ``wait``."""
     notify: Annotated[tuple[Notify, ...], bounded(8)] = ()
     """Webhooks for the job's transitions."""

@@ -3,14 +3,20 @@
 As in Kubernetes, a null is the same as a missing field, except in mappings whose keys are data (labels).
 """
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.suggestions import did_you_mean
 
 _LONGEST_PATH = 300
 _MOST_VALUES = 5_000
 _LONGEST_VALUE = 60
+_LONGEST_KEY = 100
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_@=-]+")
+_LARGE = 10**18
 _STRUCTURE = (b",", b":", b"{", b"[")
 _STRING = rb'"[^"\\]*+(?:\\.?+[^"\\]*+)*+(?:"|\Z)'
 """A string of JSON text; one that does not end is matched to the end, so that the search takes linear time."""
@@ -65,8 +71,31 @@ def shown(value: object) -> str:
     """Return a value as a message may quote it: short and printable, whatever a tenant sent."""
     if value is None:
         return "null"
-    text = repr(value[: _LONGEST_VALUE + 1]) if isinstance(value, str) else type(value).__name__
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        text = repr(value[: _LONGEST_VALUE + 1])
+    elif isinstance(value, int | float):
+        text = str(value) if abs(value) < _LARGE else f"{value:.3g}" if isinstance(value, float) else "a huge number"
+    elif isinstance(value, Mapping):
+        text = "a mapping"
+    elif isinstance(value, list | tuple | set | frozenset):
+        text = "a list"
+    else:
+        text = str(value)
     return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "..."
+
+
+def path_step(part: str | int, *, is_first: bool) -> str:
+    """Return a further step of a path as a person writes it: ``[0]``, ``.cpu``, or ``["nvidia.com/gpu"]`` where quotes are needed."""
+    if isinstance(part, int):
+        return f"[{part}]"
+    key = part[:_LONGEST_KEY]
+    if _PLAIN_KEY.fullmatch(key):
+        return key if is_first else f".{key}"
+    # Lone surrogates, which JSON's escapes can produce, cannot be sent as UTF-8.
+    quoted = json.dumps(key.encode("utf-8", "replace").decode(), ensure_ascii=False)
+    return f"[{quoted}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +142,12 @@ class JsonNode:
     def text(self) -> str | None:
         if self.value is None or isinstance(self.value, str):
             return self.value
-        self.refuse(f"must be a string, not {shown(self.value)}")
+        self.refuse(f"must be a text, not {shown(self.value)}")
         return None
 
     def must_be_text(self) -> None:
         if not isinstance(self.value, str):
-            self.refuse(f"must be a string, not {shown(self.value)}")
+            self.refuse(f"must be a text, not {shown(self.value)}")
 
     def flag(self) -> bool | None:
         if self.value is None or isinstance(self.value, bool):
@@ -136,7 +165,7 @@ class JsonNode:
         """Refuse fields outside ``known``: a field that nobody checks is a security hole."""
         for name, node in self.fields():
             if name not in known:
-                node.refuse("is an unknown field")
+                node.refuse(f"is an unknown field{did_you_mean(name, known)}")
 
     def _pairs(self) -> list[tuple[str, object]]:
         if self.value is None:
@@ -146,9 +175,8 @@ class JsonNode:
             return []
         pairs = [(key, value) for key, value in self.value.items() if isinstance(key, str)]
         if len(pairs) < len(self.value):
-            self.refuse("has a field whose name is not a string")
+            self.refuse("has a field whose name is not a text")
         return pairs
 
     def _at(self, key: str, value: object) -> "JsonNode":
-        step = f"[{key}]" if "." in key or "/" in key else f".{key}" if self.path else key
-        return JsonNode(value, self.path + step, self.mistakes)
+        return JsonNode(value, self.path + path_step(key, is_first=not self.path), self.mistakes)

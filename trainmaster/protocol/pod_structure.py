@@ -8,6 +8,7 @@ from trainmaster.protocol.json_limits import JsonNode
 from trainmaster.protocol.pod_rules import RULES, check_names
 from trainmaster.protocol.pod_scalars import RANGES, SCALARS, check_annotations, check_labels, check_whole, check_word
 from trainmaster.protocol.pod_types import POD_TYPES
+from trainmaster.protocol.suggestions import did_you_mean
 
 _REQUIRED = {
     name: tuple(field for field, (_, is_required) in fields.items() if is_required)
@@ -40,9 +41,9 @@ def _check_type(name: str, node: JsonNode) -> None:
         if kind:
             _check_kind(kind, node.get(field), is_required=is_required)
         elif isinstance(field, str):
-            node.get(field).refuse("is an unknown field")
+            node.get(field).refuse(f"is an unknown field{did_you_mean(field, types)}")
         else:
-            node.refuse("has a field whose name is not a string")
+            node.refuse("has a field whose name is not a text")
     for field in _REQUIRED[name]:
         if node.value.get(field) is None:
             node.get(field).refuse("must be set")

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints
 
 from trainmaster.protocol.base import Name40, Strict, bounded, example, text_schema
+from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.quota import parse_flavor
 
 NANOS = 10**9
@@ -16,6 +17,8 @@ _DECIMAL = f"^[0-9]+([.][0-9]{{1,{_PLACES}}})?$"
 
 def _no_float(value: Any) -> Any:
     """Return a float as its shortest decimal text: YAML reads 0.1 as a float."""
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, not {shown(value)}")  # noqa: TRY004 - pydantic reports these alone
     return repr(value) if isinstance(value, float) else value
 
 

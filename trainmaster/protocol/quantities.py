@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator
 
 from trainmaster.protocol.base import text_schema
+from trainmaster.protocol.json_limits import shown
 
 Resources = dict[str, int]
 """Amounts by resource name: thousandths for ``cpu``, bytes for ``memory`` and storage, a count for devices."""
@@ -50,7 +51,8 @@ def parse_quantity(resource: str, text: str) -> int:
         raise ValueError(f"{text[:_LONGEST]!r}... {_NOT_ONE}; it has at most {_LONGEST} characters")
     amount = _amount(text, is_cpu=resource == "cpu")
     if amount > _MOST:
-        raise ValueError(f"{text!r} is too large for a quantity of {resource[:_LONGEST]}")
+        of = f" of {resource[:_LONGEST]}" if resource else ""
+        raise ValueError(f"{text!r} is too large for a quantity{of}")
     return amount
 
 
@@ -96,8 +98,12 @@ def format_resources(resources: Resources) -> str:
 
 
 def _to_text(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"must be a quantity such as 500m, 2, 1.5 or 4Gi, not {shown(value)}")  # noqa: TRY004 - pydantic reports these alone
     # Adding 0 makes 0.0 of -0.0, which JSON can hold and a number of at least 0 allows.
-    return str(value + 0) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return str(value + 0)
 
 
 @lru_cache(maxsize=4096)

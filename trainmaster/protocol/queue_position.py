@@ -54,9 +54,11 @@ class Place(Lenient):
     position: int
     """Position; 1 is next."""
     jobs_ahead: int
-    """Number of queued jobs before it."""
+    """Number of queued jobs before it, without those that cannot run as they are written."""
     jobs_in_queue: int
     """Number of queued jobs of the queue."""
+    jobs_that_cannot_run: int = 0
+    """Number of those that cannot run as they are written."""
     factors: Factors
     """Factors of the place."""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, create_model, model_validator
+from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from trainmaster.protocol.base import Strict
 
@@ -76,16 +76,15 @@ else:
 
 
 def _named_or_weighed(value: Any) -> Any:
-    if (isinstance(value, str) and value not in set(ProfileName)) or not isinstance(value, str | Mapping | WeightsSpec):
+    """Return the model for a mapping: of a union, mistakes would be those of each of its types."""
+    if isinstance(value, Mapping):
+        return WeightsSpec.model_validate(value)
+    if (isinstance(value, str) and value not in set(ProfileName)) or not isinstance(value, str | WeightsSpec):
         raise ValueError(f"a profile is one of {', '.join(ProfileName)}, or weights such as {{money: 5, packing: 1}}")
     return value
 
 
-Profile = Annotated[
-    Annotated[ProfileName, Tag("name")] | Annotated[WeightsSpec, Tag("weights")],
-    Discriminator(lambda value: "name" if isinstance(value, str) else "weights"),
-    BeforeValidator(_named_or_weighed),
-]
+Profile = Annotated[ProfileName | WeightsSpec, BeforeValidator(_named_or_weighed)]
 PROFILES = {
     profile: WeightsSpec(**{name: counts[profile] for name, counts in SCORE_WEIGHTS.items() if profile in counts})
     for profile in ProfileName

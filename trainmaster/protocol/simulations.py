@@ -5,7 +5,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from trainmaster.protocol.base import Lenient, QueuePath, Strict, Timestamp, WrittenTime, bounded, example
+from trainmaster.protocol.base import (
+    Lenient,
+    QueuePath,
+    Strict,
+    Timestamp,
+    WrittenTime,
+    bounded,
+    example,
+    worded_pattern,
+)
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.workload import Workload
 
@@ -69,7 +78,15 @@ class WorkloadSpec(Strict):
 class SweepSpec(Strict):
     """One simulation for each value of a field of burst policies."""
 
-    field: Annotated[str, StringConstraints(pattern=r"^burst\.[A-Za-z]+(\.[A-Za-z]+)*$", max_length=100)]
+    field: Annotated[
+        str,
+        StringConstraints(
+            max_length=100,
+            pattern=worded_pattern(
+                r"^burst\.[A-Za-z]+(\.[A-Za-z]+)*$", "the path of a field of burst policies, such as burst.after"
+            ),
+        ),
+    ]
     """Path of the field, such as ``burst.after``."""
     values: Annotated[
         tuple[Annotated[str, StringConstraints(min_length=1, max_length=100)], ...],

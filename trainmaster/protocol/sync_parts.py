@@ -23,7 +23,7 @@ from trainmaster.protocol.agent import (
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id
 from trainmaster.protocol.json_limits import check_values
-from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster.protocol.validation_errors import mistakes_of, worded
 
 MOST_REFUSED = 100
 """The most reports of runs whose mistakes are sent back; further ones are only counted."""
@@ -160,7 +160,7 @@ def _read_run(item: Any) -> tuple[RunReport | None, tuple[str, ...], str]:
 
 def _first(error: ValidationError) -> str:
     mistake = mistakes_of(error)[0]
-    return f"{mistake.path}: {mistake.message}"[:_LONGEST_MESSAGE]
+    return worded(mistake)[:_LONGEST_MESSAGE]
 
 
 def _name_of(item: Any) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-import yaml
-from pydantic import ValidationError
 
+from trainmaster.cli.errors import UsageError
+from trainmaster.cli.yaml_files import read_config
 from trainmaster.protocol.states import Exit
 from trainmaster_agent.containment import run_for_ever
 
@@ -29,17 +29,13 @@ _STUCK_SECONDS = 60.0
 
 
 def read_cluster(path: Path) -> "KubernetesCluster":
-    """Return the agent's configuration; exit with the path of the first mistake."""
+    """Return the agent's configuration; exit with the path of every mistake."""
     from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 
     try:
-        return KubernetesCluster.model_validate(yaml.safe_load(path.read_text()))
-    except (OSError, yaml.YAMLError) as error:
-        raise _refuse(f"{path}: {error}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise _refuse(f"{path}: {where or 'the document'}: {first['msg']}") from error
+        return read_config(KubernetesCluster, path)
+    except UsageError as error:
+        raise _refuse(str(error)) from error
 
 
 class Pulse:

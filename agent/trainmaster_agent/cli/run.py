@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
-from pydantic import ValidationError
 
 from trainmaster import process_logs
+from trainmaster.cli.errors import UsageError
 from trainmaster.cli.process import MetricsPort, PlainLogs, fail, serve_metrics, until_stopped, user_ids
+from trainmaster.cli.yaml_files import read_config
 from trainmaster.client.config import is_this_machine, plain_http_warning
 from trainmaster.protocol.states import Exit
 from trainmaster_agent.cli.fleet import fleet, run_agents
@@ -94,9 +94,9 @@ def agent_run(
     from trainmaster_agent.runtime.local.runtime import LocalRuntime
 
     try:
-        declared = LocalCluster.model_validate(yaml.safe_load(cluster.read_text()))
-    except (OSError, yaml.YAMLError, ValidationError) as error:
-        raise fail(f"{cluster}: {error}", Exit.USAGE) from error
+        declared = read_config(LocalCluster, cluster)
+    except UsageError as error:
+        raise fail(str(error), Exit.USAGE) from error
     os.environ.pop("TRAINMASTER_API_KEY", None)
     serve_metrics(metrics_port, "agent")
     user = None if members_as is None else user_ids(members_as)

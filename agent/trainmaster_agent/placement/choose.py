@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from trainmaster.protocol.base import QueuePath, Strict
+from trainmaster.protocol.base import QueuePath, Strict, worded_pattern
 from trainmaster.protocol.jobs import LabelKey
 from trainmaster_agent.placement.coscheduling import Coscheduling
 from trainmaster_agent.placement.detect import ServedApis, detect, probe_native
@@ -24,8 +24,26 @@ from trainmaster_agent.placement.yunikorn import YuniKorn
 
 __all__ = ["ServedApis", "PlacementConfig", "PlacementUnavailableError", "choose", "detect", "probe_native"]
 
-KubeName = Annotated[str, StringConstraints(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
-QueueName = Annotated[str, StringConstraints(max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")]
+KubeName = Annotated[
+    str,
+    StringConstraints(
+        max_length=63,
+        pattern=worded_pattern(
+            r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$",
+            "a name of a-z, 0-9, '-' and '.' that begins and ends with a letter or a digit",
+        ),
+    ),
+]
+QueueName = Annotated[
+    str,
+    StringConstraints(
+        max_length=63,
+        pattern=worded_pattern(
+            r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+            "letters, digits, '-', '_' and '.' that begin and end with a letter or a digit",
+        ),
+    ),
+]
 Scheduler = Literal["auto", "native", "volcano", "kai", "yunikorn", "coscheduling", "kueue", "gates"]
 
 

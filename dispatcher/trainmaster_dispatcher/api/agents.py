@@ -17,7 +17,7 @@ from trainmaster.protocol.agent import (
 )
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.sync_parts import read_output, read_push, read_sync
-from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster.protocol.validation_errors import mistakes_of, worded
 from trainmaster_dispatcher.api.context import Agent, App
 from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.api.openapi import contract
@@ -93,4 +93,4 @@ async def store_output(
 
 def _invalid(error: ValidationError) -> ProblemError:
     mistakes = mistakes_of(error)
-    return ProblemError(Code.INVALID_SPEC, f"{mistakes[0].path}: {mistakes[0].message}", mistakes=mistakes)
+    return ProblemError(Code.INVALID_SPEC, worded(mistakes[0]), mistakes=mistakes)

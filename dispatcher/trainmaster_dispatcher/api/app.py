@@ -17,8 +17,8 @@ from starlette.requests import ClientDisconnect
 from trainmaster import __version__
 from trainmaster.metrics import exporter
 from trainmaster.metrics.kinds import Process
-from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.validation_errors import mistake_of, mistakes_of, worded
 from trainmaster_dispatcher.api import (
     agents,
     bursts,
@@ -307,11 +307,8 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
         mistakes = mistakes_of(error)
     else:
         assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for these two alone
-        mistakes = tuple(
-            Mistake(path=".".join(str(part) for part in item["loc"][1:]), message=item["msg"])
-            for item in error.errors()
-        )
-    detail = f"{mistakes[0].path}: {mistakes[0].message}"
+        mistakes = tuple(mistake_of({**item, "loc": item["loc"][1:]}) for item in error.errors())
+    detail = worded(mistakes[0])
     return problem_response(ProblemError(Code.INVALID_PARAMETER, detail, mistakes=mistakes), request.url.path)
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
-from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster.protocol.validation_errors import mistakes_of, worded
 from trainmaster_dispatcher.api.agent_bodies import AgentBodies
 from trainmaster_dispatcher.api.asgi import client_address, request_id
 from trainmaster_dispatcher.api.keyring import Keyring
@@ -161,9 +161,7 @@ def read_model(model: type[Model], body: bytes, most: int = _MOST_MODEL_BYTES) -
         return model.model_validate(value)
     except ValidationError as error:
         mistakes = mistakes_of(error)
-        raise ProblemError(
-            Code.INVALID_SPEC, f"{mistakes[0].path}: {mistakes[0].message}", mistakes=mistakes
-        ) from error
+        raise ProblemError(Code.INVALID_SPEC, worded(mistakes[0]), mistakes=mistakes) from error
 
 
 async def once(

@@ -16,7 +16,9 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from trainmaster.protocol.declarations import MergePatch
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.meaningless import meaningless
 from trainmaster.protocol.resource_kinds import ResourceKind
+from trainmaster.protocol.validation_errors import worded
 from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, read_large_model
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import ETags
@@ -248,6 +250,8 @@ class KindRoutes(Generic[Spec, Stored]):
         async def put(target: str, request: Request, state: State, caller: Caller, expected: Conditions) -> Response:
             spec = await read_large_model(self.kind.spec, await request.body())
             same_name(self.kind.name_of(spec), target, self.kind.name)
+            if mistakes := meaningless(spec):
+                raise ProblemError(Code.INVALID_SPEC, worded(mistakes[0]), mistakes=mistakes)
             action = f"put {self.kind.name}"
             author = Author(caller.name, caller.name, "put")
             done = await change(state, caller, action, target, lambda tx: self.of.put(tx, spec, author), expected)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
@@ -16,6 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 from pydantic_core import core_schema
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster_dispatcher.api import problem_answers
 from trainmaster_dispatcher.api.examples import add_examples
 from trainmaster_dispatcher.api.field_descriptions import descriptions_of
@@ -34,8 +35,9 @@ _ONCE = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 200},
 }
 _INFO = {
-    "description": "No text of a body or a parameter may hold the character U+0000. A number may be given as text, and a flag as "
-    "0 or 1. Where a schema says `x-also-accepts`, that form is read, too; answers never have it.",
+    "description": "No text of a body or a parameter may hold the character U+0000. No object of a body may have a field twice. A "
+    "flag in a parameter of an address may be given as 0 or 1. Where a schema says `x-also-accepts`, that form is read, too; answers "
+    "never have it.",
     "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
 }
 
@@ -117,7 +119,10 @@ def operation_id(route: APIRoute) -> str:
 
 
 async def known_parameters(request: Request) -> None:
-    """Refuse query parameters that a call does not have: a mistyped filter would otherwise select all. Raises ProblemError."""
+    """Refuse query parameters that a call does not have, or has once and gets twice: a mistyped filter would otherwise select all.
+
+    Raises ProblemError.
+    """
     if not request.query_params:
         return
     route = request.scope.get("route")
@@ -128,10 +133,21 @@ async def known_parameters(request: Request) -> None:
     if unknown:
         name = unknown[0] if len(unknown[0]) <= _MOST_NAMED else unknown[0][:_MOST_NAMED] + "..."
         there = f"it has {', '.join(known)}" if known else "it has none"
-        message = f"this call has no query parameter of this name; {there}"
-        raise ProblemError(
-            Code.INVALID_PARAMETER, f"{name}: {message}", mistakes=(Mistake(path=name, message=message),)
-        )
+        hint = did_you_mean(name, known)
+        raise _wrong_parameter(name, f"this call has no query parameter of this name; {there}{hint}")
+    if len(request.query_params) == len(request.query_params.multi_items()):
+        return
+    for parameter in route.dependant.query_params:
+        if not _is_list(parameter.field_info.annotation) and len(request.query_params.getlist(parameter.alias)) > 1:
+            raise _wrong_parameter(parameter.alias, "this parameter is given twice")
+
+
+def _wrong_parameter(name: str, message: str) -> ProblemError:
+    return ProblemError(Code.INVALID_PARAMETER, f"{name}: {message}", mistakes=(Mistake(path=name, message=message),))
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is list or any(_is_list(inner) for inner in get_args(annotation))
 
 
 def document(app: FastAPI) -> dict[str, Any]:

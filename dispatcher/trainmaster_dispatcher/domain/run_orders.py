@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from trainmaster.protocol.base import Closed
 from trainmaster.protocol.errors import TrainmasterError
-from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster.protocol.validation_errors import mistakes_of, worded
 
 VERSION: Final = 1
 """The version that this release writes. Another version may be written once the previous release reads it."""
@@ -100,9 +100,7 @@ def read_orders(text: str) -> RunOrders:
         return RunOrders.model_validate_json(text if version else orjson.dumps(_of_earlier(data)), strict=True)
     except ValidationError as error:
         first = mistakes_of(error)[0]
-        raise UnreadableOrdersError(
-            f"the stored orders of the run cannot be read: {first.path}: {first.message}"
-        ) from error
+        raise UnreadableOrdersError(f"the stored orders of the run cannot be read: {worded(first)}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise UnreadableOrdersError(
             "the stored orders of the run cannot be read: their earlier form is wrong"

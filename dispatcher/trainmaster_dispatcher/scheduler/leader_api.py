@@ -30,7 +30,13 @@ from trainmaster_dispatcher.domain.burst_policies import policy_of
 from trainmaster_dispatcher.http_connections import server_config
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.queries.burst_preview import preview, statuses
-from trainmaster_dispatcher.scheduling.queries.queue_position import place_of, quotas_of, usage_of
+from trainmaster_dispatcher.scheduling.queries.queue_position import (
+    NO_REASONS,
+    Reasons,
+    place_of,
+    quotas_of,
+    usage_of,
+)
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services.leader_queries import MOST_TRIED, Answers, PreviewQuestion, Questions, answer_trial
@@ -52,10 +58,11 @@ class CannotListenError(TrainmasterError):
 
 
 class LeadingEngine(NamedTuple):
-    """The leader's engine, and its time in seconds since the epoch."""
+    """The leader's engine, its time in seconds since the epoch, and the reasons of classes of waiting jobs as last stored."""
 
     engine: Engine
     now: float
+    reasons: Reasons = NO_REASONS
 
 
 Look = Callable[[], LeadingEngine | None]
@@ -71,7 +78,7 @@ class _KnownQuotas:
 
     def of(self, sight: LeadingEngine) -> QuotaTree:
         if self._quotas is None or self._quotas_of is not sight.engine.state:
-            self._quotas, self._quotas_of = quotas_of(*sight), sight.engine.state
+            self._quotas, self._quotas_of = quotas_of(sight.engine, sight.now), sight.engine.state
             # Not longer: the object holds its state, which may be large and no longer in use.
             asyncio.get_running_loop().call_later(_LEDGER_SECONDS, self._forget)
         return self._quotas
@@ -130,7 +137,8 @@ class _Answers:
             sight = self._look()
             if sight is None:
                 return _not_leading()
-            found = place_of(sight.engine.state, self._known_quotas.of(sight), request.path_params["key"], sight.now)
+            quotas = self._known_quotas.of(sight)
+            found = place_of(sight.engine.state, quotas, request.path_params["key"], sight.now, sight.reasons)
         return Response("it does not wait", 404) if found is None else _answer(found)
 
     async def usage(self, _request: Request) -> Response:
@@ -143,7 +151,11 @@ class _Answers:
     async def bursts(self, _request: Request) -> Response:
         async with self._free:
             sight = self._look()
-            return _not_leading() if sight is None else _answer(PolicyStatuses(policies=tuple(statuses(*sight))))
+            return (
+                _not_leading()
+                if sight is None
+                else _answer(PolicyStatuses(policies=tuple(statuses(sight.engine, sight.now))))
+            )
 
     async def try_all(self, request: Request) -> Response:
         try:
@@ -190,7 +202,7 @@ async def _try_each(
                 trial = None
                 if not is_late:
                     with contained(Part.QUESTION, f"dry run of {question.name}"):
-                        trial = answer_trial(sight.engine, ledgers.of(sight), question, sight.now)
+                        trial = answer_trial(sight.engine, ledgers.of(sight), question, sight.now, sight.reasons)
                 trials.append(trial)
                 took = clock() - began
             await asyncio.sleep(took)

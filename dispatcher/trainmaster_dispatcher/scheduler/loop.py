@@ -127,7 +127,7 @@ class Scheduler:
         follower = self._follower
         if self.token is None or follower.cursor is None:
             return None
-        return LeadingEngine(follower.engine, self.clock() + follower.ahead)
+        return LeadingEngine(follower.engine, self.clock() + follower.ahead, self._book.stored)
 
     async def _run(self, stop: asyncio.Event) -> None:
         lead = asyncio.create_task(run_for_ever("leadership", self._keep_lead), name="leadership")

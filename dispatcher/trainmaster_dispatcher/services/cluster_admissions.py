@@ -1,20 +1,35 @@
-"""Requests that the clusters' agents refuse, cached by one process for a few seconds while jobs are submitted."""
+"""Requests that the clusters' agents refuse, and names that exist, cached by a process for a few seconds while jobs are submitted."""
 
 import logging
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster.protocol.tenants import ClusterSpec
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.scheduling.state.from_specs import cluster_of
 from trainmaster_dispatcher.services.context import Stores
-from trainmaster_dispatcher.store import agents
+from trainmaster_dispatcher.services.submission_parsing import Named
+from trainmaster_dispatcher.store import agents, tenants
+from trainmaster_dispatcher.store.keys import Caller
 
 log = logging.getLogger(__name__)
 
 _KEPT_SECONDS = 5.0
+
+
+class SeenCluster(NamedTuple):
+    """Names that jobs may use of a cluster, and the queues that it is for."""
+
+    name: str
+    only_queues: tuple[str, ...]
+    datasets: frozenset[str]
+    resources: frozenset[str]
 
 
 class ClusterAdmissions:
@@ -23,6 +38,9 @@ class ClusterAdmissions:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self._known: tuple[Cluster, ...] = ()
+        self._seen: tuple[SeenCluster, ...] = ()
+        self._datasets: frozenset[str] = frozenset()
+        """Declared datasets."""
         self._read_at: float | None = None
 
     async def known(self) -> tuple[Cluster, ...]:
@@ -33,11 +51,47 @@ class ClusterAdmissions:
             try:
                 async with self._stores.database.transaction() as tx:
                     rows = await agents.admissions(tx)
+                    declared = await tenants.DATASETS.every(tx)
             except BaseException:
                 self._read_at = before
                 raise
             self._known = tuple(_read(row) for row in rows)
+            self._seen = tuple(
+                SeenCluster(one.name, one.only_queues, frozenset(row.datasets or ()), frozenset(row.resources or ()))
+                for one, row in zip(self._known, rows, strict=True)
+            )
+            self._datasets = frozenset(one.spec.name for one in declared)
         return self._known
+
+    def warnings(self, caller: Caller, named: Iterable[Named]) -> tuple[Mistake, ...]:
+        """Return a warning for each name of what does not exist, as far as the caller may know; some seconds old.
+
+        Devices are not checked before a cluster has reported some.
+        """
+        seen = [one for one in self._seen if caller.may_go_to(one.only_queues)]
+        datasets = self._datasets.union(*(one.datasets for one in seen))
+        resources = frozenset[str]().union(*(one.resources for one in seen))
+        known = {"cluster": {one.name for one in seen}, "dataset": datasets, "resource": resources}
+        out = []
+        for what, name, path in named:
+            if name not in known[what] and (resources or what != "resource"):
+                hint = _similar(name, sorted(known[what]))
+                message = f"{_MISSING[what]} {name!r} now{hint}; until there is, the job waits"
+                out.append(Mistake(path=path, message=message))
+        return tuple(out)
+
+
+_MISSING = {
+    "cluster": "there is no cluster",
+    "dataset": "no data is known as",
+    "resource": "no cluster has the resource",
+}
+
+
+def _similar(name: str, known: Sequence[str]) -> str:
+    """Return a known name that is similar, or ends in the given one after its domain, as ``nvidia.com/gpu`` does in ``gpu``."""
+    ending = next((one for one in known if one.rpartition("/")[2] == name.rstrip("s").lower()), None)
+    return f"; did you mean {ending}?" if ending else did_you_mean(name, known)
 
 
 def _read(row: agents.AdmittingCluster) -> Cluster:

@@ -77,7 +77,7 @@ CLUSTER = DeclaredKind(
     before_prune=tenants.check_cluster_is_out_of_contact,
     remove=tenants.remove_cluster,
     beside=lambda row: {"cordoned": row.cordoned},
-    put_refuses=(Code.UNKNOWN_PRICE_BOOK,),
+    put_refuses=(Code.UNKNOWN_PRICE_BOOK, Code.UNKNOWN_QUEUE),
 )
 PRICE_BOOK = DeclaredKind(
     table=prices.BOOKS,

@@ -15,10 +15,12 @@ from trainmaster.protocol.bursting import BurstPolicySpec, PolicyStatuses, Previ
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 from trainmaster.protocol.ids import parse_job_id
 from trainmaster.protocol.queue_position import Place, Trial, Usages
+from trainmaster.protocol.reasons import Tier
 from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.domain.shapes import shape_from
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.queries.dry_run import try_out
+from trainmaster_dispatcher.scheduling.queries.queue_position import Reasons
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.services import bursting, job_queries
@@ -84,8 +86,8 @@ class Leader(Protocol):
         """Return what burst policies would do now."""
 
 
-def answer_trial(engine: Engine, quotas: QuotaTree, question: Question, now: float) -> Trial | None:
-    """Return the leader's answer to one question."""
+def answer_trial(engine: Engine, quotas: QuotaTree, question: Question, now: float, reasons: Reasons) -> Trial | None:
+    """Return the leader's answer to one question. ``reasons``: of classes of waiting jobs."""
     job = WaitingJob(
         id=0,
         version=0,
@@ -97,7 +99,7 @@ def answer_trial(engine: Engine, quotas: QuotaTree, question: Question, now: flo
         submitted_at=now,
         attempt=0,
     )
-    return try_out(engine, quotas, job, shape_from(question.shape), now)
+    return try_out(engine, quotas, job, shape_from(question.shape), now, reasons)
 
 
 async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict[str, Any]:
@@ -114,7 +116,11 @@ async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict
     except NoAnswerError:
         age = {} if answer.get("at") is None else {"ageSeconds": _age(answer["at"])}
         return answer | {"live": False} | age
-    return answer | {"live": True} | ({} if place is None else _dump(_known_to(caller, place)))
+    shown = {} if place is None else _dump(_known_to(caller, place))
+    if answer.get("tier") == Tier.CANNOT_RUN:
+        for field in ("position", "jobsAhead"):  # it has no turn
+            shown.pop(field, None)
+    return answer | {"live": True} | shown
 
 
 def _known_to(caller: Caller, place: Place) -> Place:
@@ -238,4 +244,8 @@ async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: Prep
         if trial is not None:
             answer["trial"] = _dump(trial.model_copy(update={"place": _known_to(caller, trial.place)}))
         jobs.append(answer)
-    return {"live": bool(trials), "jobs": jobs}
+    return {
+        "live": bool(trials),
+        "jobs": jobs,
+        **({"warnings": prepared.shown_warnings} if prepared.warnings else {}),
+    }

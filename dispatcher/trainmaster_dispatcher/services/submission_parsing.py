@@ -5,8 +5,8 @@ Pure, and slow for large bodies; the code may run in another process.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from pydantic import ValidationError
@@ -14,11 +14,14 @@ from pydantic import ValidationError
 from trainmaster.protocol.admission import DEFAULT, AdmissionPolicy, check_role
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, JobSpec, RequeueAfter, Role
-from trainmaster.protocol.json_limits import has_more_marks
+from trainmaster.protocol.jobs import JobSpec, RequeueAfter, Role
+from trainmaster.protocol.json_duplicates import duplicate_key
+from trainmaster.protocol.json_limits import has_more_marks, path_step
+from trainmaster.protocol.meaningless import meaningless
 from trainmaster.protocol.parameters import check_sets
 from trainmaster.protocol.states import JobState
-from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster.protocol.suggestions import did_you_mean
+from trainmaster.protocol.validation_errors import mistakes_of, worded
 from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal
 from trainmaster_dispatcher.domain.default_requests import with_requests
 from trainmaster_dispatcher.domain.shapes import shape_bytes
@@ -32,8 +35,12 @@ MOST_MARKS = 3_000_000
 """The most commas, colons and opening brackets of a submission. 10,000 specifications with 60 fields each have 1,300,000; 100,000
 parameter sets with 2 values each have 500,000.
 """
+_MOST_NAMED = 100
+_EVERYWHERE = frozenset(("cpu", "memory", "ephemeral-storage"))
+"""Resources that each cluster has, whether or not its agent reports them."""
 _NO_MEMORY = "Not enough memory"
 """What orjson says of a body for which it gets no memory."""
+_NO_UTF_8 = "not valid UTF-8"
 _ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
@@ -62,6 +69,17 @@ class PreparedSpec:
         return JobState.HELD if self.held else JobState.QUEUED
 
 
+NamedKind = Literal["cluster", "dataset", "resource"]
+
+
+class Named(NamedTuple):
+    """A name in a submission of what may not exist, and its path."""
+
+    what: NamedKind
+    name: str
+    path: str
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedSubmission:
     """A checked submission. Each specification is one job, or, with ``parameters``, the only specification is one job for each set."""
@@ -71,6 +89,9 @@ class PreparedSubmission:
     shapes: dict[bytes, bytes]
     """Canonical JSON by fingerprint."""
     parameters: list[bytes] | None = None
+    named: tuple[Named, ...] = ()
+    """Names of clusters, datasets and devices, of which some may not exist; the first 100."""
+    warnings: tuple[Mistake, ...] = ()
 
     def __len__(self) -> int:
         return len(self.specs) if self.parameters is None else len(self.parameters)
@@ -82,8 +103,14 @@ class PreparedSubmission:
 
     def answer(self, ids: Sequence[str]) -> dict[str, Any]:
         """Return the answer to a submitter, given the ids of the jobs."""
-        items = [{"id": item} for item in ids]
-        return {"jobs": items} if self.many else items[0]
+        items: list[dict[str, Any]] = [{"id": item} for item in ids]
+        answer = {"jobs": items} if self.many else items[0]
+        return answer | ({"warnings": self.shown_warnings} if self.warnings else {})
+
+    @property
+    def shown_warnings(self) -> list[dict[str, str]]:
+        """The warnings as answers have them."""
+        return [{"path": one.path, "message": one.message} for one in self.warnings]
 
     def paths(self) -> list[str]:
         """Return the path of each specification in the submission."""
@@ -109,7 +136,8 @@ class Most:
 def parse_json(body: bytes, most_marks: int = MOST_MARKS) -> Any:
     """Return the JSON value of a body with at most ``most_marks`` commas, colons and opening brackets.
 
-    Raises ProblemError MALFORMED_BODY with the place of the mistake, INVALID_SPEC for a NUL, BODY_TOO_LARGE for too many values.
+    Raises ProblemError MALFORMED_BODY with the place of the mistake, INVALID_SPEC for a NUL or a key given twice,
+    BODY_TOO_LARGE for too many values.
     """
     if has_more_marks(body, most_marks):
         message = "the body has too many values: more than {:,} commas, colons and opening brackets outside of texts"
@@ -119,9 +147,14 @@ def parse_json(body: bytes, most_marks: int = MOST_MARKS) -> Any:
     except orjson.JSONDecodeError as error:
         if _NO_MEMORY in error.msg:
             raise MemoryError from error
+        if _NO_UTF_8 in error.msg:
+            raise ProblemError(Code.MALFORMED_BODY, "the body is not JSON: it is not text in UTF-8") from error
         raise ProblemError(Code.MALFORMED_BODY, f"the body is not JSON: {error}") from error
     if b"\\u0000" in body and _ESCAPED_NUL.search(body):
         raise ProblemError(Code.INVALID_SPEC, "the body has a NUL character (\\u0000), which no text may hold")
+    twice = duplicate_key(body, value)
+    if twice is not None:
+        raise mistaken(Mistake(path=twice, message="this field is given twice"))
     return value
 
 
@@ -154,7 +187,8 @@ def prepare(body: bytes, most: Most) -> PreparedSubmission:
 def _only(value: dict[str, Any], *known: str) -> None:
     unknown = [key for key in value if key not in known]
     if unknown:
-        raise mistaken(Mistake(path=unknown[0], message="this field is not known"))
+        hint = did_you_mean(unknown[0], known)
+        raise mistaken(Mistake(path=path_step(unknown[0], is_first=True), message=f"this field is not known{hint}"))
 
 
 def _list(value: dict[str, Any], key: str, what: str, most: int) -> list[Any]:
@@ -169,7 +203,7 @@ def _list(value: dict[str, Any], key: str, what: str, most: int) -> list[Any]:
 def mistaken(*mistakes: Mistake, code: Code = Code.INVALID_SPEC) -> ProblemError:
     """Return the refusal of a body with these mistakes, of which the first 50 are shown."""
     shown = mistakes[:MOST_MISTAKES]
-    first = f"{shown[0].path}: {shown[0].message}"
+    first = worded(shown[0])
     return ProblemError(
         code, first if len(shown) == 1 else f"{len(shown)} mistakes; the first: {first}", mistakes=shown
     )
@@ -181,13 +215,14 @@ def _prepare_sets(value: dict[str, Any], most: Most) -> PreparedSubmission:
     parameters, mistakes = check_sets(sets, orjson.loads(prepared.specs[0].spec))
     if mistakes:
         raise mistaken(*mistakes)
-    return PreparedSubmission(True, prepared.specs, prepared.shapes, parameters)
+    return replace(prepared, parameters=parameters)
 
 
 def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, many: bool) -> PreparedSubmission:
     prepared = PreparedSubmission(many, [], {})
     checked: Checked = {}
     refusing = _Refusing(most.clusters)
+    names = _Names()
     mistakes: list[Mistake] = []
     refused = False
     for item, prefix in zip(items, prefixes, strict=True):
@@ -196,7 +231,8 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, m
         except ValidationError as error:
             mistakes.extend(mistakes_of(error, prefix))
         else:
-            mistakes.extend(_grace(spec, prefix))
+            mistakes.extend(Mistake(path=_below(prefix, one.path), message=one.message) for one in meaningless(spec))
+            names.note(spec, prefix)
             problems, unless_allowed = _admission(spec, prefix, checked)
             refused_by, everywhere = refusing.of(spec) if not problems else ((), ())
             problems += (Mistake(path=_below(prefix, one.path), message=one.message) for one in everywhere)
@@ -209,11 +245,34 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, m
             break
     if mistakes:
         raise mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED if refused else Code.INVALID_SPEC)
-    return prepared
+    return replace(prepared, named=tuple(names.found.values()))
 
 
 def _below(prefix: str, path: str) -> str:
     return f"{prefix}.{path}" if prefix else path
+
+
+class _Names:
+    """Names in the jobs of one call of what may not exist, each where it comes first."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, str], Named] = {}
+
+    def note(self, spec: JobSpec, prefix: str) -> None:
+        for index, name in enumerate(spec.placement.clusters):
+            self._add("cluster", name, prefix, f"placement.clusters[{index}]")
+        for index, name in enumerate(spec.placement.datasets):
+            self._add("dataset", name, prefix, f"placement.datasets[{index}]")
+        for index, role in enumerate(spec.roles):
+            if role.template is not None:
+                for name in role.template.resources:
+                    if name not in _EVERYWHERE and ("resource", name) not in self.found:
+                        step = path_step(name, is_first=False)
+                        self._add("resource", name, prefix, f"roles[{index}].template.resources{step}")
+
+    def _add(self, what: NamedKind, name: str, prefix: str, path: str) -> None:
+        if (what, name) not in self.found and len(self.found) < _MOST_NAMED:
+            self.found[what, name] = Named(what, name, _below(prefix, path))
 
 
 class _Refusing:
@@ -237,16 +296,6 @@ class _Refusing:
         if key not in self._known:
             self._known[key] = refusals(spec, self._clusters)
         return self._known[key]
-
-
-def _grace(spec: JobSpec, prefix: str) -> list[Mistake]:
-    """Return the mistake of a too long grace. Not in the model: agents have to read what was stored before the limit existed."""
-    if parse_duration(spec.stop_grace) <= LONGEST_STOP_GRACE:
-        return []
-    path = f"{prefix}.stopGrace" if prefix else "stopGrace"
-    return [
-        Mistake(path=path, message="is at most 10m: until its members have ended, no other job gets what they hold")
-    ]
 
 
 Checked = dict[bytes, tuple[tuple[Mistake, ...], tuple[Mistake, ...]]]
@@ -315,11 +364,11 @@ def _prepared(
         ValueError,
         orjson.JSONEncodeError,
     ) as error:  # a quantity that cannot be read; nested too deep to be written
-        mistake = Mistake(path=f"{prefix}.roles" if prefix else "roles", message=str(error))
-        raise ProblemError(Code.INVALID_SPEC, str(error), mistakes=(mistake,)) from error
+        message = worded(mistakes_of(error)[0]) if isinstance(error, ValidationError) else str(error)
+        raise mistaken(Mistake(path=_below(prefix, "roles"), message=message)) from error
     if len(whole) > _LONGEST_SPEC:
         message = f"the specification has {len(whole)} bytes, at most {_LONGEST_SPEC} are allowed"
-        raise mistaken(Mistake(path=prefix or "(whole)", message=message))
+        raise mistaken(Mistake(path=prefix, message=message))
     shapes.setdefault(shape_hash, shape)
     wait = spec.on_disconnect
     first = JobState.HELD if spec.suspend else JobState.QUEUED

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainmaster import __version__
 from trainmaster.protocol.durations import parse_duration
-from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import (
     ClusterSpec,
@@ -123,8 +123,14 @@ def _classes_of(spec: QueueSpec) -> tuple[str | None, ...]:
 
 
 async def check_cluster(tx: Transaction, spec: ClusterSpec) -> Columns:
-    """Return the cluster's kind. Raises ProblemError where the cluster names a price book that does not exist."""
+    """Return the cluster's kind. Raises ProblemError where it names a price book or a queue that does not exist."""
     await pricing.check_book(tx, spec.price_book)
+    there = await store.QUEUES.by_name(tx, spec.only_queues) if spec.only_queues else {}
+    for index, path in enumerate(spec.only_queues):
+        if path not in there:
+            message = f"there is no queue {path!r}"
+            mistake = Mistake(path=f"onlyQueues[{index}]", message=message)
+            raise ProblemError(Code.UNKNOWN_QUEUE, message, mistakes=(mistake,))
     return {"kind": spec.cluster_kind.value}
 
 
@@ -189,13 +195,18 @@ async def _unknown_clusters(tx: Transaction, names: Sequence[str]) -> list[Refer
 
 
 async def check_reservation(tx: Transaction, spec: ReservationSpec) -> Columns:
-    """Return the reservation's queue and window. Raises ProblemError when its queue or one of its clusters is unknown."""
+    """Return the reservation's queue and window. Raises ProblemError when its queue or one of its clusters is unknown, or its
+    end has passed.
+    """
     queue = await store.lock_queue(tx, spec.queue)
     missing = await _unknown_clusters(tx, spec.clusters)
     if queue is None:
         message = f"there is no queue {spec.queue!r}"
         missing.insert(0, Reference("Queue", spec.queue, "queue", Code.UNKNOWN_QUEUE, message))
     check_references(missing)
+    if spec.end <= datetime.now(UTC):
+        message = "has passed: nothing would be reserved"
+        raise ProblemError(Code.INVALID_SPEC, f"end {message}", mistakes=(Mistake(path="end", message=message),))
     return {"queue_id": None if queue is None else queue.id, "starts_at": spec.start, "ends_at": spec.end}
 
 

@@ -41,6 +41,9 @@ class AdmittingCluster(NamedTuple):
     runtime: str | None
     capabilities: list[str] | None
     admission: dict[str, Any] | None
+    datasets: list[str] | None
+    resources: list[str] | None
+    """Resources of its nodes, and of those that could be added."""
 
 
 class SyncBasis(NamedTuple):
@@ -225,8 +228,17 @@ async def admissions(tx: Transaction) -> Sequence[AdmittingCluster]:
         AdmittingCluster,
         """
         SELECT c.id, c.name, c.kind, c.spec, p.report->'runtime' AS runtime,
-               p.report->'capabilities' AS capabilities, p.report->'admission' AS admission
-        FROM clusters c LEFT JOIN capacity p ON p.cluster_id = c.id WHERE c.removed_at IS NULL ORDER BY c.name
+               p.report->'capabilities' AS capabilities, p.report->'admission' AS admission,
+               p.report->'datasets' AS datasets, r.resources
+        FROM clusters c LEFT JOIN capacity p ON p.cluster_id = c.id
+        LEFT JOIN LATERAL (
+            SELECT array_agg(DISTINCT name) AS resources
+            FROM (
+                SELECT free FROM jsonb_path_query(p.report, '$.groups[*].free') AS free
+                UNION SELECT free FROM jsonb_path_query(p.report, '$.pools[*].free') AS free
+            ) AS f, jsonb_object_keys(f.free) AS name
+        ) AS r ON true
+        WHERE c.removed_at IS NULL ORDER BY c.name
         """,
     )
 

@@ -11,7 +11,7 @@ from trainmaster.fake_cluster.fleet import Fleet
 from trainmaster.fake_cluster.generate import tenants_of
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.documents import Document, in_place_of, read_declared
-from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.simulations import (
     Installation,
@@ -21,7 +21,7 @@ from trainmaster.protocol.simulations import (
     WorkloadSpec,
 )
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec
-from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster.protocol.validation_errors import mistakes_of, worded
 from trainmaster.protocol.workload import Workload
 from trainmaster_dispatcher.whatif.engine import Declared, Simulation
 from trainmaster_dispatcher.whatif.figures import figures_of, summary_of
@@ -79,8 +79,8 @@ def read_fleet(value: dict[str, Any]) -> Fleet:
     try:
         found = Fleet.model_validate(value)
     except ValidationError as error:
-        mistakes = tuple(Mistake(path=f"fleet.{one.path}", message=one.message) for one in mistakes_of(error))
-        raise ProblemError(Code.INVALID_SPEC, f"fleet: {mistakes[0].message}", mistakes=mistakes) from error
+        mistakes = mistakes_of(error, "fleet")
+        raise ProblemError(Code.INVALID_SPEC, worded(mistakes[0]), mistakes=mistakes) from error
     groups = [group for one in found.clusters for group in one.groups]
     nodes = sum(max(one.count, one.provisioning.most if one.provisioning else 0) for one in groups)
     if nodes > MOST_NODES:
@@ -137,7 +137,7 @@ def read_workload(spec: WorkloadSpec, queue: str, limits: Limits, history: Itera
 def read_text(form: str, name: str, text: str, queue: str, limits: Limits) -> Trace:
     """Return the jobs of a file in the format ``swf`` or ``csv``. Raises ProblemError, also if there are none."""
     read = read_swf if form == "swf" else read_table
-    return _not_empty(read(name, io.StringIO(text), queue, limits))
+    return _not_empty(read(name, io.StringIO(text.removeprefix("\ufeff")), queue, limits))
 
 
 def _not_empty(trace: Trace) -> Trace:

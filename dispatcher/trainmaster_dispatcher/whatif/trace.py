@@ -175,6 +175,9 @@ def read_table(name: str, lines: Iterable[str], queue: str, limits: Limits = "as
     for column in columns:
         if column not in _COLUMNS:
             mistakes.add("line 1", f"there is no column {column!r}; there are {', '.join(_COLUMNS)}")
+    for index, column in enumerate(columns):
+        if column in columns[:index]:
+            mistakes.add("line 1", f"the column {column!r} is given twice")
     for column in _COLUMNS[:2]:
         if column not in columns:
             mistakes.add("line 1", f"the column {column!r} is missing")
@@ -188,7 +191,7 @@ def read_table(name: str, lines: Iterable[str], queue: str, limits: Limits = "as
             spec = specs.of(**found.fields)
         except ValidationError as error:
             for one in mistakes_of(error):
-                mistakes.add(f"{where}: {one.path}", one.message)
+                mistakes.add(f"{where}: {one.path}" if one.path else where, one.message)
             continue
         except ValueError as error:
             mistakes.add(where, str(error))

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy, QueueAdmission, longest_match
-from trainmaster.protocol.base import Name40, QueuePath, Strict, bounded
+from trainmaster.protocol.base import Name40, QueuePath, Strict, bounded, worded_pattern
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.placement.choose import PlacementConfig
@@ -14,12 +14,19 @@ from trainmaster_agent.placement.choose import PlacementConfig
 _DIGITS = 12
 """Digits of a hash in a namespace's name: 48 bits."""
 
-Namespace = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+_NAMESPACE_WORDS = "a namespace of a-z, 0-9 and '-' that begins and ends with a letter or a digit"
+Namespace = Annotated[
+    str,
+    StringConstraints(max_length=63, pattern=worded_pattern(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", _NAMESPACE_WORDS)),
+]
 NamespaceRule = Annotated[
     str,
     StringConstraints(
         max_length=63,
-        pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?|([a-z0-9][-a-z0-9]{0,31})?\{(top|queue|last)\}([-a-z0-9]{0,11}[a-z0-9])?)$",
+        pattern=worded_pattern(
+            r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?|([a-z0-9][-a-z0-9]{0,31})?\{(top|queue|last)\}([-a-z0-9]{0,11}[a-z0-9])?)$",
+            f"{_NAMESPACE_WORDS}, with one of {{top}}, {{queue}} and {{last}} in it or none",
+        ),
     ),
 ]
 

@@ -16,7 +16,13 @@ from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.cycle import explain
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
-from trainmaster_dispatcher.scheduling.queries.queue_position import head_of_job, moment, position_of
+from trainmaster_dispatcher.scheduling.queries.queue_position import (
+    NO_REASONS,
+    Reasons,
+    head_of_job,
+    moment,
+    position_of,
+)
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster, Queue
@@ -32,17 +38,19 @@ _TRIAL_SHAPES = count(1 << 62)
 """Ids of trial shapes: above those of the store and never reused, as caches look shapes up by id."""
 
 
-def try_out(engine: Engine, quotas: QuotaTree, job: WaitingJob, shape: Shape, now: float) -> Trial | None:
+def try_out(
+    engine: Engine, quotas: QuotaTree, job: WaitingJob, shape: Shape, now: float, reasons: Reasons = NO_REASONS
+) -> Trial | None:
     """Return the outcome for this job; its own id and that of its shape are ignored. The engine is not changed.
 
-    None if its queue or its class is unknown to the state.
+    ``reasons``: of classes of waiting jobs. None if its queue or its class is unknown to the state.
     """
     state = engine.state
     queue = state.queues.get(job.queue_id)
     if queue is None or job.class_id not in state.classes:
         return None
     trial = replace(job, id=TRIAL_JOB, shape_id=next(_TRIAL_SHAPES))
-    place = position_of(state, quotas, trial, now)
+    place = position_of(state, quotas, trial, now, reasons)
     fork = engine.fork(waiting=[*_not_overtaken(engine, queue, now), trial], shapes={trial.shape_id: shape})
     fork.begin(now)
     index = fork.index

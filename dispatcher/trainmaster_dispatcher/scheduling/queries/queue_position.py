@@ -5,17 +5,23 @@ a thousand.
 """
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from sortedcontainers import SortedList
 
 from trainmaster.protocol.queue_position import Factors, Place, QueueTurn, QueueUsage, Usages
+from trainmaster.protocol.reasons import Reason, Tier
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.quotas.fair_share import Head, head_of
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
 from trainmaster_dispatcher.scheduling.state.jobs import PRIORITY_SECONDS, ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
+
+Reasons = Mapping[ClassKey, Reason]
+"""The reasons for which classes of jobs wait, as far as they are known."""
+NO_REASONS: Reasons = {}
 
 
 def quotas_of(engine: Engine, now: float) -> QuotaTree:
@@ -25,27 +31,35 @@ def quotas_of(engine: Engine, now: float) -> QuotaTree:
     return fork.quotas(now)
 
 
-def place_of(state: SchedulerState, quotas: QuotaTree, job_id: int, now: float) -> Place | None:
+def place_of(
+    state: SchedulerState, quotas: QuotaTree, job_id: int, now: float, reasons: Reasons = NO_REASONS
+) -> Place | None:
     """Return the position of a waiting job. ``now`` is in seconds since the epoch, as all times of the state.
+
+    Jobs that by their reason cannot run as they are written are ahead of nobody.
 
     None if the job does not wait, or if its queue or its class is unknown.
     """
     job = state.jobs.get(job_id)
     if job is None or job.queue_id not in state.queues or job.class_id not in state.classes:
         return None
-    return position_of(state, quotas, job, now)
+    return position_of(state, quotas, job, now, reasons)
 
 
-def position_of(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, now: float) -> Place:
-    """Return the position of a job, whether or not it waits already."""
+def position_of(
+    state: SchedulerState, quotas: QuotaTree, job: WaitingJob, now: float, reasons: Reasons = NO_REASONS
+) -> Place:
+    """Return the position of a job, whether or not it waits already. ``reasons``: see ``place_of``."""
     own = head_of_job(state, job, now)
     classes = state.waiting.get(job.queue_id, {})
-    ahead = sum(_before(state, key, keys, own, now) for key, keys in classes.items())
+    cannot_run = {key for key in classes if key in reasons and reasons[key].tier is Tier.CANNOT_RUN}
+    ahead = sum(_before(state, key, keys, own, now) for key, keys in classes.items() if key not in cannot_run)
     return Place(
         queue=state.queues[job.queue_id].path,
         position=ahead + 1,
         jobs_ahead=ahead,
         jobs_in_queue=sum(len(keys) for keys in classes.values()) + (job.id not in state.jobs),
+        jobs_that_cannot_run=sum(len(classes[key]) for key in cannot_run),
         factors=_factors(state, quotas, job, own),
     )
 
