@@ -2,6 +2,7 @@
 
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -19,6 +20,7 @@ from trainmaster.cli import (
     burst,
     clusters,
     declared,
+    doctor,
     errors,
     job_actions,
     jobs,
@@ -35,6 +37,8 @@ class Commands(TyperGroup):
     """All commands, with uniform reporting of errors."""
 
     def invoke(self, ctx: Any) -> Any:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on it is handled
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -100,6 +104,7 @@ for module in (
     webhooks,
     audit,
     apply,
+    doctor,
 ):
     module.register(app)
 app.command()(version)
@@ -118,7 +123,7 @@ def main() -> None:
 _OTHERS = {
     "trainmaster-dispatcher": (
         *("up", "serve", "scheduler", "worker", "beat", "migrate", "admin"),
-        *("simulate", "simulations"),
+        *("backup", "restore", "simulate", "simulations"),
     ),
     "trainmaster-agent": ("agent",),
 }

@@ -191,6 +191,7 @@ class Exit(IntEnum):
     BAD_REQUEST = 14
     DENIED = 15
     CONFLICT = 16
+    UNHEALTHY = 17
     UNREACHABLE = 20
     MISSING_EXTRA = 21
     STORE_AWAY = 22
