@@ -24,7 +24,7 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 
 
 def build(out: Path, **env: str) -> Path:
-    command = [ROOT / "scripts/dist", "--out", out]
+    command: list[str | Path] = [ROOT / "scripts/dist", "--out", out]
     done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return out

@@ -25,6 +25,7 @@ from trainmaster.cli import (
     job_actions,
     jobs,
     submit,
+    support_bundle,
     usage,
     watch,
     webhooks,
@@ -105,6 +106,7 @@ for module in (
     audit,
     apply,
     doctor,
+    support_bundle,
 ):
     module.register(app)
 app.command()(version)

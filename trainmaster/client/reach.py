@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from urllib.parse import SplitResult, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.request import getproxies, proxy_bypass, urlopen
 
 from trainmaster.client.config import is_this_machine
 from trainmaster.client.wire import trusted_certificates
@@ -21,6 +21,7 @@ _SECONDS = 5.0
 _DAY = 86_400.0
 _SOON_DAYS = 21
 _LONGEST = 4096
+_LARGEST_PAGE = 8 * 1024 * 1024
 
 
 class _BrokenOffError(Exception):
@@ -132,3 +133,9 @@ def _http(way: _Way, connected: socket.socket) -> Iterator[HealthCheck]:
             parsedate_to_datetime(date).timestamp() + 0.5 - time.time(),
             "the clocks of this machine and the api",
         )
+
+
+def read_page(url: str, path: str) -> str:
+    """Return a page that needs no key, such as ``/metrics``. Raises OSError."""
+    with urlopen(f"{url}{path}", timeout=_SECONDS, context=trusted_certificates(url)) as answer:  # noqa: S310 - http or https
+        return str(answer.read(_LARGEST_PAGE).decode(errors="replace"))
