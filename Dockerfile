@@ -36,8 +36,7 @@ FROM python:${PYTHON} AS base
 LABEL org.opencontainers.image.title="Trainmaster" \
       org.opencontainers.image.description="Multi-cluster dispatcher for AI and batch jobs" \
       org.opencontainers.image.version="0.1.0" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.documentation="https://trainmaster.dev/docs"
+      org.opencontainers.image.licenses="Apache-2.0"
 # The ids are fixed, so that the owner of a volume means the same on every machine. A new volume takes the owner of the folder
 # that it is mounted on: docker-compose.yml mounts each key by itself, for `admin bootstrap` below /keys, for agents below /agent.
 RUN groupadd --gid 10001 trainmaster \

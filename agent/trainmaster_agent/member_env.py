@@ -4,10 +4,14 @@ Pure. The names without prefix are those that PyTorch's distributed package read
 ``MASTER_PORT``) and that its launcher ``torchrun`` takes for its options (``PET_*``).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trainmaster.cluster_model.device_products import is_gpu
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.ids import member_id
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.pod_requests import pod_requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +29,28 @@ def seats(run: StartRun) -> tuple[Seat, ...]:
     return tuple(Seat(role, index, rank) for rank, (role, index) in enumerate(places))
 
 
+def gpus_per_member(spec: JobSpec) -> dict[str, int]:
+    """Return how many GPUs each member has, by role, as its template requests them."""
+    found = {}
+    for role in spec.roles:
+        amounts = role.template.amounts if role.template is not None else pod_requests(role.pod_template or {})
+        found[role.name] = sum(amount for name, amount in amounts.items() if is_gpu(name))
+    return found
+
+
 def member_environment(
-    run: StartRun, seat: Seat, everyone: tuple[Seat, ...], addresses: dict[Seat, tuple[str, int]], restarts: int = 0
+    run: StartRun,
+    seat: Seat,
+    everyone: tuple[Seat, ...],
+    addresses: dict[Seat, tuple[str, int]],
+    restarts: int = 0,
+    *,
+    gpus: Mapping[str, int],
 ) -> dict[str, str]:
-    """Return the variables of one member, given each member's host and port."""
+    """Return the variables of one member, given each member's host and port, and the GPUs of a member by role."""
     size = sum(1 for other in everyone if other.role == seat.role)
-    return shared_environment(run, everyone, addresses) | own_environment(run, seat, size, addresses[seat], restarts)
+    own = own_environment(run, seat, size, addresses[seat], restarts, gpus=gpus.get(seat.role, 0))
+    return shared_environment(run, everyone, addresses) | own
 
 
 def shared_environment(
@@ -53,7 +73,6 @@ def shared_environment(
         "MASTER_ADDR": master_host,
         "MASTER_PORT": str(master_port),
         "PET_NNODES": world,
-        "PET_NPROC_PER_NODE": "1",
         "PET_MASTER_ADDR": master_host,
         "PET_MASTER_PORT": str(master_port),
         "PET_RDZV_ID": run.run,
@@ -65,9 +84,9 @@ def shared_environment(
 
 
 def own_environment(
-    run: StartRun, seat: Seat, role_size: int, address: tuple[str, int], restarts: int = 0
+    run: StartRun, seat: Seat, role_size: int, address: tuple[str, int], restarts: int = 0, *, gpus: int
 ) -> dict[str, str]:
-    """Return the variables that differ between members."""
+    """Return the variables that differ between members. ``torchrun`` starts a process for each of the member's ``gpus``."""
     host, port = address
     return {
         "TRAINMASTER_MEMBER": member_id(run.run, seat.role, seat.index),
@@ -81,4 +100,5 @@ def own_environment(
         "TRAINMASTER_RESTARTS": str(restarts),
         "RANK": str(seat.rank),
         "PET_NODE_RANK": str(seat.rank),
+        "PET_NPROC_PER_NODE": str(max(1, gpus)),
     }

@@ -72,6 +72,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("GET", "/v1/clusters/{name}/quarantined-runs"): ADMINS,
     ("POST", "/v1/clusters/{name}/stop-quarantined"): ADMINS,
     ("GET", "/v1/whoami"): PEOPLE,
+    ("GET", "/v1/doctor"): PEOPLE,
     ("GET", "/v1/keys"): ADMINS,
     ("POST", "/v1/keys"): ADMINS,
     ("DELETE", "/v1/keys/{key_id}"): ADMINS,

@@ -7,6 +7,7 @@ import base64
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import tomllib
@@ -129,6 +130,32 @@ def test_the_schema_takes_what_is_right(chart: str, values: Object) -> None:
     assert mistakes(chart, values) == []
 
 
+@pytest.mark.parametrize("chart", ["agent", "dispatcher"])
+def test_the_schema_names_exactly_what_the_code_reads(chart: str) -> None:
+    script = runpy.run_path(str(ROOT / "scripts/chart-schemas"))
+    text = (CHARTS / chart / "values.schema.json").read_text()
+    assert text == script["render"](text, chart), "run scripts/chart-schemas"
+
+
+@pytest.mark.skipif(HELM is None, reason="no helm")
+@pytest.mark.parametrize(
+    ("chart", "given", "word"),
+    [
+        ("agent", ["--set", "config.bogus=1"], "bogus"),
+        ("agent", ["--set", "config.lease.durations=10s"], "durations"),
+        ("dispatcher", ["--set", "settings.TRAINMASTER_BOGUS=1"], "TRAINMASTER_BOGUS"),
+        ("dispatcher", ["--set", "api.replica=1"], "replica"),
+    ],
+)
+def test_helm_refuses_values_that_nothing_reads(chart: str, given: list[str], word: str, tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(AGENT if chart == "agent" else URLS))
+    command = [str(HELM), "template", "tm", str(CHARTS / chart), "--values", str(tmp_path / "values.yaml")]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    refused = subprocess.run([*command, *given], capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert word in refused.stderr
+
+
 def test_an_agent_needs_to_know_where_who_and_with_which_key() -> None:
     messages = "\n".join(mistakes("agent", {}))
     for name in ("url", "cluster", "joinToken", "existingSecret"):
@@ -170,7 +197,15 @@ def test_a_dispatcher_needs_its_stores() -> None:
         ("dispatcher", {"postgresql": {"bundled": True}}, "$.postgresql"),
         ("dispatcher", {"postgresql": {"url": "mysql://db/tm"}}, "$.postgresql.url"),
         ("dispatcher", {"redis": {"existingSecret": {"name": "cache"}}}, "$.redis"),
+        ("agent", {"config": {"bogus": 1}}, "$.config"),
+        ("agent", {"config": {"patience": {"imagee": "2m"}}}, "$.config.patience"),
+        (
+            "agent",
+            {"config": {"capacity": {"levels": [{"level": "zone", "lable": "x"}]}}},
+            "$.config.capacity.levels[0]",
+        ),
         ("dispatcher", {"settings": {"DATABASE_URL": "x"}}, "$.settings"),
+        ("dispatcher", {"settings": {"TRAINMASTER_BOGUS": "x"}}, "$.settings"),
         ("dispatcher", {"settings": {"TRAINMASTER_WEBHOOK_SECRET": "x"}}, "$.settings"),
         ("dispatcher", {"tenants": [{"kind": "Cluster", "name": "east"}]}, "$.tenants[0].kind"),
         ("dispatcher", {"webhooks": {"secret": "short"}}, "$.webhooks.secret"),
@@ -704,7 +739,7 @@ def test_a_new_key_or_configuration_starts_new_pods() -> None:
         return found
 
     assert notes(AGENT) != notes({**AGENT, "joinToken": f"{TOKEN}2"})
-    assert notes(AGENT) != notes({**AGENT, "config": {"a": 1}})
+    assert notes(AGENT) != notes({**AGENT, "config": {"port": 29501}})
 
 
 @pytest.mark.parametrize(

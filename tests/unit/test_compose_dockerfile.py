@@ -99,7 +99,6 @@ def test_its_labels_say_what_it_is() -> None:
     labels = dict(word.split("=", 1) for label in BASE.all("LABEL") for word in label.words)
     assert labels["org.opencontainers.image.version"] == project["version"]
     assert labels["org.opencontainers.image.licenses"] == project["license"]
-    assert labels["org.opencontainers.image.documentation"] == project["urls"]["Documentation"]
 
 
 def test_the_command_comes_from_compose_and_so_does_the_health_check() -> None:

@@ -145,7 +145,11 @@ class Gang:
             template = templates[seat.role]
             home = folder / f"{seat.role}-{seat.index}"
             home.mkdir()
-            env = {"PATH": path, **template.get("env", {}), **member_environment(run, seat, everyone, addresses)}
+            env = {
+                "PATH": path,
+                **template.get("env", {}),
+                **member_environment(run, seat, everyone, addresses, gpus={}),
+            }
             self.processes[seat] = subprocess.Popen(
                 [*template["command"], *more_arguments],
                 env=env,

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.protocol.agent import StartRun
-from trainmaster_agent.member_env import Seat, member_environment, seats
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster_agent.member_env import Seat, gpus_per_member, member_environment, seats
 
 
 def run(*roles: tuple[str, int], sizes: dict[str, int] | None = None) -> StartRun:
@@ -25,10 +26,10 @@ def run(*roles: tuple[str, int], sizes: dict[str, int] | None = None) -> StartRu
     )
 
 
-def environments(start: StartRun, restarts: int = 0) -> list[dict[str, str]]:
+def environments(start: StartRun, restarts: int = 0, gpus: dict[str, int] | None = None) -> list[dict[str, str]]:
     everyone = seats(start)
     addresses = {seat: (f"host{seat.rank}", 20_000 + seat.rank) for seat in everyone}
-    return [member_environment(start, seat, everyone, addresses, restarts) for seat in everyone]
+    return [member_environment(start, seat, everyone, addresses, restarts, gpus=gpus or {}) for seat in everyone]
 
 
 TWO_ROLES = run(("launcher", 1), ("worker", 2))
@@ -84,6 +85,34 @@ def test_pytorch_finds_what_it_reads() -> None:
 )
 def test_torchrun_takes_its_options_from_the_environment(option: str, value: str) -> None:
     assert environments(TWO_ROLES)[1][f"PET_{option}"] == value
+
+
+@pytest.mark.parametrize(
+    ("resources", "processes"),
+    [
+        ({"cpu": "4"}, "1"),
+        ({"nvidia.com/gpu": "8", "cpu": "64"}, "8"),
+        ({"amd.com/gpu": "4"}, "4"),
+        ({"gpu.intel.com/xe": "2"}, "2"),
+        ({"nvidia.com/mig-1g.10gb": "3"}, "3"),
+        ({"rdma/hca": "2"}, "1"),
+    ],
+)
+@pytest.mark.parametrize("is_pod", [False, True])
+def test_torchrun_starts_a_process_for_each_gpu_of_its_member(
+    resources: dict[str, str], processes: str, *, is_pod: bool
+) -> None:
+    container = {"name": "main", "image": "example.com/train", "resources": {"requests": resources}}
+    wide = (
+        {"podTemplate": {"spec": {"containers": [container]}}}
+        if is_pod
+        else {"template": {"command": ["true"], "resources": resources}}
+    )
+    launcher = {"name": "launcher", "template": {"command": ["true"]}}
+    spec = JobSpec.model_validate({"name": "bert", "queue": "q", "roles": [launcher, {"name": "worker", **wide}]})
+    first, second = environments(run(("launcher", 1), ("worker", 1)), gpus=gpus_per_member(spec))
+    assert (first["PET_NPROC_PER_NODE"], second["PET_NPROC_PER_NODE"]) == ("1", processes)
+    assert second["LOCAL_WORLD_SIZE"] == "1", "without torchrun a member is one process"
 
 
 def test_roles_with_dashes_have_variables_that_shells_can_name() -> None:

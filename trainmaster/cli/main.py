@@ -24,11 +24,13 @@ from trainmaster.cli import (
     contexts,
     declared,
     declared_objects,
+    doctor,
     errors,
     job_actions,
     jobs,
     run,
     submit,
+    support_bundle,
     usage,
     watch,
     webhooks,
@@ -57,6 +59,8 @@ class Commands(TyperGroup):
                 formatter.write_dl([(name, shown[name].get_short_help_str(limit)) for name in names])
 
     def invoke(self, ctx: Any) -> Any:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on it is handled
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -146,6 +150,8 @@ for module in (
     apply,
     declared_objects,
     contexts,
+    doctor,
+    support_bundle,
 ):
     module.register(app)
 app.command()(version)
@@ -179,7 +185,7 @@ def _interrupt_again(dropped: "sys.UnraisableHookArgs") -> None:
 _OTHERS = {
     "trainmaster-dispatcher": (
         *("up", "serve", "scheduler", "worker", "beat", "migrate", "admin"),
-        *("simulate", "simulations"),
+        *("backup", "restore", "simulate", "simulations"),
     ),
     "trainmaster-agent": ("agent",),
 }

@@ -5,6 +5,7 @@ import logging
 import os
 import pwd
 import signal
+import socket
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import Annotated
@@ -49,6 +50,28 @@ def serve_metrics(port: int | None, process: str, is_alive: Callable[[], bool] |
     logging.getLogger(__name__).info("serving metrics at port %d", exporter.port, extra={"port": exporter.port})
 
 
+def end_at_interrupt() -> None:
+    """Let Ctrl-C end this process at once and silently, until its command handles signals itself.
+
+    For the start of commands that have nothing to clean up yet; Python's own handler would raise an error at any place.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def port_obstacle(host: str, port: int) -> str | None:
+    """Return why nothing can listen at an address now, or None."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in found:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
 def until_stopped(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """Run a coroutine until SIGTERM or SIGINT sets its event."""
 
@@ -59,12 +82,17 @@ def until_stopped(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
             loop.add_signal_handler(sign, stop.set)
         await run(stop)
 
-    if find_spec("uvloop") is not None:
-        import uvloop
+    end_at_interrupt()
+    try:
+        if find_spec("uvloop") is not None:
+            import uvloop
 
-        uvloop.run(main())
-    else:
-        asyncio.run(main())
+            uvloop.run(main())
+        else:
+            asyncio.run(main())
+    finally:
+        # The loop leaves Python's own handler behind, which would write a stack trace while the interpreter ends.
+        end_at_interrupt()
 
 
 def user_ids(name: str) -> tuple[int, int]:

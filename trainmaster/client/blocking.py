@@ -29,6 +29,7 @@ from trainmaster.protocol.answers import (
 )
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, RevisionView, RollbackAnswer
+from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
@@ -414,3 +415,9 @@ class BlockingCalls:
     def drop_dead_letter(self, letter: int) -> None:
         """Delete an undelivered message."""
         return self._transport.run(self._verbs.drop_dead_letter(letter))
+
+    # Checks
+
+    def doctor(self) -> HealthReport:
+        """Return the api's release and clock and the key in use; for admins also checks of stores, processes and agents."""
+        return self._transport.run(self._verbs.doctor())

@@ -230,6 +230,10 @@ def list_audit(filters: Sequence[tuple[str, str | None]], cursor: str | None, li
     return core.get("/v1/audit", [*filters, ("cursor", cursor), ("limit", str(limit))])
 
 
+def doctor() -> Request:
+    return core.get("/v1/doctor")
+
+
 def webhook_secrets(queue: str) -> Request:
     return core.get(f"/v1/webhooks/secrets/{quote(queue)}")
 

@@ -42,6 +42,7 @@ from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, HistoryPage, RevisionView, RollbackAnswer
 from trainmaster.protocol.documents import document_of
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
+from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.resource_kinds import CLUSTER, KINDS, QUEUE, Kind
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
@@ -536,6 +537,12 @@ class Verbs:
     def drop_dead_letter(self, letter: int) -> Steps[None]:
         """Delete an undelivered message."""
         yield from self._value(calls.drop_dead_letter(letter))
+
+    # Checks
+
+    def doctor(self) -> Steps[HealthReport]:
+        """Return the api's release and clock and the key in use; for admins also checks of stores, processes and agents."""
+        return self._model(calls.doctor(), HealthReport)
 
     # Sending
 

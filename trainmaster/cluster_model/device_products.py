@@ -1,4 +1,6 @@
-"""Products of devices: the node labels that name them. Quota may depend on the product, so both sides read the same labels."""
+"""Devices: which resources are GPUs, and the node labels that name products. Quota may depend on the product, so both sides read
+the same labels.
+"""
 
 from collections.abc import Mapping
 
@@ -14,3 +16,12 @@ def product_label(labels: Mapping[str, str]) -> str:
         if label in labels:
             return label
     return ""
+
+
+_OTHER_GPUS = frozenset({"gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaudi"})
+_MIG = "nvidia.com/mig-"
+
+
+def is_gpu(resource: str) -> bool:
+    """Return whether a unit of a resource is a GPU, or a part of one that a process uses as a GPU of its own."""
+    return resource.endswith("/gpu") or resource in _OTHER_GPUS or resource.startswith(_MIG)

@@ -192,6 +192,7 @@ class Exit(IntEnum):
     DENIED = 15
     CONFLICT = 16
     DIFFERENT = 17
+    UNHEALTHY = 18
     UNREACHABLE = 20
     MISSING_EXTRA = 21
     STORE_AWAY = 22

@@ -58,8 +58,6 @@ class ScalePool(Strict):
     taints: tuple[PoolTaint, ...] = ()
     most_nodes: Annotated[int, Field(ge=0, le=MOST_NODES)]
     """The most nodes that the pool may have."""
-    price_per_hour: Annotated[float, Field(ge=0)] | None = None
-    """Topology domain of each node."""
 
     @property
     def amounts(self) -> Resources:

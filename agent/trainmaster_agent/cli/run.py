@@ -13,7 +13,15 @@ import typer
 
 from trainmaster import process_logs
 from trainmaster.cli.errors import UsageError
-from trainmaster.cli.process import MetricsPort, PlainLogs, fail, serve_metrics, until_stopped, user_ids
+from trainmaster.cli.process import (
+    MetricsPort,
+    PlainLogs,
+    end_at_interrupt,
+    fail,
+    serve_metrics,
+    until_stopped,
+    user_ids,
+)
 from trainmaster.cli.yaml_files import read_config
 from trainmaster.client.config import is_this_machine, plain_http_warning
 from trainmaster.protocol.states import Exit
@@ -66,6 +74,7 @@ def agent_run(
     With --simulated, run the agents of a whole fleet that exists in memory only. With --kubernetes, run a replica of the agent of a
     Kubernetes cluster: one of them acts.
     """
+    end_at_interrupt()
     process_logs.set_up(json=not plain_logs)
     secret = _read_secret(key_file, key)
     if warning := plain_http_warning(url):

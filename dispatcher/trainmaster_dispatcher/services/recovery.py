@@ -18,9 +18,10 @@ from trainmaster_dispatcher.domain import job_machine
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.run_orders import NO_ORDERS
 from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store import jobs as job_store
+from trainmaster_dispatcher.store import keys, runs, scheduling, tenants
 from trainmaster_dispatcher.store import recovery as store
-from trainmaster_dispatcher.store import runs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction
 
 log = logging.getLogger(__name__)
@@ -146,6 +147,18 @@ async def begin(stores: Stores) -> int:
     """Enter a recovery after the store was restored; return the new store epoch."""
     async with stores.database.transaction() as tx:
         return await store.begin(tx)
+
+
+async def note_restore(settings: Settings, details: Mapping[str, Any]) -> int:
+    """Write to the audit that the store was restored from a backup; return the store epoch."""
+    stores = Stores.open(settings)
+    try:
+        async with stores.database.transaction() as tx:
+            epoch = await store.epoch(tx)
+            await keys.note_audit(tx, None, "restore backup", "store", "", {**details, "newEpoch": epoch})
+    finally:
+        await stores.close()
+    return epoch
 
 
 async def begin_unless_on(stores: Stores) -> bool:

@@ -31,7 +31,7 @@ def migrate(url: str) -> Schema:
     engine = create_engine(driver_url(url), connect_args={"connect_timeout": 5})
     try:
         with as_file(files("trainmaster_migrations")) as folder, engine.connect() as connection:
-            _take_lock(connection)
+            hold_lock(connection)
             before = schema_of(connection)
             if before.is_newer and not before.serves:
                 raise IncompatibleSchemaError(before.obstacle)
@@ -49,8 +49,11 @@ def migrate(url: str) -> Schema:
         engine.dispose()
 
 
-def _take_lock(connection: Connection) -> None:
-    """Take the lock of migrations. Polls, as building an index concurrently would wait for a statement that waits for the lock."""
+def hold_lock(connection: Connection) -> None:
+    """Take the lock of migrations for the session.
+
+    Polls, as building an index concurrently would wait for a statement that waits for the lock.
+    """
     while not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK}).scalar():
         connection.commit()
         time.sleep(_LOOK_SECONDS)

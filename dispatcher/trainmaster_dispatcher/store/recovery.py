@@ -22,33 +22,40 @@ class StoredQuarantine(NamedTuple):
     created_at: datetime
 
 
-async def begin(tx: Transaction) -> int:
-    """Enter a recovery; return the new store epoch.
+BEGINNING = (
+    "UPDATE installation SET store_epoch = store_epoch + 1, recovering_since = clock_timestamp()",
+    f"UPDATE leadership SET token = token + {_SKIPPED}, expires_at = 'epoch'",
+    "SELECT setval(s.name, greatest(nextval(s.name), coalesce((SELECT max(id) FROM jobs), 0)) + " + str(_SKIPPED) + ")"
+    " FROM (SELECT pg_get_serial_sequence('jobs', 'id')::regclass AS name) AS s",
+    f"UPDATE cluster_desired SET version = version + {_SKIPPED}",
+    "UPDATE runs SET desired_version = d.version FROM cluster_desired d"
+    " WHERE d.cluster_id = runs.cluster_id AND runs.ended_at IS NULL",
+    "DELETE FROM log_streams",
+    "DELETE FROM agent_sessions",
+    "UPDATE cluster_contacts SET session = NULL, number = 0, lease_until = 'epoch', checked_at = NULL, recovered_at = NULL",
+    "UPDATE events SET xid = NULL WHERE xid >= pg_current_xact_id()",
+    "DELETE FROM changes WHERE xid >= pg_current_xact_id()",
+    f"INSERT INTO changes (kind, ref) VALUES ('{FeedKind.CLUSTER.value}', 0)",
+)
+"""The statements that enter a recovery, for one transaction without a time-out.
 
-    The leader has to load everything again. Keys of jobs and versions of desired states continue beyond those that may have been
-    used since the backup. Each agent begins a session and receives its whole desired state again.
-    """
-    epoch = await tx.one(
-        "UPDATE installation SET store_epoch = store_epoch + 1, recovering_since = clock_timestamp() RETURNING store_epoch"
-    )
-    await tx.run("UPDATE leadership SET token = token + :skipped, expires_at = 'epoch'", skipped=_SKIPPED)
-    await tx.one(
-        "SELECT setval(s.name, greatest(nextval(s.name), coalesce((SELECT max(id) FROM jobs), 0)) + :skipped)"
-        " FROM (SELECT pg_get_serial_sequence('jobs', 'id')::regclass AS name) AS s",
-        skipped=_SKIPPED,
-    )
-    await tx.run("UPDATE cluster_desired SET version = version + :skipped", skipped=_SKIPPED)
-    await tx.run(
-        "UPDATE runs SET desired_version = d.version FROM cluster_desired d"
-        " WHERE d.cluster_id = runs.cluster_id AND runs.ended_at IS NULL"
-    )
-    await tx.run("DELETE FROM log_streams")
-    await tx.run("DELETE FROM agent_sessions")
-    await tx.run(
-        "UPDATE cluster_contacts SET session = NULL, number = 0, lease_until = 'epoch', checked_at = NULL, recovered_at = NULL"
-    )
-    await note_change(tx, FeedKind.CLUSTER, 0)
-    return int(epoch.store_epoch)
+The leader has to load everything again. Keys of jobs and versions of desired states continue beyond those that may have been
+used since the backup. Each agent begins a session and receives its whole desired state again. A dump may be restored into another
+server, whose transactions have lower numbers: rows of the feed that seem to be of its future would be awaited for as long.
+"""
+
+
+async def begin(tx: Transaction) -> int:
+    """Enter a recovery; return the new store epoch."""
+    await tx.run("SET LOCAL statement_timeout = 0")
+    for statement in BEGINNING:
+        await tx.run(statement)
+    return await epoch(tx)
+
+
+async def epoch(tx: Transaction) -> int:
+    """Return the store epoch."""
+    return int((await tx.one("SELECT store_epoch FROM installation")).store_epoch)
 
 
 async def is_on(tx: Transaction) -> bool:

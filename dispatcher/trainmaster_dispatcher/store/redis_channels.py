@@ -14,6 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from secrets import token_hex
+from typing import NamedTuple
 
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
@@ -333,6 +334,44 @@ def ping(url: str) -> str:
             return str(redis.ping())
         except (TimeoutError, RedisError, OSError) as error:
             raise StoreAwayError("Redis does not answer") from error
+
+
+class SideJobs(NamedTuple):
+    """Traces of workers and beat: seconds since a side job ended, None if none has, and the number of tasks that wait."""
+
+    age: float | None
+    waiting: int
+
+
+_SIDE_JOB = _PREFIX + "side-job-ended"
+TASKS = "side-jobs"
+"""The name of the queue of tasks."""
+
+
+def note_side_job(url: str) -> None:
+    """Note that a side job has ended; without Redis, nothing."""
+    with contextlib.suppress(TimeoutError, RedisError, OSError), contextlib.closing(_connection(url)) as redis:
+        redis.set(_SIDE_JOB, _seconds_of(redis))
+
+
+def side_jobs(url: str) -> SideJobs:
+    """Return the traces of workers and beat. Raises StoreAwayError, and ValueError for a text that is no address."""
+    with contextlib.closing(_connection(url)) as redis:
+        try:
+            noted, now, waiting = redis.get(_SIDE_JOB), _seconds_of(redis), redis.llen(_PREFIX + TASKS)
+        except (TimeoutError, RedisError, OSError) as error:
+            raise StoreAwayError("Redis does not answer") from error
+    return SideJobs(None if noted is None else max(0.0, now - float(str(noted))), int(str(waiting)))
+
+
+def _connection(url: str) -> SyncRedis:
+    return SyncRedis.from_url(url, socket_timeout=2, socket_connect_timeout=1, decode_responses=True)
+
+
+def _seconds_of(redis: SyncRedis) -> float:
+    """Return the time by the clock of Redis, which all processes share."""
+    seconds, micros = redis.time()
+    return float(seconds) + float(micros) / 1e6
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -17,11 +17,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from trainmaster_dispatcher.containment import Part, note
+from trainmaster_dispatcher.store.redis_channels import TASKS
 
 log = logging.getLogger(__name__)
 
 PREFIX = "trainmaster:"
-QUEUE = "side-jobs"
+QUEUE = TASKS
 _SEPARATOR = "\x06\x16"
 _TYPES = {
     QUEUE: "list",

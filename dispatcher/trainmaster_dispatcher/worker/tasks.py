@@ -13,6 +13,7 @@ from trainmaster_dispatcher.services.usage_ledger import Accounting
 from trainmaster_dispatcher.services.webhooks import DeliveryTerms, Relay, Tally
 from trainmaster_dispatcher.store import simulations as store
 from trainmaster_dispatcher.store.database import Database
+from trainmaster_dispatcher.store.redis_channels import note_side_job
 from trainmaster_dispatcher.worker.async_bridge import AsyncBridge
 from trainmaster_dispatcher.worker.http import Poster
 from trainmaster_dispatcher.worker.simulation_runner import CLAIM_SECONDS, SimulationRunner
@@ -32,8 +33,15 @@ def make_tasks(bridge: AsyncBridge) -> Mapping[str, Callable[[], None]]:
         RELAY: _alone(lambda: bridge.run(lambda database: relay(database, bridge))),
         RETENTION: _alone(lambda: bridge.run(lambda database: retention(database, bridge))),
         SIMULATE: _alone(lambda: bridge.run(lambda database: simulate(database, bridge))),
-        USAGE: _alone(lambda: bridge.run(lambda database: usage(database, bridge))),
+        USAGE: _alone(lambda: _count_usage(bridge)),
     }
+
+
+def _count_usage(bridge: AsyncBridge) -> None:
+    """Count usage, and note for ``trainmaster doctor`` that side jobs are done: this one is due every few seconds."""
+    bridge.run(lambda database: usage(database, bridge))
+    if bridge.settings.redis_url:
+        note_side_job(bridge.settings.redis_url)
 
 
 def _alone(work: Callable[[], object]) -> Callable[[], None]:

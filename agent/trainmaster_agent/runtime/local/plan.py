@@ -12,7 +12,14 @@ from trainmaster.cluster_model.packing import Assignment
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import JobSpec, MemberFailure, MemberTemplate
 from trainmaster.protocol.quantities import Resources
-from trainmaster_agent.member_env import Seat, member_environment, own_environment, seats, shared_environment
+from trainmaster_agent.member_env import (
+    Seat,
+    gpus_per_member,
+    member_environment,
+    own_environment,
+    seats,
+    shared_environment,
+)
 from trainmaster_agent.runtime.local.layout import FailurePlan, MemberPlan, RunPlan
 from trainmaster_agent.runtime.local.records import LocalRecord
 from trainmaster_agent.runtime.local.strays import INSTALLATION
@@ -82,11 +89,14 @@ def make_plan(
     addresses = {seat: (_HOST, ports_of[seat][0]) for seat in everyone}
     node_of = _seat_nodes(everyone, nodes)
     role_sizes = Counter(seat.role for seat in everyone)
+    gpus = gpus_per_member(spec)
     # Variables that all members share are stored once: for each member they would grow with the square of the gang.
     shared = shared_environment(run, everyone, addresses)
     own = [
         _environment(
-            templates[seat.role], own_environment(run, seat, role_sizes[seat.role], addresses[seat]), ports_of[seat]
+            templates[seat.role],
+            own_environment(run, seat, role_sizes[seat.role], addresses[seat], gpus=gpus[seat.role]),
+            ports_of[seat],
         )
         for seat in everyone
     ]
@@ -148,9 +158,10 @@ def resized_plan(
     addresses |= {seat: (_HOST, numbers[0]) for seat, numbers in ports_of.items()}
     everyone = (*known, *ports_of)
     members = list(stay)
+    gpus = gpus_per_member(spec)
     for seat, node in coming:
         template = templates[seat.role]
-        ours = member_environment(record.start, seat, everyone, addresses)
+        ours = member_environment(record.start, seat, everyone, addresses, gpus=gpus)
         members.append(
             {
                 "role": seat.role,

@@ -1,0 +1,28 @@
+"""Checks of the stores that the environment names, for ``doctor`` where no api answers them."""
+
+import asyncio
+import os
+
+from trainmaster.protocol.health import HealthCheck, error
+from trainmaster_dispatcher.services.doctor import examine
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.store.database import Database
+
+
+def store_checks() -> list[HealthCheck]:
+    """Return the checks of the stores at DATABASE_URL and REDIS_URL; nothing where no database is named."""
+    if not (os.environ.get("DATABASE_URL") or os.environ.get("TRAINMASTER_DATABASE_URL")):
+        return []
+    try:
+        settings = Settings()
+    except ValueError as problem:
+        return [error("settings", " ".join(str(problem).split())[:300], "see docs/reference/settings.md")]
+    return asyncio.run(_examined(settings))
+
+
+async def _examined(settings: Settings) -> list[HealthCheck]:
+    database = Database(settings.database_url, pool_size=1)
+    try:
+        return await examine(database, settings)
+    finally:
+        await database.close()
