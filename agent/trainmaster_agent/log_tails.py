@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Iterable
 
-from trainmaster.protocol.agent import LogChunk, OutputPiece, StreamPush
+from trainmaster.protocol.agent import OutputPiece, StreamPush
 from trainmaster.protocol.errors import ProblemError, UnreachableError
 from trainmaster_agent.containment import contain
 from trainmaster_agent.output_times import OutputTimes
@@ -125,7 +125,7 @@ class LogTails:
 
     async def _push_members(self, run: str) -> None:
         """Push member after member, in pieces, so that the output of a gang of thousands is never in memory at once."""
-        chunks: list[LogChunk] = []
+        chunks: list[OutputPiece] = []
         size = 0
         status = self._runtime.held().get(run)
         for role, index, restarts in [] if status is None else [(m.role, m.index, m.restarts) for m in status.members]:
@@ -136,7 +136,7 @@ class LogTails:
             self._times.note(key, chunk.next_offset)
             marks = self._times.between(key, chunk.offset, chunk.next_offset)
             lives = self._runtime.output_lives(*key) if restarts else ()
-            chunks.append(OutputPiece(**chunk.model_dump(exclude={"marks"}), marks=marks, lives=lives))
+            chunks.append(chunk.model_copy(update={"marks": marks, "lives": lives}))
             size += len(chunk.data)
             if size >= _PUSH_BYTES:
                 await self._push(run, chunks)
@@ -144,7 +144,7 @@ class LogTails:
         if chunks:
             await self._push(run, chunks)
 
-    async def _push(self, run: str, chunks: list[LogChunk]) -> None:
+    async def _push(self, run: str, chunks: list[OutputPiece]) -> None:
         """Push until the dispatcher takes the chunks or refuses them for good."""
         body = StreamPush(session=self._session, chunks=tuple(chunks), end=True)
         while True:

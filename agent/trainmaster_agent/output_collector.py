@@ -189,18 +189,8 @@ class OutputCollector:
             return False
         if chunk.offset > start and not is_over and self._runtime.output_end(*key) is None:
             return False  # a reader is ahead: what it has passed can be read again once the member has ended
-        await self._push(
-            key,
-            OutputPiece(
-                role=chunk.role,
-                index=chunk.index,
-                offset=chunk.offset,
-                data=chunk.data,
-                next_offset=chunk.next_offset,
-                marks=self._times.between(key, chunk.offset, chunk.next_offset),
-                lives=self._runtime.output_lives(*key),
-            ),
-        )
+        marks = self._times.between(key, chunk.offset, chunk.next_offset)
+        await self._push(key, chunk.model_copy(update={"marks": marks, "lives": self._runtime.output_lives(*key)}))
         return not is_over or chunk.next_offset < most
 
     async def _start_of(self, key: Key) -> int:
@@ -250,7 +240,7 @@ class OutputCollector:
             if chunk is None or not chunk.data:
                 break
             start = chunk.next_offset
-            held.append(OutputPiece(**chunk.model_dump(), lives=self._runtime.output_lives(*key)))
+            held.append(chunk.model_copy(update={"lives": self._runtime.output_lives(*key)}))
             size += len(chunk.data)
             while size > half + _PIECE:
                 size -= len(held.popleft().data)

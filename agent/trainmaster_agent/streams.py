@@ -4,7 +4,7 @@ import asyncio
 import codecs
 from typing import Protocol
 
-from trainmaster.protocol.agent import LogChunk, OpenStream, StreamPush
+from trainmaster.protocol.agent import OpenStream, OutputPiece, StreamPush
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
 from trainmaster_agent.containment import contain
 from trainmaster_agent.output_times import OutputTimes
@@ -42,7 +42,7 @@ def members_of(runtime: Runtime, run: str) -> list[tuple[str, int]]:
 
 async def read_chunk(
     runtime: Runtime, run: str, role: str, index: int, offset: int, limit: int
-) -> tuple[LogChunk | None, bool]:
+) -> tuple[OutputPiece | None, bool]:
     """Return at most ``limit`` bytes of a member's output, and whether it has ended; None for a member that is not held."""
     try:
         piece = await runtime.read_log(run, role, index, offset, limit)
@@ -51,7 +51,7 @@ async def read_chunk(
     text, used = whole_text(piece.data)
     if piece.end and used < len(piece.data):
         text, used = piece.data.decode(errors="replace"), len(piece.data)
-    chunk = LogChunk(role=role, index=index, offset=piece.offset, data=text, next_offset=piece.offset + used)
+    chunk = OutputPiece(role=role, index=index, offset=piece.offset, data=text, next_offset=piece.offset + used)
     return chunk, piece.end
 
 
@@ -128,7 +128,7 @@ class LogStreams:
 
     async def _collect(
         self, stream: OpenStream, offsets: dict[tuple[str, int], int], turn: int
-    ) -> tuple[list[LogChunk], bool, int]:
+    ) -> tuple[list[OutputPiece], bool, int]:
         """Return one push of new output, whether it is the last, and the member that the next one starts with, in rotation."""
         status = self._runtime.held().get(stream.run)
         run_is_over = status is None or status.state.is_terminal
@@ -167,7 +167,7 @@ class LogStreams:
             return await offset_of_lines(self._runtime, stream.run, role, index, stream.tail_lines)
         return -stream.tail_bytes if stream.tail_bytes else 0
 
-    async def _push(self, stream: OpenStream, chunks: list[LogChunk], *, end: bool) -> bool:
+    async def _push(self, stream: OpenStream, chunks: list[OutputPiece], *, end: bool) -> bool:
         """Return whether somebody still follows. Waits while the api is unreachable: the stream ends with its followers."""
         body = StreamPush(session=self._session, chunks=tuple(chunks), end=end)
         for _ in range(50):

@@ -50,9 +50,10 @@ async def test_each_kind_of_object_is_told(
 
 
 async def test_a_large_object_is_cut_off(service: Service) -> None:
-    names = [f"{'n' * 35}{number:04d}" for number in range(900)]
-    await service.http.put("/v1/clusters/big", json={"name": "big", "onlyQueues": names})
-    details = (await last(service, "put cluster"))["details"]
+    images = [f"registry.example.com/{'n' * 200}{number:04d}:*" for number in range(200)]
+    answer = await service.http.put("/v1/queues/big", json={"path": "big", "admission": {"images": images}})
+    assert answer.status_code == 201, answer.text
+    details = (await last(service, "put queue"))["details"]
     assert details["after"]["bytes"] > 30_000
     assert len(details["after"]["truncated"]) == 8_192
 
@@ -80,7 +81,7 @@ async def test_what_is_done_to_jobs_is_told(service: Service) -> None:
 
 
 async def test_refused_calls_are_counted_and_stored(service: Service) -> None:
-    user = service.as_key(await make_key(service, "user", queues=["default"]))
+    user = service.as_key(await make_key(service, "user", queues=["default"], name="a user"))
     nobody = service.as_key("tmk_nobody")
     for _ in range(3):
         assert (await nobody.get("/v1/jobs")).status_code == 401
@@ -106,7 +107,7 @@ async def test_refused_calls_are_counted_and_stored(service: Service) -> None:
 
 
 async def test_the_audit_is_read_by_actor_action_and_time(service: Service) -> None:
-    other = service.as_key(await make_key(service, "admin"))
+    other = service.as_key(await make_key(service, "admin", name="a admin"))
     await other.put("/v1/queues/a", json={"path": "a"})
     await service.http.put("/v1/queues/b", json={"path": "b"})
     await other.aclose()

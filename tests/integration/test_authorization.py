@@ -87,6 +87,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("DELETE", "/v1/webhooks/dead/{letter}"): PEOPLE,
     ("POST", "/agent/v1/sync"): AGENTS,
     ("GET", "/agent/v1/desired"): AGENTS,
+    ("POST", "/agent/v1/output/{run}"): AGENTS,
     ("POST", "/agent/v1/streams/{stream}"): AGENTS,
 }
 """Each route with the roles that it is for. A new route has to be written down here."""

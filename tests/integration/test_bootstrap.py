@@ -118,7 +118,7 @@ def test_keys_of_a_database_that_is_gone_work_in_the_new_one(
         (
             "kind: Job\nname: a",
             Exit.USAGE,
-            "'Job' is not one of PriorityClass, Queue, PriceBook, Cluster, Dataset, BurstPolicy, Reservation",
+            "kind must be one of PriorityClass, Queue, PriceBook, Cluster, Dataset, BurstPolicy, Reservation, not 'Job'",
         ),
         ("kind: Queue\npath: lab\nweight: -1", Exit.BAD_REQUEST, "weight"),
         ("kind: Queue\npath: lab/vision", Exit.BAD_REQUEST, "there is no queue 'lab'; make the parent first"),

@@ -301,6 +301,7 @@ async def test_equal_values_are_owned_by_both_and_changed_by_neither_alone(servi
 
 async def test_a_list_is_one_field(service: Service) -> None:
     base = {"kind": "Cluster", "name": "west"}
+    await applied(service, {"kind": "Queue", "path": "more"})
     await applied(service, base | {"onlyQueues": ["default"]}, applier="one")
     problem = await refused(service, base | {"onlyQueues": ["default", "more"]}, applier="two")
     assert problem["conflicts"][0]["field"] == "onlyQueues"

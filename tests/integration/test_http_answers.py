@@ -18,7 +18,7 @@ from trainmaster_dispatcher.services import job_queries
     [
         ("/v1/jobs", "GET, HEAD, OPTIONS, POST"),
         ("/v1/queues", "GET, HEAD, OPTIONS"),
-        ("/v1/queues/org/a", "DELETE, GET, HEAD, OPTIONS, PUT"),
+        ("/v1/queues/org/a", "DELETE, GET, HEAD, OPTIONS, PATCH, PUT"),
         ("/v1/jobs/hello-1234567/cancel", "OPTIONS, POST"),
         ("/v1/jobs/cancel", "OPTIONS, POST"),
     ],

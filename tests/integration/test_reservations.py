@@ -63,6 +63,8 @@ async def test_a_reservation_that_is_changed_counts_as_it_is_now(service: Servic
     await service.http.put("/v1/reservations/weekend", json=window("team"))
     await service.agent().connect(cpu=4)
     guest = await service.submit("guest", cpu="1")
-    answer = await service.http.put("/v1/reservations/weekend", json=window("team", hours=-0.5))
+    answer = await service.http.put(
+        "/v1/reservations/weekend", json=window("team", hours=1.0) | {"clusters": ["public"]}
+    )
     assert answer.status_code == 200, answer.text
     await service.until(guest, "dispatched")

@@ -385,7 +385,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a mistake in the fleet": ({**SPEC, "fleet": {"clusters": []}}, "fleet.clusters"),
     "a mistake in a document": ({**SPEC, "documents": [{"kind": "Queue"}]}, "documents[0]: path"),
-    "a document of no kind": ({**SPEC, "documents": [{"kind": "Pod"}]}, "'Pod' is not one of"),
+    "a document of no kind": ({**SPEC, "documents": [{"kind": "Pod"}]}, "not 'Pod'"),
     "a queue that is not there": ({**SPEC, "documents": DECLARED[1:]}, "there is no queue 'work'"),
     "a mistake in a case": (
         {**SPEC, "sweep": None, "cases": [{"name": "a", "documents": [{"kind": "Queue"}]}]},

@@ -108,7 +108,7 @@ async def test_bodies_beyond_their_bounds_are_refused_as_a_whole(service: Servic
         assert (answer.status_code, answer.json()["detail"]) == (status, message)
     broken = await agent.http.post("/agent/v1/sync", content=b"[" * 100, headers=headers)
     assert broken.status_code == 422
-    assert "Invalid JSON" in broken.json()["detail"]
+    assert "is not JSON" in broken.json()["detail"]
 
 
 async def test_why_tells_of_the_unreadable_report_and_a_good_one_opens_the_cluster(service: Service) -> None:

@@ -20,7 +20,6 @@ _FOUND_BY_NAME = (
     + ["SCORE"]  # by the registry of scores, in the module of each
 )
 _ALLOWED = {
-    "trainmaster.cli.start.main": "the program itself, named in pyproject.toml",
     "trainmaster_dispatcher.cli.checks.store_checks": "for doctor, which finds it by its entry point",
     "trainmaster.cli.interrupts.interruptible": "for the demo and the examples, which are programs of their own",
     "trainmaster.client.webhooks.is_genuine": "for receivers of webhooks, by docs/reference/webhooks.md",

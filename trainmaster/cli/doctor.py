@@ -96,9 +96,9 @@ def _configuration(flags: config.Flags, context: "Context") -> "Iterator[HealthC
     from_file = str(path)
     sources = []
     for given, name, option in ((flags.url, URL_VARIABLE, "--url"), (flags.key, KEY_VARIABLE, "--key")):
-        sources.append((name if os.environ.get(name) == given else option) if given else from_file)
+        sources.append(option if given else name if os.environ.get(name) else from_file)
     yield fine("configuration", f"address {context.url} from {sources[0]}, key from {sources[1]}")
-    if from_file in sources and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+    if from_file in sources and path.exists() and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         yield warning("configuration file", f"others on this machine can read the key in {path}", f"chmod 600 {path}")
 
 

@@ -30,7 +30,7 @@ _OPTIONS = {
     "roles[0].template.env": "--env",
     "roles[0].template.resources.cpu": "--cpus",
     "roles[0].template.resources.memory": "--memory",
-    f"roles[0].template.resources.{overrides.GPU}": "--gpus",
+    f'roles[0].template.resources["{overrides.GPU}"]': "--gpus",
     "roles[0].replicas": "--replicas",
     "roles[0].template.command": "COMMAND",
     "placement.clusters": "--cluster",

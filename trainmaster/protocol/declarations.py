@@ -5,13 +5,18 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field, RootModel, StringConstraints
 
-from trainmaster.protocol.base import Lenient, Strict, Timestamp, bounded, example
+from trainmaster.protocol.base import Lenient, Strict, Timestamp, bounded, example, worded_pattern
 from trainmaster.protocol.resource_kinds import Kind
 
 MOST_DOCUMENTS = 1_000
 """The most documents of one call."""
 
-ApplierName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[ -~]+$")]
+ApplierName = Annotated[
+    str,
+    StringConstraints(
+        min_length=1, max_length=100, pattern=worded_pattern(r"^[ -~]+$", "letters, digits, spaces and signs of ASCII")
+    ),
+]
 """The name under which documents are applied, such as ``platform``: printable ASCII."""
 
 

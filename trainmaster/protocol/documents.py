@@ -55,7 +55,7 @@ def read_declared(documents: Iterable[Document]) -> list[Item]:
     for document in documents:
         kind = next((one for one in KINDS.values() if one.kind == document.kind), None)
         if kind is None and document.kind != _JOB:
-            mistakes.append(placed(Mistake(path="kind", message=_no_kind(document)), document.place))
+            mistakes.append(placed(Mistake(path="kind", message=no_kind(document)), document.place))
             continue
         try:
             spec = (JobSpec if kind is None else kind.spec).model_validate(document.value)
@@ -85,8 +85,9 @@ def document_of(kind: ResourceKind[Strict], present: Mapping[str, Any]) -> dict[
     return {"kind": kind.kind, **spec.to_wire()}
 
 
-def _no_kind(document: Document) -> str:
-    known, kind = (*KINDS, _JOB), document.value.get("kind")
+def no_kind(document: Document, known: Sequence[str] = (*KINDS, _JOB)) -> str:
+    """Return the mistake of a document that is of none of the ``known`` kinds."""
+    kind = document.value.get("kind")
     if kind is None:
         return f"is missing; it is one of {', '.join(known)}"
     hint = did_you_mean(kind, known) if isinstance(kind, str) else ""

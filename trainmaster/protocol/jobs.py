@@ -174,13 +174,6 @@ class MemberTemplate(Strict):
     run_as_group: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """On Kubernetes: group id of the processes and of their volumes; None: the same number as the user."""
 
-    @field_validator("command")
-    @classmethod
-    def _names_a_program(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
-            raise ValueError("must name a program; left out, it is the image's entry point")
-        return value
-
     @field_validator("resources")
     @classmethod
     def _parse(cls, value: dict[str, str]) -> dict[str, str]:

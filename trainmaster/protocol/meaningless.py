@@ -25,4 +25,8 @@ def _of_job(spec: JobSpec) -> tuple[Mistake, ...]:
     if parse_duration(spec.stop_grace) > LONGEST_STOP_GRACE:
         message = "is at most 10m: until its members have ended, no other job gets what they hold"
         found.append(Mistake(path="stopGrace", message=message))
+    for index, role in enumerate(spec.roles):
+        if role.template is not None and "command" in role.template.model_fields_set and not role.template.command:
+            message = "must name a program; left out, it is the image's entry point"
+            found.append(Mistake(path=f"roles[{index}].template.command", message=message))
     return tuple(found)

@@ -22,7 +22,7 @@ def read_declared(files: Sequence[str]) -> list[Item]:
     found = read_documents(files, {}) if files else []
     for document in found:
         if document.kind not in KINDS:
-            raise UsageError(f"{document.place}: {document.value.get('kind')!r} is not one of {', '.join(KINDS)}")
+            raise UsageError(f"{document.place}: kind {documents.no_kind(document, tuple(KINDS))}")
     return documents.read_declared(found)
 
 

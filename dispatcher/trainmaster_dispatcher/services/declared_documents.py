@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainmaster.protocol.base import Strict
 from trainmaster.protocol.declarations import AppliedObject, ApplyOutcome, ChangedField
-from trainmaster.protocol.documents import Document, placed
+from trainmaster.protocol.documents import Document, no_kind, placed
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.resource_kinds import KINDS, PRIORITY_CLASS, Kind
 from trainmaster.protocol.validation_errors import mistakes_of
@@ -131,7 +131,7 @@ def _read(document: Document, mistakes: list[Mistake]) -> Draft | None:
 
     kind = BY_WORD.get(document.kind or "")
     if kind is None:
-        refuse("kind", f"{document.value.get('kind')!r} is not one of {', '.join(KINDS)}")
+        refuse("kind", no_kind(document, tuple(KINDS)))
         return None
     key = kind.kind.key
     name = document.value.get(key)

@@ -99,9 +99,8 @@ def plan_of(spec: SimulationSpec, there: Installation) -> tuple[Fleet, list[tupl
     cases = [
         (case.name, _documents(case.documents, f"cases[{number}].documents")) for number, case in enumerate(spec.cases)
     ]
-    read_declared(
-        [*requested, *(one for _, on_top in cases for one in on_top)]
-    )  # report mistakes before their consequences
+    for documents in (requested, *(on_top for _, on_top in cases)):
+        read_declared(documents)  # report mistakes before their consequences
     documents = in_place_of(() if spec.alone else documents_of(there.declared), requested)
     if cases:
         return fleet, [(name, declared(in_place_of(documents, on_top), fleet)) for name, on_top in cases]
