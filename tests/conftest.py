@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -46,6 +47,8 @@ LEASE_SECONDS = 6.0
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Trusts nobody. Clients of plain HTTP are made with it, as loading the certificates that a client trusts takes 40 ms."""
 _names = itertools.count()
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else processes that tests start would ignore Ctrl-C, too
 if not os.environ.get("TRAINMASTER_DEEP"):
     preloaded.install()
 gc.set_threshold(50_000, 20, 50)  # thousands of collected tests are no garbage, and would be visited again and again
