@@ -7,6 +7,8 @@ leaves no children behind; and all metrics are in one process.
 import contextlib
 import logging
 import os
+import signal
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -100,6 +102,10 @@ def run_worker(settings: Settings, concurrency: int) -> int:
         without_mingle=True,
         without_heartbeat=True,
     )
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(
+            signal.SIGINT, lambda *_: sys.exit(0)
+        )  # until Celery handles it, which takes a KeyboardInterrupt for a failure
     try:
         worker.start()
     finally:
