@@ -7,8 +7,6 @@ leaves no children behind; and all metrics are in one process.
 import contextlib
 import logging
 import os
-import signal
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +15,7 @@ from celery import Celery, signals
 from celery.beat import Scheduler, Service
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from celery.schedules import crontab
+from celery.signals import worker_shutting_down
 
 from trainmaster.protocol.errors import ProblemError
 from trainmaster_dispatcher.services.settings import Settings
@@ -102,15 +101,18 @@ def run_worker(settings: Settings, concurrency: int) -> int:
         without_mingle=True,
         without_heartbeat=True,
     )
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(
-            signal.SIGINT, lambda *_: sys.exit(0)
-        )  # until Celery handles it, which takes a KeyboardInterrupt for a failure
+    stopped_by: list[str] = []
+
+    def note_stop(sig: str = "", **_: object) -> None:
+        stopped_by.append(sig)
+
+    worker_shutting_down.connect(note_stop, weak=False)
     try:
         worker.start()
     finally:
         bridge.close()
-    return int(worker.exitcode or 0)
+    # Celery takes Ctrl-C for a failure.
+    return 0 if "SIGINT" in stopped_by else int(worker.exitcode or 0)
 
 
 def run_beat(settings: Settings, until_stopped: Callable[[Callable[[], None]], None]) -> None:
