@@ -205,9 +205,10 @@ class OutputCollector:
             await asyncio.sleep(wait)
         self._next_at = max(self._next_at, loop.time()) + len(piece.data) / _BYTES_PER_SECOND
         answer = await self._sender.store_output(key[0], OutputPush(session=self._session, pieces=(piece,)))
-        for one in answer.stored:
-            if (one.role, one.index) == key[1:]:
-                self._stored[key] = one.next_offset
+        stored = next((one.next_offset for one in answer.stored if (one.role, one.index) == key[1:]), None)
+        if stored is None or (piece.data and stored <= piece.offset):
+            raise ValueError(f"the dispatcher does not say that it has stored output of {key[1]}-{key[2]}")
+        self._stored[key] = stored
 
     async def _finish(self, status: RunStatus) -> None:
         """Send what is left of an ended run's output, and let the runtime forget the run."""

@@ -596,7 +596,7 @@ class RuntimeConformance:
         assert [(one.role, one.index, one.state, one.restarts) for one in status.members] == [
             ("worker", index, "running", 0) for index in range(5)
         ]
-        assert lab.living(A) == 5
+        await eventually(lambda: lab.living(A) == 5, "the new members have become their programs")
         await lab.runtime.start(start_run(lab, B, Part(RUNS, count=4)))
         await until_state(lab, B, RunState.PENDING)
 

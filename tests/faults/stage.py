@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -433,3 +434,14 @@ class Flow:
             replicas=3 if number % 8 == 1 else 1,
             requeue_after=None if number % 2 else LIMIT if self.outlasts_limit else FAR_LIMIT,
         )
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Stage]:
+    """Start a stage in a folder, and stop it at the end."""
+    built = Stage(folder)
+    try:
+        built.start()
+        yield built
+    finally:
+        built.stop()

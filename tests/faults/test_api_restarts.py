@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.faults.stage import Stage
+from tests.faults.stage import Stage, started
 from trainmaster import AsyncClient, Client, Ended, EventView, JobView, LogPiece, TrainmasterError
 from trainmaster_dispatcher.cli.embedded import wait_for_port
 
@@ -34,12 +34,8 @@ LINES = 12
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    built = Stage(tmp_path_factory.mktemp("restarts") / "stage")
-    try:
-        built.start()
+    with started(tmp_path_factory.mktemp("restarts") / "stage") as built:
         yield built
-    finally:
-        built.stop()
 
 
 @dataclass

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tests.conftest import NO_TLS
-from tests.faults.stage import CLUSTERS, MEMBER, Stage
+from tests.faults.stage import CLUSTERS, MEMBER, Stage, started
 from tests.waiting import eventually_sync
 
 pytestmark = pytest.mark.faults
@@ -29,12 +29,8 @@ _LONG = 600.0
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    built = Stage(tmp_path / "stage")
-    try:
-        built.start()
+    with started(tmp_path / "stage") as built:
         yield built
-    finally:
-        built.stop()
 
 
 class Submitter(threading.Thread):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.faults.stage import CLUSTERS, LEASE, LIMIT, Flow, Stage
+from tests.faults.stage import CLUSTERS, LEASE, LIMIT, Flow, Stage, started
 
 pytestmark = pytest.mark.faults
 
@@ -18,12 +18,8 @@ FLOW_SECONDS = 4.0
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """One stage for all faults: what an earlier one broke for good, a later one would show."""
-    built = Stage(tmp_path_factory.mktemp("faults") / "stage")
-    try:
-        built.start()
+    with started(tmp_path_factory.mktemp("faults") / "stage") as built:
         yield built
-    finally:
-        built.stop()
 
 
 def pause(seconds: float) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.stage import CLUSTERS, Stage
+from tests.faults.stage import CLUSTERS, Stage, started
 from tests.waiting import eventually_sync
 
 pytestmark = pytest.mark.faults
@@ -19,12 +19,8 @@ _LONG = 600.0
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    built = Stage(tmp_path / "stage")
-    try:
-        built.start()
+    with started(tmp_path / "stage") as built:
         yield built
-    finally:
-        built.stop()
 
 
 def _copy(folder: Path, to: Path) -> None:

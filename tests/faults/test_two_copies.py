@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.faults.stage import CLUSTERS, LEASE, Flow, Stage
+from tests.faults.stage import CLUSTERS, LEASE, Flow, Stage, started
 from tests.waiting import eventually_sync
 
 pytestmark = pytest.mark.faults
@@ -24,12 +24,8 @@ _LONG = 600.0
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    built = Stage(tmp_path_factory.mktemp("copies") / "stage")
-    try:
-        built.start()
+    with started(tmp_path_factory.mktemp("copies") / "stage") as built:
         yield built
-    finally:
-        built.stop()
 
 
 # -- what becomes of the records of the agent of cluster ``private``

@@ -12,6 +12,7 @@ from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.states import RunState
 from trainmaster_dispatcher.services import recovery
 from trainmaster_dispatcher.services.feed_follower import Follower
+from trainmaster_dispatcher.store import recovery as store
 from trainmaster_dispatcher.store.scheduling import Cursor, StoreRestoredError, read_feed
 
 ON_PRIVATE: dict[str, Any] = {"placement": {"clusters": ["private"]}}
@@ -129,6 +130,7 @@ async def test_clusters_of_other_queues_are_named_to_those_alone_who_may_use_the
         return answer.json()["closed"], str(why)
 
     async def says_why() -> bool:
+        await private.sync()  # on a slow machine its lease would end
         return "restored from a backup" in (await texts())[1]
 
     await eventually(says_why)
@@ -148,6 +150,7 @@ async def test_nothing_starts_before_every_agent_has_told_what_it_runs(service: 
     waiting = await service.submit("other", placement={"clusters": ["edge"]})
 
     async def says_why() -> bool:
+        await edge.sync()  # on a slow machine its lease would end
         why = (await service.http.get(f"/v1/jobs/{waiting}/why")).json()
         return "restored from a backup" in str(why)
 
@@ -285,3 +288,14 @@ async def test_an_admin_may_end_a_recovery(service: Service, agent: FakeAgent) -
     assert await recovery.finish(service.stores)
     assert not await recovery.finish(service.stores)
     assert await is_over(service)
+
+
+async def test_a_change_beside_the_beginning_of_a_recovery_is_not_forgotten(service: Service, agent: FakeAgent) -> None:
+    """Its transaction may have begun after the recovery's and be over before the recovery clears the feed."""
+    async with service.stores.database.transaction() as tx:
+        mine = (await tx.one("SELECT pg_current_xact_id() AS xid")).xid
+        await service.http.put("/v1/queues/beside", json={"path": "beside"})
+        await store.begin(tx)
+    assert (
+        await value(service.stores, "SELECT count(*) FROM changes WHERE xid > CAST(:mine AS xid8)", mine=str(mine)) == 1
+    )

@@ -169,6 +169,16 @@ async def test_output_of_other_clusters_runs_and_old_sessions_is_refused(service
     assert await rows(service.stores, "SELECT 1 FROM output_pieces") == []
 
 
+@pytest.mark.parametrize(("role", "index"), [("../../other", 0), ("none", 0), ("", 0), ("main", 10_000)])
+async def test_output_of_members_that_a_run_has_not_is_refused(
+    service: Service, stage: Stage, role: str, index: int
+) -> None:
+    answer = await send(stage, chunk("fine\n"), chunk("x", role=role, index=index))
+    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+    for table in ("member_outputs", "output_pieces", "output_data"):
+        assert await value(service.stores, f"SELECT count(*) FROM {table}") == 0, table
+
+
 async def test_two_calls_at_once_store_a_piece_once(service: Service, stage: Stage) -> None:
     await asyncio.gather(*(stored(stage, chunk("0123456789", 0)) for _ in range(8)))
     assert await stored(stage, chunk("", 0)) == 10

@@ -185,6 +185,17 @@ async def test_output_that_is_refused_for_good_does_not_keep_the_run(benches: li
     assert one.store.pieces == []
 
 
+async def test_an_answer_that_stores_nothing_does_not_keep_the_run_and_is_not_asked_for_ever(
+    benches: list[Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = bench(benches, Printing(b"x" * 100_000))
+    monkeypatch.setattr(Store, "next", property(lambda _: 0, lambda *_: None))
+    one.runtime.state = RunState.SUCCEEDED
+    assert one.collector.keeps(RUN)
+    await one.until_forgotten()
+    assert one.store.calls < 5
+
+
 def test_times_are_those_of_the_first_sight() -> None:
     now = [100.0]
     times = OutputTimes(lambda: now[0])

@@ -6,21 +6,35 @@ from difflib import get_close_matches
 LONGEST_NAME = 60
 """The longest name for which similar ones are searched."""
 _SIMILAR = 0.75
-_LEAST_LIKENESS = 0.6
 """Part of two names that has to agree, as ``difflib`` counts it."""
+_SIMILAR_NAMES = 0.6
+"""The same of names that people chose."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean X?`` for the known name that is most similar; empty if none is."""
+    """Return ``; did you mean X?`` for the known word that is most similar; empty if none is."""
     found = similar(name, known)
     return f"; did you mean {found}?" if found else ""
 
 
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the known name of an object that is most similar to ``name``; empty if none is."""
+    found = similar(name, known, _SIMILAR_NAMES)
+    return f"; did you mean {found!r}?" if found and found != name else ""
+
+
 def similar(name: str, known: Iterable[str], cutoff: float = _SIMILAR) -> str | None:
-    """Return the known name that is most similar to a mistyped one, however its words are joined."""
+    """Return the known name that is most similar to a mistyped one, however its words are joined.
+
+    The last part of a name is enough: ``gpu`` of ``nvidia.com/gpu``, or ``vision`` of ``research/vision``.
+    """
     if not 1 < len(name) <= LONGEST_NAME:
         return None
     by_plain = {plain(one): one for one in known}
+    ending = plain(name).rstrip("s")
+    by_ending = next((one for one in by_plain.values() if "/" in one and plain(one).rpartition("/")[2] == ending), None)
+    if by_ending is not None:
+        return by_ending
     close = get_close_matches(plain(name), by_plain, n=1, cutoff=cutoff)
     return by_plain[close[0]] if close else None
 
@@ -28,13 +42,3 @@ def similar(name: str, known: Iterable[str], cutoff: float = _SIMILAR) -> str | 
 def plain(name: str) -> str:
     """Return a name in small letters and without what joins its words."""
     return name.replace("_", "").replace("-", "").replace(" ", "").lower()
-
-
-def suggestion(given: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the known name that is nearest to ``given``; empty where none is near."""
-    names = list(known)
-    near = get_close_matches(given, names, 1, _LEAST_LIKENESS)
-    if not near and "/" not in given:
-        # Of a path, people often give the last part only.
-        near = [name for name in names if name.rpartition("/")[2] == given][:1]
-    return f"; did you mean {near[0]!r}?" if near and near[0] != given else ""

@@ -1,7 +1,7 @@
 """Requests that the clusters' agents refuse, and names that exist, cached by a process for a few seconds while jobs are submitted."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -75,7 +75,7 @@ class ClusterAdmissions:
         out = []
         for what, name, path in named:
             if name not in known[what] and (resources or what != "resource"):
-                hint = _similar(name, sorted(known[what]))
+                hint = did_you_mean(name, sorted(known[what]))
                 message = f"{_MISSING[what]} {name!r} now{hint}; until there is, the job waits"
                 out.append(Mistake(path=path, message=message))
         return tuple(out)
@@ -86,12 +86,6 @@ _MISSING = {
     "dataset": "no data is known as",
     "resource": "no cluster has the resource",
 }
-
-
-def _similar(name: str, known: Sequence[str]) -> str:
-    """Return a known name that is similar, or ends in the given one after its domain, as ``nvidia.com/gpu`` does in ``gpu``."""
-    ending = next((one for one in known if one.rpartition("/")[2] == name.rstrip("s").lower()), None)
-    return f"; did you mean {ending}?" if ending else did_you_mean(name, known)
 
 
 def _read(row: agents.AdmittingCluster) -> Cluster:

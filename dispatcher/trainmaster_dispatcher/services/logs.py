@@ -69,6 +69,10 @@ class LogOptions:
         """Return whether a part of what exists is wanted, which a live run's agent cannot send."""
         return self.previous or self.offset is not None or self.limit is not None
 
+    @property
+    def reads_times(self) -> bool:
+        return self.timestamps or self.since is not None
+
     def wants(self, role: str, index: int) -> bool:
         return self.role in (None, role) and self.index in (None, index)
 
@@ -178,7 +182,7 @@ async def _stored(stores: Stores, ref: RunRef, seen: _Seen, *, is_live: bool) ->
     options = seen.options
     async with stores.database.transaction() as tx:
         rows, members, tails = (
-            await output_store.pieces(tx, ref),
+            await output_store.pieces(tx, ref, options.role, options.index, with_marks=options.reads_times),
             await output_store.members(tx, ref),
             await runs.tails(tx, ref),
         )

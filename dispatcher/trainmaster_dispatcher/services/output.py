@@ -13,6 +13,7 @@ from typing import NamedTuple
 from trainmaster.protocol.agent import OutputAnswer, OutputPiece, OutputPush, StoredOutput
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id
+from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster_dispatcher.services.agents import superseded
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import agents
@@ -85,8 +86,14 @@ async def take(stores: Stores, caller: Caller, run: str, body: OutputPush) -> Ou
     async with stores.database.transaction() as tx:
         if not await agents.is_current(tx, caller.cluster_id, body.session):
             raise superseded()
-        if not await store.runs_on(tx, ref, caller.cluster_id):
+        roles = await store.roles_of(tx, ref, caller.cluster_id)
+        if roles is None:
             raise ProblemError(Code.NOT_FOUND, f"this cluster has no run {run!r}")
+        strange = next(
+            (f"{role}-{index}" for role, index in places if role not in roles or index >= MOST_MEMBERS), None
+        )
+        if strange is not None:
+            raise ProblemError(Code.NOT_FOUND, f"run {run!r} has no member {strange!r}")
         await store.note_members(tx, ref, places)
         known = _by_place(await store.members(tx, ref), places)
     accepted, members = accept(body.pieces, known, stores.settings.output_bytes)

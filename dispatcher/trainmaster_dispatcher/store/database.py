@@ -331,6 +331,11 @@ async def to_epoch(tx: Transaction) -> float:
     return float((await tx.one("SELECT extract(epoch FROM now())::float8 AS now")).now)
 
 
+def array_text(numbers: Sequence[int]) -> str:
+    """Return numbers as the text of an array, for statements that take an array of arrays, which Postgres has not."""
+    return "{" + ",".join(map(str, numbers)) + "}"
+
+
 def dumps(value: Any) -> str:
     """Return a value as JSON for the store. Raises ProblemError for whole numbers beyond 64 bits and nesting beyond 254."""
     try:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from trainmaster.protocol.ids import RunRef
-from trainmaster_dispatcher.store.database import Transaction, dumps
+from trainmaster_dispatcher.store.database import Transaction, array_text, dumps
 
 _OF_RUN = "job_id = :job AND attempt = :attempt"
 MOST_REMOVED = 100
@@ -57,15 +57,15 @@ def key_of(ref: RunRef, role: str, member_index: int, start: int) -> str:
     return f"{ref.job_key}/{ref.attempt}/{role}-{member_index}/{start:016d}"
 
 
-async def runs_on(tx: Transaction, ref: RunRef, cluster_id: int) -> bool:
-    """Return whether a run exists on this cluster."""
+async def roles_of(tx: Transaction, ref: RunRef, cluster_id: int) -> frozenset[str] | None:
+    """Return the roles of a run on this cluster; None if it has no such run."""
     row = await tx.first(
-        f"SELECT 1 AS one FROM runs WHERE {_OF_RUN} AND cluster_id = :cluster",
+        f"SELECT sizes FROM runs WHERE {_OF_RUN} AND cluster_id = :cluster",
         job=ref.job_key,
         attempt=ref.attempt,
         cluster=cluster_id,
     )
-    return row is not None
+    return None if row is None else frozenset(row.sizes)
 
 
 async def members(tx: Transaction, ref: RunRef, *, lock: bool = False) -> Sequence[StoredMember]:
@@ -102,9 +102,9 @@ async def save(tx: Transaction, ref: RunRef, changed: Sequence[StoredMember], pi
     await tx.run(
         f"""
         UPDATE member_outputs m SET next = n.next, bytes = n.bytes, changed_at = now(),
-               lives = ARRAY(SELECT CAST(jsonb_array_elements_text(n.lives) AS bigint))
+               lives = CAST(n.lives AS bigint[])
         FROM unnest(CAST(:roles AS text[]), CAST(:indexes AS int[]), CAST(:nexts AS bigint[]), CAST(:bytes AS bigint[]),
-                    CAST(:lives AS jsonb[])) AS n(role, index, next, bytes, lives)
+                    CAST(:lives AS text[])) AS n(role, index, next, bytes, lives)
         WHERE {_OF_RUN} AND m.role = n.role AND m.index = n.index
         """,
         job=ref.job_key,
@@ -113,7 +113,7 @@ async def save(tx: Transaction, ref: RunRef, changed: Sequence[StoredMember], pi
         indexes=[one.member_index for one in changed],
         nexts=[one.next for one in changed],
         bytes=[one.bytes for one in changed],
-        lives=[dumps(one.lives) for one in changed],
+        lives=[array_text(one.lives) for one in changed],
     )
     if not pieces:
         return
@@ -138,16 +138,25 @@ async def save(tx: Transaction, ref: RunRef, changed: Sequence[StoredMember], pi
     )
 
 
-async def pieces(tx: Transaction, ref: RunRef) -> Sequence[StoredPiece]:
-    """Return the pieces of a run's output, by member, in the order of their offsets."""
+async def pieces(
+    tx: Transaction, ref: RunRef, role: str | None, index: int | None, *, with_marks: bool
+) -> Sequence[StoredPiece]:
+    """Return the pieces of a run's output, by member, in the order of their offsets; without ``with_marks``, without their times.
+
+    ``role``, ``index``: only of these members; None: of all.
+    """
+    marks = "marks" if with_marks else "CAST('[]' AS jsonb) AS marks"
     return await tx.all_of(
         StoredPiece,
         f"""
-        SELECT role, index AS member_index, start, next, lines, marks FROM output_pieces WHERE {_OF_RUN}
+        SELECT role, index AS member_index, start, next, lines, {marks} FROM output_pieces WHERE {_OF_RUN}
+          AND (CAST(:role AS text) IS NULL OR role = :role) AND (CAST(:index AS int) IS NULL OR index = :index)
         ORDER BY role, index, start
         """,
         job=ref.job_key,
         attempt=ref.attempt,
+        role=role,
+        index=index,
     )
 
 

@@ -33,8 +33,9 @@ BEGINNING = (
     "DELETE FROM log_streams",
     "DELETE FROM agent_sessions",
     "UPDATE cluster_contacts SET session = NULL, number = 0, lease_until = 'epoch', checked_at = NULL, recovered_at = NULL",
-    "UPDATE events SET xid = NULL WHERE xid >= pg_current_xact_id()",
-    "DELETE FROM changes WHERE xid >= pg_current_xact_id()",
+    # Not those of transactions that run beside this one: their numbers are below the first that is not given yet.
+    "UPDATE events SET xid = NULL WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())",
+    "DELETE FROM changes WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())",
     f"INSERT INTO changes (kind, ref) VALUES ('{FeedKind.CLUSTER.value}', 0)",
 )
 """The statements that enter a recovery, for one transaction without a time-out.

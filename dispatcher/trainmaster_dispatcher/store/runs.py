@@ -10,7 +10,7 @@ from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import RunState, StopCause
 from trainmaster_dispatcher.domain.run_machine import Run
 from trainmaster_dispatcher.domain.run_orders import RunOrders
-from trainmaster_dispatcher.store.database import Transaction, dumps
+from trainmaster_dispatcher.store.database import Transaction, array_text, dumps
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
 from trainmaster_dispatcher.store.tables import LIVE_RUN
 
@@ -626,10 +626,9 @@ async def save_tails(tx: Transaction, ref: RunRef, tails: Sequence[StoredTail]) 
     await tx.run(
         """
         INSERT INTO run_tails (job_id, attempt, role, index, start, data, next, marks, lives)
-        SELECT :job, :attempt, role, index, start, data, next, marks,
-               ARRAY(SELECT CAST(jsonb_array_elements_text(lives) AS bigint))
+        SELECT :job, :attempt, role, index, start, data, next, marks, CAST(lives AS bigint[])
         FROM unnest(CAST(:roles AS text[]), CAST(:indexes AS int[]), CAST(:starts AS bigint[]), CAST(:data AS text[]),
-                    CAST(:nexts AS bigint[]), CAST(:marks AS jsonb[]), CAST(:lives AS jsonb[]))
+                    CAST(:nexts AS bigint[]), CAST(:marks AS jsonb[]), CAST(:lives AS text[]))
              AS n(role, index, start, data, next, marks, lives)
         ON CONFLICT (job_id, attempt, role, index)
         DO UPDATE SET start = excluded.start, data = excluded.data, next = excluded.next, marks = excluded.marks,
@@ -643,7 +642,7 @@ async def save_tails(tx: Transaction, ref: RunRef, tails: Sequence[StoredTail]) 
         data=[tail.data.replace("\x00", "�") for tail in tails],
         nexts=[tail.next for tail in tails],
         marks=[dumps(tail.marks) for tail in tails],
-        lives=[dumps(tail.lives) for tail in tails],
+        lives=[array_text(tail.lives) for tail in tails],
     )
 
 

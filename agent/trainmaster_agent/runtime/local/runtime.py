@@ -26,12 +26,19 @@ from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError
 
 _log = logging.getLogger(__name__)
 
+_BOUND_SECONDS = 1.0
 _LOOK_EVERY = 0.5
 """Seconds between checks of all runs, for events without a poke: a killed supervisor, an expired limit."""
 _SPACE = 64 * 1024
 """Bytes that must be writable before runs are accepted again after the disk was full."""
 _ASK_AGAIN = 5.0
 """Seconds after which a supervisor is requested again: the first one may have been killed before it did anything."""
+
+
+def _bound(files: list[Path]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            bound_output(file, MOST_OUTPUT)
 
 
 class LocalRuntime:
@@ -76,6 +83,7 @@ class LocalRuntime:
             await self.close()
             raise
         self._keep(run_for_ever("look", self._look_again_and_again))
+        self._keep(run_for_ever("bound-output", self._bound_outputs))
 
     async def close(self) -> None:
         for task in tuple(self._tasks):
@@ -184,8 +192,7 @@ class LocalRuntime:
 
     def output_end(self, run: str, role: str, index: int) -> int | None:
         try:
-            # Called about once a second for each member: what exceeds the limit is removed from the file here, too.
-            return bound_output(self._output_of(run, role, index), MOST_OUTPUT)
+            return self._output_of(run, role, index).stat().st_size
         except OSError:
             return None if run not in self._registry.runs else 0
 
@@ -195,6 +202,19 @@ class LocalRuntime:
         except OSError:
             return ()
         return tuple(int(line) for line in written.split() if line.isdecimal())
+
+    async def _bound_outputs(self) -> None:
+        """Give back the middle of long output files, again and again. Supervisors do so more rarely, also without an agent."""
+        while True:
+            await asyncio.sleep(_BOUND_SECONDS)
+            files = [
+                self._output_of(status.run, member.role, member.index)
+                for status in self.held().values()
+                if not status.state.is_terminal
+                for member in status.members
+            ]
+            if files:
+                await asyncio.to_thread(_bound, files)
 
     def _output_of(self, run: str, role: str, index: int) -> Path:
         return self._records.directory(run) / f"{role}-{index}.log"
