@@ -30,6 +30,7 @@ _ARGUMENTS: dict[str, Any] = {
     "first": 1,
     "holder": 1,
     "ids": [1],
+    "index": 0,
     "job_id": 1,
     "job_ids": [1],
     "kind": "Queue",
@@ -47,10 +48,12 @@ _ARGUMENTS: dict[str, Any] = {
     "queue_ids": [1],
     "ref": RunRef(1, 1),
     "revision": 1,
+    "role": "main",
     "seconds": 60.0,
     "seq": 0,
     "shape_id": 1,
     "simulation": 1,
+    "with_marks": True,
 }
 _WANTED: dict[str, list[Any]] = {
     "jobs": [
