@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pytest
 
@@ -238,6 +238,9 @@ A, B, C = "alpha-0000001-r1", "beta-0000002-r1", "gamma-0000003-r1"
 class RuntimeConformance:
     """Subclass this with a fixture ``lab``."""
 
+    large_members_first: ClassVar[bool] = True
+    """Whether a gang starts that fits only where its large members are placed before its small ones."""
+
     # Capacity
 
     async def test_the_report_shows_each_node_group_whole_whatever_our_own_members_use(self, lab: Lab) -> None:
@@ -247,7 +250,8 @@ class RuntimeConformance:
         assert sum(group.count * group.free["cpu"] for group in report.groups) == 8000
 
     async def test_a_gang_gets_all_of_its_members_and_says_where_they_are(self, lab: Lab) -> None:
-        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2, cpu="3"), Part(RUNS, count=2, name="ps")))
+        small = "1" if self.large_members_first else "500m"
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2, cpu="3"), Part(RUNS, count=2, name="ps", cpu=small)))
         status = await until_state(lab, A, RunState.RUNNING)
         assert lab.living(A) == 4
         assert status.placement is not None
