@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainmaster.protocol.agent import OutputAnswer, OutputPiece, OutputPush
@@ -43,6 +44,16 @@ class OutputSender(Protocol):
     async def store_output(self, run: str, body: OutputPush) -> OutputAnswer: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """How far the output of a run's members was sent."""
+
+    stored: dict[Key, int] = field(default_factory=dict)
+    """Offset up to which the dispatcher has a member's output."""
+    waiting_since: dict[Key, float] = field(default_factory=dict)
+    """Since when a member has output that was not sent."""
+
+
 class OutputCollector:
     """The collector of one agent session. ``forget`` is called for an ended run whose output was sent or given up."""
 
@@ -60,10 +71,8 @@ class OutputCollector:
         self._times = times
         self._forget = forget
         self._limit = 0
-        self._stored: dict[Key, int] = {}
-        """Offset up to which the dispatcher has a member's output."""
-        self._waiting_since: dict[Key, float] = {}
-        """Since when a member has output that was not sent."""
+        self._progress: dict[str, _Progress] = {}
+        """By run; of runs of which something is known."""
         self._given_up: set[str] = set()
         self._settled: dict[str, float] = {}
         """Ended runs that the dispatcher knows to have ended, by the time when their output is given up."""
@@ -76,11 +85,13 @@ class OutputCollector:
         if limit and self._task is None:
             self._task = asyncio.create_task(self._run(), name="output")
 
-    def keeps(self, run: str) -> bool:
-        """Return whether an ended run has output that has to be sent before the runtime forgets it; if so, ``forget`` follows."""
+    def keeps(self, run: str, status: RunStatus | None) -> bool:
+        """Return whether an ended run has output that has to be sent before the runtime forgets it; if so, ``forget`` follows.
+
+        ``status``: what the runtime holds of the run; None: nothing.
+        """
         if run in self._settled:
             return True
-        status = self._runtime.held().get(run)
         if self._task is None or status is None or run in self._given_up or not self._has_more(status):
             self._drop(run)
             return False
@@ -97,10 +108,12 @@ class OutputCollector:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _has_more(self, status: RunStatus) -> bool:
+        progress = self._progress.get(status.run)
+        if progress is not None and progress.stored:
+            return True
         for member in status.members:
-            key = (status.run, member.role, member.index)
-            end = self._runtime.output_end(*key)
-            if key in self._stored or end is None or end > TAIL_BYTES:
+            end = self._runtime.output_end(status.run, member.role, member.index)
+            if end is None or end > TAIL_BYTES:
                 return True
         return False
 
@@ -108,9 +121,13 @@ class OutputCollector:
         self._settled.pop(run, None)
         self._given_up.discard(run)
         self._times.forget(run)
-        for known in (self._stored, self._waiting_since):
-            for key in [key for key in known if key[0] == run]:
-                del known[key]
+        self._progress.pop(run, None)
+
+    def _progress_of(self, run: str) -> _Progress:
+        progress = self._progress.get(run)
+        if progress is None:
+            progress = self._progress[run] = _Progress()
+        return progress
 
     async def _run(self) -> None:
         while True:
@@ -162,21 +179,22 @@ class OutputCollector:
     async def _send_news(self, status: RunStatus) -> None:
         now = asyncio.get_running_loop().time()
         unsized = 0
+        progress = self._progress_of(status.run)
         for member in status.members:
             key = (status.run, member.role, member.index)
-            stored, end = self._stored.get(key, 0), self._runtime.output_end(*key)
+            stored, end = progress.stored.get(key, 0), self._runtime.output_end(*key)
             if stored >= self._limit // 2:
                 continue
             if end is None:
                 unsized += 1
-                if unsized > _MOST_UNSIZED or now - self._waiting_since.setdefault(key, now) < _UNSIZED_SECONDS:
+                if unsized > _MOST_UNSIZED or now - progress.waiting_since.setdefault(key, now) < _UNSIZED_SECONDS:
                     continue
             elif end <= stored:
-                self._waiting_since.pop(key, None)
+                progress.waiting_since.pop(key, None)
                 continue
-            elif end - stored < _ENOUGH and now - self._waiting_since.setdefault(key, now) < _PATIENCE:
+            elif end - stored < _ENOUGH and now - progress.waiting_since.setdefault(key, now) < _PATIENCE:
                 continue
-            self._waiting_since.pop(key, None)
+            progress.waiting_since.pop(key, None)
             await self._send_piece(key, self._limit // 2)
 
     async def _send_piece(self, key: Key, most: int) -> bool:
@@ -195,9 +213,10 @@ class OutputCollector:
 
     async def _start_of(self, key: Key) -> int:
         """Return up to where a member's output is stored; asked for where it is not known, as after a restart of this agent."""
-        if key not in self._stored:
+        stored = self._progress_of(key[0]).stored
+        if key not in stored:
             await self._push(key, OutputPiece(role=key[1], index=key[2], offset=0, data="", next_offset=0))
-        return self._stored[key]
+        return stored[key]
 
     async def _push(self, key: Key, piece: OutputPiece) -> None:
         loop = asyncio.get_running_loop()
@@ -208,20 +227,21 @@ class OutputCollector:
         stored = next((one.next_offset for one in answer.stored if (one.role, one.index) == key[1:]), None)
         if stored is None or (piece.data and stored <= piece.offset):
             raise ValueError(f"the dispatcher does not say that it has stored output of {key[1]}-{key[2]}")
-        self._stored[key] = stored
+        self._progress_of(key[0]).stored[key] = stored
 
     async def _finish(self, status: RunStatus) -> None:
         """Send what is left of an ended run's output, and let the runtime forget the run."""
         half = self._limit // 2
+        sent = self._progress_of(status.run).stored
         for member in status.members:
             key = (status.run, member.role, member.index)
             end = self._runtime.output_end(*key)
             if end is None:
                 await self._finish_unsized(key, half)
-            elif end > TAIL_BYTES or key in self._stored:
+            elif end > TAIL_BYTES or key in sent:
                 if end > self._limit:
                     await self._send_all(key, half)
-                    self._stored[key] = max(await self._start_of(key), end - half)
+                    sent[key] = max(await self._start_of(key), end - half)
                 await self._send_all(key, end)
         self._given_up.discard(status.run)
         await self._let_go(status.run)

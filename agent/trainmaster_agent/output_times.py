@@ -23,11 +23,14 @@ class OutputTimes:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._members: dict[Key, _SeenOutput] = {}
+        self._runs: dict[str, dict[Key, _SeenOutput]] = {}
 
     def note(self, key: Key, end: int) -> None:
         """Note the current end of a member's output."""
-        seen = self._members.setdefault(key, _SeenOutput())
+        members = self._runs.setdefault(key[0], {})
+        seen = members.get(key)
+        if seen is None:
+            seen = members[key] = _SeenOutput()
         if end <= seen.end:
             return
         seen.marks.append((seen.end, self._clock()))
@@ -37,7 +40,7 @@ class OutputTimes:
 
     def between(self, key: Key, start: int, end: int) -> tuple[OutputMark, ...]:
         """Return the times of the output between two offsets; the first is that of ``start``, if it is known."""
-        seen = self._members.get(key)
+        seen = self._seen(key)
         if seen is None:
             return ()
         before = [at for offset, at in seen.marks if offset <= start]
@@ -47,12 +50,14 @@ class OutputTimes:
 
     def since(self, key: Key, moment: float) -> int:
         """Return the offset of the first output that was seen at ``moment`` or later; where times are unknown, 0."""
-        seen = self._members.get(key)
+        seen = self._seen(key)
         if seen is None:
             return 0
         return next((offset for offset, at in seen.marks if at >= moment), seen.end)
 
     def forget(self, run: str) -> None:
         """Forget the members of a run."""
-        for key in [key for key in self._members if key[0] == run]:
-            del self._members[key]
+        self._runs.pop(run, None)
+
+    def _seen(self, key: Key) -> _SeenOutput | None:
+        return self._runs.get(key[0], {}).get(key)

@@ -317,13 +317,14 @@ class Agent:
             self._acknowledged[report.run] = report.seq
         for part in answer.refused:
             log.warning("the dispatcher could not read part of the report of %s: %s", part.part, part.message)
+        held = self._runtime.held() if answer.settled else {}
         for run in answer.settled:
             self._absences.drop(run)
             self._unknown_since.pop(run, None)
             self._acknowledged.pop(run, None)
             self._tails.forget(run)
             self._ended_at.pop(run, None)
-            if not self._output.keeps(run):
+            if not self._output.keeps(run, held.get(run)):
                 await self._forget(run)
         await self._meet_unknown(answer, asked_at)
         self._epoch = answer.epoch

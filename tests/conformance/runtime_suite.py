@@ -251,7 +251,9 @@ class RuntimeConformance:
 
     async def test_a_gang_gets_all_of_its_members_and_says_where_they_are(self, lab: Lab) -> None:
         small = "1" if self.large_members_first else "500m"
-        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2, cpu="3"), Part(RUNS, count=2, name="ps", cpu=small)))
+        await lab.runtime.start(
+            start_run(lab, A, Part(RUNS, count=2, cpu="3"), Part(RUNS, count=2, name="ps", cpu=small))
+        )
         status = await until_state(lab, A, RunState.RUNNING)
         assert lab.living(A) == 4
         assert status.placement is not None

@@ -480,6 +480,29 @@ async def history(service: Service, kind: str, name: str) -> list[dict[str, Any]
         cursor = {"cursor": answer.json()["next"]}
 
 
+@pytest.mark.parametrize("cursor", [0, 1, 2**63 - 1])
+async def test_any_number_is_a_cursor_of_a_history(service: Service, cursor: int) -> None:
+    await service.http.put("/v1/queues/q", json={"path": "q"})
+    parameters: dict[str, str | int] = {"kind": "Queue", "name": "q", "cursor": cursor}
+    answer = await service.http.get("/v1/history", params=parameters)
+    assert answer.status_code == 200, answer.text
+    assert [one["revision"] for one in answer.json()["revisions"]] == ([1] if cursor > 1 else [])
+
+
+@pytest.mark.parametrize("key", ["", "k" * 201])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("apply", {"documents": [{"kind": "Queue", "path": "q"}]}), ("rollback", {"kind": "Queue", "name": "q"})],
+)
+async def test_a_dry_run_refuses_an_idempotency_key_that_the_real_run_would_refuse(
+    service: Service, path: str, body: dict[str, Any], key: str
+) -> None:
+    for dry in (True, False):
+        headers = {"Idempotency-Key": key}
+        answer = await service.http.post(f"/v1/{path}", json={**body, "dryRun": dry}, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid-parameter"), answer.text
+
+
 async def test_each_change_of_an_object_is_a_revision(service: Service) -> None:
     http = service.http
     await http.put("/v1/queues/q", json={"path": "q", "weight": 2})

@@ -81,6 +81,9 @@ class Bench:
     collector: OutputCollector
     forgotten: list[str]
 
+    def keeps(self) -> bool:
+        return self.collector.keeps(RUN, self.runtime.held().get(RUN))
+
     async def until_forgotten(self) -> None:
         async def look() -> bool:
             return self.forgotten == [RUN]
@@ -112,7 +115,7 @@ def bench(benches: "list[Bench]", runtime: Printing) -> Bench:
 async def test_short_output_comes_with_the_end_alone(benches: list[Bench]) -> None:
     one = bench(benches, Printing(b"short\n"))
     one.runtime.state = RunState.SUCCEEDED
-    assert not one.collector.keeps(RUN), "the runtime may forget the run at once"
+    assert not one.keeps(), "the runtime may forget the run at once"
     assert one.store.calls == 0
 
 
@@ -120,7 +123,7 @@ async def test_short_output_comes_with_the_end_alone(benches: list[Bench]) -> No
 async def test_all_output_within_the_limit_is_sent(benches: list[Bench], sized: bool) -> None:
     one = bench(benches, Printing(b"0123456789abcde\n" * 40_000, sized=sized))
     one.runtime.state = RunState.SUCCEEDED
-    assert one.collector.keeps(RUN)
+    assert one.keeps()
     await one.until_forgotten()
     assert "".join(piece.data for piece in one.store.pieces).encode() == one.runtime.text
 
@@ -131,7 +134,7 @@ async def test_of_longer_output_the_first_and_the_last_half_of_the_limit_are_sen
 ) -> None:
     one = bench(benches, Printing(b"0123456789abcde\n" * 400_000, sized=sized))
     one.runtime.state = RunState.SUCCEEDED
-    assert one.collector.keeps(RUN)
+    assert one.keeps()
     await one.until_forgotten()
     begin, size, end = one.store.ranges
     assert (begin, end) == (0, 6_400_000)
@@ -154,7 +157,7 @@ async def test_a_new_agent_asks_up_to_where_output_is_stored(benches: list[Bench
     one = bench(benches, Printing(b"x" * 200_000))
     one.store.next = 150_000
     one.runtime.state = RunState.SUCCEEDED
-    assert one.collector.keeps(RUN)
+    assert one.keeps()
     await one.until_forgotten()
     assert one.store.ranges == (150_000, 50_000, 200_000)
 
@@ -163,7 +166,7 @@ async def test_an_unreachable_dispatcher_is_waited_for(benches: list[Bench]) -> 
     one = bench(benches, Printing(b"x" * 100_000))
     one.store.error = UnreachableError("cut off")
     one.runtime.state = RunState.SUCCEEDED
-    assert one.collector.keeps(RUN)
+    assert one.keeps()
 
     async def has_tried() -> bool:
         return one.store.calls > 3
@@ -180,7 +183,7 @@ async def test_output_that_is_refused_for_good_does_not_keep_the_run(benches: li
     one = bench(benches, Printing(b"x" * 100_000))
     one.store.error = error
     one.runtime.state = RunState.SUCCEEDED
-    if one.collector.keeps(RUN):
+    if one.keeps():
         await one.until_forgotten()
     assert one.store.pieces == []
 
@@ -191,7 +194,7 @@ async def test_an_answer_that_stores_nothing_does_not_keep_the_run_and_is_not_as
     one = bench(benches, Printing(b"x" * 100_000))
     monkeypatch.setattr(Store, "next", property(lambda _: 0, lambda *_: None))
     one.runtime.state = RunState.SUCCEEDED
-    assert one.collector.keeps(RUN)
+    assert one.keeps()
     await one.until_forgotten()
     assert one.store.calls < 5
 

@@ -204,8 +204,15 @@ class _UndoneError(Exception):
         self.value = value
 
 
-async def try_out(state: State, work: Callable[[Transaction], Awaitable[tuple[int, Any]]]) -> Response:
-    """Do a change and undo it; return the answer that the change would have."""
+async def try_out(
+    request: Request,
+    state: State,
+    caller: Caller,
+    body: bytes,
+    work: Callable[[Transaction], Awaitable[tuple[int, Any]]],
+) -> Response:
+    """Do a change and undo it; return the answer that ``once`` would give. An idempotency key is checked, and not kept."""
+    idempotency(request, caller, body)
     try:
         async with state.stores.database.transaction() as tx:
             raise _UndoneError(await work(tx))

@@ -72,7 +72,7 @@ async def apply_documents(request: Request, state: App, caller: Admin) -> Respon
         return 200, value.model_dump(mode="json", by_alias=True)
 
     if spec.dry_run:
-        return await try_out(state, work)
+        return await try_out(request, state, caller, body, work)
     done = await once(request, state, caller, body, work)
     state.stores.tenants_changed()
     return done
@@ -110,7 +110,7 @@ async def roll_back(request: Request, state: App, caller: Admin) -> Response:
         return 200, value.model_dump(mode="json", by_alias=True)
 
     if spec.dry_run:
-        return await try_out(state, work)
+        return await try_out(request, state, caller, body, work)
     done = await once(request, state, caller, body, work)
     state.stores.tenants_changed()
     return done

@@ -352,7 +352,7 @@ async def history(tx: Transaction, word: Kind, name: str, before: int | None, li
     rows = await store.revisions_of(tx, word, name, before, limit + 1)
     if not rows and before is None and not await kind.table.exists(tx, name):
         raise ProblemError(Code.NOT_FOUND, f"{kind.kind.name} {name!r} does not exist, and has no history")
-    earlier: list[store.StoredRevision | None] = [*rows[1:], None]
+    earlier: list[store.StoredRevision | None] = [*rows, None][1:]
     page = [_view(kind, name, row, older) for row, older in zip(rows, earlier, strict=True)][:limit]
     return HistoryPage(
         kind=word, name=name, revisions=tuple(page), next=page[-1].revision if len(rows) > limit else None

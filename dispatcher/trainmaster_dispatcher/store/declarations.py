@@ -174,7 +174,7 @@ async def revisions_of(
         StoredRevision,
         """
         SELECT revision, at, actor, applier, action, spec FROM declared_revisions
-        WHERE kind = :kind AND name = :name AND (CAST(:before AS int) IS NULL OR revision < :before)
+        WHERE kind = :kind AND name = :name AND (CAST(:before AS bigint) IS NULL OR revision < CAST(:before AS bigint))
         ORDER BY revision DESC LIMIT :limit
         """,
         kind=kind,
