@@ -197,7 +197,7 @@ class Tenants:
 @pytest.fixture
 async def tenants(service: Service) -> AsyncIterator[Tenants]:
     for path in ("org", "org/a", "org/a/x", "org/ab", "org/b"):
-        await service.http.put(f"/v1/queues/{path}", json={"path": path})
+        await service.http.put(f"/v1/queues/{path}", json={"path": path, "jobActions": "any"})
     key = await make_key(service, "user", queues=["org/a"])
     own = await service.submit("own", "org/a/x", labels={"of": "all"})
     other = await service.submit("other", "org/ab", labels={"of": "all"})
@@ -261,7 +261,7 @@ async def test_bulk_actions_of_a_user_touch_own_jobs_only(tenants: Tenants) -> N
     ):
         body = {"filter": {"labels": {"of": "all"}}, **patch}
         answer = await tenants.user.post(f"/v1/jobs/{action}", json=body | {"dryRun": True})
-        assert answer.json() == {"matched": 1, "changed": 0, "dryRun": True}
+        assert answer.json() == {"matched": 1, "changed": 0, "refused": 0, "dryRun": True}
         assert (await tenants.user.post(f"/v1/jobs/{action}", json=body)).json()["changed"] == 1
     other = await tenants.service.job(tenants.other)
     assert (other["state"], other["version"]) == ("queued", 1)

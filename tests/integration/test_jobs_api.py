@@ -110,10 +110,10 @@ async def test_bulk_actions_count_first_and_then_do(service: Service) -> None:
     ):
         before = await picture(service.stores)
         dry = await service.http.post(f"/v1/jobs/{action}", json={**wanted, **extra, "dryRun": True})
-        assert dry.json() == {"matched": 1100, "changed": 0, "dryRun": True}
+        assert dry.json() == {"matched": 1100, "changed": 0, "refused": 0, "dryRun": True}
         assert await picture(service.stores) == before
         done = await service.http.post(f"/v1/jobs/{action}", json={**wanted, **extra})
-        assert done.json() == {"matched": 1100, "changed": 1100, "dryRun": False}
+        assert done.json() == {"matched": 1100, "changed": 1100, "refused": 0, "dryRun": False}
         assert (await service.job(ids[-1]))[field] == after
         assert (await service.http.post(f"/v1/jobs/{action}", json={**wanted, **extra})).json()["changed"] == 0
     assert await value(service.stores, "SELECT version FROM jobs WHERE name = 'other'") == 1

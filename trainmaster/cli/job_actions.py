@@ -166,7 +166,9 @@ def _act(client: "Client", job: str, action: "Action", grace: str | None = None)
 
 
 def _bulk(action: str, wanted: "JobFilter", do: "Callable[[bool], BulkAnswer]", *, dry_run: bool, yes: bool) -> None:
-    count = do(True).matched
+    tried = do(True)
+    count = tried.matched - tried.refused
+    _note_refused(tried.refused)
     jobs = "1 job" if count == 1 else f"{count} jobs"
     if dry_run or count == 0:
         print(f"{jobs} to {action} ({_filter_words(wanted)})")
@@ -175,8 +177,18 @@ def _bulk(action: str, wanted: "JobFilter", do: "Callable[[bool], BulkAnswer]", 
         return
     done = do(False)
     print(f"{action}: {done.changed} of {done.matched} jobs")
-    if done.changed < done.matched:
-        note(f"{done.matched - done.changed} were no longer in a state that allows it")
+    if done.refused != tried.refused:
+        _note_refused(done.refused)
+    if (rest := done.matched - done.refused - done.changed) > 0:
+        note(f"{rest} were no longer in a state that allows it")
+
+
+def _note_refused(count: int) -> None:
+    if count:
+        jobs = "1 job was" if count == 1 else f"{count} jobs were"
+        note(
+            f"{jobs} left out: others submitted them, and their queue lets users change only their own jobs (jobActions: own)"
+        )
 
 
 def _filter_words(wanted: "JobFilter") -> str:

@@ -186,14 +186,16 @@ class JobAction(Lenient):
 
 
 class BulkAnswer(Lenient):
-    """Result of an action on many jobs: those matched but not changed were in no state for it."""
+    """Result of an action on many jobs: those matched but neither changed nor refused were in no state for it."""
 
-    model_config = example(matched=12, changed=9, dryRun=False)
+    model_config = example(matched=12, changed=9, refused=1, dryRun=False)
 
     matched: int
     """Number of jobs that match the filter."""
     changed: int
     """Number of jobs that were changed, or that would be."""
+    refused: int = 0
+    """Number of matching jobs left out because others submitted them and their queue's ``jobActions`` is ``own``."""
     dry_run: bool = False
     """True if nothing was changed."""
 

@@ -27,6 +27,7 @@ class Code(StrEnum):
     NOT_A_LEAF = "queue-not-a-leaf"
     UNKNOWN_PRIORITY_CLASS = "unknown-priority-class"
     PRIORITY_CLASS_NOT_ALLOWED = "priority-class-not-allowed"
+    JOB_OF_ANOTHER = "job-of-another"
     UNKNOWN_PRICE_BOOK = "unknown-price-book"
     POD_TEMPLATE_REFUSED = "pod-template-refused"
     WEBHOOKS_OFF = "webhooks-off"
@@ -73,6 +74,7 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.NOT_A_LEAF: (422, "Jobs go to queues without children"),
     Code.UNKNOWN_PRIORITY_CLASS: (422, "The priority class does not exist"),
     Code.PRIORITY_CLASS_NOT_ALLOWED: (403, "The queue does not allow the priority class"),
+    Code.JOB_OF_ANOTHER: (403, "Another user submitted the job"),
     Code.UNKNOWN_PRICE_BOOK: (422, "The price book does not exist"),
     Code.POD_TEMPLATE_REFUSED: (422, "The pod template is not allowed"),
     Code.WEBHOOKS_OFF: (422, "This installation sends no webhooks"),

@@ -162,6 +162,13 @@ class Preemption(StrEnum):
     ANY_BORROWER = "anyBorrower"
 
 
+class JobActions(StrEnum):
+    """Jobs of a queue that a user may cancel, suspend, resume, retry and change: those submitted by keys of the same name, or all."""
+
+    OWN = "own"
+    ANY = "any"
+
+
 class ClusterKind(StrEnum):
     """Kind of a cluster; jobs go to public ones by burst policies."""
 

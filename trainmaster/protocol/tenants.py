@@ -20,6 +20,7 @@ from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import (
     ClusterKind,
     HoldCause,
+    JobActions,
     JobState,
     KeyRole,
     Order,
@@ -98,6 +99,10 @@ class QueueSpec(Strict):
     priority_classes: Annotated[tuple[Name40, ...], bounded(100)] = ()
     """Priority classes that users may give to jobs of this queue, and of those below it that name none. Without any: the
     default class, and preemptible classes that are no higher.
+    """
+    job_actions: JobActions | None = None
+    """Jobs of this queue, and of those below it that say nothing, that users may cancel, suspend, resume, retry and change: ``own``,
+    those submitted by keys of the same name, or ``any``. Without it: ``own``.
     """
     profile: Profile | None = None
     """Profile that ranks clusters for jobs of this queue, and of those below it that name none."""

@@ -74,6 +74,7 @@ _MOST_EVENTS = 1000
 _LONGEST_EVENT_ID = 18
 _CLASSES = (Code.UNKNOWN_PRIORITY_CLASS, Code.PRIORITY_CLASS_NOT_ALLOWED)
 _FILTER = (Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS, Code.NOT_FOUND)
+_ACTION = (Code.WRONG_STATE, Code.JOB_OF_ANOTHER)
 _BULK = frozenset({"reprioritise", *Action})
 
 
@@ -251,7 +252,10 @@ async def _bulk(request: Request, state: State, caller: Caller, action: Action |
         details.update(
             {"matched": result.matched, "changed": result.changed, **auditing.jobs_of(result.ids, result.changed)}
         )
-        return 200, {"matched": result.matched, "changed": result.changed, "dryRun": wanted.dry_run}
+        if result.refused:
+            details["refused"] = result.refused
+        numbers = {"matched": result.matched, "changed": result.changed, "refused": result.refused}
+        return 200, {**numbers, "dryRun": wanted.dry_run}
 
     if wanted.dry_run:
         idempotency(request, caller, body)  # a key is refused for its form here, too
@@ -282,7 +286,11 @@ async def show_job(job_id: JobId, state: App, caller: Person) -> Response:
 
 @router.patch(
     "/{job_id}",
-    **contract(takes=JobPatch, gives=JobView, refuses=(Code.METHOD_NOT_ALLOWED, Code.WRONG_STATE, *_CLASSES)),
+    **contract(
+        takes=JobPatch,
+        gives=JobView,
+        refuses=(Code.METHOD_NOT_ALLOWED, Code.WRONG_STATE, Code.JOB_OF_ANOTHER, *_CLASSES),
+    ),
     dependencies=[Depends(_names_a_job)],
 )
 async def patch_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
@@ -323,26 +331,26 @@ async def _act(request: Request, state: State, caller: Caller, job_id: JobId, ac
 
 @router.post(
     "/{job_id}/cancel",
-    **contract(takes=CancelSpec, is_optional=True, gives=answers.JobAction, is_once=True, refuses=(Code.WRONG_STATE,)),
+    **contract(takes=CancelSpec, is_optional=True, gives=answers.JobAction, is_once=True, refuses=_ACTION),
 )
 async def cancel_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Cancel a job; shown as ``cancelling`` until every member is gone."""
     return await _act(request, state, caller, job_id, Action.CANCEL)
 
 
-@router.post("/{job_id}/suspend", **contract(gives=answers.JobAction, is_once=True, refuses=(Code.WRONG_STATE,)))
+@router.post("/{job_id}/suspend", **contract(gives=answers.JobAction, is_once=True, refuses=_ACTION))
 async def suspend_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Hold a job; a running one is stopped and queued again by ``resume``."""
     return await _act(request, state, caller, job_id, Action.SUSPEND)
 
 
-@router.post("/{job_id}/resume", **contract(gives=answers.JobAction, is_once=True, refuses=(Code.WRONG_STATE,)))
+@router.post("/{job_id}/resume", **contract(gives=answers.JobAction, is_once=True, refuses=_ACTION))
 async def resume_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Let a held job go on."""
     return await _act(request, state, caller, job_id, Action.RESUME)
 
 
-@router.post("/{job_id}/retry", **contract(gives=answers.JobAction, is_once=True, refuses=(Code.WRONG_STATE,)))
+@router.post("/{job_id}/retry", **contract(gives=answers.JobAction, is_once=True, refuses=_ACTION))
 async def retry_job(job_id: JobId, request: Request, state: App, caller: Person) -> Response:
     """Try a failed or cancelled job once more, with fresh retries."""
     return await _act(request, state, caller, job_id, Action.RETRY)

@@ -47,7 +47,7 @@ def jobs_of(ids: Sequence[str], many: int | None = None) -> dict[str, Any]:
     return {"jobs": list(ids[:MOST_IDS])} | ({"more": more} if more > 0 else {})
 
 
-REFUSED = frozenset((Code.UNAUTHENTICATED, Code.FORBIDDEN, Code.PRIORITY_CLASS_NOT_ALLOWED))
+REFUSED = frozenset((Code.UNAUTHENTICATED, Code.FORBIDDEN, Code.JOB_OF_ANOTHER, Code.PRIORITY_CLASS_NOT_ALLOWED))
 """Refusals that are recorded: of callers without a valid key, and of callers without the right to the action."""
 
 

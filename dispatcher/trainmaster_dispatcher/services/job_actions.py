@@ -1,7 +1,7 @@
 """Actions on jobs: cancel, suspend, resume, retry and change, one or many at a time."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -12,14 +12,14 @@ from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, LabelKey, LabelValue
-from trainmaster.protocol.states import JobState, Wish
+from trainmaster.protocol.states import JobActions, JobState, Wish
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster_dispatcher.domain import job_machine, lifecycle, run_machine
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.priority_classes import not_allowed
 from trainmaster_dispatcher.services.auditing import MOST_IDS
 from trainmaster_dispatcher.services.context import Stores
-from trainmaster_dispatcher.services.submit import classes_of
+from trainmaster_dispatcher.services.submit import classes_of, job_actions_of
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store import runs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction
@@ -143,10 +143,11 @@ class BulkRequest(BulkCancel):
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """Numbers of jobs that matched and that were changed; the others were not in a state for it."""
+    """Numbers of jobs that matched, that were changed and that the caller may not change; the others were not in a state for it."""
 
     matched: int
     changed: int
+    refused: int = 0
     ids: Sequence[str] = ()
     """Ids of the first changed jobs."""
 
@@ -171,7 +172,8 @@ async def act(
     ``grace``: for a cancel, the most seconds that members may take to end.
     """
     key = await find_key(tx, caller, text)
-    return next(iter(await _act_on(tx, stores, caller, [key], action, grace, strict=True)), None)
+    done, _ = await _act_on(tx, stores, caller, [key], action, grace, strict=True)
+    return next(iter(done), None)
 
 
 async def patch(
@@ -179,7 +181,8 @@ async def patch(
 ) -> store.Transition | None:
     """Change one waiting job; return the transition, if anything changed."""
     key = await find_key(tx, caller, text)
-    return next(iter(await _patch_all(tx, stores, caller, [key], change, strict=True)), None)
+    done, _ = await _patch_all(tx, stores, caller, [key], change, strict=True)
+    return next(iter(done), None)
 
 
 def audited_state(job: job_machine.Job) -> dict[str, Any]:
@@ -193,11 +196,11 @@ async def bulk(stores: Stores, caller: Caller, request: BulkRequest, action: Act
     async with stores.database.transaction() as tx:
         wanted = await to_filter(tx, caller, request.filter)
         matched = await store.count_matching(tx, wanted)
-    if request.dry_run:
-        return BulkResult(matched, 0)
+        if request.dry_run:
+            return BulkResult(matched, 0, await _count_refused(tx, caller, wanted))
     ids: list[str] = []
     grace = None if request.grace is None else parse_duration(request.grace)
-    changed, after, batch = 0, 0, BATCH
+    changed, refused, after, batch = 0, 0, 0, BATCH
     while batch == BATCH:
         async with stores.database.transaction() as tx:
             keys = await store.matching(tx, wanted, after, BATCH)
@@ -206,14 +209,15 @@ async def bulk(stores: Stores, caller: Caller, request: BulkRequest, action: Act
                 break
             after = keys[-1]
             if action is not None:
-                done = await _act_on(tx, stores, caller, keys, action, grace, strict=False)
+                done, left_out = await _act_on(tx, stores, caller, keys, action, grace, strict=False)
             elif request.patch is not None:
-                done = await _patch_all(tx, stores, caller, keys, request.patch, strict=False)
+                done, left_out = await _patch_all(tx, stores, caller, keys, request.patch, strict=False)
             else:
-                done = []
+                done, left_out = [], 0
             changed += len(done)
+            refused += left_out
             ids += [job_id(one.record.name, one.record.id) for one in done[: MOST_IDS - len(ids)]]
-    return BulkResult(matched, changed, ids)
+    return BulkResult(matched, changed, refused, ids)
 
 
 async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> store.Filter:
@@ -282,6 +286,49 @@ async def class_id_of(tx: Transaction, name: str) -> int:
     return classes[name]
 
 
+async def _lock_allowed(
+    tx: Transaction, caller: Caller, keys: Sequence[int], *, strict: bool
+) -> tuple[dict[int, store.JobRecord], int]:
+    """Lock jobs; return those that the caller may change, and the number of the others.
+
+    Raises ProblemError JOB_OF_ANOTHER for one of the others, if ``strict``.
+    """
+    records = await store.lock(tx, keys)
+    if caller.is_admin or not records:
+        return records, 0
+    others = await store.submitted_by_others(tx, records, caller.name)
+    if not others:
+        return records, 0
+    closed = await _closed_queues(tx)
+    left_out = {key: record for key, record in records.items() if key in others and record.queue_id in closed}
+    if strict and left_out:
+        record = next(iter(left_out.values()))
+        path = closed[record.queue_id]
+        raise ProblemError(
+            Code.JOB_OF_ANOTHER,
+            f"no key named {caller.name!r} submitted job {job_id(record.name, record.id)!r}, and queue {path!r} lets users change"
+            " only their own jobs (jobActions: own); ask its submitter or an admin, or have an admin set jobActions: any"
+            f" on queue {path!r} or on one above it",
+        )
+    return {key: record for key, record in records.items() if key not in left_out}, len(left_out)
+
+
+async def _closed_queues(tx: Transaction) -> Mapping[int, str]:
+    """Return the paths of the queues, by key, in which users may change only jobs that they submitted."""
+    every = await tenants.QUEUES.every(tx)
+    by_path = {row.spec.path: row for row in every}
+    return {row.id: row.spec.path for row in every if job_actions_of(row.spec.path, by_path) is JobActions.OWN}
+
+
+async def _count_refused(tx: Transaction, caller: Caller, wanted: store.Filter) -> int:
+    """Return the number of matching jobs that the caller may see and not change."""
+    if caller.is_admin:
+        return 0
+    closed = set(await _closed_queues(tx))
+    queue_ids = tuple(sorted(closed if wanted.queue_ids is None else closed & set(wanted.queue_ids)))
+    return await store.count_matching(tx, replace(wanted, queue_ids=queue_ids, not_submitter=caller.name))
+
+
 async def _act_on(
     tx: Transaction,
     stores: Stores,
@@ -291,8 +338,9 @@ async def _act_on(
     grace: float | None,
     *,
     strict: bool,
-) -> list[store.Transition]:
-    records = await store.lock(tx, keys)
+) -> tuple[list[store.Transition], int]:
+    """Return the changes, and the number of jobs that the caller may not change."""
+    records, left_out = await _lock_allowed(tx, caller, keys, strict=strict)
     live = await runs.lock_live(tx, [key for key, record in records.items() if record.job.state.has_live_run])
     transitions: list[store.Transition] = []
     changes: list[tuple[runs.RunRecord, run_machine.Run]] = []
@@ -340,19 +388,20 @@ async def _act_on(
         stores.jobs_changed([t.record.id for t in transitions], touched)
 
     tx.after_commit(wake)
-    return transitions
+    return transitions, left_out
 
 
 async def _patch_all(
     tx: Transaction, stores: Stores, caller: Caller, keys: Sequence[int], change: JobPatch, *, strict: bool
-) -> list[store.Transition]:
+) -> tuple[list[store.Transition], int]:
+    """Return the changes, and the number of jobs that the caller may not change because others submitted them."""
     class_id = await class_id_of(tx, change.priority_class) if change.priority_class else None
     if class_id is not None and not await tenants.hold_classes(tx, [class_id]):
         raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, f"priority class {change.priority_class!r} was just removed")
     refused: dict[int, ProblemError] = {}
     if change.priority_class is not None and not caller.is_admin:
         refused = await _refused_queues(tx, change.priority_class)
-    records = await store.lock(tx, keys)
+    records, left_out = await _lock_allowed(tx, caller, keys, strict=strict)
     if records and all(record.queue_id in refused for record in records.values()):
         raise refused[next(iter(records.values())).queue_id]
     transitions = []
@@ -389,4 +438,4 @@ async def _patch_all(
         stores.jobs_changed([t.record.id for t in transitions])
 
     tx.after_commit(wake)
-    return transitions
+    return transitions, left_out

@@ -8,6 +8,7 @@ from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.durations import format_duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import job_id
+from trainmaster.protocol.states import JobActions
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster_dispatcher.domain.priority_classes import allowed_classes, not_allowed
 from trainmaster_dispatcher.services import webhooks
@@ -215,6 +216,12 @@ def classes_of(
     """Return the priority classes that users may give to jobs of a queue; ``queues`` has at least the queue and those above it."""
     above = [queues[one].spec for one in _ancestry(path) if one in queues]
     return allowed_classes(above, [row.spec for row in classes])
+
+
+def job_actions_of(path: str, queues: Mapping[str, tenants.QueueRow]) -> JobActions:
+    """Return which jobs of a queue users may change, by the nearest queue that says it, from the queue upwards."""
+    said = (queues[one].spec.job_actions for one in _ancestry(path) if one in queues)
+    return next((one for one in said if one is not None), JobActions.OWN)
 
 
 def _unknown_class(name: str, classes: dict[str, tenants.ClassRow]) -> ProblemError:

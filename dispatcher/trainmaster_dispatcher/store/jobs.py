@@ -141,6 +141,19 @@ async def lock(tx: Transaction, ids: Iterable[int]) -> dict[int, JobRecord]:
     return {row.id: _record(row) for row in rows}
 
 
+async def submitted_by_others(tx: Transaction, ids: Iterable[int], name: str) -> set[int]:
+    """Return those of these jobs that no key of this name submitted."""
+    rows = await tx.all(
+        """
+        SELECT j.id FROM jobs j
+        WHERE j.id = ANY(:ids) AND j.api_key_id NOT IN (SELECT k.id FROM api_keys k WHERE k.name = :name)
+        """,
+        ids=list(ids),
+        name=name,
+    )
+    return {row.id for row in rows}
+
+
 async def shape_ids(tx: Transaction, shapes: dict[bytes, bytes]) -> dict[bytes, int]:
     """Return the ids of shapes by fingerprint; create those that do not exist.
 
@@ -384,6 +397,7 @@ class Filter:
     cluster: str | None = None
     below: tuple[str, ...] | None = None
     submitter: str | None = None
+    not_submitter: str | None = None
     since: datetime | None = None
     until: datetime | None = None
 
@@ -431,6 +445,9 @@ class Filter:
         if self.submitter is not None:
             parts.append("j.api_key_id IN (SELECT k.id FROM api_keys k WHERE k.name = :f_submitter)")
             parameters["f_submitter"] = self.submitter
+        if self.not_submitter is not None:
+            parts.append("j.api_key_id NOT IN (SELECT k.id FROM api_keys k WHERE k.name = :f_not_submitter)")
+            parameters["f_not_submitter"] = self.not_submitter
         for sign, name, moment in ((">=", "f_since", self.since), ("<", "f_until", self.until)):
             if moment is not None:
                 parts.append(f"j.submitted_at {sign} :{name}")
