@@ -17,6 +17,7 @@ from trainmaster.protocol.declarations import MOST_DOCUMENTS
 from trainmaster.protocol.documents import document_of
 from trainmaster.protocol.resource_kinds import KINDS
 from trainmaster_dispatcher.services import declarations, declared_kinds
+from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.tables import metadata
 
 Document = dict[str, Any]
@@ -117,6 +118,55 @@ async def test_a_folder_is_applied_at_once_and_again_without_a_trace(service: Se
     assert set(outcomes(again).values()) == {"unchanged"}
     assert differences(again) == {}
     assert await contents(service) == before, "no line of the audit, no row of the feed, no revision"
+
+
+async def test_the_number_of_statements_does_not_depend_on_the_number_of_documents(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await applied(service, *folder(3), applier="git")
+    execute, apply = Transaction._execute, declarations.apply_documents
+    statements: list[str] = []
+    counting: list[Transaction] = []
+
+    async def counted(self: Transaction, sql: str, *rest: Any) -> Any:
+        if self in counting:
+            statements.append(sql)
+        return await execute(self, sql, *rest)
+
+    async def noted(tx: Transaction, *rest: Any) -> declarations.AppliedDocuments:
+        counting.append(tx)
+        done = await apply(tx, *rest)
+        counting.remove(tx)
+        return done
+
+    monkeypatch.setattr(Transaction, "_execute", counted)
+    monkeypatch.setattr(declarations, "apply_documents", noted)
+
+    async def applying(many: int, description: str) -> tuple[int, int]:
+        kinds = ("Queue", "Cluster", "PriceBook", "PriorityClass", "Dataset", "BurstPolicy", "Reservation")
+        names = [(kind, f"{description}-{number}") for kind in kinds for number in range(many)]
+        more: dict[str, Document] = {
+            "Cluster": {"priceBook": "list", "onlyQueues": ["org/team-0"], "clusterKind": "public"},
+            "PriorityClass": {"value": 5},
+            "Dataset": {"size": "1Gi", "clusters": ["cloud"]},
+            "BurstPolicy": {"queues": ["org/team-0"], "clusters": ["cloud"], "budget": {"day": 1}},
+            "Reservation": {
+                "queue": "org/team-0",
+                "nodes": 1,
+                "start": "2036-01-01T00:00:00Z",
+                "end": "2036-01-02T00:00:00Z",
+            },
+        }
+        made = [{"kind": kind, "name": name} | more.get(kind, {}) for kind, name in names if kind != "Queue"]
+        made += [{"kind": "Queue", "path": f"org/{name}"} for kind, name in names if kind == "Queue"]
+        statements.clear()
+        answer = await applied(service, *made, applier="git")
+        assert set(outcomes(answer).values()) == {"created"}
+        return sum("declared_revisions" in one for one in statements), len(statements)
+
+    few, many = await applying(2, "few"), await applying(20, "many")
+    assert few == many
+    assert few[0] == 2, "statements of this apply were counted: the last revisions are read, and new ones written"
 
 
 async def test_each_changed_object_is_audited_as_a_put_is(service: Service) -> None:

@@ -1,7 +1,7 @@
 """Burst policies: their checks, what was spent by them, and the state of their budgets."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,7 +17,7 @@ from trainmaster_dispatcher.domain.prices import MICROS
 from trainmaster_dispatcher.scheduling.cycle.burst import BudgetState, budget_states_of
 from trainmaster_dispatcher.scheduling.state.plan import Granted
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
-from trainmaster_dispatcher.services.references import Reference, check_references
+from trainmaster_dispatcher.services.references import Checks, Reference, check_references, each_checked
 from trainmaster_dispatcher.services.tenants import unknown_classes
 from trainmaster_dispatcher.store import bursts as store
 from trainmaster_dispatcher.store import tenants
@@ -28,28 +28,37 @@ from trainmaster_dispatcher.store.declared import Columns
 log = logging.getLogger(__name__)
 
 
-async def check_policy(tx: Transaction, spec: BurstPolicySpec) -> Columns:
-    """Raise ProblemError where a policy names a queue, class or cluster that does not exist, or a cluster that is not public.
+async def check_policies(tx: Transaction, specs: Sequence[BurstPolicySpec]) -> Checks:
+    """Return no columns for each policy; or the error where it names a queue, class or cluster that does not exist, or a cluster
+    that is not public.
 
     A paused policy may: it must be possible to pause a policy whatever has become of the objects that it names.
     """
-    if spec.paused:
-        return {}
-    found = await tenants.QUEUES.by_name(tx, spec.queues)
+    active = [spec for spec in specs if not spec.paused]
+    if not active:
+        return [{} for _ in specs]
+    queues = await tenants.QUEUES.by_name(tx, [path for spec in active for path in spec.queues])
+    kinds = {row.spec.name: row.spec.cluster_kind for row in await tenants.CLUSTERS.every(tx)}
+    names_classes = any(spec.when.class_at_least is not None for spec in active)
+    classes = [row.spec.name for row in await tenants.CLASSES.every(tx)] if names_classes else []
+    return each_checked(specs, lambda spec: {} if spec.paused else _check_policy(spec, queues, kinds, classes))
+
+
+def _check_policy(
+    spec: BurstPolicySpec, queues: Container[str], kinds: Mapping[str, ClusterKind], classes: Sequence[str]
+) -> Columns:
     missing = [
         Reference("Queue", path, f"queues[{index}]", Code.UNKNOWN_QUEUE, f"there is no queue {path!r}")
         for index, path in enumerate(spec.queues)
-        if path not in found
+        if path not in queues
     ]
-    kinds = {row.spec.name: row.spec.cluster_kind for row in await tenants.CLUSTERS.every(tx)}
     missing += [
         Reference("Cluster", name, f"clusters[{index}]", Code.NOT_FOUND, f"there is no cluster {name!r}")
         for index, name in enumerate(spec.clusters)
         if name not in kinds
     ]
     if spec.when.class_at_least is not None:
-        named = [("when.classAtLeast", spec.when.class_at_least)]
-        missing += unknown_classes(await tenants.CLASSES.every(tx), named)
+        missing += unknown_classes(classes, [("when.classAtLeast", spec.when.class_at_least)])
     check_references(missing)
     for name in spec.clusters:
         if kinds[name] is not ClusterKind.PUBLIC:

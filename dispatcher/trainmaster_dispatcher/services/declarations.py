@@ -6,6 +6,7 @@ transaction is rolled back. So it is after a dry run, which does the same work.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -180,26 +181,37 @@ class _Application:
             self.failed.add(target)
 
     async def _write(self) -> None:
-        for draft in self.drafts:
+        """Write what changes. Documents of one position in the order do not refer to each other, and are written together."""
+        for _, several in groupby(await self._changing(), key=lambda draft: draft.order):
+            group = list(several)
+            refusals = await group[0].kind.write(self.tx, [draft.spec for draft in group])
+            for draft, refusal in zip(group, refusals, strict=True):
+                if refusal is not None:
+                    self._refuse_draft(draft, refusal)
+
+    async def _changing(self) -> list[Draft]:
+        found = []
+        for number, draft in enumerate(self.drafts):
+            await let_others_go_on(number)
             if draft.spec is None:
                 continue
-            effect = ObjectChange.of(
-                draft.kind, draft.name, self.before[draft.word].get(draft.name), draft.spec.to_wire()
-            )
-            if effect.outcome is ApplyOutcome.UNCHANGED:
-                continue
-            try:
-                await draft.kind.write(self.tx, draft.spec)
-            except UnknownReferencesError as error:
-                # An object that is declared here, with a mistake of its own, is not missing.
-                self.failed.add(draft.target)
-                for one in error.references:
-                    if ObjectName(one.kind, one.name) not in self.failed:
-                        mistake = Mistake(path=one.path, message=one.message)
-                        self._refuse(draft.target, one.code, [placed(mistake, draft.place)])
-            except ProblemError as error:
-                found = error.mistakes or (Mistake(path=draft.kind.kind.key, message=error.detail),)
-                self._refuse(draft.target, error.code, [placed(one, draft.place) for one in found])
+            before = self.before[draft.word].get(draft.name)
+            effect = ObjectChange.of(draft.kind, draft.name, before, draft.spec.to_wire())
+            if effect.outcome is not ApplyOutcome.UNCHANGED:
+                found.append(draft)
+        return found
+
+    def _refuse_draft(self, draft: Draft, refusal: ProblemError) -> None:
+        if isinstance(refusal, UnknownReferencesError):
+            # An object that is declared here, with a mistake of its own, is not missing.
+            self.failed.add(draft.target)
+            for one in refusal.references:
+                if ObjectName(one.kind, one.name) not in self.failed:
+                    mistake = Mistake(path=one.path, message=one.message)
+                    self._refuse(draft.target, one.code, [placed(mistake, draft.place)])
+        else:
+            found = refusal.mistakes or (Mistake(path=draft.kind.kind.key, message=refusal.detail),)
+            self._refuse(draft.target, refusal.code, [placed(one, draft.place) for one in found])
 
     async def _prune(self, candidates: Sequence[ObjectName]) -> None:
         """Remove objects. Those of which others own fields are conflicts."""

@@ -14,19 +14,20 @@ from trainmaster_dispatcher.services import revisions
 from trainmaster_dispatcher.services.auditing import Object
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.leader_queries import Leader
+from trainmaster_dispatcher.services.references import Checks
 from trainmaster_dispatcher.services.revisions import SYSTEM, Author
 from trainmaster_dispatcher.store.database import Transaction
-from trainmaster_dispatcher.store.declared import Columns, DeclaredTable, Spec, Stored
+from trainmaster_dispatcher.store.declared import DeclaredTable, Spec, Stored
 from trainmaster_dispatcher.store.keys import Caller
 
 Shown = Callable[[Stores, Leader, Caller], Awaitable[Sequence[dict[str, Any]]]]
 
 
-async def _no_columns(_tx: Transaction, _spec: Strict) -> Columns:
-    return {}
+async def _no_columns(_tx: Transaction, specs: Sequence[Strict]) -> Checks:
+    return [{} for _ in specs]
 
 
-async def _nothing_after_put(_tx: Transaction, _key: int) -> None:
+async def _nothing_after_put(_tx: Transaction, _keys: Sequence[int]) -> None:
     """Do nothing."""
 
 
@@ -51,8 +52,9 @@ class DeclaredKind(Generic[Spec, Stored]):
     where the list has a route of its own. ``shown`` returns the objects that a caller may see, as they are shown; without it
     everybody sees each object as it was declared.
 
-    The hooks are called in the transaction of the change. ``before_put`` checks what a specification names and returns the columns
-    stored beside it; ``after_put`` gets the object's key. ``before_delete`` refuses to remove an object in use, ``before_prune`` what
+    The hooks are called in the transaction of the change. ``before_put`` checks what specifications name, in a number of statements
+    that does not depend on how many they are, and returns for each the columns stored beside it, or why it is refused; ``after_put``
+    gets the keys of the objects. ``before_delete`` refuses to remove an object in use, ``before_prune`` what
     is removed only by name. ``remove`` removes an object that has more than a row, and returns whether it existed. ``beside``: what
     the audit and the ETag have of an object beside its specification. ``changes_others``: a change of one object may change others
     of the kind. ``put_refuses``, ``delete_refuses``: the codes that the hooks of a change raise, beside those of any change.
@@ -63,8 +65,8 @@ class DeclaredKind(Generic[Spec, Stored]):
     view: type[BaseModel]
     list_view: type[BaseModel] | None = None
     shown: Shown | None = None
-    before_put: Callable[[Transaction, Spec], Awaitable[Columns]] = _no_columns
-    after_put: Callable[[Transaction, int], Awaitable[None]] = _nothing_after_put
+    before_put: Callable[[Transaction, Sequence[Spec]], Awaitable[Checks]] = _no_columns
+    after_put: Callable[[Transaction, Sequence[int]], Awaitable[None]] = _nothing_after_put
     before_delete: Callable[[Transaction, str], Awaitable[None]] = _nothing_at_delete
     before_prune: Callable[[Transaction, str], Awaitable[None]] = _nothing_at_delete
     remove: Callable[[Transaction, str], Awaitable[bool | None]] = _removal_by_row
@@ -111,14 +113,23 @@ class DeclaredKind(Generic[Spec, Stored]):
     ) -> None:
         name = self.kind.name_of(spec)
         before = (await self.table.wire(tx, [name])).get(name)
-        await self.write(tx, spec)
+        for refusal in await self.write(tx, [spec]):
+            if refusal is not None:
+                raise refusal
         target = self.kind.kind, name
         await revisions.record_one(tx, author, target, before, spec.to_wire(), list(stated), keeps=keeps)
 
-    async def write(self, tx: Transaction, spec: Spec) -> None:
-        """Create or change an object without its record. Raises ProblemError where a hook refuses it."""
-        columns = await self.before_put(tx, spec)
-        await self.after_put(tx, await self.table.put(tx, spec, columns))
+    async def write(self, tx: Transaction, specs: Sequence[Spec]) -> list[ProblemError | None]:
+        """Create or change objects of different names that do not refer to each other, without their record.
+
+        Return for each why a hook refuses it; None for those that are written.
+        """
+        checks = await self.before_put(tx, specs)
+        pairs = list(zip(specs, checks, strict=True))
+        keys = await self.table.put(tx, [(spec, one) for spec, one in pairs if not isinstance(one, ProblemError)])
+        if keys:
+            await self.after_put(tx, keys)
+        return [one if isinstance(one, ProblemError) else None for one in checks]
 
     async def delete(self, tx: Transaction, name: str, author: Author = SYSTEM) -> None:
         """Remove an object. Raises ProblemError NOT_FOUND, and IN_USE where a hook refuses it."""

@@ -41,7 +41,7 @@ QUEUE = DeclaredKind(
     tag="tenants",
     view=answers.QueueView,
     shown=_read_by(job_queries.list_queues),
-    before_put=tenants.check_queue,
+    before_put=tenants.check_queues,
     before_delete=tenants.check_queue_is_unused,
     after_delete=tenants.forget_webhook_secret,
     put_refuses=(Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS, Code.IN_USE),
@@ -63,7 +63,7 @@ RESERVATION = DeclaredKind(
     view=ReservationSpec,
     list_view=answers.ReservationList,
     shown=_read_by(job_queries.list_reservations),
-    before_put=tenants.check_reservation,
+    before_put=tenants.check_reservations,
     put_refuses=(Code.UNKNOWN_QUEUE,),
 )
 CLUSTER = DeclaredKind(
@@ -72,8 +72,8 @@ CLUSTER = DeclaredKind(
     view=answers.ClusterView,
     list_view=answers.ClusterList,
     shown=_read_by(job_queries.list_clusters),
-    before_put=tenants.check_cluster,
-    after_put=tenants.prepare_cluster,
+    before_put=tenants.check_clusters,
+    after_put=tenants.prepare_clusters,
     before_prune=tenants.check_cluster_is_out_of_contact,
     remove=tenants.remove_cluster,
     beside=lambda row: {"cordoned": row.cordoned},
@@ -94,7 +94,7 @@ BURST_POLICY = DeclaredKind(
     tag="burst",
     view=answers.BurstPolicyView,
     shown=_policies,
-    before_put=bursting.check_policy,
+    before_put=bursting.check_policies,
     put_refuses=(Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS),
 )
 DATASET = DeclaredKind(
@@ -102,7 +102,7 @@ DATASET = DeclaredKind(
     tag="datasets",
     view=DatasetSpec,
     list_view=answers.DatasetList,
-    before_put=tenants.check_dataset,
+    before_put=tenants.check_datasets,
 )
 
 KINDS: tuple[DeclaredKind[Any, Any], ...] = (

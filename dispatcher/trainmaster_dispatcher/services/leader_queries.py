@@ -180,8 +180,9 @@ async def preview(stores: Stores, leader: Leader, tried: Sequence[BurstPolicySpe
     Raises ProblemError where a policy names an object that does not exist, or no leader answers.
     """
     async with stores.database.transaction() as tx:
-        for spec in tried:
-            await bursting.check_policy(tx, spec)
+        for one in await bursting.check_policies(tx, tried):
+            if isinstance(one, ProblemError):
+                raise one
         known = {row.spec.name: (row.id, row.spec) for row in await bursts.POLICIES.every(tx)}
         address = await scheduling.leader_address(tx)
     for number, spec in enumerate(tried, start=1):

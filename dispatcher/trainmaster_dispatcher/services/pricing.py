@@ -1,5 +1,6 @@
 """Price books: the prices of clusters that admins declare, and their history."""
 
+from collections.abc import Container, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 
 
-async def note_new_prices(tx: Transaction, _book_id: int) -> None:
+async def note_new_prices(tx: Transaction, _book_ids: Sequence[int]) -> None:
     """Let clusters that name a price book charge its new prices from now on."""
     await store.note_tariffs(tx)
 
@@ -36,9 +37,9 @@ async def check_book_is_unused(tx: Transaction, name: str) -> None:
         raise ProblemError(Code.IN_USE, f"price book {name!r} is named by {', '.join(users)}")
 
 
-async def check_book(tx: Transaction, name: str | None) -> None:
-    """Raise ProblemError where a cluster names a book that does not exist."""
-    if name is not None and not await store.has_book(tx, name):
+def check_book(name: str | None, known: Container[str]) -> None:
+    """Raise ProblemError where a cluster names a book that is not among the known ones."""
+    if name is not None and name not in known:
         message = f"there is no price book {name!r}; make it first"
         check_references([Reference("PriceBook", name, "priceBook", Code.UNKNOWN_PRICE_BOOK, message)])
 

@@ -1,10 +1,16 @@
 """References between declared objects: the names in a specification whose object does not exist, each with its path."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.resource_kinds import Kind
+from trainmaster_dispatcher.store.declared import Columns
+
+_Spec = TypeVar("_Spec")
+
+Checks = Sequence[Columns | ProblemError]
+"""For each of several specifications, the columns stored beside it, or why it is refused."""
 
 
 class Reference(NamedTuple):
@@ -30,3 +36,14 @@ def check_references(missing: Sequence[Reference]) -> None:
     """Raise UnknownReferencesError if there are any."""
     if missing:
         raise UnknownReferencesError(missing)
+
+
+def each_checked(specs: Sequence[_Spec], check: Callable[[_Spec], Columns]) -> Checks:
+    """Return, for each specification, what ``check`` returns, or the ProblemError that it raises."""
+    found: list[Columns | ProblemError] = []
+    for spec in specs:
+        try:
+            found.append(check(spec))
+        except ProblemError as error:
+            found.append(error)
+    return found

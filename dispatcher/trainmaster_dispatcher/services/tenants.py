@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,7 +19,7 @@ from trainmaster.protocol.tenants import (
     ReservationSpec,
 )
 from trainmaster_dispatcher.services import pricing
-from trainmaster_dispatcher.services.references import Reference, check_references
+from trainmaster_dispatcher.services.references import Checks, Reference, check_references, each_checked
 from trainmaster_dispatcher.store import agents, bursts, keys, outbox, prices
 from trainmaster_dispatcher.store import tenants as store
 from trainmaster_dispatcher.store.database import Transaction
@@ -38,33 +38,44 @@ def hint_of(secret: str) -> str:
     return secret[: len(KEY_PREFIX) + 4]
 
 
-async def check_queue(tx: Transaction, spec: QueueSpec) -> Columns:
-    """Return the queue's parent. Raises ProblemError when the parent is missing or holds jobs itself, or a class is unknown."""
-    parent_id = None
-    missing: list[Reference] = []
-    if spec.parent is not None:
-        parent = await store.lock_queue(tx, spec.parent)
-        if parent is None:
-            message = f"there is no queue {spec.parent!r}; make the parent first"
-            missing.append(Reference("Queue", spec.parent, "path", Code.UNKNOWN_QUEUE, message))
-        elif parent.has_jobs and not parent.has_children:
-            raise ProblemError(
-                Code.IN_USE, f"queue {spec.parent!r} holds jobs of its own; a queue has either jobs or queues below it"
-            )
-        else:
-            parent_id = parent.id
-    named = [(f"priorityClasses[{index}]", name) for index, name in enumerate(spec.priority_classes)]
-    if spec.default_priority_class is not None:
-        named.insert(0, ("defaultPriorityClass", spec.default_priority_class))
-    if named:
-        missing += unknown_classes(await store.CLASSES.every(tx), named)
-    check_references(missing)
-    return {"parent_id": parent_id}
+async def check_queues(tx: Transaction, specs: Sequence[QueueSpec]) -> Checks:
+    """Return the parent of each queue; or the error where it is missing or holds jobs itself, or a class is unknown.
+
+    Locks the parents.
+    """
+    parents = await store.lock_queues(tx, [spec.parent for spec in specs if spec.parent is not None])
+    names_classes = any(spec.priority_classes or spec.default_priority_class is not None for spec in specs)
+    classes = [row.spec.name for row in await store.CLASSES.every(tx)] if names_classes else []
+
+    def check(spec: QueueSpec) -> Columns:
+        parent_id = None
+        missing: list[Reference] = []
+        if spec.parent is not None:
+            parent = parents.get(spec.parent)
+            if parent is None:
+                message = f"there is no queue {spec.parent!r}; make the parent first"
+                missing.append(Reference("Queue", spec.parent, "path", Code.UNKNOWN_QUEUE, message))
+            elif parent.has_jobs and not parent.has_children:
+                raise ProblemError(
+                    Code.IN_USE,
+                    f"queue {spec.parent!r} holds jobs of its own; a queue has either jobs or queues below it",
+                )
+            else:
+                parent_id = parent.id
+        named = [(f"priorityClasses[{index}]", name) for index, name in enumerate(spec.priority_classes)]
+        if spec.default_priority_class is not None:
+            named.insert(0, ("defaultPriorityClass", spec.default_priority_class))
+        missing += unknown_classes(classes, named)
+        check_references(missing)
+        return {"parent_id": parent_id}
+
+    return each_checked(specs, check)
 
 
-def unknown_classes(every: Sequence[store.ClassRow], named: Iterable[tuple[str, str]]) -> list[Reference]:
-    """Return those of these paths with names of priority classes whose class does not exist."""
-    names = [row.spec.name for row in every]
+def unknown_classes(names: Sequence[str], named: Sequence[tuple[str, str]]) -> list[Reference]:
+    """Return those of these paths with names of priority classes whose class is not one of ``names``, which are all."""
+    if not named:
+        return []
     there = f"there are: {', '.join(names)}"
     return [
         Reference(
@@ -95,11 +106,12 @@ async def forget_webhook_secret(tx: Transaction, path: str) -> None:
     await outbox.rotate_secret(tx, path, 0.0)
 
 
-async def replace_default_class(tx: Transaction, spec: PriorityClassSpec) -> Columns:
-    """Return the stored columns beside a class. A new default replaces the old one."""
-    if spec.default:
-        await store.unset_default_class(tx, spec.name)
-    return {"value": spec.value, "is_default": spec.default}
+async def replace_default_class(tx: Transaction, specs: Sequence[PriorityClassSpec]) -> Checks:
+    """Return the stored columns beside each class. A new default, of which there is at most one, replaces the old one."""
+    for spec in specs:
+        if spec.default:
+            await store.unset_default_class(tx, spec.name)
+    return [{"value": spec.value, "is_default": spec.default} for spec in specs]
 
 
 async def check_class_is_unused(tx: Transaction, name: str) -> None:
@@ -122,21 +134,27 @@ def _classes_of(spec: QueueSpec) -> tuple[str | None, ...]:
     return (spec.default_priority_class, *spec.priority_classes)
 
 
-async def check_cluster(tx: Transaction, spec: ClusterSpec) -> Columns:
-    """Return the cluster's kind. Raises ProblemError where it names a price book or a queue that does not exist."""
-    await pricing.check_book(tx, spec.price_book)
-    there = await store.QUEUES.by_name(tx, spec.only_queues) if spec.only_queues else {}
-    for index, path in enumerate(spec.only_queues):
-        if path not in there:
-            message = f"there is no queue {path!r}"
-            mistake = Mistake(path=f"onlyQueues[{index}]", message=message)
-            raise ProblemError(Code.UNKNOWN_QUEUE, message, mistakes=(mistake,))
-    return {"kind": spec.cluster_kind.value}
+async def check_clusters(tx: Transaction, specs: Sequence[ClusterSpec]) -> Checks:
+    """Return the kind of each cluster; or the error where it names a price book or a queue that does not exist."""
+    books = await prices.hold_books(tx, [spec.price_book for spec in specs if spec.price_book is not None])
+    paths = [path for spec in specs for path in spec.only_queues]
+    there = await store.QUEUES.by_name(tx, paths) if paths else {}
+
+    def check(spec: ClusterSpec) -> Columns:
+        pricing.check_book(spec.price_book, books)
+        for index, path in enumerate(spec.only_queues):
+            if path not in there:
+                message = f"there is no queue {path!r}"
+                mistake = Mistake(path=f"onlyQueues[{index}]", message=message)
+                raise ProblemError(Code.UNKNOWN_QUEUE, message, mistakes=(mistake,))
+        return {"kind": spec.cluster_kind.value}
+
+    return each_checked(specs, check)
 
 
-async def prepare_cluster(tx: Transaction, cluster_id: int) -> None:
-    """Create the rows of a cluster's agent contact, and record the prices of the cluster from now on."""
-    await store.add_contact(tx, cluster_id)
+async def prepare_clusters(tx: Transaction, cluster_ids: Sequence[int]) -> None:
+    """Create the rows of the agent contact of these clusters, and record the prices of clusters from now on."""
+    await store.add_contacts(tx, cluster_ids)
     await prices.note_tariffs(tx)
 
 
@@ -179,35 +197,51 @@ async def check_cluster_is_out_of_contact(tx: Transaction, name: str) -> None:
         )
 
 
-async def check_dataset(tx: Transaction, spec: DatasetSpec) -> Columns:
-    """Raise ProblemError when one of the dataset's clusters is unknown."""
-    check_references(await _unknown_clusters(tx, spec.clusters))
-    return {}
+async def check_datasets(tx: Transaction, specs: Sequence[DatasetSpec]) -> Checks:
+    """Return no columns for each dataset; or the error where one of its clusters is unknown."""
+    there = await _clusters_of(tx, specs)
+
+    def check(spec: DatasetSpec) -> Columns:
+        check_references(_unknown_clusters(spec.clusters, there))
+        return {}
+
+    return each_checked(specs, check)
 
 
-async def _unknown_clusters(tx: Transaction, names: Sequence[str]) -> list[Reference]:
-    found = await store.CLUSTERS.wire(tx, names) if names else {}
+async def _clusters_of(tx: Transaction, specs: Iterable[DatasetSpec | ReservationSpec]) -> Container[str]:
+    """Return those of the clusters that are named which exist."""
+    names = [name for spec in specs for name in spec.clusters]
+    return await store.CLUSTERS.wire(tx, names) if names else ()
+
+
+def _unknown_clusters(names: Sequence[str], there: Container[str]) -> list[Reference]:
     return [
         Reference("Cluster", name, f"clusters[{index}]", Code.NOT_FOUND, f"there is no cluster {name!r}")
         for index, name in enumerate(names)
-        if name not in found
+        if name not in there
     ]
 
 
-async def check_reservation(tx: Transaction, spec: ReservationSpec) -> Columns:
-    """Return the reservation's queue and window. Raises ProblemError when its queue or one of its clusters is unknown, or its
-    end has passed.
+async def check_reservations(tx: Transaction, specs: Sequence[ReservationSpec]) -> Checks:
+    """Return the queue and the window of each reservation; or the error where its queue or one of its clusters is unknown, or
+    its end has passed. Locks the queues.
     """
-    queue = await store.lock_queue(tx, spec.queue)
-    missing = await _unknown_clusters(tx, spec.clusters)
-    if queue is None:
-        message = f"there is no queue {spec.queue!r}"
-        missing.insert(0, Reference("Queue", spec.queue, "queue", Code.UNKNOWN_QUEUE, message))
-    check_references(missing)
-    if spec.end <= datetime.now(UTC):
-        message = "has passed: nothing would be reserved"
-        raise ProblemError(Code.INVALID_SPEC, f"end {message}", mistakes=(Mistake(path="end", message=message),))
-    return {"queue_id": None if queue is None else queue.id, "starts_at": spec.start, "ends_at": spec.end}
+    queues = await store.lock_queues(tx, [spec.queue for spec in specs])
+    there = await _clusters_of(tx, specs)
+
+    def check(spec: ReservationSpec) -> Columns:
+        queue = queues.get(spec.queue)
+        missing = _unknown_clusters(spec.clusters, there)
+        if queue is None:
+            message = f"there is no queue {spec.queue!r}"
+            missing.insert(0, Reference("Queue", spec.queue, "queue", Code.UNKNOWN_QUEUE, message))
+        check_references(missing)
+        if spec.end <= datetime.now(UTC):
+            message = "has passed: nothing would be reserved"
+            raise ProblemError(Code.INVALID_SPEC, f"end {message}", mistakes=(Mistake(path="end", message=message),))
+        return {"queue_id": None if queue is None else queue.id, "starts_at": spec.start, "ends_at": spec.end}
+
+    return each_checked(specs, check)
 
 
 async def make_named_key(tx: Transaction, spec: KeySpec) -> dict[str, Any]:

@@ -106,20 +106,30 @@ class DeclaredTable(Generic[Spec, Stored]):
         row = await tx.first(f"SELECT 1 FROM {self.table} WHERE {self.kind.key} = :name AND {self._there}", name=name)
         return row is not None
 
-    async def put(self, tx: Transaction, spec: Spec, columns: Columns) -> int:
-        """Create or change an object; return its key. A removed object whose row still exists becomes the same object again."""
+    async def put(self, tx: Transaction, objects: Sequence[tuple[Spec, Columns]]) -> list[int]:
+        """Create or change objects of different names, each with the same columns, in one statement; return their keys.
+
+        A removed object whose row still exists becomes the same object again.
+        """
+        if not objects:
+            return []
+        columns = tuple(objects[0][1])
+        written = ", ".join((self.kind.key, "spec", *columns))
         changed = [f"{column} = excluded.{column}" for column in ("spec", *columns)]
         changed += ["removed_at = NULL"] * self.keeps_removed + self._counting
-        row = await tx.one(
+        rows = await tx.all(
             f"""
-            INSERT INTO {self.table} ({", ".join((self.kind.key, "spec", *columns))})
-            VALUES (:name, CAST(:spec AS jsonb){"".join(f", :{column}" for column in columns)})
+            INSERT INTO {self.table} ({written})
+            SELECT {written} FROM jsonb_populate_recordset(CAST(NULL AS {self.table}), CAST(:rows AS jsonb))
             ON CONFLICT ({self.kind.key}) DO UPDATE SET {", ".join(changed)} RETURNING id
             """,
-            **{**columns, "name": self.kind.name_of(spec), "spec": dumps(spec.to_wire())},
+            rows=dumps(
+                [{**beside, self.kind.key: self.kind.name_of(one), "spec": one.to_wire()} for one, beside in objects]
+            ),
         )
-        await self._note(tx, row.id)
-        return int(row.id)
+        keys = [int(row.id) for row in rows]
+        await self._note(tx, keys)
+        return keys
 
     async def delete(self, tx: Transaction, name: str) -> bool:
         """Remove an object; return whether it existed."""
@@ -128,7 +138,7 @@ class DeclaredTable(Generic[Spec, Stored]):
             removal = f"UPDATE {self.table} SET {', '.join(('removed_at = now()', *self._counting))}"
         row = await tx.first(f"{removal} WHERE {self.kind.key} = :name AND {self._there} RETURNING id", name=name)
         if row is not None:
-            await self._note(tx, row.id)
+            await self._note(tx, [row.id])
         return row is not None
 
     def readable(self, rows: Iterable[Stored]) -> list[DeclaredObject[Spec, Stored]]:
@@ -158,16 +168,25 @@ class DeclaredTable(Generic[Spec, Stored]):
     def _counting(self) -> list[str]:
         return [f"revision = {self.table}.revision + 1"] * self.has_revision
 
-    async def _note(self, tx: Transaction, key: int) -> None:
+    async def _note(self, tx: Transaction, keys: Sequence[int]) -> None:
         if self.feed is not None:
-            await note_change(tx, self.feed, key)
+            await note_changes(tx, self.feed, keys)
 
 
 async def note_change(tx: Transaction, kind: FeedKind, ref: int) -> None:
     """Notify the scheduler by a row of ``changes``. ``ref``: the key of the changed object; 0 where any of the kind may have
     changed.
     """
-    await tx.run("INSERT INTO changes (kind, ref) VALUES (:kind, :ref)", kind=kind, ref=ref)
+    await note_changes(tx, kind, [ref])
+
+
+async def note_changes(tx: Transaction, kind: FeedKind, refs: Sequence[int]) -> None:
+    """Notify the scheduler of several changed objects of a kind, as ``note_change`` does of one."""
+    await tx.run(
+        "INSERT INTO changes (kind, ref) SELECT CAST(:kind AS text), ref FROM unnest(CAST(:refs AS bigint[])) AS n(ref)",
+        kind=kind,
+        refs=list(refs),
+    )
 
 
 async def lock(tx: Transaction, name: str) -> None:

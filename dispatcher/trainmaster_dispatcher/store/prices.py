@@ -1,6 +1,6 @@
 """Price books, and the tariffs of clusters over time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from trainmaster.protocol import resource_kinds
@@ -23,9 +23,13 @@ class StoredTariff(NamedTuple):
     correction: str
 
 
-async def has_book(tx: Transaction, name: str) -> bool:
-    """Return whether a price book exists; it cannot be removed until the transaction ends."""
-    return await tx.first("SELECT 1 FROM price_books WHERE name = :name FOR KEY SHARE", name=name) is not None
+async def hold_books(tx: Transaction, names: Iterable[str]) -> set[str]:
+    """Return those of these price books that exist; they cannot be removed until the transaction ends."""
+    wanted = sorted(set(names))
+    if not wanted:
+        return set()
+    rows = await tx.all("SELECT name FROM price_books WHERE name = ANY(:names) ORDER BY id FOR KEY SHARE", names=wanted)
+    return {row.name for row in rows}
 
 
 async def clusters_with(tx: Transaction, book: str) -> list[str]:

@@ -82,6 +82,7 @@ class LockedQueue(NamedTuple):
     """The rows that prevent a queue's removal."""
 
     id: int
+    path: str
     has_children: bool
     has_jobs: bool
     has_reservations: bool
@@ -139,17 +140,26 @@ async def queue_ids_below(tx: Transaction, paths: Iterable[str]) -> list[int]:
 
 async def lock_queue(tx: Transaction, path: str) -> LockedQueue | None:
     """Lock a queue; return it with what uses it, read after the lock was taken, so that no change is missed."""
-    await tx.run("SELECT 1 FROM queues WHERE path = :path FOR UPDATE", path=path)
-    return await tx.first_of(
+    return (await lock_queues(tx, [path])).get(path)
+
+
+async def lock_queues(tx: Transaction, paths: Iterable[str]) -> dict[str, LockedQueue]:
+    """Lock those of these queues that exist, in the order of their keys; return each as ``lock_queue`` does, by path."""
+    wanted = sorted(set(paths))
+    if not wanted:
+        return {}
+    await tx.run("SELECT 1 FROM queues WHERE path = ANY(:paths) ORDER BY id FOR UPDATE", paths=wanted)
+    rows = await tx.all_of(
         LockedQueue,
         """
-        SELECT q.id, EXISTS (SELECT 1 FROM queues c WHERE c.parent_id = q.id) AS has_children,
+        SELECT q.id, q.path, EXISTS (SELECT 1 FROM queues c WHERE c.parent_id = q.id) AS has_children,
                EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = q.id) AS has_jobs,
                EXISTS (SELECT 1 FROM reservations r WHERE r.queue_id = q.id) AS has_reservations
-        FROM queues q WHERE q.path = :path
+        FROM queues q WHERE q.path = ANY(:paths)
         """,
-        path=path,
+        paths=wanted,
     )
+    return {row.path: row for row in rows}
 
 
 async def hold_classes(tx: Transaction, ids: Iterable[int]) -> bool:
@@ -224,10 +234,13 @@ async def cluster_existed(tx: Transaction, name: str) -> bool:
     return await tx.first("SELECT id FROM clusters WHERE name = :name LIMIT 1", name=name) is not None
 
 
-async def add_contact(tx: Transaction, cluster_id: int) -> None:
-    """Create the rows of a cluster's agent contact, where they do not exist."""
+async def add_contacts(tx: Transaction, cluster_ids: Sequence[int]) -> None:
+    """Create the rows of the agent contact of these clusters, where they do not exist."""
     for table in ("cluster_contacts", "cluster_desired"):
-        await tx.run(f"INSERT INTO {table} (cluster_id) VALUES (:id) ON CONFLICT DO NOTHING", id=cluster_id)
+        await tx.run(
+            f"INSERT INTO {table} (cluster_id) SELECT unnest(CAST(:ids AS int[])) ON CONFLICT DO NOTHING",
+            ids=list(cluster_ids),
+        )
 
 
 async def cordon(tx: Transaction, name: str, cordoned: bool, *, draining: bool = False) -> int | None:
