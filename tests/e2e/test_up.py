@@ -45,7 +45,9 @@ class Starter:
         """Start the program in a process group of its own, as a shell does."""
         with (self.folder / f"{len(self.started)}.log").open("wb") as log:
             command = [str(word) for word in (PROGRAM, *words)]
-            process = subprocess.Popen(command, env=self.env | more, stdout=log, stderr=log, process_group=0)
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=self.env | more, stdout=log, stderr=log, process_group=0
+            )
         self.started.append(process)
         return process
 
@@ -80,6 +82,8 @@ class Starter:
 @pytest.fixture
 def starter(tmp_path: Path) -> Iterator[Starter]:
     made = Starter(tmp_path)
+    for name in ("redis", "typer", "trainmaster"):  # a working folder with such files changes nothing
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the working folder')")
     yield made
     for process in made.started:
         if process.poll() is None:

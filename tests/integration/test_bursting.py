@@ -343,7 +343,7 @@ async def test_a_policy_that_was_removed_and_made_again_goes_on_with_what_was_sp
 
 async def test_a_policy_can_be_paused_though_a_cluster_that_it_names_has_gone(service: Service) -> None:
     await two_clusters(service, clusters=["public"])
-    assert (await service.http.delete("/v1/clusters/public")).status_code == 204
+    assert (await service.http.delete("/v1/clusters/public?force=true")).status_code == 204
     await policy(service, clusters=["public"], paused=True)
     answer = await service.http.put("/v1/burst-policies/overflow", json={**POLICY, "clusters": ["public"]})
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")

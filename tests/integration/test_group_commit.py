@@ -85,7 +85,7 @@ async def test_submissions_that_come_together_are_stored_in_few_transactions(
     assert [len(one["jobs"]) if "jobs" in one else 1 for one in done] == [one.jobs for one in given]
     assert await transactions(stores) == 2
     targets = await rows(stores, "SELECT target FROM audit WHERE action = 'submit' ORDER BY id")
-    assert [row.target for row in targets] == [f"{one.jobs} jobs" for one in given]
+    assert [row.target for row in targets] == ["1 job" if one.jobs == 1 else f"{one.jobs} jobs" for one in given]
 
 
 async def test_one_that_is_refused_takes_no_other_with_it(group_commits: GroupCommits, stores: Stores) -> None:

@@ -201,6 +201,34 @@ async def test_a_query_parameter_that_a_call_does_not_have_is_a_mistake(service:
 async def test_an_action_on_many_jobs_is_no_job(service: Service, method: str) -> None:
     answer = await service.http.request(method, "/v1/jobs/cancel", json={})
     assert (answer.status_code, answer.headers["allow"]) == (405, "OPTIONS, POST")
+    assert answer.json()["detail"] == f"/v1/jobs/cancel does not take {method}; it takes OPTIONS, POST"
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b"", "the body is empty; this call takes JSON"),
+        (b" \n", "the body is empty; this call takes JSON"),
+        (b'{"a":\n 1,}', "the body is not JSON: line 2, column 3: trailing comma is not allowed"),
+        (b"name: x", "the body is not JSON: line 1, column 1: invalid literal, expected 'null'"),
+    ],
+)
+async def test_a_body_that_is_not_json_is_answered_with_its_place(service: Service, body: bytes, detail: str) -> None:
+    for method, path in (("POST", "/v1/jobs"), ("PUT", "/v1/queues/research"), ("PATCH", "/v1/queues/default")):
+        answer = await service.http.request(method, path, content=body)
+        assert (answer.status_code, answer.json()["code"], answer.json()["detail"]) == (400, "malformed-body", detail)
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
+async def test_a_mistyped_name_of_a_declared_object_is_answered_with_the_nearest(service: Service, method: str) -> None:
+    for path, name in (("queues/defalt", "queue 'default'"), ("priority-classes/nrmal", "priority class 'normal'")):
+        answer = await service.http.request(method, f"/v1/{path}", json={} if method == "PATCH" else None)
+        kind, nearest = name.rsplit(" ", 1)
+        assert answer.status_code == 404, answer.text
+        assert answer.json()["detail"] == f"there is no {kind} {path.split('/')[1]!r}; did you mean {nearest}?"
+    word, name = ("Queue", "defalt")
+    history = await service.http.get("/v1/history", params={"kind": word, "name": name})
+    assert history.json()["detail"].endswith("did you mean 'default'?")
 
 
 async def test_a_time_that_is_a_number_is_refused(service: Service) -> None:

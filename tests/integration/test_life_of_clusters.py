@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import FakeAgent, Service
-from tests.integration.rows import age_contact, age_service, rows, value
+from tests.integration.rows import age_contact, age_service, picture, rows, value
 from tests.waiting import eventually
 from trainmaster.protocol.agent import RunReport
 from trainmaster.protocol.states import RunState
@@ -231,6 +231,36 @@ async def test_a_cluster_with_live_runs_is_removed_only_by_force(service: Servic
     for call in ("cordon", "drain", "rotate"):
         answer = await service.http.post(f"/v1/clusters/private/{call}", json={})
         assert answer.status_code == 404
+
+
+async def test_a_cluster_in_contact_is_removed_only_when_it_is_closed(service: Service, agent: FakeAgent) -> None:
+    await agent.sync()
+    key = (await service.http.get("/v1/keys")).json()["keys"]
+    for _ in range(2):
+        answer = await service.http.delete("/v1/clusters/private")
+        assert (answer.status_code, answer.json()["code"]) == (409, "cluster-in-contact")
+        assert "clusters drain private --wait" in answer.json()["detail"]
+    assert (await shown(service))["state"] == "ready"
+    assert [one["revokedAt"] for one in (await service.http.get("/v1/keys")).json()["keys"]] == [
+        one["revokedAt"] for one in key
+    ]
+    await act(service, "cordon")
+    assert (await service.http.delete("/v1/clusters/private")).status_code == 204
+
+
+@pytest.mark.parametrize("what", ["cordon", "drain", "uncordon", "declare-lost", "rotate"])
+async def test_an_action_without_options_needs_no_body(service: Service, what: str) -> None:
+    answer = await service.http.post(f"/v1/clusters/private/{what}")
+    assert answer.is_success, answer.text
+
+
+async def test_a_mistyped_cluster_is_answered_with_the_nearest_and_nothing_is_changed(service: Service) -> None:
+    before = await picture(service.stores)
+    for what in ("cordon", "uncordon", "drain", "declare-lost", "rotate", "stop-quarantined"):
+        answer = await service.http.post(f"/v1/clusters/privte/{what}", json={})
+        assert answer.status_code == 404
+        assert answer.json()["detail"] == "there is no cluster 'privte'; did you mean 'private'?", what
+    assert await picture(service.stores) == before
 
 
 async def test_a_removed_cluster_may_join_again_as_a_new_one(service: Service, agent: FakeAgent) -> None:

@@ -118,7 +118,7 @@ def test_a_table_of_parameters_goes_with_its_job(api: Api, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("t.csv", "lr,seed\n1,2\n3\n", "line 3 does not have 2 values"),
+        ("t.csv", "lr,seed\n1,2\n3\n", "line 3 has 1 value, and the first line has 2 names"),
         ("t.csv", "lr\n", "it has no parameter set"),
         ("t.yaml", "lr: 1", "a list of mappings"),
         ("t.yaml", "[", "line 1, column 2: a value is missing"),

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import typer
+from typer.exceptions import TyperException
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from tests.forbidden_words import forbidden
 from tests.unit.fake_api import run
 from trainmaster import __version__
-from trainmaster.cli import command_help
+from trainmaster.cli import command_help, errors
 from trainmaster.cli.main import Commands
 from trainmaster.cli.main import app as common
 from trainmaster_agent.cli import register as register_agent
@@ -94,10 +96,52 @@ def test_the_version_is_an_option_too() -> None:
         ("jbos", "Did you mean 'jobs'?"),
         ("keys revok 1", "Did you mean 'revoke'?"),
         ("jobs --sort ended --lable a=b", "--label"),
-        ("jobs --sort ende", "'ended'"),
+        ("jobs --sort ende", "did you mean ended?"),
         ("clusters cordn west", "'cordon'"),
     ],
 )
 def test_a_typo_is_answered_with_the_nearest_word(words: str, said: str) -> None:
     done = CliRunner().invoke(common, words.split())
     assert (done.exit_code, said in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("words", [words for words, command in EVERY.items() if hasattr(command, "commands")])
+def test_a_list_of_commands_cuts_no_sentence(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run(*words.split(), "--help").output.partition("\n")[2].splitlines()
+    assert lines
+    assert not [line for line in lines if line.endswith("...")]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("jobs --limit x", "'--limit': must be a whole number, not 'x'"),
+        ("jobs --limit 0", "'--limit': must be at least 1, not '0'"),
+        ("keys revoke one", "'ID': must be a whole number, not 'one'"),
+        ("run --kind prvate -- true", "must be one of private, public, edge, not 'prvate'; did you mean private?"),
+        ("jobs -o jso", "must be one of table, wide, json, yaml, id, name, not 'jso'; did you mean json?"),
+        ("jobs --sort it's", 'not "it\'s"'),
+        ("usage --per dai", "must be one of hour, day, month, all, not 'dai'"),
+    ],
+)
+def test_the_value_of_an_option_is_refused_in_the_words_of_users(words: str, message: str) -> None:
+    done = run(*words.split())
+    assert done.exit_code == 2
+    assert message in done.output
+    assert not forbidden(done.output.partition("Error: ")[2])
+
+
+def test_each_typed_option_of_each_command_refuses_a_wrong_value_without_words_of_python() -> None:
+    said = {}
+    for words, command in EVERY.items():
+        for option in [one for one in command.params if one.param_type_name == "option" and not one.is_flag]:
+            try:
+                command.make_context(words, [option.opts[-1], "no such value!"])
+            except typer.BadParameter as error:
+                if error.__cause__ is not None:
+                    said[words, option.opts[-1]] = errors.in_words(error)
+            except (typer.Exit, TyperException):
+                continue
+    assert len(said) > 30
+    assert {place: message for place, message in said.items() if forbidden(message)} == {}

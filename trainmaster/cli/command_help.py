@@ -135,8 +135,15 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 """Examples of each command, by its words; without ``trainmaster``."""
 
 
+_LONGEST_SENTENCE = 1000
+
+
 def give_examples(command: "TyperCommand | TyperGroup", words: str = "") -> None:
-    """Add the examples to a command and to all below it. A command that has a text of its own below its options keeps it."""
+    """Add the examples to a command and to all below it. A command that has a text of its own below its options keeps it.
+
+    In lists of commands their first sentences are wrapped, not cut.
+    """
+    command.short_help = command.short_help or command.get_short_help_str(_LONGEST_SENTENCE)
     if examples := EXAMPLES.get(words):
         lines = [f"  trainmaster {example}" for example in examples]
         command.epilog = command.epilog or "\n".join(("\b", "Examples:", *lines))

@@ -15,6 +15,7 @@ from trainmaster.cli.effects import field_text, show_effect
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, age, clean, data_of, note, now, print_data, print_table
 from trainmaster.protocol.resource_kinds import KINDS
+from trainmaster.protocol.suggestions import did_you_mean, suggestion
 
 if TYPE_CHECKING:
     from trainmaster.protocol.base import Strict
@@ -40,7 +41,8 @@ def kind_of(text: str) -> "ResourceKind[Strict]":
     for kind in KINDS.values():
         if wanted in (_letters(kind.kind), _letters(kind.command)):
             return kind
-    raise UsageError(f"{text!r} is no kind of declared object; there are: {', '.join(KINDS)}")
+    near = did_you_mean(text, KINDS)
+    raise UsageError(f"{text!r} is no kind of declared object; there are: {', '.join(KINDS)}{near}")
 
 
 def _letters(text: str) -> str:
@@ -91,8 +93,9 @@ def patch(
     wanted = kind_of(kind)
     try:
         value = json.loads(fields)
-    except ValueError as error:
-        raise UsageError(f"--patch is not JSON: {error}") from error
+    except json.JSONDecodeError as error:
+        example = """such as '{"weight": 2}'"""
+        raise UsageError(f"--patch is not JSON, {example}: column {error.colno}: {error.msg.lower()}") from error
     if not isinstance(value, dict):
         raise UsageError("""--patch takes a JSON object such as '{"weight": 2}'""")
     with config.connect(ctx) as client:
@@ -111,11 +114,12 @@ def export(
     with config.connect(ctx) as client:
         found = client.export(() if wanted is None else (wanted.kind,))
     if wanted is not None and name is not None:
+        known = [wanted.name_in(one) for one in found]
         found = [one for one in found if wanted.name_in(one) == name]
         if not found:
             from trainmaster.protocol.errors import Code, ProblemError
 
-            raise ProblemError(Code.NOT_FOUND, f"there is no {wanted.name} {name!r}")
+            raise ProblemError(Code.NOT_FOUND, f"there is no {wanted.name} {name!r}{suggestion(name, known)}")
     if not found:
         note("nothing is declared")
     elif output is Format.JSON:

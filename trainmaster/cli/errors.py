@@ -1,6 +1,7 @@
 """Mapping of errors to one or two lines on stderr and an exit code; never a stack trace."""
 
 import os
+import re
 import sys
 import traceback
 from typing import TYPE_CHECKING
@@ -8,10 +9,13 @@ from typing import TYPE_CHECKING
 from trainmaster.protocol.states import Exit
 
 if TYPE_CHECKING:
+    import typer
+
     from trainmaster.protocol.errors import Code, ProblemError
 
 BROKEN_PIPE = 141
 """The exit code that shells show for a program whose reader closed the pipe."""
+_QUOTED = re.compile(r"'([^']*)'")
 
 
 class UsageError(Exception):
@@ -23,6 +27,24 @@ def reported_errors() -> tuple[type[BaseException], ...]:
     from trainmaster.protocol.errors import TrainmasterError
 
     return (UsageError, TrainmasterError)
+
+
+def in_words(error: "typer.BadParameter") -> str:
+    """Return the message of an option's or argument's invalid value, in the words of all other messages about input."""
+    from pydantic import ValidationError
+
+    from trainmaster.protocol.suggestions import did_you_mean
+    from trainmaster.protocol.validation_errors import sentence_of
+
+    if not isinstance(error.__cause__, ValidationError):
+        return error.message
+    mistake = error.__cause__.errors(include_url=False)[0]
+    sentence = sentence_of(mistake)
+    _, is_choice, listed = sentence.rpartition(" is not one of ")
+    if not is_choice:
+        return sentence
+    given, known = str(mistake["input"]), _QUOTED.findall(listed)
+    return f"must be one of {', '.join(known)}, not {given!r}{did_you_mean(given, known)}"
 
 
 def report(error: BaseException) -> int:

@@ -53,10 +53,9 @@ class Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands in sections, for users and for admins."""
         shown = {name: command for name, command in self.commands.items() if not command.hidden}
-        limit = formatter.width - 6 - max(map(len, shown), default=0)
         for section, names in command_help.by_section(shown):
             with formatter.section(section):
-                formatter.write_dl([(name, shown[name].get_short_help_str(limit)) for name in names])
+                formatter.write_dl([(name, shown[name].get_short_help_str()) for name in names])
 
     def invoke(self, ctx: Any) -> Any:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
@@ -67,6 +66,9 @@ class Commands(TyperGroup):
         except BrokenPipeError as error:
             _close_stdout()
             raise typer.Exit(errors.BROKEN_PIPE) from error
+        except typer.BadParameter as error:
+            error.message = errors.in_words(error)
+            raise
         except (typer.Exit, typer.Abort, TyperException):
             raise
         except errors.reported_errors() as error:

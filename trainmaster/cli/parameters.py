@@ -31,9 +31,10 @@ def _from_csv(name: str, text: str) -> list[dict[str, Any]]:
             raise UsageError(f"{name}: line 1: the column {twice!r} is given twice")
         for row in reader:
             if None in row or None in row.values():
+                has = sum(value is not None for value in row.values()) + len(row.get(None, ())) - (None in row)
                 raise UsageError(
-                    f"{name}: line {reader.line_num} does not have {len(names)} values, "
-                    "one for each name of the first line"
+                    f"{name}: line {reader.line_num} has {has} {'value' if has == 1 else 'values'}, and the first line has"
+                    f" {len(names)} {'name' if len(names) == 1 else 'names'}"
                 )
             sets.append(dict(row))
     except csv.Error as error:

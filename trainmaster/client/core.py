@@ -4,7 +4,7 @@ Knows HTTP and the API's errors; must not open a connection, sleep or read the c
 ``transport.py`` and ``async_transport.py`` do that and nothing else.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -16,6 +16,8 @@ from pydantic import BaseModel, ValidationError
 from trainmaster import __version__
 from trainmaster.client.errors import AddressError, StrangerError
 from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError, UnreachableError
+from trainmaster.protocol.json_limits import path_step
+from trainmaster.protocol.validation_errors import worded
 
 USER_AGENT = f"trainmaster/{__version__}"
 
@@ -45,11 +47,32 @@ class Response:
 
 
 def to_json(value: Any) -> bytes:
-    """Encode ``value`` as a body. Raises ProblemError MALFORMED_BODY for values that JSON cannot hold."""
+    """Encode ``value`` as a body.
+
+    Raises ProblemError INVALID_SPEC for a number that is too large, and MALFORMED_BODY for other values that JSON cannot hold.
+    """
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     except TypeError as error:
+        large = next(_too_large(value), None)
+        if large is not None:
+            mistake = Mistake(path=large, message="is a number with too many digits")
+            raise ProblemError(Code.INVALID_SPEC, worded(mistake), mistakes=(mistake,)) from error
         raise ProblemError(Code.MALFORMED_BODY, f"this cannot be written as JSON: {error}") from error
+
+
+def _too_large(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of whole numbers that JSON, as orjson writes it, cannot hold."""
+    if isinstance(value, Mapping):
+        inner: Iterable[tuple[str | int, Any]] = ((str(key), one) for key, one in value.items())
+    elif isinstance(value, list | tuple):
+        inner = enumerate(value)
+    else:
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            yield path
+        return
+    for part, one in inner:
+        yield from _too_large(one, path + path_step(part, is_first=not path))
 
 
 def get(path: str, query: Query = (), *, accept: str = "application/json", headers: Mapping[str, str] = {}) -> Request:

@@ -47,6 +47,7 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.resource_kinds import CLUSTER, KINDS, QUEUE, Kind
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.states import JobState
+from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
 from trainmaster.protocol.workload import Workload
@@ -271,10 +272,10 @@ class Verbs:
 
     def get_object(self, kind: Kind, name: str) -> Steps[dict[str, Any]]:
         """Return one object, by its path or name. Raises ProblemError NOT_FOUND."""
-        for item in (yield from self.objects(kind)):
-            if KINDS[kind].name_in(item) == name:
-                return item
-        raise ProblemError(Code.NOT_FOUND, f"there is no {kind} {name!r}")
+        known = {KINDS[kind].name_in(item): item for item in (yield from self.objects(kind))}
+        if name in known:
+            return known[name]
+        raise ProblemError(Code.NOT_FOUND, f"there is no {KINDS[kind].name} {name!r}{suggestion(name, known)}")
 
     def put(self, kind: Kind, name: str, body: Mapping[str, Any]) -> Steps[dict[str, Any]]:
         """Create or change an object; a field missing in ``body`` gets its default."""

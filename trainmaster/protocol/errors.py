@@ -65,7 +65,7 @@ class Code(StrEnum):
 
 
 _STATUS: dict[Code, tuple[int, str]] = {
-    Code.MALFORMED_BODY: (400, "The body is not valid JSON or YAML"),
+    Code.MALFORMED_BODY: (400, "The body or the file cannot be read"),
     Code.INVALID_SPEC: (422, "The specification has mistakes"),
     Code.INVALID_PARAMETER: (422, "A parameter is not valid"),
     Code.BAD_ID: (404, "This is not an id"),

@@ -322,9 +322,14 @@ async def _on_http(request: Request, error: Exception) -> Response:
     code = Code.METHOD_NOT_ALLOWED if error.status_code == 405 else Code.NOT_FOUND
     if error.status_code not in (404, 405):
         code = Code.MALFORMED_BODY
-    detail = f"there is nothing at {request.url.path}" if code is Code.NOT_FOUND else str(error.detail)
+    methods = ", ".join(allowed) or (error.headers or {}).get("Allow")
+    detail = str(error.detail)
+    if code is Code.NOT_FOUND:
+        detail = f"there is nothing at {request.url.path}"
+    elif code is Code.METHOD_NOT_ALLOWED:
+        detail = f"{request.url.path} does not take {request.method}" + (f"; it takes {methods}" if methods else "")
     answer = problem_response(ProblemError(code, detail), request.url.path)
-    if methods := ", ".join(allowed) or (error.headers or {}).get("Allow"):
+    if methods:
         answer.headers["Allow"] = methods
     return answer
 

@@ -44,7 +44,7 @@ Force = Annotated[
 add_routes(router, "clusters")
 
 
-@router.delete("/clusters/{name}", **contract(status=204, refuses=(Code.IN_USE,)))
+@router.delete("/clusters/{name}", **contract(status=204, refuses=(Code.IN_USE, Code.CLUSTER_IN_CONTACT)))
 async def delete_cluster(name: NameInPath, state: App, caller: Admin, force: Force = False) -> Response:
     """Remove a cluster with its agent's keys, once nothing of it runs; with ``force`` its runs are declared lost first."""
 
@@ -71,11 +71,13 @@ async def join_cluster(name: NameInPath, request: Request, state: App, caller: A
     return _at(f"/v1/clusters/{name}", made)
 
 
-@router.post("/clusters/{name}/rotate", **contract(takes=RotateSpec, gives=answers.AgentKey, status=201))
+@router.post(
+    "/clusters/{name}/rotate", **contract(takes=RotateSpec, is_optional=True, gives=answers.AgentKey, status=201)
+)
 async def rotate_agent_key(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
     """Make another key for a cluster's agent, and revoke the old ones at once or not."""
     refuse_idempotency_key(request)
-    spec = read_model(RotateSpec, await request.body())
+    spec = read_model(RotateSpec, await request.body() or b"{}")
     revoke_old = spec.revoke_old
     made = await _make_agent_key(
         state, caller, "rotate key", name, lambda tx: clusters.rotate(tx, name, revoke_old=revoke_old)
@@ -101,10 +103,12 @@ async def _make_agent_key(
     return made
 
 
-@router.post("/clusters/{name}/drain", **contract(takes=DrainSpec, gives=answers.DrainAnswer, is_once=True))
+@router.post(
+    "/clusters/{name}/drain", **contract(takes=DrainSpec, is_optional=True, gives=answers.DrainAnswer, is_once=True)
+)
 async def drain_cluster(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
     """Drain a cluster: close it, and stop its runs or let them finish."""
-    body = await request.body()
+    body = await request.body() or b"{}"
     spec = read_model(DrainSpec, body)
 
     details = dict(spec.to_wire())
@@ -120,12 +124,16 @@ async def drain_cluster(name: NameInPath, request: Request, state: App, caller: 
 @router.post(
     "/clusters/{name}/declare-lost",
     **contract(
-        takes=DeclareLostSpec, gives=answers.LostRuns, is_once=True, refuses=(Code.CLUSTER_IN_CONTACT, Code.WRONG_STATE)
+        takes=DeclareLostSpec,
+        is_optional=True,
+        gives=answers.LostRuns,
+        is_once=True,
+        refuses=(Code.CLUSTER_IN_CONTACT, Code.WRONG_STATE),
     ),
 )
 async def declare_runs_lost(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
     """Declare all runs of a cluster lost, when nothing of it runs any more; with ``orphans`` only those its agent has no record of."""
-    body = await request.body()
+    body = await request.body() or b"{}"
     spec = read_model(DeclareLostSpec, body)
 
     details = dict(spec.to_wire())

@@ -18,6 +18,7 @@ from trainmaster.protocol.declarations import MergePatch
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.meaningless import meaningless
 from trainmaster.protocol.resource_kinds import ResourceKind
+from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.validation_errors import worded
 from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, read_large_model
 from trainmaster_dispatcher.api.openapi import contract
@@ -232,7 +233,8 @@ class KindRoutes(Generic[Spec, Stored]):
             every = await self.of.every(state.stores, state.leader, caller)
             found = next((one for one in every if self.kind.name_in(one) == target), None)
             if found is None:
-                raise ProblemError(Code.NOT_FOUND, f"{self.kind.name} {target!r} does not exist")
+                near = suggestion(target, map(self.kind.name_in, every))
+                raise ProblemError(Code.NOT_FOUND, f"there is no {self.kind.name} {target!r}{near}")
             Conditions(expected.if_match).check(etag, f"{self.kind.name} {target!r}")
             if etag is not None and expected.names(etag):
                 return with_etag(Response(status_code=304), etag)

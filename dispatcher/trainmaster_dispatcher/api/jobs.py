@@ -131,7 +131,7 @@ async def submit_jobs(
         details.update(auditing.jobs_of(done.ids))
         return CREATED, prepared.answer(done.ids)
 
-    target = f"{len(prepared)} jobs"
+    target = auditing.number_of_jobs(len(prepared))
     return _created(await once(request, state, caller, body, work, action="submit", target=target, details=details))
 
 

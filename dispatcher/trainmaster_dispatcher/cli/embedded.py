@@ -201,7 +201,7 @@ def redis_command(port: int) -> list[str]:
     real = shutil.which("redis-server")
     if real is not None:
         return [real, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    return [sys.executable, "-m", "trainmaster_dispatcher.cli.fake_redis", str(port)]
+    return [sys.executable, "-P", "-m", "trainmaster_dispatcher.cli.fake_redis", str(port)]
 
 
 def wait_for_port(

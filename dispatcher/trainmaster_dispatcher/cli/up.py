@@ -139,7 +139,7 @@ class LocalInstallation:
             env["REDIS_URL"] = f"redis://127.0.0.1:{redis_port}/0"
         self._prepare(env)
         check()
-        program = [sys.executable, "-m", "trainmaster.cli.main"]
+        program = [sys.executable, "-P", "-m", "trainmaster.cli.main"]
         api = self._add("api", [*program, "serve", "--port", str(self.port)], env)
         api.start()
         for number in range(schedulers):

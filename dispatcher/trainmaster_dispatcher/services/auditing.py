@@ -41,6 +41,11 @@ def _bounded(value: Object | None) -> Any:
     return {"truncated": payload[:MOST_BYTES].decode(errors="ignore"), "bytes": len(payload)}
 
 
+def number_of_jobs(many: int) -> str:
+    """Return the target of an action on several jobs."""
+    return "1 job" if many == 1 else f"{many} jobs"
+
+
 def jobs_of(ids: Sequence[str], many: int | None = None) -> dict[str, Any]:
     """Return the first ids of jobs, and how many more there are. ``many``: their total number, where ``ids`` has only the first."""
     more = (len(ids) if many is None else many) - MOST_IDS

@@ -26,10 +26,6 @@ from trainmaster_dispatcher.store.keys import Caller
 BATCH = 1000
 
 
-def _unknown(name: str) -> ProblemError:
-    return ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
-
-
 async def join(tx: Transaction, caller: Caller, spec: JoinSpec) -> dict[str, Any]:
     """Create a key for the agent of a cluster and return it; a cluster that does not exist is created.
 
@@ -64,7 +60,7 @@ def _check_same(there: ClusterSpec, wanted: JoinSpec) -> None:
 async def rotate(tx: Transaction, name: str, *, revoke_old: bool) -> dict[str, Any]:
     """Create another key for the agent of a cluster and return it; the old keys remain valid unless ``revoke_old``."""
     if await store.lock_cluster(tx, name) is None:
-        raise _unknown(name)
+        raise await tenants.unknown_cluster(tx, name)
     made = await _new_key(tx, name)
     if revoke_old:
         made["revoked"], made["otherKeys"] = made["otherKeys"], []
@@ -88,7 +84,7 @@ async def drain(stores: Stores, caller: Caller, name: str, *, let_finish: bool) 
     async with stores.database.transaction() as tx:
         cluster_id = await store.cordon(tx, name, True, draining=True)
         if cluster_id is None:
-            raise _unknown(name)
+            raise await tenants.unknown_cluster(tx, name)
     stores.tenants_changed()
     stopped, last = 0, 0 if let_finish else BATCH
     while last == BATCH:
@@ -155,7 +151,7 @@ async def declare_lost(stores: Stores, caller: Caller, name: str, *, force: bool
     async with stores.database.transaction() as tx:
         cluster_id = await store.cluster_id(tx, name)
         if cluster_id is None:
-            raise _unknown(name)
+            raise await tenants.unknown_cluster(tx, name)
         if await agents.lock_contact(tx, cluster_id) and not force:
             raise ProblemError(
                 Code.CLUSTER_IN_CONTACT,
@@ -178,8 +174,8 @@ async def give_up_orphans(stores: Stores, caller: Caller, name: str) -> dict[str
     """
     async with stores.database.transaction() as tx:
         cluster_id = await store.cluster_id(tx, name)
-    if cluster_id is None:
-        raise _unknown(name)
+        if cluster_id is None:
+            raise await tenants.unknown_cluster(tx, name)
     message = f"the agent that started it was replaced; {caller.name} gave the run up"
     return {"name": name, "lost": await _give_up_all(stores, name, cluster_id, message, runs.orphans_on)}
 

@@ -21,6 +21,7 @@ from trainmaster.protocol.declarations import (
 from trainmaster.protocol.documents import Document, placed
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.resource_kinds import CLUSTER, QUEUE, RESERVATION, Kind
+from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.domain.declared_fields import Wire, owners_after
 from trainmaster_dispatcher.services import auditing
@@ -277,9 +278,7 @@ class _Application:
             raise ProblemError(code, detail, mistakes=found)
         extra = {"conflicts": [more for _, more in self.conflicts[:100]]}
         many = "1 change concerns" if len(found) == 1 else f"{len(found)} changes concern"
-        detail = (
-            f"{many} fields of other appliers; apply under the same name as they do, or take the fields over with force"
-        )
+        detail = f"{many} fields of other appliers; apply under the same name as they do, or take the fields over with --force"
         raise ProblemError(Code.CONFLICT, detail, mistakes=found, extra=extra)
 
     async def _record(self, effects: Sequence[ObjectChange]) -> None:
@@ -363,7 +362,8 @@ async def history(tx: Transaction, word: Kind, name: str, before: int | None, li
     kind = BY_WORD[word]
     rows = await store.revisions_of(tx, word, name, before, limit + 1)
     if not rows and before is None and not await kind.table.exists(tx, name):
-        raise ProblemError(Code.NOT_FOUND, f"{kind.kind.name} {name!r} does not exist, and has no history")
+        near = suggestion(name, await kind.table.wire(tx))
+        raise ProblemError(Code.NOT_FOUND, f"there is no {kind.kind.name} {name!r}, and it has no history{near}")
     earlier: list[store.StoredRevision | None] = [*rows, None][1:]
     page = [_view(kind, name, row, older) for row, older in zip(rows, earlier, strict=True)][:limit]
     return HistoryPage(

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from trainmaster.protocol.base import Strict
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.resource_kinds import ResourceKind
+from trainmaster.protocol.suggestions import suggestion
 from trainmaster_dispatcher.domain.declared_fields import FieldPath, Wire, leaves
 from trainmaster_dispatcher.services import revisions
 from trainmaster_dispatcher.services.auditing import Object
@@ -144,8 +145,13 @@ class DeclaredKind(Generic[Spec, Stored]):
         if was_there is None:
             was_there = await self.table.delete(tx, name)
         if not was_there:
-            raise ProblemError(Code.NOT_FOUND, f"there is no {self.kind.name} {name!r}")
+            raise await self.missing(tx, name)
         await self.after_delete(tx, name)
+
+    async def missing(self, tx: Transaction, name: str) -> ProblemError:
+        """Return the error for an object that does not exist, with the most similar name: for callers who may know all names."""
+        near = suggestion(name, await self.table.wire(tx))
+        return ProblemError(Code.NOT_FOUND, f"there is no {self.kind.name} {name!r}{near}")
 
     def fields_of(self, value: Wire) -> dict[FieldPath, Any]:
         """Return the leaves of an object by path, without its kind and its name."""

@@ -17,7 +17,7 @@ async def patch_object(
     """Change an object that the caller has locked; return its specification. Raises ProblemError with each mistake."""
     before = (await kind.table.wire(tx, [name])).get(name)
     if before is None:
-        raise ProblemError(Code.NOT_FOUND, f"{kind.kind.name} {name!r} does not exist")
+        raise await kind.missing(tx, name)
     if is_too_deep(patch):
         raise ProblemError(Code.INVALID_SPEC, "after the patch, mappings and lists would be nested too deep")
     model = kind.kind.spec

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster_dispatcher.services.auditing import jobs_of
+from trainmaster_dispatcher.services.auditing import jobs_of, number_of_jobs
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.submit import Submission, Submitted, submit
 from trainmaster_dispatcher.store import keys
@@ -177,7 +177,7 @@ async def store_group(tx: Transaction, stores: Stores, group: Sequence[PendingSu
         pending = group[place]
         if isinstance(outcome, Submitted):
             body = outcomes[place] = orjson.dumps(pending.submission.prepared.answer(outcome.ids))
-            caller, target, details = pending.submission.caller, f"{pending.jobs} jobs", jobs_of(outcome.ids)
+            caller, target, details = pending.submission.caller, number_of_jobs(pending.jobs), jobs_of(outcome.ids)
             line = AuditLine(caller.key_id, caller.name, "submit", target, pending.request_id, pending.address, details)
             made.append(line)
             if pending.claim is not None:

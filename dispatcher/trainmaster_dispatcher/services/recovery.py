@@ -14,6 +14,7 @@ from trainmaster.protocol.agent import RunReport, run_digest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import RunRef, job_id, run_id
 from trainmaster.protocol.states import JobState
+from trainmaster.protocol.suggestions import suggestion
 from trainmaster_dispatcher.domain import job_machine
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.run_orders import NO_ORDERS
@@ -229,5 +230,6 @@ async def stop_quarantined(tx: Transaction, name: str, wanted: list[str]) -> lis
 async def _cluster_id(tx: Transaction, name: str) -> int:
     cluster_id = await tenants.cluster_id(tx, name)
     if cluster_id is None:
-        raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
+        near = suggestion(name, await tenants.CLUSTERS.wire(tx))
+        raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}{near}")
     return cluster_id

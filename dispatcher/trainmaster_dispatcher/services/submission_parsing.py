@@ -149,7 +149,10 @@ def parse_json(body: bytes, most_marks: int = MOST_MARKS) -> Any:
             raise MemoryError from error
         if _NO_UTF_8 in error.msg:
             raise ProblemError(Code.MALFORMED_BODY, "the body is not JSON: it is not text in UTF-8") from error
-        raise ProblemError(Code.MALFORMED_BODY, f"the body is not JSON: {error}") from error
+        if not body.strip():
+            raise ProblemError(Code.MALFORMED_BODY, "the body is empty; this call takes JSON") from error
+        place = f"line {error.lineno}, column {error.colno}"
+        raise ProblemError(Code.MALFORMED_BODY, f"the body is not JSON: {place}: {error.msg}") from error
     if b"\\u0000" in body and _ESCAPED_NUL.search(body):
         raise ProblemError(Code.INVALID_SPEC, "the body has a NUL character (\\u0000), which no text may hold")
     twice = duplicate_key(body, value)

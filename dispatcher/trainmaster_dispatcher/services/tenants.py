@@ -10,6 +10,7 @@ from trainmaster import __version__
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.states import KeyRole
+from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.tenants import (
     ClusterSpec,
     DatasetSpec,
@@ -160,14 +161,23 @@ async def prepare_clusters(tx: Transaction, cluster_ids: Sequence[int]) -> None:
 
 async def cordon(tx: Transaction, name: str, cordoned: bool) -> None:
     if await store.cordon(tx, name, cordoned) is None:
-        raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
+        raise await unknown_cluster(tx, name)
+
+
+async def unknown_cluster(tx: Transaction, name: str) -> ProblemError:
+    """Return the error for a cluster that does not exist, with the most similar name: for callers who may know all names."""
+    near = suggestion(name, await store.CLUSTERS.wire(tx))
+    return ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}{near}")
 
 
 async def remove_cluster(tx: Transaction, name: str) -> bool:
-    """Remove a cluster with its agent's keys; return whether it existed. Raises ProblemError IN_USE while runs are live there."""
+    """Remove a cluster with its agent's keys; return whether it existed.
+
+    Raises ProblemError IN_USE while runs are live there, and CLUSTER_IN_CONTACT while its agent acts for it and may start runs.
+    """
     cluster_id = await store.cluster_id(tx, name)
-    if cluster_id is not None:
-        await agents.lock_contact(tx, cluster_id)  # first, in the lock order of a new session
+    # The contact is locked first, in the lock order of a new session.
+    is_in_contact = cluster_id is not None and await agents.lock_contact(tx, cluster_id)
     row = await store.lock_cluster(tx, name)
     if row is None:
         return False
@@ -178,6 +188,12 @@ async def remove_cluster(tx: Transaction, name: str) -> bool:
             f"cluster {name!r} has {many}: stop them with: trainmaster clusters drain {name} --wait; or, if nothing of it"
             f" runs any more: trainmaster clusters declare-lost {name}",
             extra={"liveRuns": row.live_runs},
+        )
+    if is_in_contact and not row.cordoned:
+        raise ProblemError(
+            Code.CLUSTER_IN_CONTACT,
+            f"the agent of cluster {name!r} is in contact, and jobs may be sent there; close it first: trainmaster clusters drain"
+            f" {name} --wait",
         )
     if row.has_runs:
         await store.retire_cluster(tx, row.id)
@@ -262,19 +278,20 @@ async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) ->
     cluster_id = None
     if spec.role is KeyRole.AGENT:
         if spec.cluster is None:
-            raise ProblemError(Code.INVALID_PARAMETER, "an agent's key needs a cluster")
+            raise ProblemError(Code.INVALID_PARAMETER, "an agent's key needs a cluster: --cluster NAME")
         cluster_id = await store.cluster_id(tx, spec.cluster)
         if cluster_id is None:
-            raise ProblemError(Code.NOT_FOUND, f"there is no cluster {spec.cluster!r}")
+            raise await unknown_cluster(tx, spec.cluster)
     elif spec.cluster is not None:
         raise ProblemError(Code.INVALID_PARAMETER, f"only an agent's key has a cluster, this one is for a {spec.role}")
     if spec.role is KeyRole.USER and not spec.queues:
-        raise ProblemError(Code.INVALID_PARAMETER, "a user's key needs at least one queue")
+        raise ProblemError(Code.INVALID_PARAMETER, "a user's key needs at least one queue: --queue PATH")
     if spec.role is not KeyRole.USER and spec.queues:
         raise ProblemError(Code.INVALID_PARAMETER, f"only a user's key has queues, this one is for {spec.role}")
     missing = sorted(set(spec.queues) - (await store.QUEUES.by_name(tx, spec.queues)).keys())
     if missing:
-        raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {missing[0]!r}")
+        near = suggestion(missing[0], await store.QUEUES.wire(tx))
+        raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {missing[0]!r}{near}")
     secret = secret or KEY_PREFIX + secrets.token_urlsafe(32)
     expires_at = None
     if spec.expires_in is not None:
@@ -339,7 +356,7 @@ async def revoke_key(tx: Transaction, key_id: int, *, force: bool = False) -> No
         raise ProblemError(
             Code.IN_USE,
             f"key {key_id} is the last valid key of an admin: without it nobody administers this installation;"
-            " make another one first, or give force",
+            " make another one first, or use --force (force=true)",
         )
     if not await keys.revoke(tx, key_id):
         raise ProblemError(Code.NOT_FOUND, f"there is no key {key_id}")

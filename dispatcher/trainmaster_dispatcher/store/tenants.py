@@ -93,6 +93,7 @@ class LockedCluster(NamedTuple):
 
     id: int
     spec: object
+    cordoned: bool
     has_runs: bool
     live_runs: int
 
@@ -269,7 +270,7 @@ async def lock_cluster(tx: Transaction, name: str) -> LockedCluster | None:
     return await tx.first_of(
         LockedCluster,
         """
-        SELECT id, spec, EXISTS (SELECT 1 FROM runs r WHERE r.cluster_id = c.id) AS has_runs,
+        SELECT id, spec, cordoned, EXISTS (SELECT 1 FROM runs r WHERE r.cluster_id = c.id) AS has_runs,
                (SELECT count(*) FROM runs r WHERE r.cluster_id = c.id AND r.ended_at IS NULL) AS live_runs
         FROM clusters c WHERE name = :name AND removed_at IS NULL
         """,

@@ -45,7 +45,7 @@ class Heard:
 async def run_apart(order: SimulationOrder, goes_on: Callable[[Heard], Awaitable[bool]], every: float) -> Heard | None:
     """Run a simulation in another process. ``goes_on`` is called every ``every`` seconds; return None if it returned False."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", __name__),
+        *(sys.executable, "-P", "-m", __name__),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
