@@ -46,7 +46,7 @@ class OutputSender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """How far the output of a run's members was sent."""
+    """Progress in sending the output of a run's members."""
 
     stored: dict[Key, int] = field(default_factory=dict)
     """Offset up to which the dispatcher has a member's output."""

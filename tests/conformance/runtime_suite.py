@@ -147,6 +147,11 @@ async def until(lab: Lab, run: str, condition: Callable[[RunStatus], bool], with
         await lab.runtime.wait_changed(min(left, 1.0))
 
 
+async def until_living(lab: "Lab", run: str, count: int) -> None:
+    """Wait until as many members of a run are alive: their processes may be seen a moment after their state."""
+    await eventually(lambda: lab.living(run) == count, f"{count} members are alive")
+
+
 async def until_state(lab: Lab, run: str, state: RunState, within: float = PATIENCE) -> RunStatus:
     return await until(lab, run, lambda status: status.state is state, within)
 
@@ -625,7 +630,7 @@ class RuntimeConformance:
             await lab.runtime.resize(resize_run(A, size, generation))
             status = await until(lab, A, is_at(size))
             assert sorted(one.index for one in status.members) == list(range(size))
-            assert lab.living(A) == size
+            await until_living(lab, A, size)
 
     async def test_more_members_come_together_or_not_at_all(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))

@@ -76,7 +76,7 @@ async def test_an_object_is_made_listed_shown_and_removed(service: Service, name
     assert (await http.delete(address)).status_code == 204
     missing = await http.delete(address)
     assert (missing.status_code, missing.json()["detail"]) == (404, f"there is no {name} {kind.name_in(object_)!r}")
-        assert (await http.get(address)).json()["detail"] == f"there is no {name} {kind.name_in(object_)!r}"
+    assert (await http.get(address)).json()["detail"] == f"there is no {name} {kind.name_in(object_)!r}"
 
 
 @pytest.mark.parametrize(("address", "first", "second"), OBJECTS.values(), ids=OBJECTS)

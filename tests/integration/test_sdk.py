@@ -198,7 +198,7 @@ async def test_every_verb_of_queues_clusters_and_keys(service: Service) -> None:
         assert {queue.path: queue.weight for queue in await client.queues()} == {"default": 1.0, "team": 2.0}
         assert (await client.get_object("Queue", "team"))["weight"] == 2.0
         await client.delete("Queue", "team")
-        with pytest.raises(ProblemError, match="there is no Queue 'team'"):
+        with pytest.raises(ProblemError, match="there is no queue 'team'"):
             await client.get_object("Queue", "team")
         await client.cordon("edge")
         assert {item.name for item in await client.clusters() if item.cordoned} == {"edge"}

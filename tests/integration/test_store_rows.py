@@ -43,6 +43,7 @@ _ARGUMENTS: dict[str, Any] = {
     "objects": [declarations.ObjectName("Queue", "root")],
     "overlap_seconds": 60.0,
     "path": "root",
+    "paths": ["root"],
     "policy_ids": [1],
     "queue_id": 1,
     "queue_ids": [1],

@@ -137,7 +137,7 @@ TABLES: dict[str, tuple[str, str, str]] = {
     "a column twice": ("t.csv", "lr,seed,lr\n1,2,3\n", "line 1: the column 'lr' is given twice"),
     "a key twice": ("t.yaml", "- lr: 1\n  lr: 2\n", "line 2, column 3: the key 'lr' is given twice, first in line 1"),
     "no list": ("t.yaml", "lr: 1\n", "a table has to be a list of mappings"),
-    "too few values": ("t.csv", "lr,seed\n1\n", "line 2 does not have 2 values"),
+    "too few values": ("t.csv", "lr,seed\n1\n", "line 2 has 1 value, and the first line has 2 names"),
     "nothing": ("t.csv", "", "the table is empty"),
 }
 
