@@ -247,6 +247,17 @@ STEERING = [
         "bad-cursor",
         headers={"Accept": "text/event-stream", "Last-Event-ID": "9" * 5000},
     ),
+    *(
+        Case(
+            f"an event id that is none: {wrong!r}",
+            "GET /v1/jobs/{waiting}/events",
+            None,
+            400,
+            "bad-cursor",
+            headers={"Last-Event-ID": wrong},
+        )
+        for wrong in ("", "x", "9" * 30)
+    ),
     Case("an index below none", "GET /v1/jobs/{waiting}/logs?index=-1", None, 422, "invalid-parameter", "index"),
     Case("a wrong method", "PUT /v1/jobs", None, 405, "method-not-allowed"),
     Case("an unknown path", "GET /v1/nothing", None, 404, "not-found"),

@@ -379,18 +379,19 @@ async def list_events(
     ] = None,
 ) -> Response:
     """List the job's transitions: JSON, or server-sent events when asked for with ``Accept: text/event-stream``."""
+    if last_event_id is not None and not (last_event_id.isdecimal() and len(last_event_id) <= _LONGEST_EVENT_ID):
+        raise ProblemError(Code.BAD_CURSOR, "Last-Event-ID is a number that this API gave out")
     async with state.stores.database.reading() as tx:
         key = await job_actions.find_key(tx, caller, job_id)
         if "text/event-stream" not in request.headers.get("accept", ""):
             rows = await job_store.events_after(tx, key, after, limit)
             return answer({"events": [job_queries.event_view(row) for row in rows]})
-    last = last_event_id or ""
-    if last and not (last.isdecimal() and len(last) <= _LONGEST_EVENT_ID):
-        raise ProblemError(Code.BAD_CURSOR, "Last-Event-ID is a number that this API gave out")
     stream = state.limits.open_stream(
         request.scope, StreamKind.EVENTS, lambda: state.stores.channels.wake_here(JOBS, [key])
     )
-    events = _server_sent(_events_of(state, stream, key, int(last) if last else after), job_id)
+    events = _server_sent(
+        _events_of(state, stream, key, after if last_event_id is None else int(last_event_id)), job_id
+    )
     return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
