@@ -34,6 +34,10 @@ class LogTails:
         self._session = session
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """By run: the task that sends its tail, or has sent it."""
+        self._began: dict[str, float] = {}
+        """By run: when its task began, by the clock of the event loop."""
+        self._watch: asyncio.TimerHandle | None = None
+        """The next look for late pushes, while there may be any. One timer for all: most tails are sent at once."""
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._in_contact_since: float | None = None
         self._answered_at = 0.0
@@ -54,8 +58,12 @@ class LogTails:
         The others continue; none takes longer than two leases (of ``lease`` seconds) in which syncs are answered.
         """
         requested = set(runs)
+        loop = asyncio.get_running_loop()
         for run in requested - self._tasks.keys():
-            self._tasks[run] = asyncio.create_task(self._hand_over(run, lease), name=f"tail-{run}")
+            self._began[run] = loop.time()
+            self._tasks[run] = asyncio.create_task(self._hand_over(run), name=f"tail-{run}")
+        if self._watch is None:
+            self._watch = loop.call_later(2 * lease, self._end_late, lease)
         open_tasks = [self._tasks[run] for run in requested if not self._tasks[run].done()]
         if open_tasks:
             await asyncio.wait(open_tasks, timeout=within)
@@ -68,56 +76,55 @@ class LogTails:
 
     def forget(self, run: str) -> None:
         """Forget the tail of a run whose end has been reported."""
+        self._began.pop(run, None)
         task = self._tasks.pop(run, None)
         if task is not None:
             task.cancel()
 
     async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _hand_over(self, run: str, lease: float) -> None:
+    async def _hand_over(self, run: str) -> None:
         try:
-            async with asyncio.TaskGroup() as group:
-                pushing = group.create_task(self._push_all(run))
-                group.create_task(self._watch_over(run, pushing, lease))
-        except* ProblemError as group_error:
+            await self._push_all(run)
+        except ProblemError as error:
             log.warning(
-                "the last output of %s is lost, the dispatcher refused it: %s",
-                run,
-                group_error.exceptions[0],
-                extra={"run_id": run},
+                "the last output of %s is lost, the dispatcher refused it: %s", run, error, extra={"run_id": run}
             )
-        except* OSError as group_error:
-            log.warning(
-                "the last output of %s is lost, it could not be read: %s",
-                run,
-                group_error.exceptions[0],
-                extra={"run_id": run},
-            )
-        except* Exception as group_error:  # noqa: BLE001 - contained: nothing else ends with it
-            contain("tail", _first_of(group_error), run=run)
+        except OSError as error:
+            log.warning("the last output of %s is lost, it could not be read: %s", run, error, extra={"run_id": run})
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("tail", error, run=run)
 
-    async def _watch_over(self, run: str, pushing: "asyncio.Task[None]", lease: float) -> None:
-        """Cancel the push when it is late although the dispatcher is reachable."""
+    def _end_late(self, lease: float) -> None:
+        """Cancel the pushes that are late although the dispatcher is reachable; look again when the next may be."""
+        self._watch = None
         loop = asyncio.get_running_loop()
-        began, patience = loop.time(), 2 * lease
-        wait = patience
-        while not (await asyncio.wait({pushing}, timeout=wait))[0]:
-            now = loop.time()
-            is_there = self._in_contact_since is not None and now - self._answered_at < lease
+        now = loop.time()
+        is_there = self._in_contact_since is not None and now - self._answered_at < lease
+        waits = []
+        for run, task in self._tasks.items():
+            if task.done():
+                continue
+            began = self._began[run]
             counted_from = max(began, self._in_contact_since or began) if is_there else now
-            wait = counted_from + patience - now
-            if wait <= 0:
-                log.warning(
-                    "the last output of %s is lost, it could not be sent within %.0f s",
-                    run,
-                    now - began,
-                    extra={"run_id": run},
-                )
-                pushing.cancel()
-                return
+            wait = counted_from + 2 * lease - now
+            if wait > 0:
+                waits.append(wait)
+                continue
+            log.warning(
+                "the last output of %s is lost, it could not be sent within %.0f s",
+                run,
+                now - began,
+                extra={"run_id": run},
+            )
+            task.cancel()
+        if waits:
+            self._watch = loop.call_later(min(waits), self._end_late, lease)
 
     async def _push_all(self, run: str) -> None:
         async with self._turns:
@@ -157,8 +164,3 @@ class LogTails:
                 else:
                     return
             await asyncio.sleep(_PAUSE_SECONDS)
-
-
-def _first_of(group: ExceptionGroup[Exception]) -> Exception:
-    first = group.exceptions[0]
-    return _first_of(first) if isinstance(first, ExceptionGroup) else first

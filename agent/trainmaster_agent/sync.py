@@ -187,9 +187,6 @@ class Agent:
         capacity = await self._capacity_news()
         await self._keep_tails()
         reports, full = self._reports(), self._full
-        if not full:
-            # A full sync leaves nothing out: a run that it does not name counts as not held.
-            reports = [report for report in reports if not self._awaits_tail(report)]
         held = [status for status in self._runtime.held().values() if not status.state.is_terminal]
         self._number += 1
         request = SyncRequest(
@@ -232,15 +229,20 @@ class Agent:
             total ^= one
         return total
 
-    def _reports(self) -> list[RunReport]:
-        held = self._runtime.held()
-        now = self._clock()
-        news = [
-            self._report(status, now)
-            for status in held.values()
+    def _news(self) -> list[RunStatus]:
+        """Return the statuses of held runs that the dispatcher does not know yet, or of all of them before a full sync."""
+        return [
+            status
+            for status in self._runtime.held().values()
             if (self._full or self._acknowledged.get(status.run) != status.seq)
             and not self._output.is_settled(status.run)
         ]
+
+    def _reports(self) -> list[RunReport]:
+        """Return what a sync reports. A full one leaves nothing out: a run that it does not name counts as not held."""
+        now = self._clock()
+        news = [self._report(status, now) for status in self._news() if self._full or not self._awaits_tail(status)]
+        held = self._runtime.held()
         return [*news, *(report for report in self._absences.reports() if report.run not in held)]
 
     def _report(self, status: RunStatus, now: float) -> RunReport:
@@ -282,15 +284,18 @@ class Agent:
         self._capacity = fresh
         return fresh
 
-    def _awaits_tail(self, report: RunReport) -> bool:
-        return report.state.is_terminal and report.run not in self._absences and not self._tails.is_over(report.run)
+    def _awaits_tail(self, status: RunStatus) -> bool:
+        return status.state.is_terminal and status.run not in self._absences and not self._tails.is_over(status.run)
 
     async def _keep_tails(self) -> None:
         """Send the last output of runs before their end is reported.
 
         A sync waits at most a sixth of the lease for them; a later sync reports the ends of late ones.
         """
-        over = [report.run for report in self._reports() if self._awaits_tail(report)]
+        over = [status.run for status in self._news() if self._awaits_tail(status)]
+        now = self._clock()
+        for run in over:
+            self._ended_at.setdefault(run, now)
         if over and not await self._tails.keep(over, self._lease_seconds / 6, self._lease_seconds):
             self._kick.set()
 

@@ -5,7 +5,7 @@ fields that this side does not know, which are ignored.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -256,7 +256,11 @@ class Bounded:
     cuts: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_wrap_validator_function(self._checker(), _failing_fast(handler(source)))
+        inner = _failing_fast(handler(source))
+        if self.first_only and not self.cuts:
+            # Several times in each report of each run: nothing is collected, so that a look at the length is enough.
+            return core_schema.no_info_before_validator_function(self._counter(), inner)
+        return core_schema.no_info_wrap_validator_function(self._checker(), inner)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         made = handler(schema)
@@ -268,6 +272,16 @@ class Bounded:
             inner[f"min{entries}"] = self.least
         return made
 
+    def _counter(self) -> Callable[[Any], Any]:
+        most = self.most
+
+        def count(value: Any) -> Any:
+            if isinstance(value, _SIZED) and len(value) > most:
+                raise _too_many(value, most)
+            return value
+
+        return count
+
     def _checker(self) -> Callable[[Any, ValidatorFunctionWrapHandler], Any]:
         most = self.most
 
@@ -275,7 +289,7 @@ class Bounded:
             # Several times for each specification of a call that may have ten thousand.
             if isinstance(value, _SIZED) and len(value) > most:
                 if not self.cuts or isinstance(value, dict):
-                    raise ValueError(f"has {len(value)} entries, at most {most} are allowed")
+                    raise _too_many(value, most)
                 value = value[:most]
             try:
                 return validate(value)
@@ -288,6 +302,10 @@ class Bounded:
             raise ValidationError.from_exception_data(title, found)
 
         return check
+
+
+def _too_many(value: Sized, most: int) -> ValueError:
+    return ValueError(f"has {len(value)} entries, at most {most} are allowed")
 
 
 def bounded(most: int, least: int = 0, *, first_only: bool = False, cuts: bool = False) -> Bounded:
