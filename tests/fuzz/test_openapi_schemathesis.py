@@ -161,6 +161,7 @@ _OF_THE_INSTALLATION = {
     "pod-template-refused",
     "precondition-failed",
     "queue-not-a-leaf",
+    "unknown-cluster",
     "unknown-price-book",
     "unknown-priority-class",
     "unknown-queue",

@@ -105,7 +105,7 @@ TENANTS = [
     Case("no class to remove", "DELETE /v1/priority-classes/none", None, 404, "not-found"),
     Case("a reservation of another name", RESERVATION + "a", WINDOW | {"name": "b"}, 422, "invalid-spec"),
     Case("a reservation for no queue", RESERVATION + "w", WINDOW | {"queue": "none"}, 422, "unknown-queue"),
-    Case("a reservation nowhere", RESERVATION + "w", WINDOW | {"clusters": ["none"]}, 404, "not-found"),
+    Case("a reservation nowhere", RESERVATION + "w", WINDOW | {"clusters": ["none"]}, 422, "unknown-cluster"),
     Case("a reservation of nothing", RESERVATION + "w", WINDOW | {"nodes": 0}, 422, "invalid-spec", "nodes"),
     Case("a reservation of no end", RESERVATION + "w", WINDOW | {"end": WINDOW["start"]}, 422, "invalid-spec"),
     Case(
@@ -153,7 +153,7 @@ TENANTS = [
     Case("a key of no queue", KEYS, {"name": "k", "role": "user"}, 422, "invalid-parameter"),
     Case("a key of a queue unknown", KEYS, {"name": "k", "role": "user", "queues": ["x"]}, 422, "unknown-queue"),
     Case("a key of no cluster", KEYS, {"name": "k", "role": "agent"}, 422, "invalid-parameter"),
-    Case("a key of a cluster unknown", KEYS, {"name": "k", "role": "agent", "cluster": "x"}, 404, "not-found"),
+    Case("a key of a cluster unknown", KEYS, {"name": "k", "role": "agent", "cluster": "x"}, 422, "unknown-cluster"),
     Case("a key of NUL", KEYS, {"name": "\0", "role": "admin"}, 422, "invalid-spec"),
     Case("a key that repeats", KEYS, {}, 422, "invalid-parameter", headers={"Idempotency-Key": "k"}),
     Case("no key to revoke", "DELETE /v1/keys/999999", None, 404, "not-found"),

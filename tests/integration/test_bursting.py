@@ -268,7 +268,7 @@ async def test_budgets_that_are_nearly_used_up_are_told_once(service: Service) -
 
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "a queue that is not there": ({"queues": ["nowhere"]}, "unknown-queue", "there is no queue 'nowhere'"),
-    "a cluster that is not there": ({"clusters": ["nowhere"]}, "not-found", "there is no cluster 'nowhere'"),
+    "a cluster that is not there": ({"clusters": ["nowhere"]}, "unknown-cluster", "there is no cluster 'nowhere'"),
     "a cluster that is not public": (
         {"clusters": ["edge"]},
         "invalid-spec",
@@ -346,7 +346,7 @@ async def test_a_policy_can_be_paused_though_a_cluster_that_it_names_has_gone(se
     assert (await service.http.delete("/v1/clusters/public?force=true")).status_code == 204
     await policy(service, clusters=["public"], paused=True)
     answer = await service.http.put("/v1/burst-policies/overflow", json={**POLICY, "clusters": ["public"]})
-    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+    assert (answer.status_code, answer.json()["code"]) == (422, "unknown-cluster")
 
 
 async def test_what_earlier_runs_of_a_job_have_cost_counts_when_it_is_tried_again(service: Service) -> None:

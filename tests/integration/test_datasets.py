@@ -37,7 +37,7 @@ async def test_mistakes_in_a_dataset_are_told(service: Service) -> None:
     for fields, code in (
         ({"size": "-1Gi"}, "invalid-spec"),
         ({"size": "0"}, "invalid-spec"),
-        ({"clusters": ["nowhere"]}, "not-found"),
+        ({"clusters": ["nowhere"]}, "unknown-cluster"),
         ({"colour": "red"}, "invalid-spec"),
     ):
         answer = await service.http.put("/v1/datasets/images", json={"name": "images", "size": "1Gi", **fields})

@@ -236,7 +236,7 @@ async def test_all_mistakes_of_all_documents_are_told_and_nothing_is_applied(ser
             "defaultPriorityClass",
         ),
         ({"kind": "Queue", "path": "default/child"}, "in-use", "path"),
-        ({"kind": "Dataset", "name": "d", "size": "1Gi", "clusters": ["no"]}, "not-found", "clusters[0]"),
+        ({"kind": "Dataset", "name": "d", "size": "1Gi", "clusters": ["no"]}, "unknown-cluster", "clusters[0]"),
     ],
 )
 async def test_a_dry_run_finds_a_wrong_reference(service: Service, document: Document, code: str, path: str) -> None:

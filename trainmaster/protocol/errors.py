@@ -29,6 +29,7 @@ class Code(StrEnum):
     PRIORITY_CLASS_NOT_ALLOWED = "priority-class-not-allowed"
     JOB_OF_ANOTHER = "job-of-another"
     UNKNOWN_PRICE_BOOK = "unknown-price-book"
+    UNKNOWN_CLUSTER = "unknown-cluster"
     POD_TEMPLATE_REFUSED = "pod-template-refused"
     WEBHOOKS_OFF = "webhooks-off"
     UNAUTHENTICATED = "unauthenticated"
@@ -76,6 +77,7 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.PRIORITY_CLASS_NOT_ALLOWED: (403, "The queue does not allow the priority class"),
     Code.JOB_OF_ANOTHER: (403, "Another user submitted the job"),
     Code.UNKNOWN_PRICE_BOOK: (422, "The price book does not exist"),
+    Code.UNKNOWN_CLUSTER: (422, "The cluster does not exist"),
     Code.POD_TEMPLATE_REFUSED: (422, "The pod template is not allowed"),
     Code.WEBHOOKS_OFF: (422, "This installation sends no webhooks"),
     Code.UNAUTHENTICATED: (401, "A valid API key is needed"),

@@ -33,7 +33,7 @@ async def list_burst_policies(state: App, caller: Person) -> Response:
         takes=PreviewSpec,
         is_optional=True,
         gives=Previews,
-        refuses=(Code.NOT_FOUND, Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS),
+        refuses=(Code.UNKNOWN_CLUSTER, Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS),
     ),
 )
 async def preview_burst_policies(request: Request, state: App, _caller: Admin) -> Response:

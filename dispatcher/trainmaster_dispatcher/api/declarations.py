@@ -34,7 +34,14 @@ from trainmaster_dispatcher.store.database import Transaction
 router = APIRouter(prefix="/v1", tags=["declarations"])
 
 _MOST_BYTES = 4 * 1024 * 1024
-_REFERENCES = (Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS, Code.UNKNOWN_PRICE_BOOK, Code.NOT_FOUND, Code.IN_USE)
+_REFERENCES = (
+    Code.UNKNOWN_QUEUE,
+    Code.UNKNOWN_PRIORITY_CLASS,
+    Code.UNKNOWN_PRICE_BOOK,
+    Code.UNKNOWN_CLUSTER,
+    Code.NOT_FOUND,
+    Code.IN_USE,
+)
 
 KindOfObject = Annotated[Kind, Query(description="Kind of the object.")]
 NameOfObject = Annotated[

@@ -55,7 +55,10 @@ async def list_keys(state: App, _caller: Admin) -> Response:
 @router.post(
     "/keys",
     **contract(
-        takes=KeySpec, gives=answers.NewKey, status=201, refuses=(Code.NOT_FOUND, Code.UNKNOWN_QUEUE, Code.CONFLICT)
+        takes=KeySpec,
+        gives=answers.NewKey,
+        status=201,
+        refuses=(Code.UNKNOWN_CLUSTER, Code.UNKNOWN_QUEUE, Code.CONFLICT),
     ),
 )
 async def make_key(request: Request, state: App, caller: Admin) -> Response:

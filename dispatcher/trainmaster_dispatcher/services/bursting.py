@@ -53,7 +53,7 @@ def _check_policy(
         if path not in queues
     ]
     missing += [
-        Reference("Cluster", name, f"clusters[{index}]", Code.NOT_FOUND, f"there is no cluster {name!r}")
+        Reference("Cluster", name, f"clusters[{index}]", Code.UNKNOWN_CLUSTER, f"there is no cluster {name!r}")
         for index, name in enumerate(spec.clusters)
         if name not in kinds
     ]

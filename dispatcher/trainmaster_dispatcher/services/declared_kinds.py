@@ -64,7 +64,7 @@ RESERVATION = DeclaredKind(
     list_view=answers.ReservationList,
     shown=_read_by(job_queries.list_reservations),
     before_put=tenants.check_reservations,
-    put_refuses=(Code.UNKNOWN_QUEUE,),
+    put_refuses=(Code.UNKNOWN_QUEUE, Code.UNKNOWN_CLUSTER),
 )
 CLUSTER = DeclaredKind(
     table=store.CLUSTERS,
@@ -95,7 +95,7 @@ BURST_POLICY = DeclaredKind(
     view=answers.BurstPolicyView,
     shown=_policies,
     before_put=bursting.check_policies,
-    put_refuses=(Code.UNKNOWN_QUEUE, Code.UNKNOWN_PRIORITY_CLASS),
+    put_refuses=(Code.UNKNOWN_QUEUE, Code.UNKNOWN_CLUSTER, Code.UNKNOWN_PRIORITY_CLASS),
 )
 DATASET = DeclaredKind(
     table=store.DATASETS,
@@ -103,6 +103,7 @@ DATASET = DeclaredKind(
     view=DatasetSpec,
     list_view=answers.DatasetList,
     before_put=tenants.check_datasets,
+    put_refuses=(Code.UNKNOWN_CLUSTER,),
 )
 
 KINDS: tuple[DeclaredKind[Any, Any], ...] = (

@@ -232,7 +232,7 @@ async def _clusters_of(tx: Transaction, specs: Iterable[DatasetSpec | Reservatio
 
 def _unknown_clusters(names: Sequence[str], there: Container[str]) -> list[Reference]:
     return [
-        Reference("Cluster", name, f"clusters[{index}]", Code.NOT_FOUND, f"there is no cluster {name!r}")
+        Reference("Cluster", name, f"clusters[{index}]", Code.UNKNOWN_CLUSTER, f"there is no cluster {name!r}")
         for index, name in enumerate(names)
         if name not in there
     ]
@@ -281,7 +281,8 @@ async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) ->
             raise ProblemError(Code.INVALID_PARAMETER, "an agent's key needs a cluster: --cluster NAME")
         cluster_id = await store.cluster_id(tx, spec.cluster)
         if cluster_id is None:
-            raise await unknown_cluster(tx, spec.cluster)
+            near = suggestion(spec.cluster, await store.CLUSTERS.wire(tx))
+            raise ProblemError(Code.UNKNOWN_CLUSTER, f"there is no cluster {spec.cluster!r}{near}")
     elif spec.cluster is not None:
         raise ProblemError(Code.INVALID_PARAMETER, f"only an agent's key has a cluster, this one is for a {spec.role}")
     if spec.role is KeyRole.USER and not spec.queues:
