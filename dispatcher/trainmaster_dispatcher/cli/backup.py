@@ -28,6 +28,7 @@ from trainmaster_dispatcher.cli import backup_archive as archive
 from trainmaster_dispatcher.cli.backup_archive import Backup, BackupFileError
 from trainmaster_dispatcher.cli.data_folder import DataFolder, FolderInUseError, FolderUnusableError
 from trainmaster_dispatcher.cli.embedded import EmbeddedError, EmbeddedPostgres, private_file
+from trainmaster_dispatcher.store.database import check_address
 
 _LEAVING_SECONDS = 6.0
 """Time in which sessions and the lead of processes that have just ended disappear."""
@@ -152,6 +153,10 @@ def _reported() -> Iterator[None]:
 def _opened_store(folder: DataFolder, *, for_restore: bool = False) -> Iterator[str]:
     """Yield the address of the store: DATABASE_URL, or the Postgres in the folder, which is started for as long if it does not run."""
     if url := os.environ.get("DATABASE_URL"):
+        try:
+            check_address(url)
+        except ValueError as error:
+            raise fail(f"setting DATABASE_URL: {error}", Exit.USAGE) from error
         yield url
         return
     if not for_restore and not (folder.path / "postgres" / "PG_VERSION").exists():

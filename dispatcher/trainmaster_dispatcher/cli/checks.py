@@ -3,9 +3,11 @@
 import asyncio
 import os
 
+from pydantic import ValidationError
+
 from trainmaster.protocol.health import HealthCheck, error
 from trainmaster_dispatcher.services.doctor import examine
-from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.settings import Settings, mistakes_in
 from trainmaster_dispatcher.store.database import Database
 
 
@@ -15,8 +17,8 @@ def store_checks() -> list[HealthCheck]:
         return []
     try:
         settings = Settings()
-    except ValueError as problem:
-        return [error("settings", " ".join(str(problem).split())[:300], "see docs/reference/settings.md")]
+    except ValidationError as problem:
+        return [error("settings", said, "see docs/reference/settings.md") for said in mistakes_in(problem)]
     return asyncio.run(_examined(settings))
 
 

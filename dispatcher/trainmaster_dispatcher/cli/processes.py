@@ -47,14 +47,12 @@ def register(app: typer.Typer) -> None:
 
 
 def _settings() -> Any:
-    from trainmaster_dispatcher.services.settings import Settings
+    from trainmaster_dispatcher.services.settings import Settings, mistakes_in
 
     try:
         settings = Settings()
     except ValidationError as error:
-        first = error.errors()[0]
-        name = "_".join(str(part) for part in first["loc"]).upper()
-        raise fail(f"setting TRAINMASTER_{name}: {first['msg']}", Exit.USAGE) from error
+        raise fail("\n".join(mistakes_in(error)), Exit.USAGE) from error
     if not settings.database_url:
         raise fail(
             "set DATABASE_URL, for example postgresql://user@host/trainmaster; or try 'trainmaster up'", Exit.USAGE

@@ -2,13 +2,15 @@
 
 from ipaddress import ip_network
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster.protocol.validation_errors import sentence_of
 from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
 from trainmaster_dispatcher.domain.default_requests import read_requests
 from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Persistence
+from trainmaster_dispatcher.store.database import check_address
 from trainmaster_dispatcher.store.log_store import check_url
 
 _SHORTEST_SECRET = 16
@@ -22,6 +24,18 @@ _LEAST_KEPT = {
     "keep_output": "1h",
 }
 """Events and changes: the scheduler reads the newest. Idempotency keys: they are promised for seven days."""
+
+
+_PLAIN = ("DATABASE_URL", "REDIS_URL")
+
+
+def mistakes_in(error: ValidationError) -> list[str]:
+    """Return a sentence for each setting that is wrong, with the name of its environment variable."""
+    said = []
+    for item in error.errors(include_url=False):
+        name = str(item["loc"][0]).upper().removeprefix("TRAINMASTER_")
+        said.append(f"setting {name if name in _PLAIN else f'TRAINMASTER_{name}'}: {sentence_of(item)}")
+    return said
 
 
 class Settings(BaseSettings):
@@ -138,6 +152,11 @@ class Settings(BaseSettings):
     """From its last change; never longer than its job."""
     most_output_bytes: int = Field(default=100 * 1024**3, ge=0)
     """Of all stored output, compressed: the oldest is removed beyond it. 0: no bound."""
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_postgres(cls, value: str) -> str:
+        return check_address(value) if value else value
 
     @field_validator("usage_half_life")
     @classmethod

@@ -15,7 +15,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import orjson
 import psycopg
 from psycopg.rows import namedtuple_row
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -349,6 +350,17 @@ def driver_url(url: str) -> str:
     for scheme in ("postgres://", "postgresql://"):
         if url.startswith(scheme):
             return "postgresql+psycopg://" + url[len(scheme) :]
+    return url
+
+
+def check_address(url: str) -> str:
+    """Return the address of a Postgres database. Raises ValueError, which does not repeat the address: it may have a password."""
+    try:
+        dialect = make_url(driver_url(url)).get_backend_name()
+    except (ArgumentError, ValueError):
+        dialect = ""
+    if dialect != "postgresql":
+        raise ValueError("must be the address of a Postgres database, such as postgresql://user@host:5432/trainmaster")
     return url
 
 

@@ -1,0 +1,48 @@
+"""Settings of the dispatcher's processes: what is wrong is said with the variable's name in words of users."""
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.forbidden_words import forbidden
+from trainmaster_dispatcher.cli import register
+from trainmaster_dispatcher.cli.checks import store_checks
+
+ADDRESS = (
+    "setting DATABASE_URL: must be the address of a Postgres database, such as postgresql://user@host:5432/trainmaster"
+)
+
+app = typer.Typer()
+register(app)
+
+
+@pytest.mark.parametrize("words", ["serve", "scheduler", "worker", "beat", "migrate", "admin first-key", "backup"])
+@pytest.mark.parametrize("address", ["foo", "postgresql://u:hidden@h:port/x", "mysql://u:hidden@h/x"])
+def test_an_address_of_no_postgres_is_said_without_its_password(
+    words: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", address)
+    done = CliRunner().invoke(app, words.split())
+    assert (done.exit_code, done.stderr.strip().splitlines()[-1]) == (2, ADDRESS)
+
+
+def test_every_wrong_setting_is_said_in_words_of_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql:///x")
+    wrong = {
+        "KEEP_JOBS": "5x",
+        "LEASE_SECONDS": "long",
+        "POOL_SIZE": "0",
+        "CURRENCY": "euro",
+        "WEBHOOK_SECRET": "short",
+    }
+    for name, value in wrong.items():
+        monkeypatch.setenv(f"TRAINMASTER_{name}", value)
+    done = CliRunner().invoke(app, ["scheduler"])
+    lines = done.stderr.splitlines()
+    assert done.exit_code == 2
+    assert sorted(line.partition(":")[0] for line in lines) == sorted(f"setting TRAINMASTER_{name}" for name in wrong)
+    assert "setting TRAINMASTER_LEASE_SECONDS: must be a number, not 'long'" in lines
+    assert "'5x' is not a duration" in done.stderr
+    assert "short" not in done.stderr
+    assert not forbidden(done.stderr)
+    assert [check.message for check in store_checks()] == lines
