@@ -218,3 +218,12 @@ def test_a_trial_of_the_sweep_prints_its_score(tmp_path: Path) -> None:
     code, output = Gang(start_run(trial), tmp_path, "--steps", "20").finish(timeout=60)["trial-0"]
     assert code == 0
     assert "test accuracy 0." in output.splitlines()[-1]
+
+
+def test_the_page_of_the_examples_has_every_folder() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    folders = {
+        path.name for path in EXAMPLES.iterdir() if path.is_dir() and any(path.glob("*.*")) and path.name[0] not in "._"
+    }
+    assert folders
+    assert {name for name in folders if f"[{name}]({name})" not in page} == set()
