@@ -315,3 +315,12 @@ async def test_the_agents_calls_are_not_repeated() -> None:
             await client.desired("s", 0, 1)
     assert caught.value.code is Code.SESSION_SUPERSEDED
     assert len(script.requests) == 2
+
+
+def test_a_number_that_json_cannot_hold_is_told_with_its_place() -> None:
+    with pytest.raises(ProblemError) as refused:
+        core.to_json({"roles": [{"template": {"resources": {"nvidia.com/gpu": 10**23}}}], "priority": -(2**63)})
+    assert refused.value.code is Code.INVALID_SPEC
+    assert [(one.path, one.message) for one in refused.value.mistakes] == [
+        ('roles[0].template.resources["nvidia.com/gpu"]', "is a number with too many digits")
+    ]
