@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from tests.forbidden_words import forbidden
 from trainmaster_dispatcher.cli import register
 from trainmaster_dispatcher.cli.checks import store_checks
+from trainmaster_dispatcher.services.settings import mistyped
 
 ADDRESS = (
     "setting DATABASE_URL: must be the address of a Postgres database, such as postgresql://user@host:5432/trainmaster"
@@ -46,3 +47,33 @@ def test_every_wrong_setting_is_said_in_words_of_users(monkeypatch: pytest.Monke
     assert "short" not in done.stderr
     assert not forbidden(done.stderr)
     assert [check.message for check in store_checks()] == lines
+
+
+def test_a_mistyped_setting_is_told_and_names_of_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_others = [
+        "TRAINMASTER_URL",
+        "TRAINMASTER_API_KEY",
+        "TRAINMASTER_DATA",
+        "TRAINMASTER_ROLE_SIZE",
+        "TRAINMASTER_WORLD_SIZE",
+        "TRAINMASTER_PORT",
+        "TRAINMASTER_SERVICE_HOST",
+        "TRAINMASTER_SERVICE_PORT",
+        "TRAINMASTER_PORT_8470_TCP_ADDR",
+        "TRAINMASTER_REDIS_SERVICE_HOST",
+        "TRAINMASTER_POSTGRESQL_PORT",
+    ]
+    for name in [*of_others, "TRAINMASTER_KEEP_JOBS"]:
+        monkeypatch.setenv(name, "30d")
+    assert mistyped() == []
+    monkeypatch.setenv("TRAINMASTER_KEP_JOBS", "5d")
+    monkeypatch.setenv("TRAINMASTER_LEASE_SECOND", "15")
+    told = [
+        "TRAINMASTER_KEP_JOBS is not a setting and has no effect; did you mean TRAINMASTER_KEEP_JOBS?",
+        "TRAINMASTER_LEASE_SECOND is not a setting and has no effect; did you mean TRAINMASTER_LEASE_SECONDS?",
+    ]
+    assert mistyped() == told
+    monkeypatch.setenv("DATABASE_URL", "foo")
+    assert CliRunner().invoke(app, ["scheduler"]).stderr.splitlines()[:2] == [f"warning: {said}" for said in told]
+    monkeypatch.setenv("DATABASE_URL", "postgresql:///x?host=/nowhere")
+    assert [check.message for check in store_checks()][:2] == told

@@ -46,9 +46,18 @@ def register(app: typer.Typer) -> None:
     app.add_typer(admin_app, name="admin")
 
 
+def warn_of_mistyped_settings() -> None:
+    """Print a warning for each environment variable that may be meant to be a setting."""
+    from trainmaster_dispatcher.services.settings import mistyped
+
+    for sentence in mistyped():
+        typer.echo(f"warning: {sentence}", err=True)
+
+
 def _settings() -> Any:
     from trainmaster_dispatcher.services.settings import Settings, mistakes_in
 
+    warn_of_mistyped_settings()
     try:
         settings = Settings()
     except ValidationError as error:

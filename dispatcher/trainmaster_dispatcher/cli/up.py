@@ -33,6 +33,7 @@ from trainmaster_dispatcher.cli.embedded import (
     redis_command,
     wait_for_port,
 )
+from trainmaster_dispatcher.cli.processes import warn_of_mistyped_settings
 
 _PR_SET_PDEATHSIG = 1
 _HARMLESS_USER = "nobody"
@@ -272,6 +273,7 @@ def up(
         _await_port(installation, before, check)
         typer.echo(f"starting in {installation.folder} ...")
         _say_user()
+        warn_of_mistyped_settings()
         begun = True
         installation.start(schedulers, check)
         if write_config:

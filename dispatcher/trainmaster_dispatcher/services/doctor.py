@@ -8,7 +8,7 @@ from trainmaster import __version__
 from trainmaster.protocol.durations import format_duration
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.health import HealthCheck, clock_check, error, fine, warning
-from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.settings import Settings, mistyped
 from trainmaster_dispatcher.store import doctor as store
 from trainmaster_dispatcher.store import metrics, recovery, redis_channels
 from trainmaster_dispatcher.store.database import Database, Transaction
@@ -23,8 +23,8 @@ _MIB = 1024 * 1024
 
 
 async def examine(database: Database, settings: Settings) -> list[HealthCheck]:
-    """Check the stores and the processes that leave traces in them."""
-    checks: list[HealthCheck] = []
+    """Check the stores, the processes that leave traces in them, and the names of this process's settings."""
+    checks = [warning("settings", said, "see docs/reference/settings.md") for said in mistyped()]
     parts: tuple[tuple[str, Callable[[Transaction], Awaitable[Sequence[HealthCheck]]]], ...] = (
         ("database", _database),
         ("schema", _schema),

@@ -1,11 +1,13 @@
 """Settings of the dispatcher's processes, from environment variables."""
 
+import os
 from ipaddress import ip_network
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster.protocol.suggestions import similar
 from trainmaster.protocol.validation_errors import sentence_of
 from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
 from trainmaster_dispatcher.domain.default_requests import read_requests
@@ -27,21 +29,39 @@ _LEAST_KEPT = {
 
 
 _PLAIN = ("DATABASE_URL", "REDIS_URL")
+_PREFIX = "TRAINMASTER_"
+_SIMILAR = 0.8
+"""Part of a name that has to agree with a setting's. The environment has other names with this prefix, such as those of the
+command line, of members, and those that Kubernetes makes of a Service."""
 
 
 def mistakes_in(error: ValidationError) -> list[str]:
     """Return a sentence for each setting that is wrong, with the name of its environment variable."""
     said = []
     for item in error.errors(include_url=False):
-        name = str(item["loc"][0]).upper().removeprefix("TRAINMASTER_")
-        said.append(f"setting {name if name in _PLAIN else f'TRAINMASTER_{name}'}: {sentence_of(item)}")
+        name = str(item["loc"][0]).upper().removeprefix(_PREFIX)
+        said.append(f"setting {name if name in _PLAIN else _PREFIX + name}: {sentence_of(item)}")
+    return said
+
+
+def mistyped() -> list[str]:
+    """Return a sentence for each environment variable whose name is similar to that of a setting but is none."""
+    known = {name.upper() for name in Settings.model_fields}
+    said = []
+    for name in sorted(os.environ):
+        own = name.removeprefix(_PREFIX)
+        if own == name or own in known:
+            continue
+        found = similar(own, known, _SIMILAR)
+        if found:
+            said.append(f"{name} is not a setting and has no effect; did you mean {_PREFIX}{found}?")
     return said
 
 
 class Settings(BaseSettings):
     """``DATABASE_URL`` and ``REDIS_URL`` are plain; everything else has the prefix ``TRAINMASTER_``."""
 
-    model_config = SettingsConfigDict(env_prefix="TRAINMASTER_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="ignore")
 
     database_url: str = Field(default="", validation_alias=AliasChoices("DATABASE_URL", "TRAINMASTER_DATABASE_URL"))
     redis_url: str | None = Field(default=None, validation_alias=AliasChoices("REDIS_URL", "TRAINMASTER_REDIS_URL"))
