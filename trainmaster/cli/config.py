@@ -1,5 +1,6 @@
 """The dispatcher's address and the API key, from flags, else the environment, else a file."""
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["Context", "Flags", "config_path", "connect", "load", "load_context", "open_client", "write_context"]
 
 _DEADLINE_SECONDS = 30.0
-"""Seconds that a call is retried: a person sees each retry and may press Ctrl-C; a script has to survive an api's restart."""
+"""Seconds that a call is retried: a person sees why and may press Ctrl-C; a script has to survive an api's restart."""
+_QUIET_SECONDS = 10.0
+"""Seconds for which the same reason of a retry is not printed again."""
+_NAMED_SECONDS = 1.0
+"""The shortest pause before a retry that is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ def connect(ctx: typer.Context) -> "Client":
 
 
 def open_client(context: Context) -> "Client":
-    """Return a client that prints each retry. Raises ConfigurationError."""
+    """Return a client that prints why a call is tried again, the same words at most every ten seconds. Raises ConfigurationError."""
     from trainmaster.cli.output import note
     from trainmaster.client.core import Retries
     from trainmaster.client.errors import CutError
@@ -52,12 +57,17 @@ def open_client(context: Context) -> "Client":
     if warning := plain_http_warning(context.url):
         note(warning)
     is_checked = False
+    told, told_at = "", 0.0
 
     def tell_retry(error: "TrainmasterError", seconds: float) -> None:
-        nonlocal is_checked
+        nonlocal is_checked, told, told_at
         if isinstance(error, CutError) and not is_checked:
             is_checked = True
             check_plain(context.url)
-        note(f"{error}; trying again in {seconds:.1f} s")
+        now = time.monotonic()
+        if str(error) == told and now - told_at < _QUIET_SECONDS:
+            return
+        told, told_at = str(error), now
+        note(f"{error}; trying again" + (f" in {seconds:.0f} s" if seconds >= _NAMED_SECONDS else ""))
 
     return Client(context.url, context.key, retries=Retries(deadline_seconds=_DEADLINE_SECONDS), on_retry=tell_retry)
