@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.unit.fake_api import Api, connected, run
 from tests.unit.scripted import JOB, job
 from trainmaster.cli import tables
-from trainmaster.cli.output import print_table
+from trainmaster.cli.errors import tell
+from trainmaster.cli.output import print_pairs, print_sentence, print_table
 
 LONG_JOB = "pretraining-of-llama-70b-7k2p9xq"
 QUEUE = "research/language-models/pretraining-team"
@@ -237,7 +238,7 @@ def test_a_table_keeps_headings_and_values(
 ) -> None:
     fill, values = TABLES[command]
     fill(api)
-    monkeypatch.setattr(tables, "terminal_width", lambda: width)
+    monkeypatch.setattr(tables, "terminal_width", lambda file=None: width)
     done = run(*command.split(), "-o", form)
     assert done.exit_code == 0, done.stderr
     assert all(value in done.stdout for value in values)
@@ -287,7 +288,7 @@ def test_columns_are_never_narrower_than_their_headings_nor_wider_than_the_termi
 
 
 def test_a_folded_table_has_every_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(tables, "terminal_width", lambda: 80)
+    monkeypatch.setattr(tables, "terminal_width", lambda file=None: 80)
     print_table(["ID", "STATE", "MESSAGE"], [[LONG_JOB, "failed", MESSAGE], ["b", "running", "-"]])
     printed = capsys.readouterr().out
     assert all(word in printed for word in MESSAGE.split() if len(word) <= 24)
@@ -305,3 +306,36 @@ def test_no_colour_means_no_escape_at_all(monkeypatch: pytest.MonkeyPatch, api: 
     monkeypatch.setenv("NO_COLOR", "1")
     _jobs(api)
     assert "\x1b" not in run("jobs").output
+
+
+@given(st.text("ab ,.-", max_size=300), st.integers(40, 120), st.integers(0, 15), st.none() | st.integers(0, 15))
+def test_a_sentence_is_broken_between_words(text: str, width: int, begin: int, indent: int | None) -> None:
+    lines = tables.wrapped(text, width, begin, indent).split("\n")
+    assert " ".join(lines).split() == text.split()
+    further = begin if indent is None else indent
+    assert all(line.startswith(" " * further) for line in lines[1:])
+    whole = [" " * begin + lines[0], *lines[1:]]
+    assert all(len(line) <= width or " " not in line.strip() for line in whole)
+
+
+def test_pairs_sentences_and_errors_fit_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tables, "terminal_width", lambda file=None: 80)
+    print_pairs([("message", MESSAGE), ("where", MESSAGE * 2)])
+    print_sentence(MESSAGE * 2)
+    tell(MESSAGE * 2 + "\nshort")
+    printed = capsys.readouterr()
+    assert max(map(len, [*printed.out.splitlines(), *printed.err.splitlines()])) <= 80
+    assert f"{printed.out} {printed.err}".split() == (
+        [
+            "message",
+            *MESSAGE.split(),
+            "where",
+            *(MESSAGE * 2).split(),
+            *(MESSAGE * 2).split(),
+            "error:",
+            *(MESSAGE * 2).split(),
+            "short",
+        ]
+    )

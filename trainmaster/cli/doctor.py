@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster import __version__
-from trainmaster.cli import config
+from trainmaster.cli import config, tables
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, clean, data_of, print_data, styled
 from trainmaster.client.config import KEY_VARIABLE, URL_VARIABLE
@@ -152,6 +152,9 @@ def _print(checks: "list[HealthCheck]") -> None:
     width = max(len(check.name) for check in checks)
     for check in checks:
         state = styled(f"{check.state.value:<7}", _STYLES[check.state.value])
-        print(f"{state}  {clean(check.name):<{width}}  {clean(check.message)}")
+        indent = len(f"{'':<7}  {'':<{width}}  ")
+        message = tables.wrapped(clean(check.message), tables.terminal_width(), indent)
+        print(f"{state}  {clean(check.name):<{width}}  {message}")
         if check.advice:
-            print(f"{'':<{width + 9}}  -> {clean(check.advice)}")
+            advice = tables.wrapped(clean(check.advice), tables.terminal_width(), indent + 3)
+            print(f"{'':<{indent}}-> {advice}")

@@ -6,6 +6,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
+from trainmaster.cli import tables
 from trainmaster.protocol.states import Exit
 
 if TYPE_CHECKING:
@@ -83,7 +84,18 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def tell(text: str) -> None:
-    print(f"error: {text}", file=sys.stderr)
+    _print_fitted("error: ", text)
+
+
+def _print_fitted(begin: str, text: str) -> None:
+    """Print on stderr, its lines broken between words where the terminal is too narrow for them."""
+    width = tables.terminal_width(sys.stderr)
+    first, *others = text.split("\n")
+    lines = [
+        begin + tables.wrapped(first, width, len(begin), 2),
+        *(tables.wrapped(line, width, 0, 2) for line in others),
+    ]
+    print("\n".join(lines), file=sys.stderr)
 
 
 def _tell_problem(error: "ProblemError") -> None:
@@ -94,7 +106,8 @@ def _tell_problem(error: "ProblemError") -> None:
     title = str(error.to_problem()["title"])
     tell(title[0].lower() + title[1:] if known else error.detail)
     for mistake in listed:
-        print(f"  {mistake.path}: {mistake.message}" if mistake.path else f"  {mistake.message}", file=sys.stderr)
+        said = f"{mistake.path}: {mistake.message}" if mistake.path else mistake.message
+        _print_fitted("  ", said)
     if error.code is Code.UNAUTHENTICATED:
         from trainmaster.cli.config import config_path
 

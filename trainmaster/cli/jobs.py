@@ -13,12 +13,12 @@ from trainmaster.cli.output import (
     Format,
     OutputOption,
     age,
-    clean,
     data_of,
     note,
     now,
     print_data,
     print_pairs,
+    print_sentence,
     print_table,
     styled,
     took,
@@ -293,20 +293,25 @@ def why(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> 
             print_last_output(client, client.job(job))
 
 
+_VERBS: dict[str, str] = {JobState.SUCCEEDED: "has", JobState.FAILED: "has", JobState.CANCELLED: "was"}
+"""Words before a state that is an end; before all others it is ``is``."""
+
+
 def _print_why(reason: "JobReason", *, wide: bool) -> None:
     tier = f" ({reason.tier})" if reason.tier != "not waiting" else ""
-    print(f"{styled(reason.job, 'bold')} is {styled(reason.state)}: {reason.token}{tier}\n\n{clean(reason.sentence)}")
+    verb = _VERBS.get(reason.state, "is")
+    print(f"{styled(reason.job, 'bold')} {verb} {styled(reason.state)}: {reason.token}{tier}\n")
+    print_sentence(reason.sentence)
     if reason.advice:
-        print(clean(reason.advice))
+        print_sentence(reason.advice)
     if "until" in reason.details:
-        print(f"Until {clean(str(reason.details['until']))}.")
+        print_sentence(f"Until {reason.details['until']}.")
     if "waitedFor" in reason.details:
         waited = reason.details["waitedFor"]
-        print(
-            f"Before that it waited: {clean(str(waited.get('sentence', '')))} ({clean(str(waited.get('token', '')))})"
-        )
+        print_sentence(f"Before that it waited: {waited.get('sentence', '')} ({waited.get('token', '')})")
     if place := queue_position.place_of(reason):
-        print(f"\n{clean(place)}")
+        print()
+        print_sentence(place)
     if reason.verdicts:
         print()
         print_table(

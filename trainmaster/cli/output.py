@@ -171,7 +171,12 @@ def print_pairs(pairs: Sequence[tuple[str, object]]) -> None:
     given = [(name, clean(str(value))) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in given), default=0)
     for name, value in given:
-        print(f"{name:<{width}}  {styled(value)}")
+        print(f"{name:<{width}}  {styled(tables.wrapped(value, tables.terminal_width(), width + 2))}")
+
+
+def print_sentence(text: str, indent: int = 0) -> None:
+    """Print a foreign sentence, broken between words where the terminal is too narrow for it."""
+    print(" " * indent + tables.wrapped(clean(text), tables.terminal_width(), indent))
 
 
 def styled(text: str, style: str | None = None, file: IO[str] | None = None) -> str:
@@ -188,7 +193,8 @@ def is_coloured(file: IO[str]) -> bool:
 
 def note(text: str) -> None:
     """Print additional information: dimmed, on stderr."""
-    print(styled(clean(text), "dim", sys.stderr), file=sys.stderr, flush=True)
+    words = tables.wrapped(clean(text), tables.terminal_width(sys.stderr))
+    print(styled(words, "dim", sys.stderr), file=sys.stderr, flush=True)
 
 
 def hint(*commands: tuple[str, str]) -> None:

@@ -2,7 +2,9 @@
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
+from typing import IO
 
 _GAP = 2
 """Spaces between two columns."""
@@ -10,11 +12,33 @@ _LONGEST_WORD = 24
 """Characters from which a word of a cell may be folded."""
 _MOST_LINES = 6
 """Lines of a folded cell from which blocks are easier to read."""
+_LEAST_WIDTH = 20
+"""The least characters for a sentence beside its name."""
 
 
-def terminal_width() -> int | None:
-    """Return the columns of the terminal; None where the output goes elsewhere and need not fit."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def terminal_width(file: IO[str] | None = None) -> int | None:
+    """Return the columns of the terminal; None where the output goes elsewhere and need not fit. ``file``: stdout if None."""
+    return shutil.get_terminal_size().columns if (file or sys.stdout).isatty() else None
+
+
+def wrapped(text: str, width: int | None, begin: int = 0, indent: int | None = None) -> str:
+    """Return a sentence broken between words so that it fits into ``width`` characters; None: it need not fit.
+
+    It begins after ``begin`` characters of its line; its further lines are indented by ``indent``, which is ``begin`` unless it is
+    given. Words are never broken, so that a path or a command can be copied.
+    """
+    if width is None or begin + len(text) <= width:
+        return text
+    further = begin if indent is None else indent
+    lines = textwrap.wrap(
+        text,
+        max(width, max(begin, further) + _LEAST_WIDTH),
+        initial_indent=" " * begin,
+        subsequent_indent=" " * further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines)[begin:]
 
 
 def column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[int] | None:
