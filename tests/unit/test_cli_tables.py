@@ -327,15 +327,6 @@ def test_pairs_sentences_and_errors_fit_the_terminal(
     tell(MESSAGE * 2 + "\nshort")
     printed = capsys.readouterr()
     assert max(map(len, [*printed.out.splitlines(), *printed.err.splitlines()])) <= 80
-    assert f"{printed.out} {printed.err}".split() == (
-        [
-            "message",
-            *MESSAGE.split(),
-            "where",
-            *(MESSAGE * 2).split(),
-            *(MESSAGE * 2).split(),
-            "error:",
-            *(MESSAGE * 2).split(),
-            "short",
-        ]
-    )
+    once, twice = MESSAGE.split(), (MESSAGE * 2).split()
+    words = ["message", *once, "where", *twice, *twice, "error:", *twice, "short"]
+    assert f"{printed.out} {printed.err}".split() == words
