@@ -207,7 +207,6 @@ _BEYOND_SCHEMA = re.compile(
             r"no command, argument or environment value has",
             r"must have exactly the parameters",
             # Of a parameter of the address and the body together.
-            r"a dry run takes whole specifications",
             # A reserved beginning of names.
             r"names that begin with TRAINMASTER_",
             # Of what admins have declared, or of settings.

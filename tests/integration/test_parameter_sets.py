@@ -49,6 +49,26 @@ async def test_a_table_counts_against_the_queues_limit_as_a_whole(service: Servi
     assert await picture(service.stores) == before
 
 
+async def test_a_dry_run_tries_a_table_as_one_and_stores_nothing(service: Service) -> None:
+    await service.agent().connect(cpu=4)
+    before = await picture(service.stores)
+    table = sweep(*[{"lr": n} for n in range(150)])
+    answer = await service.http.post("/v1/jobs?dryRun=true", json=table)
+    assert answer.status_code == 200, answer.text
+    (tried,) = answer.json()["jobs"]
+    assert (tried["name"], tried["count"]) == ("sweep", 150)
+    await service.http.put("/v1/queues/small", json={"path": "small", "maxQueued": 5})
+    before = await picture(service.stores)
+    for refused, code in (
+        (sweep({"lr": 1}, {"x": 2}), 422),
+        (sweep(*[{"lr": n} for n in range(6)], queue="small"), 429),
+    ):
+        dry = await service.http.post("/v1/jobs?dryRun=true", json=refused)
+        real = await service.http.post("/v1/jobs", json=refused)
+        assert (dry.status_code, dry.json()["detail"]) == (code, real.json()["detail"])
+    assert await picture(service.stores) == before
+
+
 WRONG: dict[str, tuple[Any, str]] = {
     "no table": ({"job": job()}, "parameters"),
     "an empty table": (sweep(), "parameters"),

@@ -111,7 +111,8 @@ def _took(seconds: float) -> str:
 
 def print_tried(tried: "TriedJob", *, wide: bool) -> None:
     """Print what would happen to one job."""
-    print(f"{styled(clean(tried.name), 'bold')} {_held(tried)}{clean(_outcome(tried.trial))}")
+    many = f" (one of {tried.count})" if tried.count > 1 else ""
+    print(f"{styled(clean(tried.name), 'bold')}{many} {_held(tried)}{clean(_outcome(tried.trial))}")
     if wide and tried.trial is not None:
         print(f"  fits now on {_listed(tried.trial.fits_now)}; without any run on {_listed(tried.trial.fits_empty)}")
         if tried.trial.reason is not None and tried.trial.reason.verdicts:

@@ -81,7 +81,7 @@ def submit(
             raise UsageError(f"--parameters needs exactly one job, {' and '.join(files)} have {len(documents)}")
     documents = [replace(document, value=changes.applied(document.value)) for document in documents]
     stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run)
-    stay.check(len(documents) if sets is None else len(sets), has_sets=sets is not None)
+    stay.check(len(documents) if sets is None else len(sets))
     with config.connect(ctx) as client:
         raise typer.Exit(submit_all(client, documents, sets, stay, output))
 
@@ -94,10 +94,10 @@ class AfterSubmit:
     follow: bool = False
     dry_run: bool = False
 
-    def check(self, many: int, *, has_sets: bool = False) -> None:
+    def check(self, many: int) -> None:
         """Raise UsageError for options that contradict each other, or do not fit the number of jobs."""
-        if self.dry_run and (self.wait or self.follow or has_sets):
-            raise UsageError("--dry-run cannot be combined with --wait, --follow or --parameters")
+        if self.dry_run and (self.wait or self.follow):
+            raise UsageError("--dry-run cannot be combined with --wait or --follow")
         if self.follow and many > 1:
             raise UsageError(f"--follow needs exactly one job, these are {many}; use --wait")
 
@@ -111,7 +111,7 @@ def submit_all(
 ) -> int:
     """Submit, print the ids and stay with the jobs as wanted; return the exit code."""
     if stay.dry_run:
-        return _try_out(client, documents, output)
+        return _try_out(client, documents, sets, output)
     ids = send(client, documents, sets)
     if not output.is_data:
         show_ids(ids)
@@ -189,10 +189,15 @@ def _told_by_place(documents: "list[Document]") -> "Iterator[None]":
         raise with_places(error, documents) from error
 
 
-def _try_out(client: "Client", documents: "list[Document]", output: Format) -> Exit:
+def _try_out(
+    client: "Client", documents: "list[Document]", sets: "Sequence[Mapping[str, Any]] | None", output: Format
+) -> Exit:
     """Print what would happen to each job; return the exit code, which shows whether all could run."""
     with _told_by_place(documents):
-        tried = client.dry_run([document.value for document in documents])
+        if sets is not None:
+            tried = client.dry_run_parameters(documents[0].value, sets)
+        else:
+            tried = client.dry_run([document.value for document in documents])
     _print_warnings(tried.warnings, documents)
     if output.is_data:
         print_data([data_of(one) for one in tried], output)

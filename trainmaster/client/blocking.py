@@ -66,6 +66,10 @@ class BlockingCalls:
         """Return what would happen to up to 100 jobs if they were submitted now; raises as ``submit`` does, and stores nothing."""
         return self._transport.run(self._verbs.dry_run(specs))
 
+    def dry_run_parameters(self, spec: Spec, parameters: Sequence[Parameters]) -> WithWarnings[TriedJob]:
+        """Return what would happen to the jobs of ``submit_parameters``, all of them as one; raises as it does, and stores nothing."""
+        return self._transport.run(self._verbs.dry_run_parameters(spec, parameters))
+
     def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> Iterator[JobPage]:
         """Yield pages of the jobs that match, newest first."""
         return self._transport.iterate(self._verbs.pages(wanted, page_size))

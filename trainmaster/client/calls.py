@@ -46,6 +46,11 @@ def dry_run(specs: Sequence[Spec]) -> Request:
     return core.ask("/v1/jobs", {"jobs": [_plain(spec) for spec in specs]}, dryRun="true")
 
 
+def dry_run_parameters(spec: Spec, parameters: Iterable[Parameters]) -> Request:
+    body = {"job": _plain(spec), "parameters": [dict(row) for row in parameters]}
+    return core.ask("/v1/jobs", body, dryRun="true")
+
+
 def _plain(spec: Spec) -> Mapping[str, Any]:
     return spec.to_wire() if isinstance(spec, JobSpec) else spec
 

@@ -89,6 +89,11 @@ class Verbs:
         found = yield from self._model(calls.dry_run(_listed(specs)), DryRun)
         return WithWarnings(found.jobs, found.warnings)
 
+    def dry_run_parameters(self, spec: Spec, parameters: Sequence[Parameters]) -> Steps[WithWarnings[TriedJob]]:
+        """Return what would happen to the jobs of ``submit_parameters``, all of them as one; raises as it does, and stores nothing."""
+        found = yield from self._model(calls.dry_run_parameters(spec, parameters), DryRun)
+        return WithWarnings(found.jobs, found.warnings)
+
     def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> Telling[JobPage, None]:
         """Yield pages of the jobs that match, newest first."""
         return self._pages(wanted, page_size, lambda page: (page,))

@@ -100,6 +100,8 @@ class TriedJob(Lenient):
     """Path of its queue."""
     held: bool = False
     """True if it would be held until ``resume``."""
+    count: int = 1
+    """Number of jobs that the trial stands for: those of a table of parameters differ in nothing that decides where they run."""
     trial: Trial | None = None
     """Result of the trial; None if no leading scheduler answered."""
 

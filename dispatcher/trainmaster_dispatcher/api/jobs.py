@@ -108,7 +108,8 @@ async def submit_jobs(
 ) -> Response:
     """Submit one job, ``{"jobs": [...]}`` with up to 10,000, or ``{"job": {...}, "parameters": [...]}``; all or nothing.
 
-    With ``dryRun`` nothing is stored: up to 100 jobs are checked, and what would become of each is said.
+    With ``dryRun`` nothing is stored: up to 100 jobs are checked, and what would become of each is said. Those of a table of
+    parameters, however many, are tried as one.
     """
     body = await request.body()
     prepared = await state.parser.prepare(body, caller.key_id, request, await state.admissions.known())

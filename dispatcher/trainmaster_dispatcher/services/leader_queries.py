@@ -210,12 +210,11 @@ def _dump(model: Lenient) -> dict[str, Any]:
 async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: PreparedSubmission) -> dict[str, Any]:
     """Check jobs as a submission does, and return what would become of each. Stores nothing.
 
-    Raises ProblemError when one of the jobs would be refused.
+    The jobs of a table of parameters are tried as one. Raises ProblemError when one of the jobs would be refused.
     """
-    if prepared.parameters is not None:
-        raise ProblemError(Code.INVALID_SPEC, "a dry run takes whole specifications, not a table of parameters")
-    if len(prepared) > MOST_TRIED:
-        raise ProblemError(Code.INVALID_SPEC, f"{len(prepared)} jobs in one dry run, at most {MOST_TRIED} are allowed")
+    many = len(prepared.specs)
+    if many > MOST_TRIED:
+        raise ProblemError(Code.INVALID_SPEC, f"{many} jobs in one dry run, at most {MOST_TRIED} are allowed")
     async with stores.database.transaction() as tx:
         admitted = await admit(tx, stores, [Submission(caller, prepared)])
         if admitted.refused:
@@ -242,6 +241,8 @@ async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: Prep
     jobs = []
     for key, spec in zip(keys, prepared.specs, strict=True):
         trial, answer = trials.get(key), {"name": spec.name, "queue": spec.queue, "held": spec.held}
+        if prepared.parameters is not None:
+            answer["count"] = len(prepared)
         if trial is not None:
             answer["trial"] = _dump(trial.model_copy(update={"place": _known_to(caller, trial.place)}))
         jobs.append(answer)
