@@ -4,6 +4,8 @@ References are checked by the hooks that a change of a single object has. Nothin
 transaction is rolled back. So it is after a dry run, which does the same work.
 """
 
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -92,6 +94,15 @@ def _names_to_read(kind: str, targets: Iterable[ObjectName]) -> list[str] | None
     if BY_WORD[kind].changes_others:
         return None
     return [one.name for one in targets if one.kind == kind]
+
+
+_IN_DOCUMENT = re.compile(r"documents\[(\d+)\]")
+
+
+def _document_of(mistake: Mistake) -> float:
+    """Return the number of the document with the mistake; infinity for one in none."""
+    found = _IN_DOCUMENT.match(mistake.path)
+    return int(found[1]) if found else math.inf
 
 
 @dataclass(slots=True)
@@ -268,8 +279,8 @@ class _Application:
                 self.conflicts += conflicts_of(effect, owners, self.author.applier, place)
 
     def _check(self) -> None:
-        """Raise ProblemError for all mistakes, or for all conflicts."""
-        found = (*self.mistakes, *(mistake for mistake, _ in self.conflicts))
+        """Raise ProblemError for all mistakes, or for all conflicts, in the order of the documents."""
+        found = tuple(sorted((*self.mistakes, *(mistake for mistake, _ in self.conflicts)), key=_document_of))
         if not found:
             return
         detail = f"{found[0].path}: {found[0].message}"
