@@ -9,6 +9,7 @@ import yaml
 
 from tests.unit.fake_api import Api, connected, run
 from tests.unit.scripted import JOB, job
+from trainmaster.cli.effects import show_warnings
 from trainmaster.protocol.states import Exit
 
 
@@ -166,3 +167,12 @@ def test_the_audit_is_listed_by_actor_and_time(api: Api) -> None:
     assert json.loads(run("audit", "-o", "json").stdout)[0]["details"] == change
     api.on("GET /v1/audit", {"audit": [], "next": None})
     assert "no entry of the audit matches" in run("audit").stderr
+
+
+def test_a_finding_of_many_queues_is_one_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    show_warnings([*((f"q{n}", "240 cpu are guaranteed") for n in range(5)), ("a", "x"), ("b", "x")])
+    end = "the part of a guarantee beyond that cannot be honoured"
+    assert capsys.readouterr().err.splitlines() == [
+        f"warning: queues q0, q1, q2 and 2 more: 240 cpu are guaranteed; {end}",
+        f"warning: queues a, b: x; {end}",
+    ]

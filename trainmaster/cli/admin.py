@@ -7,6 +7,7 @@ import typer
 
 from trainmaster.cli import completion, config
 from trainmaster.cli.confirm import agreed
+from trainmaster.cli.effects import show_warnings
 from trainmaster.cli.output import (
     Format,
     OutputOption,
@@ -61,14 +62,7 @@ def _list_queues(client: "Client", output: Format) -> None:
     print_table(columns, [_queue_row(queue, found, states, wide=wide) for queue in ordered])
     if wide and any(queue.usage is None for queue in ordered):
         note("usage is not shown: no leading scheduler answered")
-    for queue in ordered:
-        warn_of(queue.path, queue.warnings)
-
-
-def warn_of(path: str, warnings: Sequence[str]) -> None:
-    """Print on stderr where a queue's guarantees exceed the existing resources."""
-    for warning in warnings:
-        note(f"warning: queue {path}: {warning}; the part of a guarantee beyond that cannot be honoured")
+    show_warnings((queue.path, warning) for queue in ordered for warning in queue.warnings)
 
 
 def _queue_row(queue: "QueueView", every: "Sequence[QueueView]", states: Sequence[str], *, wide: bool) -> list[object]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.cli.output import clean, note, styled
 
 if TYPE_CHECKING:
-    from trainmaster.protocol.declarations import AppliedObject, ApplyWarning, ChangedField
+    from trainmaster.protocol.declarations import AppliedObject, ChangedField
 
 _MARKS = {
     "created": ("+", "green", "create"),
@@ -14,6 +14,9 @@ _MARKS = {
     "unchanged": ("=", "dim", "unchanged"),
     "removed": ("-", "red", "remove"),
 }
+
+_NAMED = 3
+"""Queues that are named in one warning."""
 
 
 def show_effect(one: "AppliedObject") -> None:
@@ -34,11 +37,18 @@ def field_text(field: "ChangedField", *, is_new: bool = False) -> str:
     return f"{name}: {_value(field.before)} -> {_value(field.after)}"
 
 
-def show_warnings(warnings: "Iterable[ApplyWarning]") -> None:
-    """Print warnings on stderr."""
-    for one in warnings:
-        end = "; the part of a guarantee beyond that cannot be honoured"
-        note(f"warning: {one.kind.lower()} {one.name}: {one.message}{end}")
+def show_warnings(warnings: Iterable[tuple[str, str]]) -> None:
+    """Print on stderr where guarantees of queues exceed the existing resources, queues with the same finding in one line.
+
+    ``warnings``: the path of a queue, and the finding.
+    """
+    queues: dict[str, list[str]] = {}
+    for path, message in warnings:
+        queues.setdefault(message, []).append(path)
+    for message, paths in queues.items():
+        more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+        names = f"queue{'s' if len(paths) > 1 else ''} {', '.join(paths[:_NAMED])}{more}"
+        note(f"warning: {names}: {message}; the part of a guarantee beyond that cannot be honoured")
 
 
 def _value(value: Any) -> str:
