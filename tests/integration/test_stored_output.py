@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +231,7 @@ async def log_store(
         case "folder":
             yield ObjectLogStore.open(f"file://{tmp_path}/output")
         case _:
-            server_module = pytest.importorskip("moto.server", reason="moto is not installed")
+            server_module = import_module("moto.server")
             server = server_module.ThreadedMotoServer(port=0)
             server.start()
             host, port = server.get_host_and_port()
