@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +22,9 @@ pytestmark = pytest.mark.faults
 _DISPATCHER = ("api-0", "api-1", "scheduler-0", "scheduler-1")
 _PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
 _RATE = float(os.environ.get("TRAINMASTER_BACKUP_RATE", "100"))
-"""Jobs per second; bench-like runs by hand ask for more."""
+"""Jobs per second; a run by hand may ask for more, and prints what was reached."""
 _CALL = 50
+_THREADS = 4
 _SECONDS = float(os.environ.get("TRAINMASTER_BACKUP_SECONDS", "4"))
 _LONG = 600.0
 
@@ -33,16 +35,40 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield built
 
 
-class Submitter(threading.Thread):
-    """Submits short jobs with members at a steady rate, and keeps the ids of all that were acknowledged."""
+class Submitter:
+    """Submits short jobs with members at a steady rate, and keeps the ids of all that were acknowledged.
+
+    Calls begin by the clock, whichever of the threads is free: the time that a call takes does not lower the rate. Calls that are
+    late by more than a second are left out, so that a pause is no burst afterwards.
+    """
 
     def __init__(self, stage: Stage) -> None:
-        super().__init__(name="submitter")
         self.acknowledged: list[str] = []
+        self.refused = 0
+        self.error: BaseException | None = None
         self._stop_asked = threading.Event()
         self._stage = stage
+        self._lock = threading.Lock()
+        self._due = time.monotonic()
+        self._threads = [threading.Thread(target=self._run, name=f"submitter-{number}") for number in range(_THREADS)]
 
-    def run(self) -> None:
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _take_turn(self) -> float:
+        """Return when the next call begins."""
+        with self._lock:
+            at = self._due = max(self._due + _CALL / _RATE, time.monotonic() - 1.0)
+        return at
+
+    def _run(self) -> None:
+        try:
+            self._submit()
+        except BaseException as error:  # noqa: BLE001 - raised by ``end``, in the test's own thread
+            self.error = error
+
+    def _submit(self) -> None:
         command = [sys.executable, "-I", "-S", str(MEMBER), str(self._stage.members), "0.05", "0"]
         template = {"command": command, "resources": {"cpu": "500m"}}
         headers = {"Authorization": "Bearer tmk_admin"}
@@ -54,16 +80,22 @@ class Submitter(threading.Thread):
                     "queue": "default",
                     "roles": [{"name": "main", "template": template}],
                 }
+                if self._stop_asked.wait(self._take_turn() - time.monotonic()):
+                    return
                 url = f"http://127.0.0.1:{self._stage.api_ports[call % 2]}/v1/jobs"
                 answer = http.post(url, json={"jobs": [spec] * _CALL})
-                if answer.status_code == 201:
-                    self.acknowledged += [job["id"] for job in answer.json()["jobs"]]
-                if self._stop_asked.wait(_CALL / _RATE):
-                    return
+                with self._lock:
+                    if answer.status_code == 201:
+                        self.acknowledged += [job["id"] for job in answer.json()["jobs"]]
+                    else:
+                        self.refused += 1
 
     def end(self) -> None:
         self._stop_asked.set()
-        self.join()
+        for thread in self._threads:
+            thread.join()
+        if self.error is not None:
+            raise self.error
 
 
 def call(stage: Stage, *words: str) -> str:
@@ -91,8 +123,15 @@ def test_a_backup_under_load_loses_nothing_that_it_holds_and_starts_nothing_twic
     submitter.start()
     eventually_sync(lambda: len(submitter.acknowledged) >= _CALL * 4, 60)
     acknowledged_before = list(submitter.acknowledged)
+    began = time.monotonic()
     said = call(stage, "backup", "--out", str(stage.folder / "backup"))
+    seconds, many = time.monotonic() - began, len(submitter.acknowledged) - len(acknowledged_before)
     print(said)
+    print(
+        f"{many} jobs acknowledged in the {seconds:.1f} s of the backup: {many / seconds:.0f} jobs/s"
+        f" ({_RATE:.0f} wanted, {submitter.refused} calls refused)"
+    )
+    assert many, "jobs were submitted while the backup was taken"
     eventually_sync(lambda: len(submitter.acknowledged) >= len(acknowledged_before) + _RATE * _SECONDS / 2, 120)
     submitter.end()
     after = stage.submit_lasting("after", _LONG)
