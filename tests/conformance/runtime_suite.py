@@ -676,6 +676,7 @@ class RuntimeConformance:
 
     async def test_a_run_that_waits_for_room_waits_for_its_other_size(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(RUNS, count=6)))
+        await until_state(lab, A, RunState.RUNNING)
         await lab.runtime.start(start_run(lab, B, Part(RUNS, count=4)))
         await until_state(lab, B, RunState.PENDING)
         await lab.runtime.resize(resize_run(B, 2))
