@@ -303,13 +303,16 @@ def test_a_pause_that_is_refused_is_not_said_to_be_done(api: Api) -> None:
 
 def test_removing_asks_for_that_policy_alone(api: Api) -> None:
     api.on(f"DELETE {NIGHTS}", httpx.Response(204))
-    done = run("burst", "remove", "nights")
+    asked = run("burst", "remove", "nights")
+    assert (asked.exit_code, asked.stdout.strip(), api.calls()) == (Exit.USAGE, "", [])
+    assert "remove burst policy nights?" in asked.stderr
+    done = run("burst", "remove", "nights", "--yes")
     assert (done.exit_code, done.stdout) == (Exit.SUCCEEDED, "nights  removed\n")
     assert api.calls() == [f"DELETE {NIGHTS}"]
 
 
 def test_removing_one_that_is_not_there_says_so(api: Api) -> None:
     api.on(f"DELETE {NIGHTS}", problem(Code.NOT_FOUND, "there is no burst policy 'nights'"))
-    done = run("burst", "remove", "nights")
+    done = run("burst", "remove", "nights", "--yes")
     assert (done.exit_code, done.stdout) == (Exit.NOT_FOUND, "")
     assert "there is no burst policy 'nights'" in done.stderr

@@ -105,7 +105,7 @@ def test_reservations_are_listed_and_removed(api: Api) -> None:
         ("later", "all", "to"),
     ]
     assert "gpu=h100" in run("reservations", "-o", "wide").stdout
-    assert run("reservations", "remove", "old").stdout == "old  removed\n"
+    assert run("reservations", "remove", "old", "--yes").stdout == "old  removed\n"
 
 
 def test_datasets_are_listed_shown_and_removed(api: Api) -> None:
@@ -119,7 +119,7 @@ def test_datasets_are_listed_shown_and_removed(api: Api) -> None:
     ]
     assert yaml.safe_load(run("datasets", "show", "text").stdout) == text
     assert json.loads(run("datasets", "-o", "json").stdout)[0] == text
-    assert run("datasets", "remove", "text").stdout == "text  removed\n"
+    assert run("datasets", "remove", "text", "-y").stdout == "text  removed\n"
     api.on("GET /v1/datasets", {"datasets": []})
     assert run("datasets").stderr == "no data is declared; an admin does so with: trainmaster apply -f FILE\n"
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli import completion, config
+from trainmaster.cli.confirm import Yes
 from trainmaster.cli.declared import Objects, Rows, list_objects, remove_object, show_object
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, data_of, note, print_data, print_table
@@ -152,6 +153,6 @@ def _set_paused(ctx: typer.Context, name: str, paused: bool) -> None:
 
 
 @burst_app.command()
-def remove(ctx: typer.Context, name: Name) -> None:
-    """Remove a policy; live runs by it continue."""
-    remove_object(ctx, BURST_POLICY, name)
+def remove(ctx: typer.Context, name: Name, yes: Yes = False) -> None:
+    """Remove a policy; live runs by it continue. Asks first."""
+    remove_object(ctx, BURST_POLICY, name, yes=yes)

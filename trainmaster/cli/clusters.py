@@ -8,7 +8,7 @@ import typer
 
 from trainmaster.cli import completion, config
 from trainmaster.cli.admin import amounts_of
-from trainmaster.cli.confirm import agreed
+from trainmaster.cli.confirm import Yes, agreed
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import (
     Format,
@@ -41,7 +41,6 @@ _OWN_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 - told
 clusters_app = typer.Typer(help="List clusters, let them join, close, drain and remove them.")
 
 ClusterName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, autocompletion=completion.clusters)]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 UrlOption = Annotated[
     str | None,
     typer.Option(

@@ -1,9 +1,13 @@
 """Confirmation before a change."""
 
+from typing import Annotated
+
 import typer
 
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import note
+
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 
 def agreed(question: str, *, yes: bool) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli import config
+from trainmaster.cli.confirm import Yes, agreed
 from trainmaster.cli.output import Format, OutputOption, note, now, print_data, print_table
 from trainmaster.protocol.resource_kinds import BURST_POLICY, CLUSTER, KINDS, PRICE_BOOK, QUEUE, RESERVATION, Kind
 
@@ -53,7 +54,10 @@ def show_object(ctx: typer.Context, kind: "ResourceKind[Strict]", name: str, out
     print_data(found, output if output.is_data else Format.YAML)
 
 
-def remove_object(ctx: typer.Context, kind: "ResourceKind[Strict]", name: str) -> None:
+def remove_object(ctx: typer.Context, kind: "ResourceKind[Strict]", name: str, *, yes: bool) -> None:
+    """Ask, and remove one object."""
+    if not agreed(f"remove {kind.name} {name}?", yes=yes):
+        return
     with config.connect(ctx) as client:
         client.delete(kind.kind, name)
     print(f"{name}  removed")
@@ -73,8 +77,8 @@ def _group_of(kind: "ResourceKind[Strict]") -> typer.Typer:
         show_object(ctx, kind, name, output)
 
     @group.command(help=kind.deletes)
-    def remove(ctx: typer.Context, name: Name) -> None:
-        remove_object(ctx, kind, name)
+    def remove(ctx: typer.Context, name: Name, yes: Yes = False) -> None:
+        remove_object(ctx, kind, name, yes=yes)
 
     return group
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli import config
-from trainmaster.cli.confirm import agreed
+from trainmaster.cli.confirm import Yes, agreed
 from trainmaster.cli.declared import show_object
 from trainmaster.cli.effects import field_text, show_effect
 from trainmaster.cli.errors import UsageError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 KindName = Annotated[str, typer.Argument(metavar="KIND", help="Such as queue, or burst-policy.", show_default=False)]
 ObjectName = Annotated[str, typer.Argument(metavar="NAME", help="Name; the path of a queue.", show_default=False)]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 _MOST_FIELDS = 3
 """The most fields that the table of a history shows of one change."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli import completion, config, errors
-from trainmaster.cli.confirm import agreed
+from trainmaster.cli.confirm import Yes, agreed
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.filters import LabelOption, NameOption, QueueOption, StateOption
 from trainmaster.cli.output import note, styled
@@ -31,7 +31,6 @@ _STATES = {
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", show_default=False, autocompletion=completion.jobs)]
 AllOption = Annotated[bool, typer.Option("--all", help="All jobs that you may access.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show how many jobs match the filter.")]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli import config
-from trainmaster.cli.confirm import agreed
+from trainmaster.cli.confirm import Yes, agreed
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import (
     Format,
@@ -31,7 +31,6 @@ webhooks_app = typer.Typer(help="Show and rotate webhook secrets; list, retry or
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID...", min=1, show_default=False)]
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False)]
 EveryOne = Annotated[bool, typer.Option("--all", help="All messages that you may see.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def register(app: typer.Typer) -> None:
