@@ -60,8 +60,9 @@ _WANTED: dict[str, list[Any]] = {
     "jobs": [
         jobs.Filter(),
         jobs.Filter((1,), ("queued",), "a*", 1, {"team": "a"}, "c1", ("root",)),
+        jobs.Filter(owned=("c1",)),
     ],
-    "keys": [keys.AuditFilter(), keys.AuditFilter("a", "b", "c", _MORNING, _MORNING)],
+    "keys": [keys.AuditFilter(), keys.AuditFilter("a", "b", "c", _MORNING, _MORNING, ("c1",))],
 }
 """Values of ``wanted`` by module."""
 

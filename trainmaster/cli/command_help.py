@@ -101,7 +101,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "support-bundle": ("support-bundle --out bundle.tar.gz",),
     "keys": ("keys",),
     "keys list": ("keys list -o wide",),
-    "keys make": ("keys make vision-team --queue research/vision --expires-in 90d", "keys make ann --role admin"),
+    "keys make": (
+        "keys make vision-team --queue research/vision --expires-in 90d",
+        "keys make olga --role owner --cluster east",
+        "keys make ann --role admin",
+    ),
     "keys revoke": ("keys revoke 7",),
     "login": (
         "login https://trainmaster.example.org",

@@ -246,7 +246,7 @@ class ReservationList(Lenient):
 
 
 class ClusterView(ClusterSpec):
-    """A cluster with its contact and capacity. Only admins get the numbers of runs."""
+    """A cluster with its contact and capacity. Only admins and the cluster's owners get the numbers of runs."""
 
     model_config = _IGNORES_UNKNOWN | example(
         kind="Cluster",
@@ -277,13 +277,13 @@ class ClusterView(ClusterSpec):
     agent_version: str = ""
     """Version of its agent."""
     live_runs: int = 0
-    """Number of live runs, for admins."""
+    """Number of live runs, for admins and owners."""
     stopping_runs: int = 0
-    """Number of live runs that are being stopped, for admins."""
+    """Number of live runs that are being stopped, for admins and owners."""
     orphaned_runs: int = 0
-    """Number of live runs of which its agent has no record, for admins."""
+    """Number of live runs of which its agent has no record, for admins and owners."""
     quarantined_runs: int = 0
-    """Number of runs that its agent holds and the store lost, for admins."""
+    """Number of runs that its agent holds and the store lost, for admins and owners."""
     runtime: str | None = None
     """Runtime of its agent, such as ``kubernetes``."""
     scheduler: str | None = None
@@ -397,6 +397,8 @@ class KeyView(Lenient):
     """Rights of the key."""
     queues: tuple[str, ...] = ()
     """Queues, with all below them, that a user's key may use."""
+    clusters: tuple[str, ...] = ()
+    """Clusters that an owner's key may look after."""
     cluster: str | None = None
     """Cluster whose agent has the key."""
     created_at: Timestamp
@@ -422,6 +424,8 @@ class Identity(Lenient):
     """Rights of the key."""
     queues: tuple[str, ...] = ()
     """Queues, with all below them, that a user's key may use."""
+    clusters: tuple[str, ...] = ()
+    """Clusters that an owner's key may look after."""
     expires_at: Timestamp | None = None
     """Time from which it is invalid; None: it does not expire."""
     version: str
@@ -429,7 +433,7 @@ class Identity(Lenient):
 
 
 class KeyList(Lenient):
-    """All API keys."""
+    """API keys that the caller may see."""
 
     keys: tuple[KeyView, ...]
     """API keys."""

@@ -21,6 +21,7 @@ from trainmaster_dispatcher.api.asgi import client_address, request_id
 from trainmaster_dispatcher.api.context import (
     App,
     Person,
+    PersonOrOwner,
     State,
     answer,
     idempotency,
@@ -146,7 +147,7 @@ def _created(answer: Response) -> Response:
 @router.get("", **contract(gives=answers.JobPage, refuses=_FILTER))
 async def list_jobs(
     state: App,
-    caller: Person,
+    caller: PersonOrOwner,
     queue: Annotated[QueuePath | None, Query(description="Only jobs of this queue and of those below it.")] = None,
     state_filter: Annotated[
         list[ShownState] | None, Query(alias="state", description="Only jobs that are shown in one of these states.")
@@ -175,7 +176,10 @@ async def list_jobs(
     cursor: Cursor | None = None,
     limit: Limit = 100,
 ) -> Response:
-    """List a page of jobs, newest first. ``label`` is ``key=value`` and may be repeated, as may ``state``."""
+    """List a page of jobs, newest first. ``label`` is ``key=value`` and may be repeated, as may ``state``.
+
+    An owner sees the jobs whose latest run is or was on one of the owner's clusters.
+    """
     wanted = BulkFilter(
         queue=queue,
         states=tuple(state_filter or ()),
@@ -278,8 +282,8 @@ async def _names_a_job(job_id: JobId) -> None:
     **contract(gives=JobView, refuses=(Code.METHOD_NOT_ALLOWED,)),
     dependencies=[Depends(_names_a_job)],
 )
-async def show_job(job_id: JobId, state: App, caller: Person) -> Response:
-    """Show one job with its specification and runs."""
+async def show_job(job_id: JobId, state: App, caller: PersonOrOwner) -> Response:
+    """Show one job with its specification and runs; to an owner without specification, a job of the owner's clusters."""
     async with state.stores.database.reading() as tx:
         return answer(await job_queries.show_job(tx, caller, job_id))
 
