@@ -55,6 +55,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("GET", "/v1/jobs/{job_id}/why"): PEOPLE,
     ("GET", "/v1/jobs/{job_id}/events"): PEOPLE,
     ("GET", "/v1/jobs/{job_id}/logs"): PEOPLE,
+    ("GET", "/v1/events"): PEOPLE,
     ("POST", "/v1/burst-policies/preview"): ADMINS,
     ("GET", "/v1/workload"): ADMINS,
     ("POST", "/v1/simulations"): ADMINS,

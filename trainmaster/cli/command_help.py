@@ -45,7 +45,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "job": (f"job {_JOB}", f"job {_JOB} --spec > job.yaml", f"job {_JOB} --watch"),
     "why": (f"why {_JOB}",),
     "logs": (f"logs -f {_JOB}", f"logs {_JOB} --tail 100 --timestamps", "logs --label sweep=7"),
-    "watch": (f"watch {_JOB}",),
+    "watch": (f"watch {_JOB}", "watch --queue research --state failed"),
     "wait": (f"wait {_JOB} --timeout 10m", "wait --label sweep=7"),
     "cancel": (f"cancel {_JOB}", "cancel --label sweep=7 --yes"),
     "suspend": (f"suspend {_JOB}", "suspend --queue research/vision --dry-run"),

@@ -17,6 +17,7 @@ from trainmaster.protocol.tenants import (
     ClusterSpec,
     DatasetSpec,
     EventView,
+    JobEventView,
     JobView,
     PriorityClassSpec,
     QueueSpec,
@@ -131,6 +132,36 @@ class EventPage(Lenient):
 
     events: tuple[EventView, ...]
     """Transitions."""
+
+
+class JobEventPage(Lenient):
+    """Transitions of many jobs, in the order in which they were committed, and the position behind them."""
+
+    model_config = example(
+        events=[
+            {
+                "job": "bert-7k2p9xq",
+                "queue": "research/vision",
+                "seq": 1,
+                "at": "2026-11-24T08:00:00.000Z",
+                "kind": "submitted",
+                "states": ["queued"],
+                "actor": "vision-team",
+                "position": "MToxMDM0OjU6MToxNzY0MDYyODgw",
+            }
+        ],
+        next="MToxMDM0OjU6MToxNzY0MDYyODgw",
+        more=False,
+    )
+
+    events: tuple[JobEventView, ...]
+    """Transitions that match. There may be fewer than asked for, or none, although there are more."""
+    next: str
+    """Position behind this page, from which the next page or a stream goes on."""
+    more: bool = False
+    """True if there are later transitions already."""
+    missed: str | None = None
+    """Reason for which transitions before these may be missing; None: none is missing."""
 
 
 class JobReason(Reason):

@@ -482,3 +482,25 @@ class EventView(Lenient):
     """Message for people."""
     details: dict[str, Any] = {}
     """Further values, by kind of the transition."""
+
+
+class JobEventView(EventView):
+    """A transition of one of many jobs."""
+
+    model_config = example(
+        job="bert-7k2p9xq",
+        queue="research/vision",
+        seq=1,
+        at="2026-11-24T08:00:00.000Z",
+        kind="submitted",
+        states=["queued"],
+        actor="vision-team",
+        position="MToxMDM0OjU6MToxNzY0MDYyODgw",
+    )
+
+    job: str
+    """Id of the job."""
+    queue: str
+    """Path of its queue."""
+    position: str
+    """Position behind this transition, from which a page or a stream goes on."""

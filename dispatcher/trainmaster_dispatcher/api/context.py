@@ -26,6 +26,7 @@ from trainmaster_dispatcher.domain.redaction import nothing, rendered_json
 from trainmaster_dispatcher.services.auditing import REFUSED, Refusals
 from trainmaster_dispatcher.services.cluster_admissions import ClusterAdmissions
 from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.event_feed import EventFeed
 from trainmaster_dispatcher.services.followers import Followers
 from trainmaster_dispatcher.services.group_commit import GroupCommits
 from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
@@ -55,6 +56,7 @@ class State:
         self.limits = Limits(stores.settings)
         self.admissions = ClusterAdmissions(stores)
         self.followers = Followers(stores)
+        self.events = EventFeed(stores)
         self.group_commits = GroupCommits(stores)
         self.leader = LeaderOverHttp()
         self.refusals = Refusals()

@@ -262,9 +262,9 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
                                 THEN coalesce(jobs.ended_at, now()) END
             FROM n WHERE jobs.id = n.id
         )
-        INSERT INTO events (job_id, seq, kind, states, attempt, cluster_id, actor, message, details, xid)
+        INSERT INTO events (job_id, seq, kind, states, attempt, cluster_id, actor, message, details, xid, quiet_xid)
         SELECT id, seq, kind, string_to_array(states, ','), run, cluster_id, actor, message, details,
-               CASE WHEN NOT neutral THEN pg_current_xact_id() END
+               CASE WHEN NOT neutral THEN pg_current_xact_id() END, CASE WHEN neutral THEN pg_current_xact_id() END
         FROM n
         """,
         rows=dumps([_row(t) for t in transitions]),

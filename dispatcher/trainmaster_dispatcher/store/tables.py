@@ -618,8 +618,10 @@ events = Table(
     Column("actor", Text, nullable=False, server_default=text("''")),
     Column("message", Text, nullable=False, server_default=text("''")),
     Column("details", JSONB()),
+    Column("quiet_xid", Xid8()),
     PrimaryKeyConstraint("job_id", "seq", "at"),
     Index("ix_events_feed", "xid", postgresql_where=text("xid IS NOT NULL")),
+    Index("ix_events_quiet", "quiet_xid", postgresql_where=text("quiet_xid IS NOT NULL")),
     postgresql_partition_by="RANGE (at)",
 )
 
