@@ -86,7 +86,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "webhooks rotate": ("webhooks rotate research/vision --overlap 1d",),
     "webhooks retry": ("webhooks retry 31",),
     "webhooks drop": ("webhooks drop 31",),
-    "audit": ("audit --since 1d", 'audit --action "put queue" -o wide'),
+    "audit": (
+        "audit --since 1d",
+        'audit --action "put queue" -o wide',
+        "audit --since 30d --limit 100000 -o csv > audit.csv",
+    ),
     "apply": ("apply -f queues.yaml --dry-run", "apply -f fleet/ --owner git --prune --yes"),
     "diff": ("diff -f fleet/ --owner git --prune",),
     "export": ("export > fleet.yaml", "export queue research/vision"),
