@@ -19,9 +19,10 @@ _JOBS = """
     FROM unnest(%(ids)s::bigint[]) AS n(id) WHERE jobs.id = n.id
 """
 _EVENTS = """
-    INSERT INTO events (job_id, seq, kind, states, attempt, cluster_id, message, details, xid)
+    INSERT INTO events (job_id, seq, kind, states, attempt, cluster_id, message, details, xid, quiet_xid)
     SELECT id, %(seq)s, %(kind)s, ARRAY[%(state)s], 1, 1, '', '{"job": "x"}'::jsonb,
-           CASE WHEN %(state)s <> 'running' THEN pg_current_xact_id() END
+           CASE WHEN %(state)s <> 'running' THEN pg_current_xact_id() END,
+           CASE WHEN %(state)s = 'running' THEN pg_current_xact_id() END
     FROM unnest(%(ids)s::bigint[]) AS n(id)
 """
 _NEW_RUNS = """

@@ -37,15 +37,16 @@ OPEN = {
 """What tells nothing that is worth a key."""
 Call = tuple[str, str]
 ADMINS, PEOPLE, AGENTS = {"admin"}, {"admin", "user"}, {"agent"}
+OWNERS, EVERYBODY = {"admin", "owner"}, {"admin", "user", "owner"}
 ALLOWED: dict[Call, set[str]] = {
     ("POST", "/v1/jobs"): PEOPLE,
-    ("GET", "/v1/jobs"): PEOPLE,
+    ("GET", "/v1/jobs"): EVERYBODY,
     ("POST", "/v1/jobs/cancel"): PEOPLE,
     ("POST", "/v1/jobs/suspend"): PEOPLE,
     ("POST", "/v1/jobs/resume"): PEOPLE,
     ("POST", "/v1/jobs/retry"): PEOPLE,
     ("POST", "/v1/jobs/reprioritise"): PEOPLE,
-    ("GET", "/v1/jobs/{job_id}"): PEOPLE,
+    ("GET", "/v1/jobs/{job_id}"): EVERYBODY,
     ("PATCH", "/v1/jobs/{job_id}"): PEOPLE,
     ("POST", "/v1/jobs/{job_id}/cancel"): PEOPLE,
     ("POST", "/v1/jobs/{job_id}/suspend"): PEOPLE,
@@ -54,6 +55,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("GET", "/v1/jobs/{job_id}/why"): PEOPLE,
     ("GET", "/v1/jobs/{job_id}/events"): PEOPLE,
     ("GET", "/v1/jobs/{job_id}/logs"): PEOPLE,
+    ("GET", "/v1/events"): PEOPLE,
     ("POST", "/v1/burst-policies/preview"): ADMINS,
     ("GET", "/v1/workload"): ADMINS,
     ("POST", "/v1/simulations"): ADMINS,
@@ -63,20 +65,20 @@ ALLOWED: dict[Call, set[str]] = {
     ("POST", "/v1/simulations/{simulation}/cancel"): ADMINS,
     ("DELETE", "/v1/simulations/{simulation}"): ADMINS,
     ("GET", "/v1/usage"): PEOPLE,
-    ("POST", "/v1/clusters/{name}/cordon"): ADMINS,
-    ("POST", "/v1/clusters/{name}/uncordon"): ADMINS,
-    ("POST", "/v1/clusters/{name}/join"): ADMINS,
-    ("POST", "/v1/clusters/{name}/rotate"): ADMINS,
-    ("POST", "/v1/clusters/{name}/drain"): ADMINS,
+    ("POST", "/v1/clusters/{name}/cordon"): OWNERS,
+    ("POST", "/v1/clusters/{name}/uncordon"): OWNERS,
+    ("POST", "/v1/clusters/{name}/join"): OWNERS,
+    ("POST", "/v1/clusters/{name}/rotate"): OWNERS,
+    ("POST", "/v1/clusters/{name}/drain"): OWNERS,
     ("POST", "/v1/clusters/{name}/declare-lost"): ADMINS,
-    ("GET", "/v1/clusters/{name}/quarantined-runs"): ADMINS,
+    ("GET", "/v1/clusters/{name}/quarantined-runs"): OWNERS,
     ("POST", "/v1/clusters/{name}/stop-quarantined"): ADMINS,
-    ("GET", "/v1/whoami"): PEOPLE,
-    ("GET", "/v1/doctor"): PEOPLE,
-    ("GET", "/v1/keys"): ADMINS,
+    ("GET", "/v1/whoami"): EVERYBODY,
+    ("GET", "/v1/doctor"): EVERYBODY,
+    ("GET", "/v1/keys"): OWNERS,
     ("POST", "/v1/keys"): ADMINS,
-    ("DELETE", "/v1/keys/{key_id}"): ADMINS,
-    ("GET", "/v1/audit"): ADMINS,
+    ("DELETE", "/v1/keys/{key_id}"): OWNERS,
+    ("GET", "/v1/audit"): OWNERS,
     ("POST", "/v1/apply"): ADMINS,
     ("GET", "/v1/history"): ADMINS,
     ("POST", "/v1/rollback"): ADMINS,
@@ -95,6 +97,7 @@ for kind in KINDS.values():
     one = f"{kind.address}/{{path:path}}" if kind.key == "path" else f"{kind.address}/{{name}}"
     ALLOWED |= {("GET", kind.address): PEOPLE, ("GET", one): PEOPLE, ("PUT", one): ADMINS, ("DELETE", one): ADMINS}
     ALLOWED[("PATCH", one)] = ADMINS
+ALLOWED |= {("GET", "/v1/clusters"): EVERYBODY, ("GET", "/v1/clusters/{name}"): EVERYBODY}
 
 
 def calls_of(routes: Iterable[BaseRoute]) -> Iterator[Call]:
@@ -170,7 +173,10 @@ async def test_a_key_that_was_in_use_is_dead_soon_after_it_was_revoked(service: 
 
 
 async def test_each_role_opens_its_own_routes_only(service: Service, every_call: list[Call]) -> None:
+    own = address("{name}")
+    assert (await service.http.put(f"/v1/clusters/{own}", json={"name": own})).status_code == 201
     keys = {
+        "owner": await make_key(service, "owner", clusters=[own]),
         "admin": "tmk_admin",
         "user": await make_key(service, "user", queues=["default"]),
         "agent": "tmk_private",

@@ -463,3 +463,28 @@ async def test_the_release_before_goes_on_changing_objects_that_this_one_has_app
     assert [one["outcome"] for one in pruned.json()["objects"]] == ["unchanged"], "it does not exist any more"
     assert await value(service.stores, "SELECT count(*) FROM field_owners WHERE name = 'old'") == 0
     assert await value(service.stores, "SELECT oldest_release <= '0024' FROM schema_compatibility"), "it may start"
+
+
+def test_the_index_of_quiet_events_is_built_for_each_partition(empty_url: str) -> None:
+    """One that was interrupted leaves unfinished indexes; the next run builds them again."""
+    migrate(empty_url)
+    engine = create_engine(driver_url(empty_url), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0029'"))
+        connection.execute(text("DROP INDEX ix_events_quiet"))
+        on = "(quiet_xid) WHERE quiet_xid IS NOT NULL"
+        connection.execute(text(f"CREATE INDEX ix_events_quiet ON ONLY events {on}"))
+        connection.execute(text(f"CREATE INDEX events_default_quiet_xid_idx ON events_default {on}"))
+    migrate(empty_url)
+    with engine.connect() as connection:
+        valid = connection.execute(
+            text("SELECT indisvalid FROM pg_index WHERE indexrelid = 'ix_events_quiet'::regclass")
+        ).scalar()
+        many = connection.execute(
+            text(
+                "SELECT (SELECT count(*) FROM pg_inherits WHERE inhparent = 'ix_events_quiet'::regclass)"
+                " - (SELECT count(*) FROM pg_inherits WHERE inhparent = 'events'::regclass)"
+            )
+        ).scalar()
+    engine.dispose()
+    assert (valid, many) == (True, 0)

@@ -11,11 +11,14 @@ from typing import Any
 
 from trainmaster.protocol.ids import RunRef
 from trainmaster_dispatcher import store
-from trainmaster_dispatcher.store import declarations, jobs, keys, scheduling
+from trainmaster_dispatcher.store import declarations, event_feed, jobs, keys, scheduling
 from trainmaster_dispatcher.store.database import ColumnsError, Database, Transaction
 
 _TYPED = {"all_of", "first_of", "one_of", "pages_of"}
 _MORNING = datetime(2026, 1, 1, tzinfo=UTC)
+_EVENT = event_feed.FeedEvent(
+    1, 1, 3, _MORNING, "held", [], None, None, "", "", None, "a", "root", "normal", None, None, _MORNING
+)
 
 _ARGUMENTS: dict[str, Any] = {
     "after": 0,
@@ -27,6 +30,7 @@ _ARGUMENTS: dict[str, Any] = {
     "columns": ["queue_id", "labels"],
     "cursor": scheduling.Cursor(0),
     "end": datetime(2026, 2, 1, tzinfo=UTC),
+    "events": [_EVENT],
     "first": 1,
     "holder": 1,
     "ids": [1],
@@ -43,6 +47,7 @@ _ARGUMENTS: dict[str, Any] = {
     "objects": [declarations.ObjectName("Queue", "root")],
     "overlap_seconds": 60.0,
     "path": "root",
+    "place": event_feed.FeedPlace(1, 1, 1),
     "paths": ["root"],
     "policy_ids": [1],
     "queue_id": 1,
@@ -54,14 +59,17 @@ _ARGUMENTS: dict[str, Any] = {
     "seq": 0,
     "shape_id": 1,
     "simulation": 1,
+    "submissions": [event_feed.JobBlock(1, 1, 1)],
     "with_marks": True,
+    "xmin": 5,
 }
 _WANTED: dict[str, list[Any]] = {
     "jobs": [
         jobs.Filter(),
         jobs.Filter((1,), ("queued",), "a*", 1, {"team": "a"}, "c1", ("root",)),
+        jobs.Filter(owned=("c1",)),
     ],
-    "keys": [keys.AuditFilter(), keys.AuditFilter("a", "b", "c", _MORNING, _MORNING)],
+    "keys": [keys.AuditFilter(), keys.AuditFilter("a", "b", "c", _MORNING, _MORNING, ("c1",))],
 }
 """Values of ``wanted`` by module."""
 

@@ -173,6 +173,24 @@ def test_ctrl_c_detaches_says_how_to_come_back_and_leaves_the_job_alone(api: Api
     assert api.calls() == [f"GET /v1/jobs/{JOB}/events"]
 
 
+def test_a_watch_of_a_filter_names_the_job_of_each_transition(api: Api) -> None:
+    class Pressed(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            event = {"job": OTHER, "queue": "a", "seq": 2, "at": "2026-01-01T00:00:00Z", "kind": "run.failed"}
+            event |= {"position": "p1", "details": {"job": "failed"}, "cluster": "edge", "message": "no disk"}
+            yield f"id: p1\nevent: run.failed\ndata: {json.dumps(event)}\n\n".encode()
+            raise KeyboardInterrupt
+
+    api.on("GET /v1/events", lambda _: httpx.Response(200, stream=Pressed()))
+    done = run("watch", "--queue", "research", "--state", "failed", "--kind", "run.failed")
+    assert done.exit_code == Exit.SUCCEEDED, done.output
+    assert f"  {OTHER:<20}  failed          on edge, no disk\n" in done.stdout
+    assert api.requests[-1].url.query == b"queue=research&state=failed&kind=run.failed"
+    assert run("watch", "--all").exit_code == Exit.SUCCEEDED
+    for wrong in ((), (JOB, "--all"), (JOB, "--queue", "a")):
+        assert "trainmaster watch ID, or a filter" in run("watch", *wrong).stderr
+
+
 def test_waiting_for_several_goes_on_past_a_missing_one(api: Api) -> None:
     api.has_job("succeeded", OTHER)
     api.on(f"GET /v1/jobs/{JOB}", problem(Code.NOT_FOUND, f"there is no job '{JOB}'"))

@@ -137,6 +137,23 @@ def test_whoami_shows_rights_and_versions(api: Api) -> None:
     assert (run("whoami", "-o", "id").stdout, run("whoami", "-o", "name").stdout) == ("7\n", "ann\n")
 
 
+def test_the_clusters_of_an_owner_are_given_and_shown(api: Api) -> None:
+    api.on("GET /v1/whoami", ME | {"role": "owner", "queues": [], "clusters": ["east", "west"]})
+    lines = run("whoami").stdout
+    assert "owner: these clusters" in lines
+    assert "east, west" in lines
+    api.on("POST /v1/keys", {"id": 8, "name": "olga", "role": "owner", "key": "tmk_o"})
+    made = run("keys", "make", "olga", "--role", "owner", "--cluster", "east", "--cluster", "west")
+    assert made.stdout == "tmk_o\n"
+    sent = json.loads(api.requests[-1].content)
+    assert (sent["role"], sent["clusters"], sent.get("cluster")) == ("owner", ["east", "west"], None)
+    several = run("keys", "make", "a", "--role", "agent", "--cluster", "east", "--cluster", "west")
+    assert (several.exit_code, "only an owner's key has several clusters" in several.stderr) == (Exit.USAGE, True)
+    line = {"id": 8, "name": "olga", "role": "owner", "clusters": ["east"], "createdAt": "2026-01-01T00:00:00Z"}
+    api.on("GET /v1/keys", {"keys": [line]})
+    assert "east" in run("keys").stdout
+
+
 def test_up_writes_its_own_context_beside_the_others(api: Api) -> None:
     run("login", PROD, "--name", "prod", says="tmk_prod\n")
     config.write_context("http://127.0.0.1:8470", "tmk_up")

@@ -1,5 +1,7 @@
 """Lists of jobs by who, when and in which order; words for scripts; lists that are shown again; several jobs at once."""
 
+import csv
+import io
 import itertools
 import json
 from pathlib import Path
@@ -118,6 +120,31 @@ def test_what_has_no_id_says_so(api: Api) -> None:
     line = {"at": "2026-11-01T00:00:00Z", "actor": "ann", "action": "put queue", "target": "a"}
     api.on("GET /v1/audit", {"audit": [line], "next": None})
     assert run("audit", "-o", "id").exit_code == Exit.USAGE
+
+
+def test_the_audit_as_csv_holds_no_formula(api: Api) -> None:
+    def line(target: str, **details: object) -> dict[str, object]:
+        return {
+            "at": "2026-11-01T08:00:00Z",
+            "actor": "ann",
+            "action": "put queue",
+            "target": target,
+            "details": details,
+        }
+
+    targets = ["=cmd|' /C calc'!A0", "+1", "-1", "@sum", "\tx", 'plain, "quoted"\nlines', "a=b"]
+    pages = [
+        {"audit": [line(target) for target in targets[:3]], "next": "bmV4dA"},
+        {"audit": [*(line(target) for target in targets[3:]), line("last", after={"weight": 2})], "next": None},
+    ]
+    api.on("GET /v1/audit", lambda request: httpx.Response(200, json=pages["cursor" in request.url.params]))
+    done = run("audit", "-o", "csv")
+    header, *rows = csv.reader(io.StringIO(done.stdout))
+    assert header == ["at", "actor", "action", "target", "address", "request_id", "details"]
+    assert [row[3] for row in rows] == [*(f"'{target}" for target in targets[:5]), *targets[5:], "last"]
+    assert rows[-1][0] == "2026-11-01T08:00:00Z"
+    assert json.loads(rows[-1][-1]) == {"after": {"weight": 2}}
+    assert len(list(csv.reader(io.StringIO(run("audit", "-o", "csv", "--limit", "2").stdout)))) == 3
 
 
 @pytest.mark.parametrize("command", ["keys make ann --role admin", "clusters join west", "webhooks rotate a"])

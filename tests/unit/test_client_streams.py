@@ -9,8 +9,9 @@ import pytest
 from tests.unit.scripted import JOB, Broken, Script, job, problem
 from trainmaster.client.errors import JobFailedError, WaitTimeoutError
 from trainmaster.client.streams import Ended, EventWatch, LogPiece, LogTail, Notice, ServerSentEvents
+from trainmaster.client.values import JobFilter
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
-from trainmaster.protocol.tenants import EventView
+from trainmaster.protocol.tenants import EventView, JobEventView
 
 
 def sse(seq: int, kind: str = "submitted") -> bytes:
@@ -38,6 +39,41 @@ def test_a_watch_goes_on_after_the_last_event_that_was_told() -> None:
     assert items[-1] == Ended("succeeded")
     assert [request.headers["last-event-id"] for request in script.requests] == ["0", "1", "1", "1", "2"]
     assert "trying again" in next(item.text for item in items if isinstance(item, Notice))
+
+
+def of_many(job_id: str, position: str) -> bytes:
+    event = {
+        "job": job_id,
+        "queue": "a",
+        "seq": 1,
+        "at": "2026-01-01T00:00:00Z",
+        "kind": "submitted",
+        "position": position,
+    }
+    return b"id: %s\nevent: submitted\ndata: %s\n\n" % (position.encode(), json.dumps(event).encode())
+
+
+def test_a_watch_of_many_jobs_goes_on_where_it_was_even_where_nothing_matched() -> None:
+    script = Script(
+        httpx.Response(200, stream=Broken(b"id: p0\n: from now on\n\n")),
+        httpx.Response(200, stream=Broken(of_many("a-1", "p1"), of_many("b-1", "p2")[:-9])),
+        httpx.Response(200, stream=Broken(of_many("b-1", "p2") + b"id: p9\n: still here\n\n")),
+        httpx.Response(200, stream=Broken(b"event: missed\ndata: it was restored\n\n" + of_many("c-1", "q1"))),
+        problem(Code.UNAUTHENTICATED),
+    )
+    items: list[JobEventView | Notice] = []
+    with pytest.raises(ProblemError):
+        items.extend(script.client().watch_jobs(JobFilter(queue="a", states="failed"), kinds=["run.failed"]))
+    assert [(one.job, one.position) for one in items if isinstance(one, JobEventView)] == [
+        ("a-1", "p1"),
+        ("b-1", "p2"),
+        ("c-1", "q1"),
+    ]
+    assert [request.headers.get("last-event-id") for request in script.requests] == [None, "p0", "p1", "p9", "q1"]
+    assert script.requests[0].url.query == b"queue=a&state=failed&kind=run.failed"
+    assert "transitions may be missing: it was restored" in [one.text for one in items if isinstance(one, Notice)]
+    with pytest.raises(ProblemError, match="since and until"):
+        script.client().events_of_jobs(JobFilter(since="2026-01-01"))
 
 
 def test_a_watch_that_never_begins_is_unreachable_and_of_no_job_a_problem() -> None:

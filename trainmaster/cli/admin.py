@@ -8,6 +8,7 @@ import typer
 from trainmaster.cli import completion, config
 from trainmaster.cli.confirm import agreed
 from trainmaster.cli.effects import show_warnings
+from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import (
     Format,
     OutputOption,
@@ -133,7 +134,7 @@ def _key_row(key: "KeyView", moment: "datetime") -> list[object]:
         key.id,
         key.name,
         key.role,
-        ", ".join(key.queues) or key.cluster or "all",
+        ", ".join(key.queues or key.clusters) or key.cluster or ("all" if key.role is KeyRole.ADMIN else "-"),
         key.hint,
         state,
         age(key.created_at, moment),
@@ -150,7 +151,13 @@ def make_key(
         list[str] | None,
         typer.Option(help="For users: a queue that the key may use, with all below it; may be repeated."),
     ] = None,
-    cluster: Annotated[str | None, typer.Option(help="For agents: the cluster that the key is for.")] = None,
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="For owners: a cluster that the key may look after; may be repeated. For agents: the agent's cluster.",
+            autocompletion=completion.clusters,
+        ),
+    ] = None,
     expires_in: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long the key is valid, such as 90d; without it, for ever.")
     ] = None,
@@ -160,7 +167,13 @@ def make_key(
     from trainmaster.cli.documents import validated
     from trainmaster.protocol.tenants import KeySpec
 
-    fields = {"name": name, "role": role, "queues": queue or [], "cluster": cluster, "expiresIn": expires_in}
+    fields: dict[str, object] = {"name": name, "role": role, "queues": queue or [], "expiresIn": expires_in}
+    if role is KeyRole.OWNER:
+        fields["clusters"] = cluster or []
+    elif cluster and len(cluster) > 1:
+        raise UsageError(f"--cluster is given {len(cluster)} times, and only an owner's key has several clusters")
+    else:
+        fields["cluster"] = cluster[0] if cluster else None
     spec = validated(KeySpec, fields)
     with config.connect(ctx) as client:
         made = client.make_key(spec)

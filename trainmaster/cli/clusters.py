@@ -100,7 +100,7 @@ def _state(cluster: "ClusterView") -> str:
 
 
 def _runs(cluster: "ClusterView") -> str:
-    """Return the cluster's live runs, which only admins see."""
+    """Return the cluster's live runs, which only admins and its owners see."""
     if "live_runs" not in cluster.model_fields_set:
         return "-"
     parts = [

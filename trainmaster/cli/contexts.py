@@ -125,12 +125,15 @@ def whoami(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
 
 
 def _pairs(identity: "Identity", address: str) -> list[tuple[str, object]]:
-    rights = "everything" if identity.role == "admin" else "jobs of these queues and of those below them"
+    rights = {"admin": "everything", "owner": "these clusters, their agents' keys, and what runs there"}
+    words = rights.get(identity.role, "jobs of these queues and of those below them")
     until = identity.expires_at
     return [
         ("key", f"{identity.name} (id {identity.id})"),
-        ("role", f"{identity.role}: {rights}"),
-        ("queues", ", ".join(identity.queues)),
+        ("role", f"{identity.role}: {words}"),
+        ("clusters", ", ".join(identity.clusters))
+        if identity.role == "owner"
+        else ("queues", ", ".join(identity.queues)),
         ("expires", f"{until.astimezone():%Y-%m-%d %H:%M}" if until is not None else "never"),
         ("dispatcher", address),
         ("versions", f"dispatcher {identity.version}, this program {__version__}"),

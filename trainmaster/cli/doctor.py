@@ -127,6 +127,7 @@ def _ask_api(context: "Context") -> "Generator[HealthCheck, None, HealthReport |
         return None
     key = report.key
     where = f", for the queues {', '.join(key.queues)}" if key.queues else ""
+    where = f", for the clusters {', '.join(key.clusters)}" if key.clusters else where
     yield fine("key", f"{key.name}, role {key.role}{where}")
     if report.release == __version__:
         yield fine("release", f"{__version__}, here and at the api")

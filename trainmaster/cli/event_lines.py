@@ -11,14 +11,16 @@ if TYPE_CHECKING:
     from trainmaster.protocol.tenants import EventView
 
 _LONGEST_LINE = 65_536
+_JOB_WIDTH = 20
 _UNKNOWN_TIME = "-".ljust(24)
 
 
-def transition(event: "EventView", now: datetime) -> str:
-    """Return one transition as a line: local time, the new state of job or run, and the circumstances."""
+def transition(event: "EventView", now: datetime, job: str = "") -> str:
+    """Return one transition as a line: local time, the job if given, the new state of job or run, and the circumstances."""
     moment = event.at.astimezone()
     pattern = "%H:%M:%S" if moment.date() == now.astimezone().date() else "%Y-%m-%d %H:%M:%S"
-    return f"{styled(moment.strftime(pattern), 'dim')}  {styled(f'{_headline(event):<14}')}  {clean(_rest(event))}".rstrip()
+    of = f"{job:<{_JOB_WIDTH}}  " if job else ""
+    return f"{styled(moment.strftime(pattern), 'dim')}  {of}{styled(f'{_headline(event):<14}')}  {clean(_rest(event))}".rstrip()
 
 
 def _headline(event: "EventView") -> str:

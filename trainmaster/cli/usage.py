@@ -1,8 +1,6 @@
 """``usage``: what was used, and what it cost."""
 
-import csv
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli import config, filters
+from trainmaster.cli.csv_output import print_csv
 from trainmaster.cli.output import Format, data_of, note, now, print_data, print_table
 from trainmaster.cli.overrides import pairs_of
 from trainmaster.cli.time_arguments import moment_of
@@ -200,13 +199,13 @@ def _amounts(row: "UsageRow", *, wide: bool) -> list[object]:
 
 def _print_csv(found: "UsageAnswer", dimensions: Sequence[str]) -> None:
     devices = sorted({name for row in found.rows for name in row.devices})
-    writer = csv.writer(sys.stdout, lineterminator="\n")
     names = ["runs", "core_hours", "gib_hours", "member_hours", *(f"hours:{name}" for name in devices)]
-    writer.writerow(["since", *dimensions, *names, f"cost_{found.currency.lower()}"])
+    rows = []
     for row in found.rows:
         amounts = [row.runs, row.cpu, row.memory, row.members, *(row.devices.get(name, 0.0) for name in devices)]
         of = [row.of.get(one, "") for one in dimensions]
-        writer.writerow([row.since.isoformat().replace("+00:00", "Z"), *of, *amounts, f"{row.cost:f}"])
+        rows.append([row.since.isoformat().replace("+00:00", "Z"), *of, *amounts, f"{row.cost:f}"])
+    print_csv(["since", *dimensions, *names, f"cost_{found.currency.lower()}"], rows)
 
 
 def _print_chart(found: "UsageAnswer", split: "Per") -> None:

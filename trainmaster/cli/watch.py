@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +18,7 @@ from trainmaster.protocol.states import Exit
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
+    from trainmaster.client.values import JobFilter
     from trainmaster.protocol.tenants import JobView
 
 
@@ -31,11 +32,45 @@ def register(app: typer.Typer) -> None:
 
 def watch(
     ctx: typer.Context,
-    job: Annotated[str, typer.Argument(metavar="ID", show_default=False, autocompletion=completion.jobs)],
+    job: Annotated[str | None, typer.Argument(metavar="ID", show_default=False, autocompletion=completion.jobs)] = None,
+    all_jobs: Annotated[bool, typer.Option("-A", "--all", help="Of all jobs that you may see.")] = False,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Only transitions of this kind, such as run.failed; may be repeated."),
+    ] = None,
+    queue: filters.QueueOption = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            help="Only transitions into this state; may be repeated.",
+            show_default=False,
+            autocompletion=completion.states,
+        ),
+    ] = None,
+    name: filters.NameOption = None,
+    label: filters.LabelOption = None,
+    cluster: filters.ClusterOption = None,
+    mine: filters.MineOption = False,
+    by: filters.ByOption = None,
 ) -> None:
-    """Show a job's transitions live. Exits with the job's own code; Ctrl-C ends only this command."""
-    with config.connect(ctx) as client, detaching(f"watch {job}"):
-        raise typer.Exit(watch_to_end(client, job))
+    """Show transitions live: of a job until it has ended, or of all jobs that match a filter until Ctrl-C.
+
+    Of one job, the command exits with the job's own code. Ctrl-C ends only this command.
+    """
+    given = filters.Given(queue, state, name, label, cluster, mine, by)
+    has_filter = given.is_given or all_jobs or bool(kind)
+    if (job is not None) == has_filter:
+        raise errors.UsageError(
+            "which jobs? trainmaster watch ID, or a filter: --queue, --state, --kind, --name, --label, --cluster, --mine, --by, --all"
+        )
+    with config.connect(ctx) as client:
+        if job is not None:
+            with detaching(f"watch {job}"):
+                raise typer.Exit(watch_to_end(client, job))
+        wanted = given.to_filter(client)
+        with suppress(KeyboardInterrupt):
+            watch_all(client, wanted, kind or ())
 
 
 def wait(
@@ -168,6 +203,17 @@ def watch_to_end(client: "Client", job: str) -> Exit:
         elif not isinstance(item, Ended):
             print(transition(item, datetime.now(UTC)), flush=True)
     return _outcome(client, job)
+
+
+def watch_all(client: "Client", wanted: "JobFilter", kinds: Sequence[str]) -> None:
+    """Print transitions of all jobs that match, each with its job."""
+    from trainmaster.client.streams import Notice
+
+    for item in client.watch_jobs(wanted, kinds=kinds):
+        if isinstance(item, Notice):
+            note(item.text)
+        else:
+            print(transition(item, datetime.now(UTC), item.job), flush=True)
 
 
 def _outcome(client: "Client", job: str) -> Exit:

@@ -17,6 +17,7 @@ from trainmaster.protocol.answers import (
     DrainAnswer,
     Identity,
     JobAction,
+    JobEventPage,
     JobPage,
     JobReason,
     KeyView,
@@ -32,7 +33,7 @@ from trainmaster.protocol.declarations import ApplyAnswer, RevisionView, Rollbac
 from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
-from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
+from trainmaster.protocol.tenants import EventView, JobEventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
 from trainmaster.protocol.workload import Workload
 
@@ -93,6 +94,31 @@ class BlockingCalls:
     def watch(self, job: str, after: int = 0, *, timeout: Span | None = None) -> Iterator[EventView | Notice | Ended]:
         """Yield a job's transitions as they happen, reconnecting when needed; ends after Ended, or at the time-out."""
         return self._transport.iterate(self._verbs.watch(job, after, timeout=timeout))
+
+    def watch_jobs(
+        self,
+        wanted: JobFilter = ALL,
+        *,
+        kinds: Sequence[str] = (),
+        after: str | None = None,
+        timeout: Span | None = None,
+    ) -> Iterator[JobEventView | Notice]:
+        """Yield transitions of all jobs that match, reconnecting when needed, until the time-out: from a position on, or from now on.
+
+        ``states`` of ``wanted`` are those that a job enters, its ``cluster`` that of the run; it has no ``since`` and ``until``. The
+        transitions of each job are in their order.
+        """
+        return self._transport.iterate(self._verbs.watch_jobs(wanted, kinds=kinds, after=after, timeout=timeout))
+
+    def events_of_jobs(
+        self, wanted: JobFilter = ALL, *, kinds: Sequence[str] = (), after: str | None = None, limit: int = 1000
+    ) -> JobEventPage:
+        """Return a page of transitions of all jobs that match ``wanted``, as for ``watch_jobs``, and the position of the next page.
+
+        ``after``: ``next`` of another page, or ``"0"`` for all that is stored; without it, the page is empty and has the position of
+        now.
+        """
+        return self._transport.run(self._verbs.events_of_jobs(wanted, kinds=kinds, after=after, limit=limit))
 
     def logs(
         self,

@@ -71,6 +71,21 @@ def events(job: str, after: int, limit: int) -> Request:
     return core.get(job_path(job, "/events"), [("after", str(after)), ("limit", str(limit))])
 
 
+def events_of_jobs(wanted: JobFilter, kinds: Sequence[str], after: str | None, limit: int) -> Request:
+    """List transitions of many jobs. Raises ProblemError INVALID_PARAMETER for a filter by the time of submission."""
+    return core.get("/v1/events", [*event_query(wanted, kinds), ("after", after), ("limit", str(limit))])
+
+
+def event_query(wanted: JobFilter, kinds: Sequence[str]) -> list[tuple[str, str | None]]:
+    """Return the query for transitions of jobs. Raises ProblemError INVALID_PARAMETER for a filter by the time of submission."""
+    if wanted.since is not None or wanted.until is not None:
+        raise ProblemError(
+            Code.INVALID_PARAMETER, "transitions of jobs are not filtered by since and until; give after, a position"
+        )
+    chosen = [kinds] if isinstance(kinds, str) else kinds
+    return [*(item for item in wanted.to_query() if item[1] is not None), *(("kind", one) for one in chosen)]
+
+
 def act(job: str, action: Action, grace: str | None = None) -> Request:
     return core.post(job_path(job, f"/{action}"), None if grace is None else {"grace": grace})
 

@@ -4,7 +4,7 @@ A transport sends ``request()``, feeds the received bytes, and, when the connect
 and sends ``request()`` again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -15,7 +15,7 @@ from trainmaster.client.calls import job_path
 from trainmaster.client.core import Request
 from trainmaster.client.values import Moment, written_moment
 from trainmaster.protocol.errors import UnreachableError
-from trainmaster.protocol.tenants import EventView
+from trainmaster.protocol.tenants import EventView, JobEventView
 
 TAIL_BYTES = 65_536
 WHOLE = 1 << 30
@@ -91,6 +91,8 @@ class ServerSentEvents:
     def __init__(self) -> None:
         self._lines = Lines()
         self._fields: list[tuple[str, str]] = []
+        self.last_id = ""
+        """The id of the last event, or of a later comment with one."""
 
     def feed(self, data: bytes) -> Iterator[ServerSentEvent]:
         for line in self._lines.feed(data):
@@ -103,8 +105,9 @@ class ServerSentEvents:
     def _event(self) -> Iterator[ServerSentEvent]:
         fields, self._fields = self._fields, []
         data = [value for name, value in fields if name == "data"]
+        last = dict(fields)
+        self.last_id = last.get("id", self.last_id)
         if data:
-            last = dict(fields)
             yield ServerSentEvent(last.get("event", "message"), "\n".join(data), last.get("id"))
 
 
@@ -136,6 +139,37 @@ class EventWatch:
             elif event.id is not None and event.id.isdecimal() and int(event.id) > self._after:
                 self._after = int(event.id)
                 yield EventView.model_validate_json(event.data)
+
+
+class JobsWatch:
+    """The transitions of all jobs that match a filter, from a position on, without an end."""
+
+    may_end = False
+
+    def __init__(self, query: Sequence[tuple[str, str | None]], after: str | None = None) -> None:
+        self.over = False
+        self.position = after
+        """The position behind the last transition."""
+        self._query = query
+        self._events = ServerSentEvents()
+
+    def request(self) -> Request:
+        headers = {} if self.position is None else {"Last-Event-ID": self.position}
+        return core.get("/v1/events", self._query, accept="text/event-stream", headers=headers)
+
+    def lost(self) -> None:
+        self._events = ServerSentEvents()
+
+    def feed(self, data: bytes) -> Iterator[JobEventView | Notice]:
+        for event in self._events.feed(data):
+            if event.event == "missed":
+                yield Notice(f"transitions may be missing: {event.data}")
+            elif event.event == "away":
+                yield Notice(event.data)
+            elif event.id:
+                self.position = event.id
+                yield JobEventView.model_validate_json(event.data)
+        self.position = self._events.last_id or self.position
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from trainmaster.client.calls import Action, Parameters, Spec
 from trainmaster.client.core import Request
 from trainmaster.client.errors import JobFailedError, UnknownHostError, WaitTimeoutError
 from trainmaster.client.steps import CallTerms, Item, Sleep, Steps, Tell, Telling, send
-from trainmaster.client.streams import Ended, EventWatch, LogPiece, LogTail, Notice
+from trainmaster.client.streams import Ended, EventWatch, JobsWatch, LogPiece, LogTail, Notice
 from trainmaster.client.values import JobFilter, Moment, Span, WithWarnings, seconds_in, written_moment
 from trainmaster.protocol.answers import (
     AgentKey,
@@ -27,6 +27,7 @@ from trainmaster.protocol.answers import (
     DryRun,
     Identity,
     JobAction,
+    JobEventPage,
     JobPage,
     JobReason,
     KeyView,
@@ -48,7 +49,7 @@ from trainmaster.protocol.resource_kinds import CLUSTER, KINDS, QUEUE, Kind
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.suggestions import suggestion
-from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
+from trainmaster.protocol.tenants import EventView, JobEventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
 from trainmaster.protocol.workload import Workload
 
@@ -131,6 +132,32 @@ class Verbs:
     ) -> Telling[EventView | Notice | Ended, None]:
         """Yield a job's transitions as they happen, reconnecting when needed; ends after Ended, or at the time-out."""
         return steps.follow(self._terms, EventWatch(job, after), seconds_in(timeout, "timeout"))
+
+    def watch_jobs(
+        self,
+        wanted: JobFilter = ALL,
+        *,
+        kinds: Sequence[str] = (),
+        after: str | None = None,
+        timeout: Span | None = None,
+    ) -> Telling[JobEventView | Notice, None]:
+        """Yield transitions of all jobs that match, reconnecting when needed, until the time-out: from a position on, or from now on.
+
+        ``states`` of ``wanted`` are those that a job enters, its ``cluster`` that of the run; it has no ``since`` and ``until``. The
+        transitions of each job are in their order.
+        """
+        stream = JobsWatch(calls.event_query(wanted, kinds), after)
+        return steps.follow(self._terms, stream, seconds_in(timeout, "timeout"))
+
+    def events_of_jobs(
+        self, wanted: JobFilter = ALL, *, kinds: Sequence[str] = (), after: str | None = None, limit: int = 1000
+    ) -> Steps[JobEventPage]:
+        """Return a page of transitions of all jobs that match ``wanted``, as for ``watch_jobs``, and the position of the next page.
+
+        ``after``: ``next`` of another page, or ``"0"`` for all that is stored; without it, the page is empty and has the position of
+        now.
+        """
+        return self._model(calls.events_of_jobs(wanted, kinds, after, limit), JobEventPage)
 
     def logs(
         self,

@@ -17,6 +17,7 @@ from trainmaster.protocol.tenants import (
     ClusterSpec,
     DatasetSpec,
     EventView,
+    JobEventView,
     JobView,
     PriorityClassSpec,
     QueueSpec,
@@ -135,6 +136,36 @@ class EventPage(Lenient):
     """Transitions."""
 
 
+class JobEventPage(Lenient):
+    """Transitions of many jobs, in the order in which they were committed, and the position behind them."""
+
+    model_config = example(
+        events=[
+            {
+                "job": "bert-7k2p9xq",
+                "queue": "research/vision",
+                "seq": 1,
+                "at": "2026-11-24T08:00:00.000Z",
+                "kind": "submitted",
+                "states": ["queued"],
+                "actor": "vision-team",
+                "position": "MToxMDM0OjU6MToxNzY0MDYyODgw",
+            }
+        ],
+        next="MToxMDM0OjU6MToxNzY0MDYyODgw",
+        more=False,
+    )
+
+    events: tuple[JobEventView, ...]
+    """Transitions that match. There may be fewer than asked for, or none, although there are more."""
+    next: str
+    """Position behind this page, from which the next page or a stream goes on."""
+    more: bool = False
+    """True if there are later transitions already."""
+    missed: str | None = None
+    """Reason for which transitions before these may be missing; None: none is missing."""
+
+
 class JobReason(Reason):
     """Reason for which a job is in its state. The last eight fields are of queued jobs only."""
 
@@ -248,7 +279,7 @@ class ReservationList(Lenient):
 
 
 class ClusterView(ClusterSpec):
-    """A cluster with its contact and capacity. Only admins get the numbers of runs."""
+    """A cluster with its contact and capacity. Only admins and the cluster's owners get the numbers of runs."""
 
     model_config = _IGNORES_UNKNOWN | example(
         kind="Cluster",
@@ -279,13 +310,13 @@ class ClusterView(ClusterSpec):
     agent_version: str = ""
     """Version of its agent."""
     live_runs: int = 0
-    """Number of live runs, for admins."""
+    """Number of live runs, for admins and owners."""
     stopping_runs: int = 0
-    """Number of live runs that are being stopped, for admins."""
+    """Number of live runs that are being stopped, for admins and owners."""
     orphaned_runs: int = 0
-    """Number of live runs of which its agent has no record, for admins."""
+    """Number of live runs of which its agent has no record, for admins and owners."""
     quarantined_runs: int = 0
-    """Number of runs that its agent holds and the store lost, for admins."""
+    """Number of runs that its agent holds and the store lost, for admins and owners."""
     runtime: str | None = None
     """Runtime of its agent, such as ``kubernetes``."""
     scheduler: str | None = None
@@ -399,6 +430,8 @@ class KeyView(Lenient):
     """Rights of the key."""
     queues: tuple[str, ...] = ()
     """Queues, with all below them, that a user's key may use."""
+    clusters: tuple[str, ...] = ()
+    """Clusters that an owner's key may look after."""
     cluster: str | None = None
     """Cluster whose agent has the key."""
     created_at: Timestamp
@@ -424,6 +457,8 @@ class Identity(Lenient):
     """Rights of the key."""
     queues: tuple[str, ...] = ()
     """Queues, with all below them, that a user's key may use."""
+    clusters: tuple[str, ...] = ()
+    """Clusters that an owner's key may look after."""
     expires_at: Timestamp | None = None
     """Time from which it is invalid; None: it does not expire."""
     version: str
@@ -431,7 +466,7 @@ class Identity(Lenient):
 
 
 class KeyList(Lenient):
-    """All API keys."""
+    """API keys that the caller may see."""
 
     keys: tuple[KeyView, ...]
     """API keys."""

@@ -47,10 +47,12 @@ class KeyInUse(Lenient):
     """Rights of the key."""
     queues: tuple[str, ...] = ()
     """Queues, with all below them, that a user's key may use."""
+    clusters: tuple[str, ...] = ()
+    """Clusters that an owner's key may look after."""
 
 
 class HealthReport(Lenient):
-    """State of an installation, as an api sees it. ``checks`` is empty for keys that are not an admin's."""
+    """State of an installation, as an api sees it. ``checks`` is empty for users; owners get those of their clusters' agents."""
 
     model_config = example(
         release="0.1.0",
@@ -66,7 +68,7 @@ class HealthReport(Lenient):
     key: KeyInUse
     """The key of this call."""
     checks: tuple[HealthCheck, ...] = ()
-    """Checks that the api has made; empty unless the key is an admin's."""
+    """Checks that the api has made: all for an admin, those of agents of its clusters for an owner, none for a user."""
 
 
 def warning(name: str, message: str, advice: str = "") -> HealthCheck:

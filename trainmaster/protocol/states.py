@@ -178,10 +178,11 @@ class ClusterKind(StrEnum):
 
 
 class KeyRole(StrEnum):
-    """Rights of an API key: everything, its own queues, or one cluster's agent calls."""
+    """Rights of an API key: everything, its own queues, its own clusters, or one cluster's agent calls."""
 
     ADMIN = "admin"
     USER = "user"
+    OWNER = "owner"
     AGENT = "agent"
 
 

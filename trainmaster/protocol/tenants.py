@@ -187,7 +187,7 @@ class PriorityClassSpec(Strict):
 
 
 class ClusterSpec(Strict):
-    """A cluster as its owner declares it; its agent reports its capacity."""
+    """A cluster as an admin declares it; its agent reports its capacity."""
 
     model_config = example(
         kind="Cluster", name="west", clusterKind="private", region="eu-central", labels={"tier": "training"}
@@ -343,6 +343,8 @@ class KeySpec(Strict):
     """Rights of the key."""
     queues: Annotated[tuple[QueuePath, ...], bounded(1000)] = ()
     """Queues, with all below them, that a user's key may use."""
+    clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
+    """Clusters that an owner's key may look after; only for the role owner."""
     cluster: Name40 | None = None
     """Cluster whose agent has the key; only for the role agent."""
     expires_in: Duration | None = None
@@ -480,3 +482,25 @@ class EventView(Lenient):
     """Message for people."""
     details: dict[str, Any] = {}
     """Further values, by kind of the transition."""
+
+
+class JobEventView(EventView):
+    """A transition of one of many jobs."""
+
+    model_config = example(
+        job="bert-7k2p9xq",
+        queue="research/vision",
+        seq=1,
+        at="2026-11-24T08:00:00.000Z",
+        kind="submitted",
+        states=["queued"],
+        actor="vision-team",
+        position="MToxMDM0OjU6MToxNzY0MDYyODgw",
+    )
+
+    job: str
+    """Id of the job."""
+    queue: str
+    """Path of its queue."""
+    position: str
+    """Position behind this transition, from which a page or a stream goes on."""

@@ -27,6 +27,7 @@ from trainmaster_dispatcher.api import (
     declarations,
     docs_pages,
     doctor,
+    events,
     jobs,
     openapi,
     prices,
@@ -59,6 +60,7 @@ _ROUTERS = {
         "/v1",
         (
             jobs.router,
+            events.router,
             tenants.router,
             clusters.router,
             declarations.router,
@@ -157,6 +159,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         )
     if app.state.audience.includes(Audience.USERS):
         beats.append(asyncio.create_task(run_for_ever("followers", state.followers.watch), name="followers"))
+        beats.append(asyncio.create_task(run_for_ever("event-feed", state.events.watch), name="event-feed"))
     beats.append(asyncio.create_task(run_for_ever("revoked-keys", lambda: _end_streams(state)), name="revoked-keys"))
     gauges.watch(stores)
     beats.append(

@@ -17,6 +17,7 @@ from trainmaster.protocol.tenants import (
 from trainmaster_dispatcher.api.context import (
     Admin,
     App,
+    ClusterOwner,
     State,
     answer,
     note,
@@ -62,8 +63,11 @@ async def delete_cluster(name: NameInPath, state: App, caller: Admin, force: For
 @router.post(
     "/clusters/{name}/join", **contract(takes=JoinSpec, gives=answers.AgentKey, status=201, refuses=(Code.CONFLICT,))
 )
-async def join_cluster(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
-    """Make a key for a cluster's agent, and the cluster if it does not exist. The secret is in this answer and nowhere else."""
+async def join_cluster(name: NameInPath, request: Request, state: App, caller: ClusterOwner) -> Response:
+    """Make a key for a cluster's agent and, for an admin, the cluster if it does not exist.
+
+    The secret is in this answer and nowhere else.
+    """
     refuse_idempotency_key(request)
     spec = read_model(JoinSpec, await request.body())
     same_name(spec.name, name, "cluster")
@@ -74,7 +78,7 @@ async def join_cluster(name: NameInPath, request: Request, state: App, caller: A
 @router.post(
     "/clusters/{name}/rotate", **contract(takes=RotateSpec, is_optional=True, gives=answers.AgentKey, status=201)
 )
-async def rotate_agent_key(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
+async def rotate_agent_key(name: NameInPath, request: Request, state: App, caller: ClusterOwner) -> Response:
     """Make another key for a cluster's agent, and revoke the old ones at once or not."""
     refuse_idempotency_key(request)
     spec = read_model(RotateSpec, await request.body() or b"{}")
@@ -106,7 +110,7 @@ async def _make_agent_key(
 @router.post(
     "/clusters/{name}/drain", **contract(takes=DrainSpec, is_optional=True, gives=answers.DrainAnswer, is_once=True)
 )
-async def drain_cluster(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
+async def drain_cluster(name: NameInPath, request: Request, state: App, caller: ClusterOwner) -> Response:
     """Drain a cluster: close it, and stop its runs or let them finish."""
     body = await request.body() or b"{}"
     spec = read_model(DrainSpec, body)
@@ -150,7 +154,7 @@ async def declare_runs_lost(name: NameInPath, request: Request, state: App, call
 
 
 @router.get("/clusters/{name}/quarantined-runs", **contract(gives=answers.QuarantinedRuns))
-async def list_quarantined_runs(name: NameInPath, state: App, caller: Admin) -> Response:
+async def list_quarantined_runs(name: NameInPath, state: App, caller: ClusterOwner) -> Response:
     """List runs that the cluster's agent holds and that the store has forgotten since it was restored."""
     async with state.stores.database.transaction() as tx:
         return answer({"runs": await recovery.list_quarantined(tx, name)})
@@ -172,13 +176,13 @@ async def stop_quarantined_runs(name: NameInPath, request: Request, state: App, 
 
 
 @router.post("/clusters/{name}/cordon", **contract(gives=answers.CordonAnswer, is_once=True))
-async def cordon_cluster(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
+async def cordon_cluster(name: NameInPath, request: Request, state: App, caller: ClusterOwner) -> Response:
     """Let nothing new start on a cluster."""
     return await _cordon(name, request, state, caller, on=True)
 
 
 @router.post("/clusters/{name}/uncordon", **contract(gives=answers.CordonAnswer, is_once=True))
-async def uncordon_cluster(name: NameInPath, request: Request, state: App, caller: Admin) -> Response:
+async def uncordon_cluster(name: NameInPath, request: Request, state: App, caller: ClusterOwner) -> Response:
     """Let jobs start on a cluster again."""
     return await _cordon(name, request, state, caller, on=False)
 

@@ -26,8 +26,10 @@ from trainmaster_dispatcher.domain.redaction import nothing, rendered_json
 from trainmaster_dispatcher.services.auditing import REFUSED, Refusals
 from trainmaster_dispatcher.services.cluster_admissions import ClusterAdmissions
 from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.event_feed import EventFeed
 from trainmaster_dispatcher.services.followers import Followers
 from trainmaster_dispatcher.services.group_commit import GroupCommits
+from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
 from trainmaster_dispatcher.services.submission_parsing import parse_json
 from trainmaster_dispatcher.store import keys
 from trainmaster_dispatcher.store.database import Transaction
@@ -54,6 +56,7 @@ class State:
         self.limits = Limits(stores.settings)
         self.admissions = ClusterAdmissions(stores)
         self.followers = Followers(stores)
+        self.events = EventFeed(stores)
         self.group_commits = GroupCommits(stores)
         self.leader = LeaderOverHttp()
         self.refusals = Refusals()
@@ -93,15 +96,39 @@ def _role(*roles: KeyRole) -> Callable[..., Awaitable[Caller]]:
     async def check(caller: Annotated[Caller, Depends(any_caller)]) -> Caller:
         if caller.role not in roles:
             raise ProblemError(
-                Code.FORBIDDEN, f"this needs the role {' or '.join(roles)}; the key {caller.name!r} has {caller.role}"
+                Code.FORBIDDEN,
+                f"this needs the role {' or '.join(roles)}; the key {caller.name!r} has {_role_of(caller)}",
             )
         return caller
 
     return check
 
 
-Person = Annotated[Caller, Depends(_role(KeyRole.ADMIN, KeyRole.USER))]
+def _role_of(caller: Caller) -> str:
+    return f"{caller.role} of {clusters_of(caller)}" if caller.is_owner else caller.role
+
+
+def _of_cluster(*roles: KeyRole) -> Callable[..., Awaitable[Caller]]:
+    """Return the check of a call about the cluster in its address: an owner's call must be about one of the owner's."""
+    has_role = _role(*roles)
+
+    async def check(request: Request, caller: Annotated[Caller, Depends(has_role)]) -> Caller:
+        check_owns(caller, request.path_params["name"])
+        return caller
+
+    return check
+
+
+_PEOPLE = KeyRole.ADMIN, KeyRole.USER
+people = _role(*_PEOPLE)
+people_and_owners = _role(*_PEOPLE, KeyRole.OWNER)
+people_and_its_owners = _of_cluster(*_PEOPLE, KeyRole.OWNER)
+Person = Annotated[Caller, Depends(people)]
+PersonOrOwner = Annotated[Caller, Depends(people_and_owners)]
 Admin = Annotated[Caller, Depends(_role(KeyRole.ADMIN))]
+AdminOrOwner = Annotated[Caller, Depends(_role(KeyRole.ADMIN, KeyRole.OWNER))]
+ClusterOwner = Annotated[Caller, Depends(_of_cluster(KeyRole.ADMIN, KeyRole.OWNER))]
+"""An admin, or an owner of the cluster in the call's address."""
 Agent = Annotated[Caller, Depends(_role(KeyRole.AGENT))]
 App = Annotated[State, Depends(state_of)]
 

@@ -17,10 +17,20 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from trainmaster.protocol.declarations import MergePatch
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.meaningless import meaningless
-from trainmaster.protocol.resource_kinds import ResourceKind
+from trainmaster.protocol.resource_kinds import CLUSTER, ResourceKind
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.validation_errors import worded
-from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, read_large_model
+from trainmaster_dispatcher.api.context import (
+    Admin,
+    App,
+    State,
+    answer,
+    note,
+    people,
+    people_and_its_owners,
+    people_and_owners,
+    read_large_model,
+)
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import ETags
 from trainmaster_dispatcher.api.problem_answers import header
@@ -221,12 +231,16 @@ class KindRoutes(Generic[Spec, Stored]):
         router.add_api_route(address, handler, methods=[method], name=name, description=words, **arguments)
 
     def _list(self) -> Callable[..., Awaitable[Response]]:
-        async def handler(state: App, caller: Person) -> Response:
+        readers = people_and_owners if self.kind is CLUSTER else people
+
+        async def handler(state: App, caller: Annotated[Caller, Depends(readers)]) -> Response:
             return answer({self.kind.member: await self.of.every(state.stores, state.leader, caller)})
 
         return handler
 
     def _show(self) -> Callable[..., Awaitable[Response]]:
+        readers = people_and_its_owners if self.kind is CLUSTER else people
+
         async def show(target: str, state: State, caller: Caller, expected: Conditions) -> Response:
             async with state.stores.database.reading() as tx:
                 etag = etag_of(await self.of.find(tx, target))
@@ -240,10 +254,14 @@ class KindRoutes(Generic[Spec, Stored]):
                 return with_etag(Response(status_code=304), etag)
             return with_etag(answer(found), etag)
 
-        async def by_name(name: str, state: App, caller: Person, expected: ReadIf) -> Response:
+        async def by_name(
+            name: str, state: App, caller: Annotated[Caller, Depends(readers)], expected: ReadIf
+        ) -> Response:
             return await show(name, state, caller, expected)
 
-        async def by_path(path: str, state: App, caller: Person, expected: ReadIf) -> Response:
+        async def by_path(
+            path: str, state: App, caller: Annotated[Caller, Depends(readers)], expected: ReadIf
+        ) -> Response:
             return await show(path, state, caller, expected)
 
         return by_path if self.kind.key == "path" else by_name

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import orjson
 
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.states import KeyRole
 from trainmaster_dispatcher.api.asgi import App, Receive, Scope, Send, request_id
 from trainmaster_dispatcher.api.context import State
 from trainmaster_dispatcher.api.docs_pages import DOCUMENTS
@@ -68,7 +67,7 @@ def _problem(state: State, scope: Scope) -> ProblemError | None:
     if not path.startswith(_USERS):
         return None
     is_known, caller = state.keyring.known(secret.strip())
-    if caller is not None and caller.role is KeyRole.USER:
+    if caller is not None and caller.is_limited:
         problem = state.limits.over_rate(caller)
         if problem is not None:
             scope[CALL] = Call(caller)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, R
 from fastapi.responses import StreamingResponse
 
 from trainmaster.protocol import answers
-from trainmaster.protocol.base import Name40, QueuePath, WrittenTime
+from trainmaster.protocol.base import Name40, WrittenTime
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.jobs import JobSpec
@@ -21,6 +21,7 @@ from trainmaster_dispatcher.api.asgi import client_address, request_id
 from trainmaster_dispatcher.api.context import (
     App,
     Person,
+    PersonOrOwner,
     State,
     answer,
     idempotency,
@@ -35,6 +36,7 @@ from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import (
     After,
     Attempt,
+    ClassFilter,
     Cursor,
     JobId,
     JobNameFilter,
@@ -42,6 +44,8 @@ from trainmaster_dispatcher.api.parameters import (
     LastEventId,
     Limit,
     MemberIndex,
+    QueueFilter,
+    SubmitterFilter,
 )
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
@@ -66,8 +70,8 @@ from trainmaster_dispatcher.store.redis_channels import JOBS, wait_set
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-_LOOK_SECONDS = 1.0
-_COMMENT_SECONDS = 15.0
+LOOK_SECONDS = 1.0
+COMMENT_SECONDS = 15.0
 """A stream sends a comment when it is silent for between half of this and all of it, at random, so that not all do so at once."""
 _MOST_EVENTS = 1000
 """The most events that are read at once."""
@@ -147,42 +151,35 @@ def _created(answer: Response) -> Response:
 @router.get("", **contract(gives=answers.JobPage, refuses=_FILTER))
 async def list_jobs(
     state: App,
-    caller: Person,
-    queue: Annotated[QueuePath | None, Query(description="Only jobs of this queue and of those below it.")] = None,
+    caller: PersonOrOwner,
+    queue: QueueFilter = None,
     state_filter: Annotated[
         list[ShownState] | None, Query(alias="state", description="Only jobs that are shown in one of these states.")
     ] = None,
     name: JobNameFilter | None = None,
-    priority_class: Annotated[
-        Name40 | None, Query(alias="priorityClass", description="Only jobs of this priority class.")
-    ] = None,
+    priority_class: ClassFilter = None,
     label: Annotated[
         list[LabelFilter] | None, Query(description="Only jobs with all of these labels, each as `key=value`.")
     ] = None,
     cluster: Annotated[
         Name40 | None, Query(description="Only jobs whose latest run is or was on this cluster.")
     ] = None,
-    submitted_by: Annotated[
-        str | None,
-        Query(
-            alias="submittedBy",
-            min_length=1,
-            max_length=100,
-            description="Only jobs that a key of this name submitted.",
-        ),
-    ] = None,
+    submitted_by: SubmitterFilter = None,
     since: Annotated[WrittenTime | None, Query(description="Only jobs submitted at or after this time.")] = None,
     until: Annotated[WrittenTime | None, Query(description="Only jobs submitted before this time.")] = None,
     cursor: Cursor | None = None,
     limit: Limit = 100,
 ) -> Response:
-    """List a page of jobs, newest first. ``label`` is ``key=value`` and may be repeated, as may ``state``."""
+    """List a page of jobs, newest first. ``label`` is ``key=value`` and may be repeated, as may ``state``.
+
+    An owner sees the jobs whose latest run is or was on one of the owner's clusters.
+    """
     wanted = BulkFilter(
         queue=queue,
         states=tuple(state_filter or ()),
         name=name,
         priority_class=priority_class,
-        labels=_labels(label or []),
+        labels=labels_of(label or []),
         cluster=cluster,
         submitted_by=submitted_by,
         since=since,
@@ -192,7 +189,8 @@ async def list_jobs(
         return answer(await job_queries.list_jobs(tx, caller, wanted, cursor, limit))
 
 
-def _labels(given: list[str]) -> dict[str, str]:
+def labels_of(given: list[str]) -> dict[str, str]:
+    """Return labels given as ``key=value``. Raises ProblemError INVALID_PARAMETER."""
     out = {}
     for item in given:
         key, equals, value = item.partition("=")
@@ -279,8 +277,8 @@ async def _names_a_job(job_id: JobId) -> None:
     **contract(gives=JobView, refuses=(Code.METHOD_NOT_ALLOWED,)),
     dependencies=[Depends(_names_a_job)],
 )
-async def show_job(job_id: JobId, state: App, caller: Person) -> Response:
-    """Show one job with its specification and runs."""
+async def show_job(job_id: JobId, state: App, caller: PersonOrOwner) -> Response:
+    """Show one job with its specification and runs; to an owner without specification, a job of the owner's clusters."""
     async with state.stores.database.reading() as tx:
         return answer(await job_queries.show_job(tx, caller, job_id))
 
@@ -390,19 +388,17 @@ async def list_events(
     stream = state.limits.open_stream(
         request.scope, StreamKind.EVENTS, lambda: state.stores.channels.wake_here(JOBS, [key])
     )
-    events = _server_sent(
-        _events_of(state, stream, key, after if last_event_id is None else int(last_event_id)), job_id
-    )
+    events = server_sent(_events_of(state, stream, key, after if last_event_id is None else int(last_event_id)), job_id)
     return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-async def _server_sent(events: AsyncIterator[bytes], job_id: str) -> AsyncIterator[bytes]:
-    """Yield the events of one job; an unexpected error ends this stream alone, and its reader begins again after the last event."""
+async def server_sent(events: AsyncIterator[bytes], of: str) -> AsyncIterator[bytes]:
+    """Yield the events of a stream; an unexpected error ends it alone, and its reader begins again after the last event."""
     try:
         async for event in events:
             yield event
     except Exception as error:  # noqa: BLE001 - noted with its traceback
-        note_error(Part.STREAM, f"events of {job_id}", error)
+        note_error(Part.STREAM, f"events of {of}", error)
         yield b": an error inside Trainmaster ended this stream; its log has it\n\n"
 
 
@@ -417,7 +413,7 @@ async def _events_of(state: State, stream: CountedStream, key: int, seq: int) ->
                 happened = await state.followers.events_after(key, seq, _MOST_EVENTS)
             except ProblemError:
                 yield b"event: away\ndata: the store does not answer; trying again\n\n"
-                await wait_set(changed, _LOOK_SECONDS)
+                await wait_set(changed, LOOK_SECONDS)
                 continue
             rows, job = happened.events, happened.standing
             for row in rows:
@@ -431,7 +427,7 @@ async def _events_of(state: State, stream: CountedStream, key: int, seq: int) ->
                 yield b"event: end\ndata: %s\n\n" % (job.state.encode() if job else b"gone")
                 return
             # A comment needs no read: hundreds of idle streams would cost as many reads every few seconds.
-            while len(rows) < _MOST_EVENTS and not await wait_set(changed, _COMMENT_SECONDS * random.uniform(0.5, 1)):
+            while len(rows) < _MOST_EVENTS and not await wait_set(changed, COMMENT_SECONDS * random.uniform(0.5, 1)):
                 yield b": still here\n\n"
     yield b": the API key was revoked or has expired\n\n"
 

@@ -173,12 +173,11 @@ class Limits:
         call = scope[CALL] = Call(caller)
         if caller.role is KeyRole.AGENT:
             return
-        is_user = caller.role is KeyRole.USER
-        pause = self._calls.take(caller.key_id) if is_user else 0.0
+        pause = self._calls.take(caller.key_id) if caller.is_limited else 0.0
         if pause:
             raise _over_rate(caller, pause)
         try:
-            turn = await self._turns.begin(caller.key_id, waits=is_user)
+            turn = await self._turns.begin(caller.key_id, waits=caller.is_limited)
         except TooManyWaitError as error:
             raise _too_many("at-once", f"the key {caller.name!r} makes too many calls at once", 1.0) from error
         meter: Meter | None = scope.get(METER)

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Path, Query
 from pydantic import StringConstraints, WithJsonSchema
 
-from trainmaster.protocol.base import text_schema
+from trainmaster.protocol.base import Name40, QueuePath, text_schema
 from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster_dispatcher.services.job_queries import MOST_PER_PAGE
 
@@ -61,6 +61,16 @@ LabelFilter = Annotated[
         least=2,
     ),
 ]
+QueueFilter = Annotated[QueuePath | None, Query(description="Only jobs of this queue and of those below it.")]
+ClassFilter = Annotated[Name40 | None, Query(alias="priorityClass", description="Only jobs of this priority class.")]
+SubmitterFilter = Annotated[
+    str | None,
+    Query(
+        alias="submittedBy", min_length=1, max_length=100, description="Only jobs that a key of this name submitted."
+    ),
+]
+ClusterOfRun = Annotated[Name40 | None, Query(description="Only transitions of runs on this cluster.")]
+FeedPosition = Annotated[str, text_schema("^([A-Za-z0-9_-]+|0)$", 120, "MToxMDM0OjU6MToxNzY0MDYyODgw")]
 MemberIndex = Annotated[int, Query(ge=0, lt=MOST_MEMBERS, description="Only members with this index in their role.")]
 Attempt = Annotated[int, Query(ge=1, le=99_999, description="Only this attempt; by default the last one.")]
 LastEventId = Annotated[str, text_schema("^[0-9]{1,18}$", 18)]

@@ -8,11 +8,21 @@ from trainmaster.protocol import answers
 from trainmaster.protocol.base import WrittenTime
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.tenants import KeySpec
-from trainmaster_dispatcher.api.context import Admin, App, Person, answer, note, read_large_model
+from trainmaster_dispatcher.api.context import (
+    Admin,
+    AdminOrOwner,
+    App,
+    Person,
+    PersonOrOwner,
+    answer,
+    note,
+    read_large_model,
+)
 from trainmaster_dispatcher.api.declared import add_routes, change
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import Cursor, Limit, NumberInPath
 from trainmaster_dispatcher.services import job_queries, leader_queries, tenants
+from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import AuditFilter
 
 router = APIRouter(prefix="/v1", tags=["tenants"])
@@ -39,17 +49,17 @@ add_routes(router, "tenants")
 
 
 @router.get("/whoami", **contract(gives=answers.Identity))
-async def whoami(state: App, caller: Person) -> Response:
+async def whoami(state: App, caller: PersonOrOwner) -> Response:
     """Show the caller's key, and the version of the dispatcher."""
     async with state.stores.database.transaction() as tx:
         return answer(await tenants.whoami(tx, caller))
 
 
 @router.get("/keys", **contract(gives=answers.KeyList))
-async def list_keys(state: App, _caller: Admin) -> Response:
-    """List all API keys, without their secrets."""
+async def list_keys(state: App, caller: AdminOrOwner) -> Response:
+    """List all API keys, without their secrets; for an owner, those of the agents of the owner's clusters."""
     async with state.stores.database.transaction() as tx:
-        return answer({"keys": await tenants.list_keys(tx)})
+        return answer({"keys": await tenants.list_keys(tx, caller)})
 
 
 @router.post(
@@ -80,18 +90,25 @@ async def make_key(request: Request, state: App, caller: Admin) -> Response:
 async def revoke_key(
     key_id: NumberInPath,
     state: App,
-    caller: Admin,
+    caller: AdminOrOwner,
     force: Annotated[bool, Query(description="Revoke it even if it is the last valid key of an admin.")] = False,
 ) -> Response:
-    """Revoke an API key; it becomes invalid within two seconds. The last valid key of an admin is kept, unless ``force`` is given."""
-    await change(state, caller, "revoke key", str(key_id), lambda tx: tenants.revoke_key(tx, key_id, force=force))
+    """Revoke an API key; it becomes invalid within two seconds. The last valid key of an admin is kept, unless ``force`` is given.
+
+    An owner revokes keys of the agents of the owner's clusters.
+    """
+
+    async def revoke(tx: Transaction) -> None:
+        await tenants.revoke_key(tx, caller, key_id, force=force)
+
+    await change(state, caller, "revoke key", str(key_id), revoke)
     return Response(status_code=204)
 
 
 @router.get("/audit", **contract(gives=answers.AuditPage))
 async def list_audit(
     state: App,
-    _caller: Admin,
+    caller: AdminOrOwner,
     target: Annotated[str | None, Query(description="Only changes of this object.")] = None,
     actor: Annotated[str | None, Query(description="Only calls with a key of this name.")] = None,
     action: Annotated[str | None, Query(description="Only this action, such as `put queue`.")] = None,
@@ -100,7 +117,7 @@ async def list_audit(
     cursor: Cursor | None = None,
     limit: Limit = 100,
 ) -> Response:
-    """List who changed what and what was refused, newest first."""
+    """List who changed what and what was refused, newest first; for an owner, what was done to the owner's clusters."""
     wanted = AuditFilter(target, actor, action, since, until)
     async with state.stores.database.transaction() as tx:
-        return answer(await job_queries.list_audit(tx, wanted, cursor, limit))
+        return answer(await job_queries.list_audit(tx, caller, wanted, cursor, limit))

@@ -1,8 +1,6 @@
 """``simulate``: what a fleet would do with a workload."""
 
-import csv
 import json
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from trainmaster.cli.csv_output import print_csv
 from trainmaster.cli.output import Format, note, print_data
 
 if TYPE_CHECKING:
@@ -392,14 +391,14 @@ def _read_trace(path: Path, queue: str, limits: LimitsFrom) -> "Trace":
 
 
 def _print_jobs(outcome: "StudyOutcome") -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["job", "name", "queue", "submit", "start", "end", "wait", "state", "cluster", "runs", "message"])
+    columns = ["job", "name", "queue", "submit", "start", "end", "wait", "state", "cluster", "runs", "message"]
+    rows: list[list[object]] = []
     for record in outcome.records:
         moments = [record.job.submit, record.first_start, record.ended_at, record.wait]
         texts = ["" if moment == float("inf") else f"{moment:g}" for moment in moments]
         spec, machine = record.job.spec, record.machine
         state = machine.state.value
-        writer.writerow(
+        rows.append(
             [
                 record.job.number,
                 spec.name,
@@ -411,3 +410,4 @@ def _print_jobs(outcome: "StudyOutcome") -> None:
                 json.dumps(machine.message),
             ]
         )
+    print_csv(columns, rows)

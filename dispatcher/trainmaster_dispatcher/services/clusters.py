@@ -27,13 +27,16 @@ BATCH = 1000
 
 
 async def join(tx: Transaction, caller: Caller, spec: JoinSpec) -> dict[str, Any]:
-    """Create a key for the agent of a cluster and return it; a cluster that does not exist is created.
+    """Create a key for the agent of a cluster and return it; a cluster that does not exist is created by an admin's call.
 
-    Raises ProblemError CONFLICT when the cluster exists with another kind or other labels than those given.
+    Raises ProblemError CONFLICT when the cluster exists with another kind or other labels than those given, and NOT_FOUND for the
+    owner of one that was removed a moment ago.
     """
     await declared.lock(tx, f"cluster {spec.name}")
     row = await store.lock_cluster(tx, spec.name)
     if row is None:
+        if not caller.is_admin:
+            raise await tenants.unknown_cluster(tx, spec.name)
         made = ClusterSpec(name=spec.name, cluster_kind=spec.cluster_kind or ClusterKind.PRIVATE, labels=spec.labels)
         await declared_kinds.CLUSTER.put(tx, made, Author(caller.name, None, "join"))
     else:

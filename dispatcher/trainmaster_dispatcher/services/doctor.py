@@ -45,6 +45,12 @@ async def examine(database: Database, settings: Settings) -> list[HealthCheck]:
     return checks
 
 
+async def examine_agents(database: Database, clusters: Sequence[str]) -> list[HealthCheck]:
+    """Check the agents of these clusters."""
+    async with database.transaction() as tx:
+        return [_agent(facts) for facts in await store.agent_facts(tx) if facts.cluster in clusters]
+
+
 async def _database(tx: Transaction) -> Sequence[HealthCheck]:
     began = time.monotonic()
     await tx.one("SELECT 1")

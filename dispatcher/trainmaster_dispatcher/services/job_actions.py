@@ -19,6 +19,7 @@ from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.priority_classes import not_allowed
 from trainmaster_dispatcher.services.auditing import MOST_IDS
 from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.ownership import check_owns
 from trainmaster_dispatcher.services.submit import classes_of, job_actions_of
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store import runs, scheduling, tenants
@@ -152,12 +153,17 @@ class BulkResult:
     """Ids of the first changed jobs."""
 
 
-async def find_key(tx: Transaction, caller: Caller, text: str) -> int:
-    """Return the key of the job with this id. Raises ProblemError when the caller may see no such job."""
+def read_job_id(text: str) -> tuple[str, int]:
+    """Return the name and the key in a job's id. Raises ProblemError BAD_ID."""
     try:
-        name, key = parse_job_id(text)
+        return parse_job_id(text)
     except BadIdError as error:
         raise ProblemError(Code.BAD_ID, str(error)) from error
+
+
+async def find_key(tx: Transaction, caller: Caller, text: str) -> int:
+    """Return the key of the job with this id. Raises ProblemError when the caller may see no such job."""
+    name, key = read_job_id(text)
     row = await store.view(tx, key)
     if row is None or row.name != name or not caller.may_use(row.queue):
         raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r}")
@@ -227,13 +233,15 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> stor
     queue_ids: tuple[int, ...] | None = None
     if wanted.queue is not None:
         queue_ids = tuple(await tenants.queue_ids_below(tx, [wanted.queue]))
-    if not caller.is_admin:
+    owned = caller.clusters if caller.is_owner else None
+    if not caller.is_admin and owned is None:
         own = set(await tenants.queue_ids_below(tx, caller.queues))
         queue_ids = tuple(sorted(own if queue_ids is None else own & set(queue_ids)))
-    if wanted.queue is not None and not queue_ids:
+    if wanted.queue is not None and not queue_ids and owned is None:
         near = suggestion(wanted.queue, await _known_queues(tx, caller))
         raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {wanted.queue!r}{near}")
     if wanted.cluster is not None:
+        check_owns(caller, wanted.cluster)
         await _check_cluster(tx, caller, wanted.cluster)
     class_id = await class_id_of(tx, wanted.priority_class) if wanted.priority_class else None
     known = {state.value for state in JobState} | {"cancelling", "suspending"}
@@ -252,6 +260,7 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> stor
         submitter=wanted.submitted_by,
         since=wanted.since,
         until=wanted.until,
+        owned=owned,
     )
 
 

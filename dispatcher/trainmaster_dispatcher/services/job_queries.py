@@ -3,6 +3,7 @@
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +19,8 @@ from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, RunVie
 from trainmaster_dispatcher.containment import Part, note
 from trainmaster_dispatcher.domain.recovery import closed_by_recovery
 from trainmaster_dispatcher.services.feed_follower import overpromised
-from trainmaster_dispatcher.services.job_actions import BulkFilter, find_key, to_filter
+from trainmaster_dispatcher.services.job_actions import BulkFilter, find_key, read_job_id, to_filter
+from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store import keys, outbox, runs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction
@@ -114,19 +116,21 @@ def _moment(at: datetime | None) -> str | None:
 async def list_jobs(
     tx: Transaction, caller: Caller, wanted: BulkFilter | None, cursor: str | None, limit: int
 ) -> dict[str, Any]:
-    """Return a page of jobs, newest first, and the cursor of the next page."""
+    """Return a page of jobs, newest first, and the cursor of the next page. An owner sees no parameters of them."""
     before = read_cursor(cursor)
     if wanted is not None and wanted != BulkFilter():
         found = await to_filter(tx, caller, wanted)
     elif caller.is_admin:
         found = store.Filter()
+    elif caller.is_owner:
+        found = store.Filter(owned=caller.clusters)
     else:
         found = store.Filter(below=tuple(caller.queues))
     rows = await store.page(tx, found, before, limit + 1)
     page = rows[:limit]
     views = []
     for number, row in enumerate(page, 1):
-        views.append(job_line(row))
+        views.append(job_line(row._replace(parameters=None) if caller.is_owner else row))
         if number % _VIEWS_PER_SLICE == 0:
             await asyncio.sleep(0)  # let other calls run: a thousand views take some 10 ms
     return {
@@ -144,7 +148,9 @@ def _dump(model: Any) -> dict[str, Any]:
 
 
 async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
-    """Return one job with its specification and all its runs."""
+    """Return one job with its specification and all its runs; to the owner of its cluster without what it says and does."""
+    if caller.is_owner:
+        return await _job_of_cluster(tx, caller, text)
     key = await find_key(tx, caller, text)
     row = await store.view(tx, key)
     if row is None:
@@ -155,6 +161,24 @@ async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]
     data["runs"] = [_dump(run) for run in attempts]
     if row.notifies and (given_up := await outbox.dead_of_job(tx, key)):
         data["undelivered"] = given_up
+    return data
+
+
+async def _job_of_cluster(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
+    """Return a job whose latest run is or was on a cluster of this owner, with its runs there: neither its specification and
+    parameters nor why its runs were sent there, which tells of other clusters and queues.
+
+    Raises ProblemError NOT_FOUND for all other jobs.
+    """
+    name, key = read_job_id(text)
+    row = await store.view(tx, key)
+    if row is None or row.name != name or row.cluster is None or not caller.owns(row.cluster):
+        raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r} on {clusters_of(caller)}")
+    data = _dump(job_view(row._replace(parameters=None)))
+    there = [
+        _run_view(text, run._replace(decision={})) for run in await runs.of_job(tx, key) if caller.owns(run.cluster)
+    ]
+    data["runs"] = [_dump(run) for run in there]
     return data
 
 
@@ -333,15 +357,17 @@ async def list_reservations(tx: Transaction, caller: Caller) -> list[dict[str, A
 async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
     """Return the clusters that jobs of the caller may go to, with their contact and their agents' reports.
 
-    A user sees neither which other queues a cluster is for nor how many runs it has.
+    A user sees neither which other queues a cluster is for nor how many runs it has. An owner sees all of the own clusters, and no
+    others.
     """
     out = []
     for row in await tenants.cluster_overview(tx):
         declared, fault = _declared(row)
-        if not caller.may_go_to(declared.only_queues):
+        if not caller.may_see(row.name, declared.only_queues):
             continue
-        known = tuple(path for path in declared.only_queues if caller.may_know(path))
-        declared = declared.model_copy(update={"only_queues": known})
+        if not caller.owns(row.name):
+            known = tuple(path for path in declared.only_queues if caller.may_know(path))
+            declared = declared.model_copy(update={"only_queues": known})
         spec = declared.model_dump(mode="json", by_alias=True, exclude_none=True)
         report, _ = read_capacity(row.report)
         contact = row.contact_at if row.contact_at is not None and row.contact_at.year > 1970 else None
@@ -361,7 +387,7 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
                         "orphanedRuns": row.orphaned_runs,
                         "quarantinedRuns": row.quarantined_runs,
                     }
-                    if caller.is_admin
+                    if caller.owns(row.name)
                     else {}
                 ),
                 "runtime": report.runtime if report else None,
@@ -412,7 +438,14 @@ def _totals(report: CapacityReport) -> dict[str, str]:
     return {name: format_quantity(name, amount) for name, amount in sorted(total.items())}
 
 
-async def list_audit(tx: Transaction, wanted: keys.AuditFilter, cursor: str | None, limit: int) -> dict[str, Any]:
+async def list_audit(
+    tx: Transaction, caller: Caller, wanted: keys.AuditFilter, cursor: str | None, limit: int
+) -> dict[str, Any]:
+    """Return a page of the audit, newest first; for an owner, of what was done to the owner's clusters."""
+    if caller.is_owner:
+        if wanted.target is not None:
+            check_owns(caller, wanted.target)
+        wanted = replace(wanted, clusters=caller.clusters)
     rows = await keys.audit_page(tx, wanted, read_cursor(cursor), limit + 1)
     page = rows[:limit]
     return {

@@ -256,6 +256,10 @@ class Settings(BaseSettings):
         )
 
     @property
+    def keep_changes_seconds(self) -> float:
+        return parse_duration(self.keep_changes)
+
+    @property
     def webhook_post_seconds(self) -> float:
         """The longest that one post may take as a whole."""
         return 3 * self.webhook_timeout_seconds

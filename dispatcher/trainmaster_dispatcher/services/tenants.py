@@ -20,6 +20,7 @@ from trainmaster.protocol.tenants import (
     ReservationSpec,
 )
 from trainmaster_dispatcher.services import pricing
+from trainmaster_dispatcher.services.ownership import clusters_of
 from trainmaster_dispatcher.services.references import Checks, Reference, check_references, each_checked
 from trainmaster_dispatcher.store import agents, bursts, keys, outbox, prices
 from trainmaster_dispatcher.store import tenants as store
@@ -230,9 +231,16 @@ async def _clusters_of(tx: Transaction, specs: Iterable[DatasetSpec | Reservatio
     return await store.CLUSTERS.wire(tx, names) if names else ()
 
 
-def _unknown_clusters(names: Sequence[str], there: Container[str]) -> list[Reference]:
+def _unknown_clusters(names: Sequence[str], there: Container[str], every: Iterable[str] = ()) -> list[Reference]:
+    """Return those names of clusters that are not ``there``, each with the most similar one of ``every``."""
     return [
-        Reference("Cluster", name, f"clusters[{index}]", Code.UNKNOWN_CLUSTER, f"there is no cluster {name!r}")
+        Reference(
+            "Cluster",
+            name,
+            f"clusters[{index}]",
+            Code.UNKNOWN_CLUSTER,
+            f"there is no cluster {name!r}{suggestion(name, every)}",
+        )
         for index, name in enumerate(names)
         if name not in there
     ]
@@ -284,7 +292,10 @@ async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) ->
             near = suggestion(spec.cluster, await store.CLUSTERS.wire(tx))
             raise ProblemError(Code.UNKNOWN_CLUSTER, f"there is no cluster {spec.cluster!r}{near}")
     elif spec.cluster is not None:
-        raise ProblemError(Code.INVALID_PARAMETER, f"only an agent's key has a cluster, this one is for a {spec.role}")
+        more = "; an owner's has a list, clusters" if spec.role is KeyRole.OWNER else ""
+        raise ProblemError(
+            Code.INVALID_PARAMETER, f"only an agent's key has a cluster, this one is for {spec.role}{more}"
+        )
     if spec.role is KeyRole.USER and not spec.queues:
         raise ProblemError(Code.INVALID_PARAMETER, "a user's key needs at least one queue: --queue PATH")
     if spec.role is not KeyRole.USER and spec.queues:
@@ -293,6 +304,7 @@ async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) ->
     if missing:
         near = suggestion(missing[0], await store.QUEUES.wire(tx))
         raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {missing[0]!r}{near}")
+    owned = await _owned_clusters(tx, spec)
     secret = secret or KEY_PREFIX + secrets.token_urlsafe(32)
     expires_at = None
     if spec.expires_in is not None:
@@ -305,12 +317,30 @@ async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) ->
         role=spec.role,
         queues=spec.queues,
         cluster_id=cluster_id,
+        clusters=owned,
         expires_at=expires_at,
     )
     return {"id": key_id, "name": spec.name, "role": spec.role.value, "key": secret}
 
 
-async def list_keys(tx: Transaction) -> list[dict[str, Any]]:
+async def _owned_clusters(tx: Transaction, spec: KeySpec) -> list[int] | None:
+    """Return the ids of the clusters of an owner's key; None for other keys. Raises ProblemError."""
+    if spec.role is not KeyRole.OWNER:
+        if spec.clusters:
+            raise ProblemError(
+                Code.INVALID_PARAMETER, f"only an owner's key has a list of clusters, this one is for {spec.role}"
+            )
+        return None
+    if not spec.clusters:
+        raise ProblemError(Code.INVALID_PARAMETER, "an owner's key needs at least one cluster: --cluster NAME")
+    there = await store.hold_clusters(tx, spec.clusters)
+    if len(there) < len(set(spec.clusters)):
+        check_references(_unknown_clusters(spec.clusters, there, await store.CLUSTERS.wire(tx)))
+    return sorted(there.values())
+
+
+async def list_keys(tx: Transaction, caller: keys.Caller) -> list[dict[str, Any]]:
+    """Return all API keys without their secrets; for an owner, those of the agents of the owner's clusters."""
     return [
         {
             "id": row.id,
@@ -318,6 +348,7 @@ async def list_keys(tx: Transaction) -> list[dict[str, Any]]:
             "hint": row.hint + "...",
             "role": row.role,
             "queues": list(row.queues),
+            "clusters": list(row.clusters),
             "cluster": row.cluster,
             "createdAt": row.created_at.isoformat(),
             "expiresAt": row.expires_at.isoformat() if row.expires_at else None,
@@ -325,7 +356,12 @@ async def list_keys(tx: Transaction) -> list[dict[str, Any]]:
             "lastUsedAt": row.last_used_at.isoformat() if row.last_used_at else None,
         }
         for row in await keys.listing(tx)
+        if caller.is_admin or _is_of_own_agent(row, caller)
     ]
+
+
+def _is_of_own_agent(row: keys.ListedKey, caller: keys.Caller) -> bool:
+    return row.cluster is not None and caller.owns(row.cluster)
 
 
 async def find_key(tx: Transaction, key_id: str) -> Mapping[str, Any] | None:
@@ -334,6 +370,7 @@ async def find_key(tx: Transaction, key_id: str) -> Mapping[str, Any] | None:
     if row is None:
         return None
     fields = {"name": row.name, "role": row.role, "queues": list(row.queues), "cluster": row.cluster}
+    fields |= {"clusters": list(row.clusters)} if row.clusters else {}
     return fields | {"revoked": row.revoked_at is not None}
 
 
@@ -345,13 +382,24 @@ async def whoami(tx: Transaction, caller: keys.Caller) -> dict[str, Any]:
         "name": caller.name,
         "role": caller.role.value,
         "queues": list(caller.queues),
+        "clusters": list(caller.clusters),
         "expiresAt": row.expires_at.isoformat() if row is not None and row.expires_at else None,
         "version": __version__,
     }
 
 
-async def revoke_key(tx: Transaction, key_id: int, *, force: bool = False) -> None:
-    """Revoke a key. Raises ProblemError IN_USE for the last valid key of an admin, unless ``force`` is given."""
+async def revoke_key(tx: Transaction, caller: keys.Caller, key_id: int, *, force: bool = False) -> None:
+    """Revoke a key. Raises ProblemError IN_USE for the last valid key of an admin, unless ``force`` is given, and FORBIDDEN where an
+    owner's call names a key that is not of an agent of the owner's clusters.
+    """
+    if not caller.is_admin:
+        row = next((row for row in await keys.listing(tx) if row.id == key_id), None)
+        if row is not None and not _is_of_own_agent(row, caller):
+            raise ProblemError(
+                Code.FORBIDDEN,
+                f"key {key_id} is none of an agent of {clusters_of(caller)}, of which the key {caller.name!r} has the role owner;"
+                " an admin may revoke it",
+            )
     admins = await keys.lock_valid_admins(tx)
     if admins == [key_id] and not force:
         raise ProblemError(

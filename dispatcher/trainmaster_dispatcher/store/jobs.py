@@ -262,9 +262,9 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
                                 THEN coalesce(jobs.ended_at, now()) END
             FROM n WHERE jobs.id = n.id
         )
-        INSERT INTO events (job_id, seq, kind, states, attempt, cluster_id, actor, message, details, xid)
+        INSERT INTO events (job_id, seq, kind, states, attempt, cluster_id, actor, message, details, xid, quiet_xid)
         SELECT id, seq, kind, string_to_array(states, ','), run, cluster_id, actor, message, details,
-               CASE WHEN NOT neutral THEN pg_current_xact_id() END
+               CASE WHEN NOT neutral THEN pg_current_xact_id() END, CASE WHEN neutral THEN pg_current_xact_id() END
         FROM n
         """,
         rows=dumps([_row(t) for t in transitions]),
@@ -387,7 +387,9 @@ async def state_counts(tx: Transaction, queue_ids: Sequence[int]) -> dict[int, d
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A selection of jobs. ``queue_ids`` None means all queues; ``below`` narrows them to these queues and all below them."""
+    """A selection of jobs. ``queue_ids`` None means all queues; ``below`` narrows them to these queues and all below them, ``owned``
+    the jobs to those whose latest run is or was on one of these clusters.
+    """
 
     queue_ids: tuple[int, ...] | None = None
     states: tuple[str, ...] = ()
@@ -400,6 +402,7 @@ class Filter:
     not_submitter: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    owned: tuple[str, ...] | None = None
 
     def where(self) -> tuple[str, dict[str, Any]]:
         """Return the condition on ``j`` and its parameters."""
@@ -442,6 +445,12 @@ class Filter:
                 " WHERE r.job_id = j.id AND r.attempt = j.attempt AND c.name = :f_cluster)"
             )
             parameters["f_cluster"] = self.cluster
+        if self.owned is not None:
+            parts.append(
+                "EXISTS (SELECT 1 FROM runs r JOIN clusters c ON c.id = r.cluster_id"
+                " WHERE r.job_id = j.id AND r.attempt = j.attempt AND c.name = ANY(:f_owned))"
+            )
+            parameters["f_owned"] = list(self.owned)
         if self.submitter is not None:
             parts.append("j.api_key_id IN (SELECT k.id FROM api_keys k WHERE k.name = :f_submitter)")
             parameters["f_submitter"] = self.submitter

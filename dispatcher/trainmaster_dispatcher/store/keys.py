@@ -10,6 +10,10 @@ from trainmaster_dispatcher.store.database import Transaction, dumps
 
 IDEMPOTENCY_DAYS = 7
 _VALID = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
+_ROLE = "CASE WHEN k.clusters IS NULL THEN k.role::text ELSE 'owner' END AS role"
+_CLUSTERS = """
+    ARRAY(SELECT o.name FROM clusters o WHERE o.id = ANY(k.clusters) AND o.removed_at IS NULL ORDER BY o.name) AS clusters
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +26,25 @@ class Caller:
     queues: tuple[str, ...] = ()
     cluster_id: int | None = None
     cluster: str | None = None
+    clusters: tuple[str, ...] = ()
+    """Clusters that an owner looks after."""
 
     @property
     def is_admin(self) -> bool:
         return self.role is KeyRole.ADMIN
+
+    @property
+    def is_owner(self) -> bool:
+        return self.role is KeyRole.OWNER
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether the rate of calls is limited: an installation trusts its admins and agents."""
+        return self.role in (KeyRole.USER, KeyRole.OWNER)
+
+    def owns(self, cluster: str) -> bool:
+        """Return whether the caller may look after this cluster."""
+        return self.is_admin or (self.is_owner and cluster in self.clusters)
 
     def may_use(self, queue: str) -> bool:
         """Return whether the caller may see and change jobs of this queue."""
@@ -38,6 +57,10 @@ class Caller:
     def may_know(self, queue: str) -> bool:
         """Return whether the caller may know this queue: one of its own, or one above, whose rules apply to its own."""
         return self.may_use(queue) or self.is_below(queue)
+
+    def may_see(self, cluster: str, only_queues: Sequence[str]) -> bool:
+        """Return whether the caller may see a cluster: an owner those of the key, others those that their jobs may go to."""
+        return cluster in self.clusters if self.is_owner else self.may_go_to(only_queues)
 
     def may_go_to(self, only_queues: Sequence[str]) -> bool:
         """Return whether jobs of the caller may go to a cluster that is for these queues; an empty ``only_queues`` means all
@@ -57,8 +80,8 @@ class CountingKey:
 async def all_that_count(tx: Transaction) -> dict[bytes, CountingKey]:
     """Return all keys that were neither revoked nor have expired, by hash."""
     rows = await tx.all(
-        """
-        SELECT k.hash, k.id, k.name, k.role, k.queues, k.cluster_id, c.name AS cluster,
+        f"""
+        SELECT k.hash, k.id, k.name, {_ROLE}, k.queues, k.cluster_id, c.name AS cluster, {_CLUSTERS},
                extract(epoch FROM k.expires_at - now())::float8 AS expires_in
         FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id
         WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
@@ -66,7 +89,10 @@ async def all_that_count(tx: Transaction) -> dict[bytes, CountingKey]:
     )
     return {
         bytes(row.hash): CountingKey(
-            Caller(row.id, row.name, KeyRole(row.role), tuple(row.queues), row.cluster_id, row.cluster), row.expires_in
+            Caller(
+                row.id, row.name, KeyRole(row.role), tuple(row.queues), row.cluster_id, row.cluster, tuple(row.clusters)
+            ),
+            row.expires_in,
         )
         for row in rows
     }
@@ -76,7 +102,8 @@ async def revision(tx: Transaction) -> str:
     """Return a text that changes when a key is made, revoked, restored or removed, or when a cluster is made or removed."""
     row = await tx.one(
         """
-        SELECT (SELECT concat_ws(' ', count(*), max(id), count(revoked_at), max(revoked_at)) FROM api_keys)
+        SELECT (SELECT concat_ws(' ', count(*), max(id), count(revoked_at), max(revoked_at), sum(cardinality(clusters)))
+                FROM api_keys)
                || '/' || (SELECT concat_ws(' ', count(*), max(id)) FROM clusters) AS revision
         """
     )
@@ -92,27 +119,32 @@ async def insert(
     role: KeyRole,
     queues: Sequence[str],
     cluster_id: int | None,
+    clusters: Sequence[int] | None,
     expires_at: datetime | None,
 ) -> int:
+    """Store an API key and return its number. ``clusters``: of an owner's key, which is stored with the role of a user; else None."""
     row = await tx.one(
         """
-        INSERT INTO api_keys (name, hash, hint, role, queues, cluster_id, expires_at)
-        VALUES (:name, :hash, :hint, CAST(:role AS key_role), :queues, :cluster, :expires)
+        INSERT INTO api_keys (name, hash, hint, role, queues, cluster_id, clusters, expires_at)
+        VALUES (:name, :hash, :hint, CAST(:role AS key_role), :queues, :cluster, CAST(:clusters AS int[]), :expires)
         ON CONFLICT (hash) DO UPDATE SET revoked_at = NULL RETURNING id
         """,
         name=name,
         hash=key_hash,
         hint=hint,
-        role=role.value,
+        role=(KeyRole.USER if role is KeyRole.OWNER else role).value,
         queues=list(queues),
         cluster=cluster_id,
+        clusters=None if clusters is None else list(clusters),
         expires=expires_at,
     )
     return int(row.id)
 
 
 class ListedKey(NamedTuple):
-    """An API key as admins see it. ``hint``: its first characters; ``cluster``: the cluster of an agent's key."""
+    """An API key as admins see it. ``hint``: its first characters; ``cluster``: the cluster of an agent's key; ``clusters``: those
+    of an owner's.
+    """
 
     id: int
     name: str
@@ -124,14 +156,15 @@ class ListedKey(NamedTuple):
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    clusters: list[str]
 
 
 async def listing(tx: Transaction) -> Sequence[ListedKey]:
     return await tx.all_of(
         ListedKey,
-        """
-        SELECT k.id, k.name, k.hint, k.role, k.queues, c.name AS cluster, k.created_at, k.expires_at, k.revoked_at,
-               k.last_used_at
+        f"""
+        SELECT k.id, k.name, k.hint, {_ROLE}, k.queues, c.name AS cluster, k.created_at, k.expires_at, k.revoked_at,
+               k.last_used_at, {_CLUSTERS}
         FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id ORDER BY k.id
         """,
     )
@@ -335,15 +368,20 @@ class StoredAuditLine(NamedTuple):
     details: dict[str, Any]
 
 
+CLUSTER_ACTIONS = ("rotate key", "drain", "cordon", "uncordon", "declare lost", "stop quarantined")
+"""Actions of the audit whose target is a cluster, beside those that end with the word."""
+
+
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """A selection of audit lines; a field that is None does not narrow it."""
+    """A selection of audit lines; a field that is None does not narrow it. ``clusters``: only lines about one of these clusters."""
 
     target: str | None = None
     actor: str | None = None
     action: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    clusters: tuple[str, ...] | None = None
 
 
 async def audit_page(tx: Transaction, wanted: AuditFilter, before: int | None, limit: int) -> Sequence[StoredAuditLine]:
@@ -357,8 +395,11 @@ async def audit_page(tx: Transaction, wanted: AuditFilter, before: int | None, l
         "at < :until": wanted.until,
     }
     given = {text: value for text, value in conditions.items() if value is not None}
-    parameters = {text.rpartition(":")[2]: value for text, value in given.items()}
+    parameters: dict[str, Any] = {text.rpartition(":")[2]: value for text, value in given.items()}
     where = " AND ".join(given) or "true"
+    if wanted.clusters is not None:
+        where += " AND target = ANY(:clusters) AND (action LIKE '% cluster' OR action = ANY(:cluster_actions))"
+        parameters |= {"clusters": list(wanted.clusters), "cluster_actions": list(CLUSTER_ACTIONS)}
     return await tx.all_of(
         StoredAuditLine,
         "SELECT id, at, actor, action, target, request_id, address, details FROM audit"

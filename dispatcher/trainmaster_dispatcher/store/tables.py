@@ -378,13 +378,21 @@ api_keys = Table(
     Column("name", Text, nullable=False),
     Column("hash", LargeBinary, nullable=False, unique=True),
     Column("hint", Text, nullable=False),
-    Column("role", _enum(KeyRole, "key_role"), nullable=False),
+    # An owner's key is stored as a user's without queues: the release before reads every role that is stored.
+    Column(
+        "role", Enum(*(role.value for role in KeyRole if role is not KeyRole.OWNER), name="key_role"), nullable=False
+    ),
     Column("queues", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), index=True),
     _now(),
     Column("expires_at", DateTime(timezone=True)),
     Column("revoked_at", DateTime(timezone=True)),
     Column("last_used_at", DateTime(timezone=True), comment="To the minute; null: not since this was recorded."),
+    Column(
+        "clusters",
+        ARRAY(Integer),
+        comment="Clusters of an owner's key, whose role is stored as user; null: the key is no owner's.",
+    ),
     CheckConstraint("(role = 'agent') = (cluster_id IS NOT NULL)", name="agent_has_cluster"),
 )
 
@@ -610,8 +618,10 @@ events = Table(
     Column("actor", Text, nullable=False, server_default=text("''")),
     Column("message", Text, nullable=False, server_default=text("''")),
     Column("details", JSONB()),
+    Column("quiet_xid", Xid8()),
     PrimaryKeyConstraint("job_id", "seq", "at"),
     Index("ix_events_feed", "xid", postgresql_where=text("xid IS NOT NULL")),
+    Index("ix_events_quiet", "quiet_xid", postgresql_where=text("quiet_xid IS NOT NULL")),
     postgresql_partition_by="RANGE (at)",
 )
 

@@ -230,6 +230,20 @@ async def cluster_id(tx: Transaction, name: str) -> int | None:
     return None if row is None else int(row.id)
 
 
+async def hold_clusters(tx: Transaction, names: Iterable[str]) -> dict[str, int]:
+    """Return the ids of those of these clusters that exist, by name; none of them is removed before the transaction ends."""
+    rows = await tx.all(
+        "SELECT id, name FROM clusters WHERE name = ANY(:names) AND removed_at IS NULL ORDER BY id FOR KEY SHARE",
+        names=sorted(set(names)),
+    )
+    return {row.name: row.id for row in rows}
+
+
+async def _disown(tx: Transaction, cluster_id: int) -> None:
+    """Take a cluster that is removed out of the keys of its owners: one that is made again with its name is not theirs."""
+    await tx.run("UPDATE api_keys SET clusters = array_remove(clusters, :id) WHERE :id = ANY(clusters)", id=cluster_id)
+
+
 async def cluster_existed(tx: Transaction, name: str) -> bool:
     """Return whether there is, or was, a cluster of this name."""
     return await tx.first("SELECT id FROM clusters WHERE name = :name LIMIT 1", name=name) is not None
@@ -283,6 +297,7 @@ async def retire_cluster(tx: Transaction, row_id: int) -> None:
     rows.
     """
     await tx.run("UPDATE clusters SET removed_at = now(), cordoned = false, draining = false WHERE id = :id", id=row_id)
+    await _disown(tx, row_id)
     for table in ("api_keys", "capacity", "agent_sessions", "cluster_holders", "log_streams", "cool_downs"):
         await tx.run(f"DELETE FROM {table} WHERE cluster_id = :id", id=row_id)
     await tx.run(
@@ -298,4 +313,5 @@ async def retire_cluster(tx: Transaction, row_id: int) -> None:
 
 async def delete_cluster(tx: Transaction, row_id: int) -> None:
     await tx.run("DELETE FROM clusters WHERE id = :id", id=row_id)
+    await _disown(tx, row_id)
     await note_change(tx, FeedKind.CLUSTER, row_id)
