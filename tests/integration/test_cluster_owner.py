@@ -1,6 +1,6 @@
 """The owner of clusters: what a key of this role sees and does there, and that it opens nothing else."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,12 @@ from tests.conftest import FakeAgent, Service
 from tests.integration.rows import picture, value
 from tests.integration.test_authorization import make_key
 from tests.waiting import eventually
-from trainmaster.protocol.states import RunState
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.states import KeyRole, RunState
+from trainmaster.protocol.tenants import JoinSpec
+from trainmaster_dispatcher.services import clusters, tenants
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.keys import Caller
 
 
 @dataclass
@@ -215,6 +220,23 @@ async def test_with_a_removed_cluster_the_right_to_it_is_gone(stage: Stage) -> N
         await _refused(await stage.owner.post("/v1/clusters/private/cordon"), "no cluster any more")
         assert (await _get(stage.owner, "/v1/jobs"))["jobs"] == []
         assert (await both.get("/v1/clusters/private")).status_code == 403, "another one of its name is not theirs"
+
+
+async def test_a_cluster_that_is_gone_a_moment_ago_is_made_by_no_owner_and_names_no_other(service: Service) -> None:
+    """A key is cached for a second: the right may be older than the removal."""
+    await service.http.put("/v1/clusters/private-2", json={"name": "private-2"})
+    owner = Caller(1, "olga", KeyRole.OWNER, clusters=("private-1",))
+    calls: list[Callable[[Transaction], Awaitable[object]]] = [
+        lambda tx: clusters.join(tx, owner, JoinSpec(name="private-1")),
+        lambda tx: clusters.rotate(tx, owner, "private-1", revoke_old=False),
+        lambda tx: tenants.cordon(tx, owner, "private-1", True),
+    ]
+    for call in calls:
+        with pytest.raises(ProblemError) as refused:
+            async with service.stores.database.transaction() as tx:
+                await call(tx)
+        assert (refused.value.code, refused.value.detail) == (Code.NOT_FOUND, "there is no cluster 'private-1'")
+    assert await value(service.stores, "SELECT count(*) FROM clusters WHERE name = 'private-1'") == 0
 
 
 async def test_to_the_release_before_the_key_is_a_users_without_queues(service: Service) -> None:

@@ -84,7 +84,7 @@ async def rotate_agent_key(name: NameInPath, request: Request, state: App, calle
     spec = read_model(RotateSpec, await request.body() or b"{}")
     revoke_old = spec.revoke_old
     made = await _make_agent_key(
-        state, caller, "rotate key", name, lambda tx: clusters.rotate(tx, name, revoke_old=revoke_old)
+        state, caller, "rotate key", name, lambda tx: clusters.rotate(tx, caller, name, revoke_old=revoke_old)
     )
     return _at(f"/v1/keys/{made['key']['id']}", made)
 
@@ -157,7 +157,7 @@ async def declare_runs_lost(name: NameInPath, request: Request, state: App, call
 async def list_quarantined_runs(name: NameInPath, state: App, caller: ClusterOwner) -> Response:
     """List runs that the cluster's agent holds and that the store has forgotten since it was restored."""
     async with state.stores.database.transaction() as tx:
-        return answer({"runs": await recovery.list_quarantined(tx, name)})
+        return answer({"runs": await recovery.list_quarantined(tx, caller, name)})
 
 
 @router.post(
@@ -170,7 +170,7 @@ async def stop_quarantined_runs(name: NameInPath, request: Request, state: App, 
     spec = await read_large_model(StopQuarantinedSpec, body)
 
     async def work(tx: Transaction) -> tuple[int, Any]:
-        return 200, {"name": name, "stopping": await recovery.stop_quarantined(tx, name, list(spec.runs))}
+        return 200, {"name": name, "stopping": await recovery.stop_quarantined(tx, caller, name, list(spec.runs))}
 
     return await once(request, state, caller, body, work, action="stop quarantined", target=name)
 
@@ -192,7 +192,7 @@ async def _cordon(name: str, request: Request, state: State, caller: Caller, *, 
 
     async def work(tx: Transaction) -> tuple[int, Any]:
         before = await object_of(tx, "cordon cluster", name)
-        await tenants.cordon(tx, name, on)
+        await tenants.cordon(tx, caller, name, on)
         details.update(auditing.change_of(before, await object_of(tx, "cordon cluster", name)))
         return 200, {"name": name, "cordoned": on}
 

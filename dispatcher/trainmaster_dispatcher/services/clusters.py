@@ -36,7 +36,7 @@ async def join(tx: Transaction, caller: Caller, spec: JoinSpec) -> dict[str, Any
     row = await store.lock_cluster(tx, spec.name)
     if row is None:
         if not caller.is_admin:
-            raise await tenants.unknown_cluster(tx, spec.name)
+            raise await tenants.unknown_cluster(tx, caller, spec.name)
         made = ClusterSpec(name=spec.name, cluster_kind=spec.cluster_kind or ClusterKind.PRIVATE, labels=spec.labels)
         await declared_kinds.CLUSTER.put(tx, made, Author(caller.name, None, "join"))
     else:
@@ -60,10 +60,10 @@ def _check_same(there: ClusterSpec, wanted: JoinSpec) -> None:
         )
 
 
-async def rotate(tx: Transaction, name: str, *, revoke_old: bool) -> dict[str, Any]:
+async def rotate(tx: Transaction, caller: Caller, name: str, *, revoke_old: bool) -> dict[str, Any]:
     """Create another key for the agent of a cluster and return it; the old keys remain valid unless ``revoke_old``."""
     if await store.lock_cluster(tx, name) is None:
-        raise await tenants.unknown_cluster(tx, name)
+        raise await tenants.unknown_cluster(tx, caller, name)
     made = await _new_key(tx, name)
     if revoke_old:
         made["revoked"], made["otherKeys"] = made["otherKeys"], []
@@ -87,7 +87,7 @@ async def drain(stores: Stores, caller: Caller, name: str, *, let_finish: bool) 
     async with stores.database.transaction() as tx:
         cluster_id = await store.cordon(tx, name, True, draining=True)
         if cluster_id is None:
-            raise await tenants.unknown_cluster(tx, name)
+            raise await tenants.unknown_cluster(tx, caller, name)
     stores.tenants_changed()
     stopped, last = 0, 0 if let_finish else BATCH
     while last == BATCH:
@@ -154,7 +154,7 @@ async def declare_lost(stores: Stores, caller: Caller, name: str, *, force: bool
     async with stores.database.transaction() as tx:
         cluster_id = await store.cluster_id(tx, name)
         if cluster_id is None:
-            raise await tenants.unknown_cluster(tx, name)
+            raise await tenants.unknown_cluster(tx, caller, name)
         if await agents.lock_contact(tx, cluster_id) and not force:
             raise ProblemError(
                 Code.CLUSTER_IN_CONTACT,
@@ -178,7 +178,7 @@ async def give_up_orphans(stores: Stores, caller: Caller, name: str) -> dict[str
     async with stores.database.transaction() as tx:
         cluster_id = await store.cluster_id(tx, name)
         if cluster_id is None:
-            raise await tenants.unknown_cluster(tx, name)
+            raise await tenants.unknown_cluster(tx, caller, name)
     message = f"the agent that started it was replaced; {caller.name} gave the run up"
     return {"name": name, "lost": await _give_up_all(stores, name, cluster_id, message, runs.orphans_on)}
 

@@ -24,6 +24,7 @@ from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store import keys, runs, scheduling, tenants
 from trainmaster_dispatcher.store import recovery as store
 from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.keys import Caller
 
 log = logging.getLogger(__name__)
 
@@ -208,18 +209,18 @@ async def finish_when_reported(stores: Stores, token: int) -> bool:
     return True
 
 
-async def list_quarantined(tx: Transaction, name: str) -> list[dict[str, Any]]:
+async def list_quarantined(tx: Transaction, caller: Caller, name: str) -> list[dict[str, Any]]:
     """Return the runs that the agent of a cluster holds and that the store has forgotten. Raises ProblemError NOT_FOUND."""
-    cluster_id = await _cluster_id(tx, name)
+    cluster_id = await _cluster_id(tx, caller, name)
     return [
         {"run": row.run, "state": row.state, "stopping": row.stop, "since": row.created_at.isoformat()}
         for row in await store.quarantined(tx, cluster_id)
     ]
 
 
-async def stop_quarantined(tx: Transaction, name: str, wanted: list[str]) -> list[str]:
+async def stop_quarantined(tx: Transaction, caller: Caller, name: str, wanted: list[str]) -> list[str]:
     """Have quarantined runs stopped, all of them if ``wanted`` is empty; return which. Raises ProblemError NOT_FOUND."""
-    cluster_id = await _cluster_id(tx, name)
+    cluster_id = await _cluster_id(tx, caller, name)
     stopped = await store.ask_stop(tx, cluster_id, wanted)
     missing = sorted(set(wanted) - set(stopped))
     if missing:
@@ -227,9 +228,9 @@ async def stop_quarantined(tx: Transaction, name: str, wanted: list[str]) -> lis
     return stopped
 
 
-async def _cluster_id(tx: Transaction, name: str) -> int:
+async def _cluster_id(tx: Transaction, caller: Caller, name: str) -> int:
     cluster_id = await tenants.cluster_id(tx, name)
     if cluster_id is None:
-        near = suggestion(name, await tenants.CLUSTERS.wire(tx))
+        near = suggestion(name, await tenants.CLUSTERS.wire(tx)) if caller.is_admin else ""
         raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}{near}")
     return cluster_id

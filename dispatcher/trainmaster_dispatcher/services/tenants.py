@@ -160,14 +160,14 @@ async def prepare_clusters(tx: Transaction, cluster_ids: Sequence[int]) -> None:
     await prices.note_tariffs(tx)
 
 
-async def cordon(tx: Transaction, name: str, cordoned: bool) -> None:
+async def cordon(tx: Transaction, caller: keys.Caller, name: str, cordoned: bool) -> None:
     if await store.cordon(tx, name, cordoned) is None:
-        raise await unknown_cluster(tx, name)
+        raise await unknown_cluster(tx, caller, name)
 
 
-async def unknown_cluster(tx: Transaction, name: str) -> ProblemError:
-    """Return the error for a cluster that does not exist, with the most similar name: for callers who may know all names."""
-    near = suggestion(name, await store.CLUSTERS.wire(tx))
+async def unknown_cluster(tx: Transaction, caller: keys.Caller, name: str) -> ProblemError:
+    """Return the error for a cluster that does not exist; for an admin, who may know all names, with the most similar one."""
+    near = suggestion(name, await store.CLUSTERS.wire(tx)) if caller.is_admin else ""
     return ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}{near}")
 
 
