@@ -57,9 +57,9 @@ class Starter:
             command, env=self.env | more, capture_output=True, text=True, timeout=_PATIENCE, check=False
         )
 
-    def up(self, data: Path, port: int) -> "subprocess.Popen[bytes]":
+    def up(self, data: Path, port: int, *options: str, **more: str) -> "subprocess.Popen[bytes]":
         """Start ``up`` and wait until it says that it is up."""
-        process = self.start("up", "--data", data, "--port", str(port), "--no-write-config")
+        process = self.start("up", "--data", data, "--port", str(port), "--no-write-config", *options, **more)
         eventually_sync(lambda: "is up" in self.said(process) or process.poll() is not None, _PATIENCE)
         assert process.poll() is None, self.said(process)
         return process
