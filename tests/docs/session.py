@@ -1,17 +1,21 @@
 """The commands of a page, run one after the other in one shell, as a reader would who copies them.
 
 Variables, the working folder and files stay from block to block. The folder is new and has the checkout's files in it by links,
-so that nothing a page writes gets into the checkout. Questions are answered with yes.
+so that nothing a page writes gets into the checkout. Questions are answered with yes. ``trainmaster`` is a function of the shell
+that hands the call to this process, so that ``tests.preloaded`` can fork it; it has the shell's folder, environment and streams.
 """
 
 import os
 import re
 import signal
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import preloaded
 from tests.docs.pages import ROOT, Block, Step, steps_of
 from tests.docs.shape import difference, lines_of
 
@@ -19,9 +23,15 @@ _LEFT_OUT = {".git", "dist", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 _CODE = "echo $?"
 """The command after one that may fail: it shows with which exit code."""
 _RUNNER = """
+trainmaster() {
+  local code
+  { printf '%s\\0' "$BASHPID" "$PWD" $# "$@"; env -0; } >"$CALLS"
+  read -r code <"$CODES"
+  return "$code"
+}
 code=0
 for file in "$STEPS"/*; do
-  (exit $code); . "$file" <"$ANSWERS" >"$OUTPUT/${file##*/}" 2>&1; code=$?
+  (exit $code); . "$file" <"$ANSWERS" >>"$OUTPUT/${file##*/}" 2>&1; code=$?
   printf '%s' $code >"$OUTPUT/${file##*/}.code"
 done
 """
@@ -52,10 +62,19 @@ def run_page(blocks: Sequence[Block], folder: Path, env: Mapping[str, str], seco
     for place, step, text, is_hidden in _scripts(blocks):
         (steps / f"{len(written):04}").write_text(text)
         written.append((place, step, is_hidden))
+    calls = _Calls(folder)
     shell = subprocess.Popen(
         ["bash", "--noprofile", "--norc", "-c", _RUNNER],
         cwd=work,
-        env={**env, "STEPS": str(steps), "ANSWERS": str(answers), "OUTPUT": str(output)},
+        env={
+            **{name: value for name, value in os.environ.items() if name.startswith(preloaded.SAME_PREFIXES)},
+            **env,
+            "STEPS": str(steps),
+            "ANSWERS": str(answers),
+            "OUTPUT": str(output),
+            "CALLS": str(calls.calls),
+            "CODES": str(calls.codes),
+        },
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -67,10 +86,60 @@ def run_page(blocks: Sequence[Block], folder: Path, env: Mapping[str, str], seco
         if shell.poll() is None:
             os.killpg(shell.pid, signal.SIGKILL)
             shell.wait()
+        calls.close()
     return [
         Ran(place, step, _text(output / f"{number:04}"), _text(output / f"{number:04}.code"), is_hidden)
         for number, (place, step, is_hidden) in enumerate(written)
     ]
+
+
+class _Calls:
+    """Runs the calls of ``trainmaster`` that a shell writes to the pipe ``calls``, and answers each with its exit code."""
+
+    def __init__(self, folder: Path) -> None:
+        self.calls, self.codes = folder / "calls", folder / "codes"
+        for pipe in (self.calls, self.codes):
+            os.mkfifo(pipe)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End what a shell that was killed has left, and stop."""
+        answers = os.open(self.codes, os.O_RDONLY | os.O_NONBLOCK)  # nobody else may read the last one
+        try:
+            if (process := self._process) is not None:
+                process.kill()
+            self.calls.write_bytes(b"")
+            self._thread.join()
+        finally:
+            os.close(answers)
+
+    def _serve(self) -> None:
+        while message := self.calls.read_bytes():
+            pid, folder, count, *parts = message.decode().split("\0")
+            words, env = parts[: int(count)], parts[int(count) :]
+            # Opened for appending, as the shell's own streams are: each is a file of its own here.
+            modes = (os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_APPEND)
+            try:
+                streams = [os.open(f"/proc/{pid}/fd/{number}", mode) for number, mode in enumerate(modes)]
+            except FileNotFoundError:  # the shell was killed
+                continue
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "trainmaster.cli.main", *words],
+                    cwd=folder,
+                    env=dict(one.split("=", 1) for one in env if one),
+                    stdin=streams[0],
+                    stdout=streams[1],
+                    stderr=streams[2],
+                )
+            finally:
+                for stream in streams:
+                    os.close(stream)
+            code = self._process.wait()
+            self._process = None
+            self.codes.write_text(f"{code}\n")
 
 
 def _text(path: Path) -> str:

@@ -19,7 +19,7 @@ from trainmaster.protocol.resource_kinds import KINDS, Kind
 from trainmaster_dispatcher.cli.embedded import free_port
 
 _SECONDS = 180.0
-_LAST = ("quick-start.md", "submit-a-sweep.md")
+_LAST = ("quick-start.md", "share-a-fleet.md", "submit-a-sweep.md")
 """Pages with jobs in queues that other pages create: a queue that has had jobs is not removed."""
 PAGES = {
     path.name: blocks_of(path)
@@ -35,6 +35,7 @@ class System:
     folder: Path
     url: str
     key: str
+    env: dict[str, str]
     declared: list[dict[str, Any]] = field(default_factory=list)
     keys: frozenset[int] = frozenset()
 
@@ -95,7 +96,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     starter, port = Starter(folder), free_port()
     as_root = ["--trust-submitters"] if os.geteuid() == 0 else []  # members read files of the temporary folder
     process = starter.up(folder / "data", port, *as_root, TRAINMASTER_USAGE_LABELS="team,project")
-    made = System(folder, f"http://127.0.0.1:{port}", (folder / "data/keys/admin").read_text())
+    made = System(folder, f"http://127.0.0.1:{port}", (folder / "data/keys/admin").read_text(), starter.env)
     with made.client() as client:
         made.declared = client.export()
         every = client.keys()
@@ -111,13 +112,14 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 def test_every_command_of_a_page_does_and_shows_what_the_page_says(system: System, name: str) -> None:
     blocks: list[Block] = PAGES[name]
     env = {
+        **system.env,
         "HOME": str(system.home(name)),
+        "TRAINMASTER_CONFIG": "",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "LANG": "C.UTF-8",
         "COLUMNS": "160",
         "PYTHONUNBUFFERED": "1",  # what is printed to stdout and stderr comes in the order that a terminal shows
         "UP_URL": system.url,
-        "UP_DATA": str(system.folder / "data"),
     }
     try:
         ran = run_page(blocks, system.folder / name, env, _SECONDS)
