@@ -10,10 +10,10 @@ END
 command trainmaster agent run --simulated dc.yaml --url "$UP_URL" >agent.log 2>&1 &
 until [ "$(trainmaster clusters -o json | grep -c '"nvidia.com/gpu": "32"')" = 2 ]; do sleep 0.2; done
 
-# gpu_jobs NAME QUEUE GPUS COUNT submits jobs that run until they are cancelled.
+# gpu_jobs NAME QUEUE GPUS COUNT [OPTIONS] submits jobs that run until they are cancelled.
 gpu_jobs() {
   for _ in $(seq "$4"); do
-    trainmaster run --name "$1" --queue "$2" --gpus "$3" --label sim.trainmaster.dev/run-time=forever -- true
+    trainmaster run --name "$1" --queue "$2" --gpus "$3" --label sim.trainmaster.dev/run-time=forever "${@:5}" -- true
   done
 }
 

@@ -17,6 +17,7 @@ SAME = {
     "another time of day": (["08:51:36  queued  submitted"], ["23:59:00  queued  submitted"]),
     "another time": (["until 2026-11-30T06:00:00Z (x)"], ["until 2027-01-01T00:00:00Z (x)"]),
     "another time zone": (["as of 2026-11-25T00:50:25+00:00;"], ["as of 2027-11-25T00:50:25.123+02:00;"]),
+    "another version": (["dispatcher 0.1.0, this"], ["dispatcher 0.12.1, this"]),
     "another path": (
         ["the key is in ~/.config/trainmaster/config.yaml, which"],
         ["the key is in /tmp/a/b.yaml, which"],
