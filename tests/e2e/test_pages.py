@@ -19,11 +19,11 @@ from trainmaster.protocol.resource_kinds import KINDS, Kind
 from trainmaster_dispatcher.cli.embedded import free_port
 
 _SECONDS = 180.0
-_LAST = ("quick-start.md", "share-a-fleet.md", "submit-a-sweep.md", "why-does-it-wait.md")
-"""Pages with jobs in queues that other pages create: a queue that has had jobs is not removed."""
+_LAST = ("share-a-fleet.md", "why-does-it-wait.md", "submit-a-sweep.md", "quick-start.md")
+"""Pages with jobs in queues that other pages create, in this order: a queue that has had jobs is not removed."""
 PAGES = {
     path.name: blocks_of(path)
-    for path in sorted(user_pages(), key=lambda path: path.name in _LAST)
+    for path in sorted(user_pages(), key=lambda path: _LAST.index(path.name) if path.name in _LAST else -1)
     if any(block.is_run for block in blocks_of(path))
 }
 
