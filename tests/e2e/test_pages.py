@@ -13,7 +13,7 @@ import yaml
 
 from tests.docs.pages import Block, blocks_of, user_pages
 from tests.docs.session import complaints, run_page
-from tests.e2e.test_up import Starter
+from tests.e2e.test_up import MARK, Starter
 from trainmaster import Client, ProblemError
 from trainmaster.protocol.resource_kinds import KINDS, Kind
 from trainmaster_dispatcher.cli.embedded import free_port
@@ -35,7 +35,8 @@ class System:
     folder: Path
     url: str
     key: str
-    env: dict[str, str]
+    mark: str
+    """Of the processes that belong to it, in their environment."""
     declared: list[dict[str, Any]] = field(default_factory=list)
     keys: frozenset[int] = frozenset()
 
@@ -95,7 +96,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     starter, port = Starter(folder), free_port()
     as_root = ["--trust-submitters"] if os.geteuid() == 0 else []  # members read files of the temporary folder
     process = starter.up(folder / "data", port, *as_root, TRAINMASTER_USAGE_LABELS="team,project")
-    made = System(folder, f"http://127.0.0.1:{port}", (folder / "data/keys/admin").read_text(), starter.env)
+    made = System(folder, f"http://127.0.0.1:{port}", (folder / "data/keys/admin").read_text(), starter.mark)
     with made.client() as client:
         made.declared = client.export()
         every = client.keys()
@@ -111,9 +112,8 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 def test_every_command_of_a_page_does_and_shows_what_the_page_says(system: System, name: str) -> None:
     blocks: list[Block] = PAGES[name]
     env = {
-        **system.env,
+        MARK: system.mark,
         "HOME": str(system.home(name)),
-        "TRAINMASTER_CONFIG": "",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "LANG": "C.UTF-8",
         "COLUMNS": "160",

@@ -55,9 +55,13 @@ def test_every_block_is_run_or_checked_or_says_why_not(block: Block) -> None:
 
 
 def commands_in(block: Block) -> list[str]:
-    """Return the lines of a block, of whatever language, that are commands."""
+    """Return the lines of a block, of whatever language, that are commands, also those that an output tells to run."""
     if block.language in COMMANDS:
-        return [step.command for step in steps_of(block)]
+        return [
+            line
+            for step in steps_of(block)
+            for line in (step.command, *(one for one in step.shown or () if _COMMAND.match(one)))
+        ]
     lines = [] if block.language in data_blocks.LANGUAGES else block.text.replace("\\\n", " ").splitlines()
     return [line.removeprefix("$ ") for line in lines if _COMMAND.match(line)]
 
