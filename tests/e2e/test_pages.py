@@ -61,7 +61,7 @@ class System:
             live = [job.id for job in client.jobs() if not job.state.is_terminal]
             for job in live:
                 client.cancel(job, grace="0s")
-            client.wait(live, timeout=60)
+            client.wait(live, timeout=_SECONDS)
             kept = {self._name(one) for one in self.declared}
             for one in reversed(client.export()):
                 kind, name = self._name(one)
