@@ -66,8 +66,10 @@ _IMPORTS = {
 }
 """What each server imports. A worker decides where its metrics are kept before it imports a module that has some, so the
 worker's server imports none of those."""
-_SAME_PREFIXES = ("PYTHON", "LD_", "MALLOC_", "PROMETHEUS_")
+SAME_PREFIXES = ("PYTHON", "LD_", "MALLOC_", "PROMETHEUS_")
 """Variables that are read when a process starts or a module is imported; where they differ, the command is executed."""
+_UNBUFFERED = "PYTHONUNBUFFERED"
+"""The one among them that a forked process heeds."""
 _PR_SET_CHILD_SUBREAPER = 36
 _LONGEST = 200_000
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -171,7 +173,7 @@ def _server(imports: str) -> _Server:
 
 
 def _start_variables(env: Any) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(_SAME_PREFIXES)}
+    return {name: value for name, value in env.items() if name.startswith(SAME_PREFIXES) and name != _UNBUFFERED}
 
 
 def _serve(listening: socket.socket) -> dict[str, Any]:
@@ -223,7 +225,8 @@ def _settle(request: dict[str, Any], streams: list[int]) -> dict[str, Any]:
     sys.path[0] = request["cwd"]
     sys.argv = ["", *request["words"]]
     for text in (sys.stdin, sys.stdout, sys.stderr):
-        text.reconfigure(line_buffering=text is sys.stderr or text.isatty())  # type: ignore[union-attr]
+        is_at_once = bool(os.environ.get(_UNBUFFERED))
+        text.reconfigure(line_buffering=text is sys.stderr or text.isatty(), write_through=is_at_once)  # type: ignore[union-attr]
     return request
 
 

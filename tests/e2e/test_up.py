@@ -22,7 +22,7 @@ from trainmaster_dispatcher.cli.embedded import EmbeddedPostgres, free_port
 
 PROGRAM = Path(sys.executable).with_name("trainmaster")
 """The installed program: ``tests.preloaded`` would start ``python -m`` without its imports, during which Ctrl-C may come."""
-_MARK = "TRAINMASTER_TEST_MARK"
+MARK = "TRAINMASTER_TEST_MARK"
 _LOOKS = 60
 _PATIENCE = 120.0
 
@@ -39,7 +39,7 @@ class Starter:
     def env(self) -> dict[str, str]:
         dropped = ("DATABASE_URL", "REDIS_URL", "TRAINMASTER_URL", "TRAINMASTER_API_KEY", "TRAINMASTER_DATA")
         kept = {name: value for name, value in os.environ.items() if name not in dropped}
-        return kept | {_MARK: self.mark, "TRAINMASTER_CONFIG": str(self.folder / "config.yaml")}
+        return kept | {MARK: self.mark, "TRAINMASTER_CONFIG": str(self.folder / "config.yaml")}
 
     def start(self, *words: str | Path, **more: str) -> "subprocess.Popen[bytes]":
         """Start the program in a process group of its own, as a shell does."""
@@ -57,9 +57,9 @@ class Starter:
             command, env=self.env | more, capture_output=True, text=True, timeout=_PATIENCE, check=False
         )
 
-    def up(self, data: Path, port: int) -> "subprocess.Popen[bytes]":
+    def up(self, data: Path, port: int, *options: str, **more: str) -> "subprocess.Popen[bytes]":
         """Start ``up`` and wait until it says that it is up."""
-        process = self.start("up", "--data", data, "--port", str(port), "--no-write-config")
+        process = self.start("up", "--data", data, "--port", str(port), "--no-write-config", *options, **more)
         eventually_sync(lambda: "is up" in self.said(process) or process.poll() is not None, _PATIENCE)
         assert process.poll() is None, self.said(process)
         return process
@@ -72,7 +72,7 @@ class Starter:
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get(_MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except psutil.Error:
                 continue

@@ -219,10 +219,16 @@ def test_mistakes_of_a_dry_run_are_told_by_file_and_document(api: Api, tmp_path:
     assert f"  {file}: roles[0].name: a name has at most 12 characters\n" in done.stderr
 
 
-@pytest.mark.parametrize("words", [("--wait",), ("--follow",), ("--parameters", "TABLE")])
-def test_a_dry_run_goes_with_nothing_that_needs_jobs(api: Api, tmp_path: Path, words: tuple[str, ...]) -> None:
-    (tmp_path / "table.csv").write_text("a\n1\n")
-    given = [str(tmp_path / "table.csv") if word == "TABLE" else word for word in words]
-    done = run("submit", "--dry-run", *given, jobs_file(tmp_path, SPEC))
+def test_a_table_of_parameters_is_tried_as_one(api: Api, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a\n1\n2\n")
+    api.on("POST /v1/jobs", {"live": True, "jobs": [{"name": "bert", "queue": "q", "count": 2, "trial": WAITS}]})
+    done = run("submit", "--dry-run", jobs_file(tmp_path, SPEC), "--parameters", str(tmp_path / "table.csv"))
+    assert done.stdout.startswith("bert (one of 2) would wait")
+    assert [len(json.loads(request.content)["parameters"]) for request in api.requests] == [2]
+
+
+@pytest.mark.parametrize("word", ["--wait", "--follow"])
+def test_a_dry_run_goes_with_nothing_that_needs_jobs(api: Api, tmp_path: Path, word: str) -> None:
+    done = run("submit", "--dry-run", word, jobs_file(tmp_path, SPEC))
     assert done.exit_code == Exit.USAGE
     assert api.requests == []

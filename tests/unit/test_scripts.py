@@ -51,6 +51,12 @@ def test_a_file_that_is_no_python_counts_for_the_tests_that_name_it(changed_test
     assert "tests/unit/test_openapi.py" in changed_tests["affected"]({"scripts/rest-reference"}, files)
 
 
+def test_a_page_counts_for_the_tests_of_all_pages(changed_tests: dict[str, Any]) -> None:
+    files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("*.py")]
+    tests = changed_tests["affected"]({"docs/how-to/keep-output.md"}, files)
+    assert {"tests/unit/test_docs_blocks.py", "tests/e2e/test_pages.py"} <= set(tests)
+
+
 def test_what_a_registry_imports_by_name_counts_for_the_tests_of_the_registry(changed_tests: dict[str, Any]) -> None:
     files = [str(path.relative_to(ROOT)) for top in ("dispatcher", "tests") for path in (ROOT / top).rglob("*.py")]
     money = "dispatcher/trainmaster_dispatcher/scheduling/selection/scores/money.py"
