@@ -55,7 +55,13 @@ gc.set_threshold(50_000, 20, 50)  # thousands of collected tests are no garbage,
 
 
 _SYSTEMS = ("tests/e2e/", "tests/faults/")
-_INSTALLED = ("tests/e2e/test_wheel", "tests/e2e/test_image", "tests/e2e/test_generated_clients")
+_BESIDE_SYSTEMS = (
+    "tests/e2e/test_wheel",
+    "tests/e2e/test_image",
+    "tests/e2e/test_generated_clients",
+    "tests/e2e/test_pages",
+)
+"""Tests that start a system as well, and are patient enough to run beside one of the others, which take longest together."""
 _LOCAL = ("tests/integration/test_local_", "tests/integration/test_members_as")
 _LONG = ("tests/unit/test_scheduling_",)
 
@@ -69,8 +75,8 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if file.startswith(_INSTALLED):
-            return "installed"
+        if file.startswith(_BESIDE_SYSTEMS):
+            return "beside systems"
         if file.startswith(_SYSTEMS):
             return "systems"
         if file.startswith(_LOCAL):

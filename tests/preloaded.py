@@ -226,7 +226,8 @@ def _settle(request: dict[str, Any], streams: list[int]) -> dict[str, Any]:
     sys.argv = ["", *request["words"]]
     for text in (sys.stdin, sys.stdout, sys.stderr):
         is_at_once = bool(os.environ.get(_UNBUFFERED))
-        text.reconfigure(line_buffering=text is sys.stderr or text.isatty(), write_through=is_at_once)  # type: ignore[union-attr]
+        # The buffer below a text keeps what is written through to it, so that each line is flushed instead.
+        text.reconfigure(line_buffering=is_at_once or text is sys.stderr or text.isatty(), write_through=is_at_once)  # type: ignore[union-attr]
     return request
 
 

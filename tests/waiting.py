@@ -12,12 +12,16 @@ _SLOWNESS = 6
 """How many times slower than an idle machine a busy one may be before a test fails."""
 
 
+def _name_of(look: Callable[[], object]) -> str:
+    return str(getattr(look, "__qualname__", look))
+
+
 async def eventually(look: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
     """Return once ``look`` is true; fail the test when it is not within ``seconds`` of a machine that is idle."""
     ends, pause = time.monotonic() + _SLOWNESS * seconds, _LOOK_SECONDS
     while not await look():
         if time.monotonic() > ends:
-            raise AssertionError(f"{look.__qualname__} was not true within {_SLOWNESS * seconds:g} s")
+            raise AssertionError(f"{_name_of(look)} was not true within {_SLOWNESS * seconds:g} s")
         await asyncio.sleep(pause)
         pause = min(pause * _GROWTH, _MOST_SECONDS)
 
@@ -27,6 +31,6 @@ def eventually_sync(look: Callable[[], bool], seconds: float = 10.0, every: floa
     ends, pause = time.monotonic() + _SLOWNESS * seconds, every
     while not look():
         if time.monotonic() > ends:
-            raise AssertionError(f"{look.__qualname__} was not true within {_SLOWNESS * seconds:g} s")
+            raise AssertionError(f"{_name_of(look)} was not true within {_SLOWNESS * seconds:g} s")
         time.sleep(pause)
         pause = max(every, min(pause * _GROWTH, _MOST_SECONDS))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError, UnreachableError
     from trainmaster.protocol.jobs import JobSpec
     from trainmaster.protocol.states import JobState
-    from trainmaster.protocol.tenants import EventView, JobView, KeySpec
+    from trainmaster.protocol.tenants import EventView, JobEventView, JobView, KeySpec
 
 __version__ = "0.1.0"
 
@@ -29,6 +29,7 @@ __all__ = [
     "JobState",
     "JobView",
     "EventView",
+    "JobEventView",
     "KeySpec",
     "LogPiece",
     "Notice",
@@ -55,7 +56,7 @@ _PLACES = {
     "protocol.errors": ("Code", "Mistake", "ProblemError", "TrainmasterError", "UnreachableError"),
     "protocol.jobs": ("JobSpec",),
     "protocol.states": ("JobState",),
-    "protocol.tenants": ("EventView", "JobView", "KeySpec"),
+    "protocol.tenants": ("EventView", "JobEventView", "JobView", "KeySpec"),
 }
 _PLACE_OF = {name: f"trainmaster.{place}" for place, names in _PLACES.items() for name in names}
 

@@ -691,7 +691,7 @@ class RuntimeConformance:
         await lab.restart()
         status = lab.runtime.held()[A]
         assert (status.state, status.generation, status.sizes) == (RunState.RUNNING, 2, {"worker": 6})
-        assert lab.living(A) == 6
+        await until(lab, A, lambda _: lab.living(A) == 6)
         await lab.runtime.start(start_run(lab, B, Part(RUNS, count=3)))
         await until_state(lab, B, RunState.PENDING)
         await lab.runtime.resize(resize_run(A, 5, generation=3))

@@ -303,9 +303,9 @@ def test_a_pause_that_is_refused_is_not_said_to_be_done(api: Api) -> None:
 
 def test_removing_asks_for_that_policy_alone(api: Api) -> None:
     api.on(f"DELETE {NIGHTS}", httpx.Response(204))
-    asked = run("burst", "remove", "nights")
-    assert (asked.exit_code, asked.stdout.strip(), api.calls()) == (Exit.USAGE, "", [])
-    assert "remove burst policy nights?" in asked.stderr
+    unconfirmed = run("burst", "remove", "nights")
+    assert (unconfirmed.exit_code, unconfirmed.stdout.strip(), api.calls()) == (Exit.USAGE, "", [])
+    assert "remove burst policy nights?" in unconfirmed.stderr
     done = run("burst", "remove", "nights", "--yes")
     assert (done.exit_code, done.stdout) == (Exit.SUCCEEDED, "nights  removed\n")
     assert api.calls() == [f"DELETE {NIGHTS}"]

@@ -68,12 +68,12 @@ def test_a_mistyped_setting_is_told_and_names_of_others_are_not(monkeypatch: pyt
     assert mistyped() == []
     monkeypatch.setenv("TRAINMASTER_KEP_JOBS", "5d")
     monkeypatch.setenv("TRAINMASTER_LEASE_SECOND", "15")
-    told = [
+    sentences = [
         "TRAINMASTER_KEP_JOBS is not a setting and has no effect; did you mean TRAINMASTER_KEEP_JOBS?",
         "TRAINMASTER_LEASE_SECOND is not a setting and has no effect; did you mean TRAINMASTER_LEASE_SECONDS?",
     ]
-    assert mistyped() == told
+    assert mistyped() == sentences
     monkeypatch.setenv("DATABASE_URL", "foo")
-    assert CliRunner().invoke(app, ["scheduler"]).stderr.splitlines()[:2] == [f"warning: {said}" for said in told]
+    assert CliRunner().invoke(app, ["scheduler"]).stderr.splitlines()[:2] == [f"warning: {said}" for said in sentences]
     monkeypatch.setenv("DATABASE_URL", "postgresql:///x?host=/nowhere")
-    assert [check.message for check in store_checks()][:2] == told
+    assert [check.message for check in store_checks()][:2] == sentences

@@ -57,17 +57,17 @@ def open_client(context: Context) -> "Client":
     if warning := plain_http_warning(context.url):
         note(warning)
     is_checked = False
-    told, told_at = "", 0.0
+    last_words, printed_at = "", 0.0
 
     def tell_retry(error: "TrainmasterError", seconds: float) -> None:
-        nonlocal is_checked, told, told_at
+        nonlocal is_checked, last_words, printed_at
         if isinstance(error, CutError) and not is_checked:
             is_checked = True
             check_plain(context.url)
         now = time.monotonic()
-        if str(error) == told and now - told_at < _QUIET_SECONDS:
+        if str(error) == last_words and now - printed_at < _QUIET_SECONDS:
             return
-        told, told_at = str(error), now
+        last_words, printed_at = str(error), now
         note(f"{error}; trying again" + (f" in {seconds:.0f} s" if seconds >= _NAMED_SECONDS else ""))
 
     return Client(context.url, context.key, retries=Retries(deadline_seconds=_DEADLINE_SECONDS), on_retry=tell_retry)
