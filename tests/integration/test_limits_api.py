@@ -146,7 +146,7 @@ async def test_refusals_have_retry_after_and_a_problem(service: Service) -> None
         assert [(await http.get("/v1/jobs")).status_code for _ in range(3)] == [200] * 3
         for answer in (await http.get("/v1/jobs"), await http.post("/v1/jobs", json=job())):
             assert answer.status_code == 429
-            assert int(answer.headers["retry-after"]) in (99, 100)
+            assert 30 < int(answer.headers["retry-after"]) <= 100  # less by what the calls before it took
             assert answer.json()["code"] == "too-many-requests"
             assert answer.headers["content-type"] == "application/problem+json"
             assert answer.json()["requestId"] == answer.headers["x-request-id"]
