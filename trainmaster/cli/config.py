@@ -1,5 +1,6 @@
 """The dispatcher's address and the API key, from flags, else the environment, else a file."""
 
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -57,17 +58,16 @@ def open_client(context: Context) -> "Client":
     if warning := plain_http_warning(context.url):
         note(warning)
     is_checked = False
-    last_words, printed_at = "", 0.0
+    printed_at: dict[str, float] = {}
 
     def tell_retry(error: "TrainmasterError", seconds: float) -> None:
-        nonlocal is_checked, last_words, printed_at
+        nonlocal is_checked
         if isinstance(error, CutError) and not is_checked:
             is_checked = True
             check_plain(context.url)
         now = time.monotonic()
-        if str(error) == last_words and now - printed_at < _QUIET_SECONDS:
-            return
-        last_words, printed_at = str(error), now
-        note(f"{error}; trying again" + (f" in {seconds:.0f} s" if seconds >= _NAMED_SECONDS else ""))
+        if now - printed_at.get(str(error), -math.inf) >= _QUIET_SECONDS:
+            printed_at[str(error)] = now
+            note(f"{error}; trying again" + (f" in {seconds:.0f} s" if seconds >= _NAMED_SECONDS else ""))
 
     return Client(context.url, context.key, retries=Retries(deadline_seconds=_DEADLINE_SECONDS), on_retry=tell_retry)

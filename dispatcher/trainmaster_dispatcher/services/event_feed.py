@@ -23,7 +23,6 @@ from trainmaster_dispatcher.services.job_queries import event_view
 from trainmaster_dispatcher.store import event_feed as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.event_feed import FeedEvent, FeedPlace
-from trainmaster_dispatcher.store.jobs import StoredEvent
 from trainmaster_dispatcher.store.keys import Caller
 
 log = logging.getLogger(__name__)
@@ -117,19 +116,8 @@ def _is_named(name: str, pattern: str) -> bool:
 
 def job_event_view(event: FeedEvent, position: Position) -> dict[str, Any]:
     """Return an event with the id and the queue of its job, and the position behind it. ``position``: one of the same store."""
-    stored = StoredEvent(
-        event.seq,
-        event.at,
-        event.kind,
-        event.states,
-        event.attempt,
-        event.cluster,
-        event.actor,
-        event.message,
-        event.details,
-    )
     at = Position(position.store_epoch, event.place, event.at.timestamp()).written()
-    return {"job": job_id(event.name or "", event.job_id), "queue": event.queue, **event_view(stored), "position": at}
+    return {"job": job_id(event.name or "", event.job_id), "queue": event.queue, **event_view(event), "position": at}
 
 
 @dataclass(frozen=True, slots=True)

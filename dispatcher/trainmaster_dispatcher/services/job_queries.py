@@ -24,6 +24,7 @@ from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store import keys, outbox, runs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.event_feed import FeedEvent
 from trainmaster_dispatcher.store.keys import Caller
 
 MOST_PER_PAGE = 1000
@@ -210,7 +211,7 @@ def _burst_view(kept: dict[str, Any] | None) -> dict[str, Any] | None:
     return None if kept is None else {key: value for key, value in kept.items() if key != "binding"}
 
 
-def event_view(row: store.StoredEvent) -> dict[str, Any]:
+def event_view(row: store.StoredEvent | FeedEvent) -> dict[str, Any]:
     return _dump(
         EventView(
             seq=row.seq,
