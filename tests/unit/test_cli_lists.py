@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,28 @@ def test_a_run_that_does_not_exist_is_told_with_those_that_do(api: Api) -> None:
     api.has_job("failed", runs=[ran])
     done = run("logs", JOB, "--attempt", "9")
     assert (done.exit_code, done.stderr) == (Exit.NOT_FOUND, f"error: {JOB} has no run 9; its runs are: 1\n")
+
+
+@pytest.mark.parametrize(
+    ("ended", "yet"),
+    [
+        (timedelta(seconds=3), " yet: its cluster may still be sending them"),
+        (timedelta(hours=1), ""),
+        (None, ""),
+    ],
+)
+def test_output_that_is_not_there_is_named_in_bytes(api: Api, ended: timedelta | None, yet: str) -> None:
+    state = "running" if ended is None else "succeeded"
+    api.has_job(state, endedAt=None if ended is None else (datetime.now(UTC) - ended).isoformat())
+    pieces = [
+        {"role": "main", "index": 0, "data": data, "offset": at, "next": at + 2, "missed": missed}
+        for data, at, missed in (("a\n", 0, 0), ("z\n", 1502, 1500))
+    ]
+    text = "".join(json.dumps(piece) + "\n" for piece in pieces)
+    api.on(f"GET /v1/jobs/{JOB}/logs", httpx.Response(200, text=text))
+    done = run("logs", JOB)
+    assert done.stdout == "a\nz\n"
+    assert done.stderr == f"1,500 bytes of output of main-0 are not available here{yet}\n"
 
 
 def _failed(api: Api) -> None:

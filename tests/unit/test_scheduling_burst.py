@@ -432,6 +432,9 @@ def test_a_queue_that_keeps_its_order_does_not_wait_for_a_job_that_could_never_g
     outcome = builder.cycle()
     assert outcome.where == {"small": "own"}
     assert outcome.reason("huge").token is Token.TOO_LARGE
+    assert outcome.reason("huge").sentence.startswith(
+        "It fits on no cluster but a public one, not even on an empty one; own: "
+    )
     assert "the budget of 1.00 for a job is not enough" in outcome.reason("huge").sentence
 
 

@@ -16,6 +16,9 @@ from trainmaster.cli.output import Format, OutputOption, clean, data_of, hint, n
 from trainmaster.cli.time_arguments import moment_of
 from trainmaster.protocol.states import Exit
 
+_STORED_WITHIN = 60.0
+"""Seconds after a job's end in which its agent may still send output; of little output all has come within two."""
+
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
     from trainmaster.client.values import JobFilter
@@ -282,6 +285,7 @@ def show_logs(client: "Client", job: str, choice: LogChoice, *, titled: bool = F
     _check_member(shown, role, index)
     _check_attempt(shown, attempt, follow=choice.follow)
     prefix = f"{job} " if titled else ""
+    yet = " yet: its cluster may still be sending them" if _has_just_ended(shown) else ""
     prefixed = titled or _members(shown, role, index) > 1
     printer = LinePrinter(prefixed=prefixed, timed=choice.timestamps, pattern=choice.pattern)
     pieces = client.logs(
@@ -301,13 +305,18 @@ def show_logs(client: "Client", job: str, choice: LogChoice, *, titled: bool = F
             if isinstance(piece, LogPiece):
                 if piece.missed:
                     printer.finish()
-                    note(f"{piece.missed:,} bytes of output of {piece.role}-{piece.index} are not available here")
+                    note(f"{piece.missed:,} bytes of output of {piece.role}-{piece.index} are not available here{yet}")
                 printer.write(f"{prefix}{piece.role}-{piece.index}", piece.data, piece.at)
             else:
                 printer.finish()
                 note(piece.text if isinstance(piece, Notice) else f"{job} {piece.state}")
     finally:
         printer.finish()
+
+
+def _has_just_ended(job: "JobView") -> bool:
+    """Return whether output of a job may still be on its way from its cluster."""
+    return job.ended_at is not None and (datetime.now(UTC) - job.ended_at).total_seconds() < _STORED_WITHIN
 
 
 def _members(job: "JobView", role: str | None, index: int | None) -> int:

@@ -69,14 +69,14 @@ class Token(StrEnum):
     TOO_LARGE = ReasonKind(
         code="TooLarge",
         tier=Tier.CANNOT_RUN,
-        sentence="It fits on no cluster, not even on an empty one; {cluster}: {finding}{others}.",
+        sentence="It fits on no cluster{but}, not even on an empty one; {cluster}: {finding}{others}.",
         advice="Waiting will not help: make the members smaller or fewer, or ask an admin for larger nodes.",
         meaning="its gang, at its least size and topology level, fits on no cluster, not even on an empty one",
     )
     NOT_SUPPORTED = ReasonKind(
         code="NotSupported",
         tier=Tier.CANNOT_RUN,
-        sentence="No cluster offers what it asks for; {cluster}: {finding}{others}.",
+        sentence="No cluster{but} offers what it asks for; {cluster}: {finding}{others}.",
         advice="Waiting will not help: drop what is missing, or ask an admin for a cluster that offers it.",
         meaning="no cluster has all datasets and features that it asks for",
     )

@@ -40,7 +40,9 @@ def blocked(verdicts: Sequence[Verdict]) -> Reason:
         if relevant and token is not None:
             first, more = relevant[0], len(relevant) - 1
             others = f" (and {more} more cluster{'s' if more > 1 else ''} like it)" if more else ""
-            return token.reason(verdicts, cluster=first.cluster, finding=first.sentence, others=others)
+            # A cluster that only a burst policy keeps it from is large enough, and offers what it asks for.
+            but = " but a public one" if any(verdict.check is Check.BURST for verdict in verdicts) else ""
+            return token.reason(verdicts, cluster=first.cluster, finding=first.sentence, others=others, but=but)
     first = verdicts[0]
     none = "The only cluster is not" if len(verdicts) == 1 else f"None of the {len(verdicts)} clusters is"
     return Token.NO_CLUSTER_ALLOWED.reason(verdicts, none=none, cluster=first.cluster, finding=first.sentence)
