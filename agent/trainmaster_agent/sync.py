@@ -125,6 +125,9 @@ class Agent:
         """Version of the desired state that has been carried out."""
         self._highest_version = 0
         """Highest version of the desired state received in the current epoch."""
+        self._forgotten: set[str] = set()
+        self._forgotten_before: set[str] = set()
+        """Runs that were forgotten since the latest call for the desired state began, and between the one before and it."""
         self._kick = asyncio.Event()
         self._absences = Absences(runtime, self._kick.set)
         times = OutputTimes(time.time)
@@ -336,6 +339,7 @@ class Agent:
 
     async def _forget(self, run: str) -> None:
         """Let the runtime forget an ended run; one that it cannot forget is reported, and settled, again."""
+        self._forgotten.add(run)
         try:
             await self._runtime.forget(run)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
@@ -396,6 +400,7 @@ class Agent:
             # Nothing new is started without a lease; the sync task asks for one.
             await asyncio.sleep(_NO_LEASE_SECONDS)
             return
+        self._forgotten_before, self._forgotten = self._forgotten, set()
         answer = await self._dispatcher.desired(self._session, self._version, self._lease_seconds / 3)
         failed = await self._start_all(answer.start)
         if answer.start and not self.has_lease():
@@ -464,11 +469,11 @@ class Agent:
         if len(runs) == 1:
             outcomes: list[BaseException | None] = [None]
             try:
-                await self._runtime.start(runs[0])
+                await self._start_once(runs[0])
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
                 outcomes = [error]
         else:
-            outcomes = await asyncio.gather(*(self._runtime.start(run) for run in runs), return_exceptions=True)
+            outcomes = await asyncio.gather(*(self._start_once(run) for run in runs), return_exceptions=True)
         away = []
         for run, outcome in zip(runs, outcomes, strict=True):
             if isinstance(outcome, RuntimeAwayError):
@@ -478,6 +483,16 @@ class Agent:
             elif outcome is not None:
                 raise outcome
         return away
+
+    async def _start_once(self, run: StartRun) -> None:
+        """Start a run unless it has ended and was forgotten already.
+
+        The dispatcher may have read its orders before it stored the run's end, and the answer may come after that end was settled. The
+        runtime knows nothing of the run any more, and would start it a second time, beside the job's next run.
+        """
+        if run.run in self._forgotten or run.run in self._forgotten_before:
+            return
+        await self._runtime.start(run)
 
     def _failed_to_start(self, run: StartRun, error: Exception) -> None:
         words = contain("start", error, run=run.run)

@@ -20,8 +20,9 @@ def main() -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        _note(folder, "overlaps", f"{identity} {run}")
+        _note(folder, "overlaps", f"{identity} {run} met {os.pread(lock, 100, 0).decode()}")
         fcntl.flock(lock, fcntl.LOCK_EX)
+    os.pwrite(lock, f"{run} of process {os.getpid()}".ljust(100).encode(), 0)
     _note(folder, identity + ".starts", run)
     time.sleep(seconds)
     _note(folder, identity + ".ends", run)

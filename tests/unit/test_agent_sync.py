@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.test_agent_log_tails import CLUSTER, LEASE, ScriptedDispatcher, order
 from tests.waiting import eventually
-from trainmaster.protocol.agent import CapacityReport, DesiredAnswer, StopRun, SyncAnswer, SyncRequest
+from trainmaster.protocol.agent import CapacityReport, DesiredAnswer, StartRun, StopRun, SyncAnswer, SyncRequest
 from trainmaster.protocol.errors import UnreachableError
 from trainmaster.protocol.states import StopCause
 from trainmaster_agent import sync
@@ -54,6 +54,27 @@ class Stopping(ScriptedDispatcher):
         return DesiredAnswer(version=1, stop=(stop,) if after < 1 else ())
 
 
+class Late(ScriptedDispatcher):
+    """Reads its orders before it hears of the end of a run, and sends them once that end was settled and the run forgotten."""
+
+    def __init__(self, runtime: SimulatedRuntime) -> None:
+        super().__init__(lambda *_: None)
+        self.runtime = runtime
+        self.answers = 0
+
+    async def desired(self, session: str, after: int, wait: float) -> DesiredAnswer:
+        async def is_forgotten() -> bool:
+            return RUN in self.reported and RUN not in self.runtime.held()
+
+        if self.answers == 0:
+            await self.runtime.start(order(1))
+            await eventually(is_forgotten)
+        else:
+            await asyncio.sleep(0.05)
+        self.answers += 1
+        return DesiredAnswer(version=self.answers, start=(order(1),) if self.answers <= 2 else ())
+
+
 @pytest.fixture
 async def runtime() -> AsyncIterator[Away]:
     runtime = Away()
@@ -87,3 +108,31 @@ async def test_capacity_that_did_not_arrive_is_said_again_and_a_run_is_called_of
     finally:
         stop.set()
         await task
+
+
+async def test_an_order_that_is_older_than_the_end_of_its_run_starts_nothing_again() -> None:
+    """It would be a second copy of that run, beside the next run of its job."""
+    runtime, stop = SimulatedRuntime(CLUSTER), asyncio.Event()
+    await runtime.open()
+    started: list[str] = []
+    start = runtime.start
+
+    async def noted(run: StartRun) -> None:
+        started.append(run.run)
+        await start(run)
+
+    runtime.start = noted  # type: ignore[method-assign]
+    dispatcher = Late(runtime)
+    task = asyncio.create_task(Agent(dispatcher, runtime, lease_hint=LEASE).run(stop))
+
+    async def has_answered() -> bool:
+        return dispatcher.answers > 3
+
+    try:
+        await eventually(has_answered)
+    finally:
+        stop.set()
+        await task
+        await runtime.close()
+    assert started == [RUN]
+    assert dispatcher.reported == [RUN]
