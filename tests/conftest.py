@@ -61,6 +61,8 @@ _BESIDE_SYSTEMS = (
     "tests/e2e/test_generated_clients",
     "tests/e2e/test_pages",
     "tests/e2e/test_demo",
+    "tests/e2e/test_dist",
+    "tests/e2e/test_example_stories",
 )
 """Tests that start a system as well, and are patient enough to run beside one of the others, which take longest together."""
 _LOCAL = ("tests/integration/test_local_", "tests/integration/test_members_as")
