@@ -23,6 +23,7 @@ from trainmaster_dispatcher.cli.embedded import EmbeddedPostgres, free_port
 PROGRAM = Path(sys.executable).with_name("trainmaster")
 """The installed program: ``tests.preloaded`` would start ``python -m`` without its imports, during which Ctrl-C may come."""
 MARK = "TRAINMASTER_TEST_MARK"
+DEEP = bool(os.environ.get("TRAINMASTER_DEEP"))
 _LOOKS = 60
 _PATIENCE = 120.0
 
@@ -207,7 +208,8 @@ def quietly(said: str) -> bool:
 
 
 def moments(longest: float) -> list[float]:
-    return [round(longest * part, 2) for part in (0.0, 0.1, 0.2, 0.3, 0.42, 0.55, 0.7, 0.85, 1.0)]
+    parts = (0.0, 0.1, 0.2, 0.3, 0.42, 0.55, 0.7, 0.85, 1.0) if DEEP else (0.0, 0.2, 0.5, 1.0)
+    return [round(longest * part, 2) for part in parts]
 
 
 def await_program(process: "subprocess.Popen[bytes]") -> None:

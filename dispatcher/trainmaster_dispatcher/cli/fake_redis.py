@@ -9,6 +9,8 @@ def main() -> None:
     """Serve until SIGTERM."""
     from fakeredis import TcpFakeServer
 
+    # Until it serves, it just ends: whoever sees the port open may stop it at once.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     TcpFakeServer.allow_reuse_address = True
     server = TcpFakeServer(("127.0.0.1", int(sys.argv[1])), server_type="redis")
     server.daemon_threads = True
