@@ -26,6 +26,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.textbook_packing import Filled
 from trainmaster.fake_cluster.cluster import FakeCluster as SimulatedCluster
 from trainmaster.fake_cluster.fleet import Fleet, FleetCluster, FleetGroup
 from trainmaster.fake_cluster.generate import GPU, PRODUCT
@@ -48,6 +49,7 @@ NODES, TASKS = "openb_node_list_all_node.csv", "openb_pod_list_gpuspec33.csv"
 Variant = Literal["one", "scored", "random"]
 VARIANTS: tuple[Variant, ...] = ("one", "scored", "random")
 _THIRDS = 3
+_WHOLE_GPU = 1000
 Sort = tuple[int, int, int, str]
 """CPU in thousandths, memory in MiB, GPUs, and their model."""
 
@@ -62,6 +64,8 @@ class Task:
     models: tuple[str, ...]
     submit: float
     run: float
+    is_shared: bool = False
+    """Whether it takes a share of a GPU, which counts as a whole one."""
 
 
 def read_nodes(path: Path) -> Counter[Sort]:
@@ -87,6 +91,7 @@ def read_tasks(path: Path) -> list[Task]:
                 models=tuple(sorted(set(filter(None, row["gpu_spec"].split("|"))))),
                 submit=float(row["creation_time"]),
                 run=float(row["deletion_time"]) - began,
+                is_shared=int(row["num_gpu"]) == 1 and int(row["gpu_milli"]) < _WHOLE_GPU,
             )
         )
     return sorted(tasks, key=lambda task: task.submit)
@@ -158,9 +163,24 @@ class Filling:
 
     def fill(self, tasks: Sequence[Task], clusters: Sequence[str | None]) -> tuple[int, int]:
         """Return the tasks and GPUs that are placed when the first task cannot be. ``clusters``: that of each task, None for any."""
+        left = self._left(tasks, clusters, Order.STRICT)
+        placed = min(left, default=len(tasks) + 1) - 1
+        return placed, sum(task.gpus for task in tasks[:placed])
+
+    def filled(self, tasks: Sequence[Task]) -> Filled:
+        """Return what is allocated at the first failure, and once all tasks have come, where others go on."""
+        anywhere = [None] * len(tasks)
+        _, first = self.fill(tasks, anywhere)
+        left = self._left(tasks, anywhere, Order.BEST_EFFORT)
+        return Filled(
+            first, sum(task.gpus for number, task in enumerate(tasks, start=1) if number not in left), len(left)
+        )
+
+    def _left(self, tasks: Sequence[Task], clusters: Sequence[str | None], order: Order) -> set[int]:
+        """Return the tasks without a place, numbered from 1."""
         engine = Engine()
         state = engine.state
-        state.put_queue(queue_of(1, None, QueueSpec(path="tasks", order=Order.STRICT)))
+        state.put_queue(queue_of(1, None, QueueSpec(path="tasks", order=order)))
         state.put_class(class_of(1, PriorityClassSpec(name="normal", value=0)))
         for key, (one, report) in enumerate(zip(self._fleet.clusters, self._reports, strict=True), start=1):
             state.put_cluster(cluster_of(key, ClusterSpec(name=one.name), report))
@@ -176,8 +196,7 @@ class Filling:
             state.put_waiting(WaitingJob(number, 1, f"t{number}", 1, 1, ids[text], 0, float(number), 0))
         while plan := decide(engine, 0.0).starts:
             state.put_runs(runs_of(plan, 0.0))
-        placed = min(state.jobs, default=len(tasks) + 1) - 1
-        return placed, sum(task.gpus for task in tasks[:placed])
+        return set(state.jobs)
 
 
 def may_hold(sort: Sort, task: Task) -> bool:

@@ -303,6 +303,20 @@ def test_an_installation_with_jobs_goes_on_counting(empty_url: str) -> None:
     engine.dispose()
 
 
+def test_only_classes_that_are_as_they_were_shipped_get_a_longest_wait(empty_url: str) -> None:
+    upgrade_to(empty_url, "0030")
+    engine = create_engine(driver_url(empty_url))
+    with engine.connect() as connection:
+        connection.execute(
+            text("UPDATE priority_classes SET spec = spec || '{\"description\": \"ours\"}' WHERE name = 'low'")
+        )
+        connection.commit()
+        migrate(empty_url)
+        found = connection.execute(text("SELECT name, spec->>'longestWait' FROM priority_classes ORDER BY name")).all()
+    engine.dispose()
+    assert [tuple(row) for row in found] == [("high", "10m"), ("low", None), ("normal", "30m")]
+
+
 # Orders of runs: a column since 0024, keys of the decision before
 
 GPU = "nvidia.com/gpu"

@@ -10,6 +10,7 @@ import yaml
 from tests.unit.fake_api import Api, connected, run
 from tests.unit.scripted import JOB, job
 from trainmaster.cli.effects import show_warnings
+from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.states import Exit
 
 
@@ -170,9 +171,17 @@ def test_the_audit_is_listed_by_actor_and_time(api: Api) -> None:
 
 
 def test_a_finding_of_many_queues_is_one_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    show_warnings([*((f"q{n}", "240 cpu are guaranteed") for n in range(5)), ("a", "x"), ("b", "x")])
+    queues = [*((f"q{n}", "240 cpu are guaranteed") for n in range(5)), ("a", "x"), ("b", "x")]
+    classes: list[tuple[Kind, str, str]] = [
+        ("PriorityClass", "c", "no longestWait"),
+        ("PriorityClass", "d", "no longestWait"),
+    ]
+    show_warnings([*(("Queue", name, finding) for name, finding in queues), *classes[:1]])
     end = "the part of a guarantee beyond that cannot be honoured"
     assert capsys.readouterr().err.splitlines() == [
         f"warning: queues q0, q1, q2 and 2 more: 240 cpu are guaranteed; {end}",
         f"warning: queues a, b: x; {end}",
+        "warning: priority class c: no longestWait",
     ]
+    show_warnings(classes)
+    assert capsys.readouterr().err == "warning: priority classes c, d: no longestWait\n"

@@ -63,7 +63,7 @@ def _list_queues(client: "Client", output: Format) -> None:
     print_table(columns, [_queue_row(queue, found, states, wide=wide) for queue in ordered])
     if wide and any(queue.usage is None for queue in ordered):
         note("usage is not shown: no leading scheduler answered")
-    show_warnings((queue.path, warning) for queue in ordered for warning in queue.warnings)
+    show_warnings(("Queue", queue.path, warning) for queue in ordered for warning in queue.warnings)
 
 
 def _queue_row(queue: "QueueView", every: "Sequence[QueueView]", states: Sequence[str], *, wide: bool) -> list[object]:

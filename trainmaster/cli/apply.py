@@ -241,4 +241,4 @@ def _question(shown: "ApplyAnswer | None", jobs: int) -> str:
 
 def _warn(shown: "ApplyAnswer | None") -> None:
     if shown is not None:
-        show_warnings((one.name, one.message) for one in shown.warnings)
+        show_warnings((one.kind, one.name, one.message) for one in shown.warnings)

@@ -7,6 +7,7 @@ from trainmaster.cli.output import clean, note, styled
 
 if TYPE_CHECKING:
     from trainmaster.protocol.declarations import AppliedObject, ChangedField
+    from trainmaster.protocol.resource_kinds import Kind
 
 _MARKS = {
     "created": ("+", "green", "create"),
@@ -16,7 +17,7 @@ _MARKS = {
 }
 
 _NAMED = 3
-"""Queues that are named in one warning."""
+"""Objects that are named in one warning."""
 
 
 def show_effect(one: "AppliedObject") -> None:
@@ -37,18 +38,23 @@ def field_text(field: "ChangedField", *, is_new: bool = False) -> str:
     return f"{name}: {_value(field.before)} -> {_value(field.after)}"
 
 
-def show_warnings(warnings: Iterable[tuple[str, str]]) -> None:
-    """Print on stderr where guarantees of queues exceed the existing resources, queues with the same finding in one line.
+def show_warnings(warnings: "Iterable[tuple[Kind, str, str]]") -> None:
+    """Print findings on declared objects on stderr, objects of a kind with the same finding in one line.
 
-    ``warnings``: the path of a queue, and the finding.
+    ``warnings``: the kind of an object, its name or path, and the finding.
     """
-    queues: dict[str, list[str]] = {}
-    for path, message in warnings:
-        queues.setdefault(message, []).append(path)
-    for message, paths in queues.items():
-        more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-        names = f"queue{'s' if len(paths) > 1 else ''} {', '.join(paths[:_NAMED])}{more}"
-        note(f"warning: {names}: {message}; the part of a guarantee beyond that cannot be honoured")
+    from trainmaster.protocol.resource_kinds import KINDS, QUEUE
+
+    objects: dict[tuple[Kind, str], list[str]] = {}
+    for kind, name, message in warnings:
+        objects.setdefault((kind, message), []).append(name)
+    for (kind, message), names in objects.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        one = KINDS[kind].name
+        plural = f"{one}es" if one.endswith("s") else f"{one}s"
+        whose = f"{plural if len(names) > 1 else one} {', '.join(names[:_NAMED])}{more}"
+        end = "; the part of a guarantee beyond that cannot be honoured" if kind == QUEUE.kind else ""
+        note(f"warning: {whose}: {message}{end}")
 
 
 def _value(value: Any) -> str:

@@ -177,7 +177,7 @@ class PriorityClassSpec(Strict):
     preemptible: bool = True
     """True if runs of this class may be preempted."""
     longest_wait: Duration | None = None
-    """Wait after which a job of this class is urgent and goes before others of its queue; None: never."""
+    """Wait after which a job is urgent: it goes before others of its queue, and what it lacks is kept for it; None: never."""
     profile: Profile | None = None
     """Profile that ranks clusters for its jobs; overrides their queue's."""
     default: bool = False

@@ -5,6 +5,13 @@ from collections.abc import Iterable, Sequence
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.tenants import PriorityClassSpec, QueueSpec
 
+SHIPPED = (
+    PriorityClassSpec(name="high", value=100, longest_wait="10m"),
+    PriorityClassSpec(name="normal", value=0, longest_wait="30m", default=True),
+    PriorityClassSpec(name="low", value=-100, longest_wait="2h"),
+)
+"""The classes of a new installation, which the migrations make."""
+
 
 def allowed_classes(ancestry: Sequence[QueueSpec], classes: Iterable[PriorityClassSpec]) -> frozenset[str]:
     """Return the classes that users may give to jobs of a queue; ``ancestry`` is the queue and those above it, in this order.

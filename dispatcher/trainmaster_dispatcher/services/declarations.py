@@ -6,7 +6,7 @@ transaction is rolled back. So it is after a dry run, which does the same work.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from trainmaster.protocol.declarations import (
 )
 from trainmaster.protocol.documents import Document, placed
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.resource_kinds import CLUSTER, QUEUE, RESERVATION, Kind
+from trainmaster.protocol.resource_kinds import CLUSTER, PRIORITY_CLASS, QUEUE, RESERVATION, Kind
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.domain.declared_fields import Wire, owners_after
@@ -49,6 +49,7 @@ _ALL = "all declared state"
 """The lock under which documents are applied: of two calls, one waits for the other."""
 _WARNED = (QUEUE.kind, CLUSTER.kind)
 """Kinds whose changes may make a guarantee exceed what the clusters have."""
+_UNBOUNDED = "no longestWait: its jobs may wait for as long as smaller or higher ones come; the shipped classes have 10m, 30m and 2h"
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +310,19 @@ class _Application:
             await store.note_applied(self.tx, self.author.applier, list(stated), created)
 
     async def _warnings(self, effects: Sequence[ObjectChange]) -> tuple[ApplyWarning, ...]:
-        touched = {one.target.kind for one in effects if one.outcome is not ApplyOutcome.UNCHANGED}
+        changed = [one.target for one in effects if one.outcome is not ApplyOutcome.UNCHANGED]
+        return (*await self._unbounded(changed), *await self._overpromised({one.kind for one in changed}))
+
+    async def _unbounded(self, changed: Sequence[ObjectName]) -> tuple[ApplyWarning, ...]:
+        names = [one.name for one in changed if one.kind == PRIORITY_CLASS.kind]
+        found = await tenants.CLASSES.by_name(self.tx, names) if names else {}
+        return tuple(
+            ApplyWarning(kind=PRIORITY_CLASS.kind, name=name, message=_UNBOUNDED)
+            for name, one in found.items()
+            if one.spec.longest_wait is None
+        )
+
+    async def _overpromised(self, touched: Set[str]) -> tuple[ApplyWarning, ...]:
         if touched.isdisjoint(_WARNED):
             return ()
         rows = await tenants.QUEUES.every(self.tx)

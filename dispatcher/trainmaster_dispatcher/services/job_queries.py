@@ -4,10 +4,11 @@ import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, run_id
 from trainmaster.protocol.parameters import substitute
@@ -15,7 +16,7 @@ from trainmaster.protocol.quantities import format_quantity
 from trainmaster.protocol.reasons import Reason, Token
 from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, QueueState
 from trainmaster.protocol.sync_parts import read_capacity
-from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, RunView
+from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, PriorityClassSpec, RunView
 from trainmaster_dispatcher.containment import Part, note
 from trainmaster_dispatcher.domain.recovery import closed_by_recovery
 from trainmaster_dispatcher.services.feed_follower import overpromised
@@ -269,7 +270,29 @@ async def _waiting_reason(tx: Transaction, row: store.ShownJob) -> Reason:
     if found is None or (row.submitted_at > found.at and found.reason["tier"] == "not looked at yet"):
         return Token.NOT_LOOKED_AT.reason()
     reason = Reason.model_validate(found.reason | {"cycle": found.cycle, "at": found.at})
-    return _told_to(job_id(row.name, row.id), reason)
+    shown = _told_to(job_id(row.name, row.id), reason)
+    if reason.token in _ENDED_BY_KEEPING and "expectedCluster" not in shown.details:
+        classes = await tenants.CLASSES.by_name(tx, [row.priority_class])
+        return _with_longest_wait(shown, row, [one.spec for one in classes.values()])
+    return shown
+
+
+_ENDED_BY_KEEPING = (Token.INSUFFICIENT_CAPACITY, Token.RESERVED)
+"""Reasons that end once what is freed on a cluster is kept for the job."""
+
+
+def _with_longest_wait(reason: Reason, row: store.ShownJob, classes: Sequence[PriorityClassSpec]) -> Reason:
+    """Return the reason with the time from which what is freed is kept for a job, or that its class has none."""
+    longest = next((one.longest_wait for one in classes), None)
+    if longest is None:
+        never = f"Its class {row.priority_class} has no longestWait, so nothing bounds how long it may wait."
+        return reason.model_copy(update={"sentence": f"{reason.sentence} {never}"})
+    at = row.submitted_at + timedelta(seconds=parse_duration(longest))
+    text = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kept = f"From {text} on, what is freed on a cluster is kept for it, after jobs before it for which that is done already."
+    return reason.model_copy(
+        update={"sentence": f"{reason.sentence} {kept}", "details": reason.details | {"keptFrom": text}}
+    )
 
 
 def _told_to(job: str, reason: Reason) -> Reason:

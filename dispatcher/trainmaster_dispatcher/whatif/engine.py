@@ -29,6 +29,7 @@ from trainmaster_dispatcher.domain import job_machine
 from trainmaster_dispatcher.domain.burst_policies import Spending, policy_of
 from trainmaster_dispatcher.domain.job_machine import Job, RunEnding
 from trainmaster_dispatcher.domain.prices import FREE, Tariff, tariff_of
+from trainmaster_dispatcher.domain.priority_classes import SHIPPED
 from trainmaster_dispatcher.domain.provisioning import Learnt, learn
 from trainmaster_dispatcher.domain.redaction import rendered
 from trainmaster_dispatcher.domain.shapes import shape_bytes, shape_from, shape_of
@@ -538,7 +539,7 @@ def _put_queues(state: SchedulerState, specs: Sequence[QueueSpec]) -> dict[str, 
 
 def _put_classes(state: SchedulerState, specs: Sequence[PriorityClassSpec]) -> tuple[dict[str, int], int]:
     """Put the classes into the state; return their keys by name, and the default one's."""
-    every = specs or (PriorityClassSpec(name="normal", value=0, default=True),)
+    every = specs or SHIPPED
     keys = {spec.name: key for key, spec in enumerate(every, start=1)}
     for spec in every:
         state.put_class(class_of(keys[spec.name], spec))

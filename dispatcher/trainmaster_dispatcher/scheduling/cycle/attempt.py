@@ -29,6 +29,7 @@ from trainmaster_dispatcher.scheduling.cycle.outcomes import (
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Size
 from trainmaster_dispatcher.scheduling.preemption.victims import PreemptionPlan
 from trainmaster_dispatcher.scheduling.quotas.quota import Obstacle
+from trainmaster_dispatcher.scheduling.reservations.backfill import has_waited_long
 from trainmaster_dispatcher.scheduling.selection.cluster_index import Option, SchedulingKey
 from trainmaster_dispatcher.scheduling.selection.filters import STATIC
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
@@ -60,6 +61,7 @@ def _prepare(cycle: CycleContext, key: ClassKey, queue: Queue) -> PreparedClass:
 def attempt(cycle: CycleContext, bursts: Bursts, job: WaitingJob, key: ClassKey, queue: Queue) -> Outcome:
     """Return the outcome of the attempt to start the first job of a class."""
     state, quotas = cycle.index.state, cycle.quotas
+    had_room_kept = cycle.reservations.release(key)
     prepared = _prepare(cycle, key, queue)
     if prepared.stops is not None:
         return Wait(prepared.stops)
@@ -84,7 +86,7 @@ def attempt(cycle: CycleContext, bursts: Bursts, job: WaitingJob, key: ClassKey,
     scheduling_key = SchedulingKey(
         key.shape_id, len(allowed), state.access_of(queue), key.avoided, prepared.limit, entitled, weights
     )
-    if scheduling_key in cycle.blocked:
+    if scheduling_key in cycle.blocked and not had_room_kept:
         # The right to end runs depends on the queue and class of the job.
         reason, full = cycle.blocked[scheduling_key]
         preemption = _preemption(cycle, key, queue, allowed, full)
@@ -135,14 +137,13 @@ def _lacking(
         verdicts = found.verdicts if burst is None else [*found.verdicts, *burst.verdicts]
         if (burst is None or burst.token is None) and _returned_everywhere(verdicts):
             return HoldJob(_all_returned(verdicts))
-    longest = state.classes[key.class_id].longest_wait
     reservation = cycle.reservations.reserve(
         job.id,
         job.name,
         key.shape_id,
         allowed[-1],
         found.full,
-        accumulates=longest is not None and cycle.now - job.submitted_at >= longest,
+        accumulates=has_waited_long(state, job, cycle.now),
         not_before=lambda cluster_id, at: cycle.advance.not_before(
             cluster_id, scheduling_key.entitled, at, scheduling_key.limit
         ),

@@ -148,7 +148,7 @@ def _decide(
     if not plan.is_cut:
         plan.grows = grow(cycle, plan)
     plan.faults += bursts.faults
-    plan.reservations = {kept.reservation.job_id: kept.reservation for kept in reservations.kept.values()}
+    plan.reservations = reservations.carried(is_cut=plan.is_cut)
     return plan
 
 

@@ -96,7 +96,9 @@ def kept(state: SchedulerState, cluster: Cluster, reservation: Reservation, limi
     if owner is not None:
         whom = protected(whom, state.queues[owner.queue_id].path, ANOTHER_JOB)
     if reservation.at == inf:
-        text = f"what is freed there is kept for {whom}, which has waited longest"
+        text = (
+            f"what is freed there is kept for {whom}, which has waited for so long that nothing starts there before it"
+        )
     elif limit == inf:
         text = f"it is kept for {whom} from {clock(reservation.at)} on, and this job has no time limit"
     else:

@@ -3,13 +3,18 @@
 Between queues (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011): of the children with something to start, the
 one whose dominant share beyond its guarantees, divided by its weight, is lowest goes next; applied again at each level
 of the tree. Past usage of queues counts too if the installation is configured so (``usage_decay.py``). Inside a queue
-keys are static: a job's position changes only when it becomes urgent.
+keys are static until a job becomes urgent. Urgent jobs go first, by the time that they have waited as a multiple of the
+longest wait of their class (Kleinrock, "A delay dependent queue discipline", 1964): where all of them wait for long,
+their waits are in the proportion of their longest waits, so that classes keep their meaning and none of them starves.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush, heapreplace, merge
 from itertools import chain
+from math import inf
 from typing import NamedTuple
+
+from sortedcontainers import SortedList
 
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import PriorityClass, Queue
@@ -19,6 +24,8 @@ from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 _URGENT = -(10**9)
 """The rank of urgent jobs: before every class, whose values are at most a million."""
+_SHORTEST_WAIT = 1.0
+"""The least longest wait that waits are divided by, in seconds: one of none makes all jobs of a class urgent at once."""
 
 STEP = 1 / 1024
 """The share by which a queue may get ahead of its siblings in one turn. Equivalent jobs that follow one another start
@@ -28,7 +35,10 @@ LONGEST_ROW = 64
 
 
 class Head(NamedTuple):
-    """A job's position in its queue: minus the value of its class, or the rank of urgent jobs; then its static key."""
+    """A job's position in its queue: minus the value of its class, or the rank of urgent jobs; then ``at``; then its id.
+
+    ``at``: the time of its static key. Of an urgent job: minus the time that it has waited, in longest waits of its class.
+    """
 
     rank: int
     at: float
@@ -40,29 +50,63 @@ class Head(NamedTuple):
 
 
 def head_of(priority_class: PriorityClass, key: StaticKey, now: float) -> Head:
-    """Return the position of a job with this key now. Urgent jobs are ordered by age alone, whatever their class."""
-    longest = priority_class.longest_wait
-    is_urgent = longest is not None and now - key.at >= longest
-    return Head(_URGENT if is_urgent else -priority_class.value, key.at, key.job_id)
+    """Return the position of a job with this key now. Of one class, older jobs stay before younger ones."""
+    longest, waited = priority_class.longest_wait, now - key.at
+    if longest is not None and waited >= longest:
+        return Head(_URGENT, -waited / max(longest, _SHORTEST_WAIT), key.job_id)
+    return Head(-priority_class.value, key.at, key.job_id)
+
+
+Entry = tuple[float, float, int, ClassKey]
+"""A class of jobs with the position of its first job, as in ``SchedulerState.heads``."""
+
+
+def in_order(state: SchedulerState, queue_id: int, now: float) -> Iterator[Entry]:
+    """Return the classes of a queue by the positions of their first jobs, computed as they are asked for."""
+    heads = state.heads.get(queue_id)
+    if heads is None:
+        return iter(())
+    bounded = [one for one in state.classes.values() if one.longest_wait is not None]
+    if not bounded:
+        return iter(heads)
+    urgent = merge(*(_urgent(heads, one, now) for one in bounded))
+    return chain(urgent, _others(state, heads, now))
+
+
+def _urgent(heads: SortedList, priority_class: PriorityClass, now: float) -> Iterator[Entry]:
+    """Return the entries of a priority class whose first jobs are urgent."""
+    latest = now - (priority_class.longest_wait or 0.0)
+    for _, at, job_id, key in heads.irange((-priority_class.value, -inf), (-priority_class.value, latest, inf)):
+        if key.class_id == priority_class.id:
+            head = head_of(priority_class, StaticKey(at, job_id), now)
+            if head.is_urgent:
+                yield (*head, key)
+
+
+def _others(state: SchedulerState, heads: SortedList, now: float) -> Iterator[Entry]:
+    """Return the entries whose first jobs are not urgent. Those of a value that surely are urgent are skipped at once."""
+    longest: dict[int, list[float | None]] = {}
+    for one in state.classes.values():
+        longest.setdefault(-one.value, []).append(one.longest_wait)
+    for rank in sorted(longest):
+        known = [one for one in longest[rank] if one is not None]
+        first = now - max(known) if len(known) == len(longest[rank]) else -inf
+        for entry in heads.irange((rank, first), (rank, inf)):
+            of = state.classes[entry[3].class_id]
+            if of.longest_wait is None or not head_of(of, StaticKey(entry[1], entry[2]), now).is_urgent:
+                yield entry
 
 
 class _TurnOrder:
-    """The classes of a queue in the order of their turns. Classes that have not had a turn yet stay in the state's own order."""
+    """The classes of a queue in the order of their turns. Only those that have had a turn are in a heap."""
 
     def __init__(self, state: SchedulerState, queue_id: int, now: float) -> None:
         self._state = state
         self._now = now
         self._heap: list[tuple[Head, ClassKey, Iterator[StaticKey]]] = []
         """Classes that were pushed here: their positions, and the jobs behind the first."""
-        self._rest: Iterator[tuple[float, float, int, ClassKey]] = iter(())
         self._waiting = state.waiting.get(queue_id, {})
-        of = {key.class_id for key in self._waiting} if state.any_longest_wait else set()
-        if any(state.classes[one].longest_wait is not None for one in of if one in state.classes):
-            # It depends on the time which jobs are urgent.
-            for key, keys in self._waiting.items():
-                self._push(key, iter(keys))
-        else:
-            self._rest = iter(state.heads.get(queue_id, ()))
+        self._rest = in_order(state, queue_id, now)
         self._next = next(self._rest, None)
         self._row: tuple[ClassKey, list[StaticKey], Iterator[StaticKey]] | None = None
         """A class that starts a row of jobs, the jobs that may be in the row, and the jobs behind them."""

@@ -6,6 +6,10 @@ if it ends before that time, or if the reserved gang fits then beside it. Lifka,
 1995; Mu'alem and Feitelson, "Utilization, predictability, workloads, and user runtime estimates in scheduling the IBM
 SP2 with backfilling", 2001. There the machine is a number of processors; here it is the node groups of a cluster with
 their topology.
+
+What is kept for a job that has waited for the longest wait of its class, without a known time or past its time, stays
+kept in the next cycle until that job has its turn, also from jobs whose turn is earlier: between queues the order changes
+with each end, and a gang that needs a whole cluster would lose the last end to whoever is first then, again and again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +25,7 @@ from trainmaster_dispatcher.scheduling.packing.free_capacity import (
 )
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, fit, take
 from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, LoadKey
 from trainmaster_dispatcher.scheduling.state.reservation import Reservation
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
@@ -65,6 +70,12 @@ class ReservedCapacity:
         return FreeCapacity(work)
 
 
+def has_waited_long(state: SchedulerState, job: WaitingJob, now: float) -> bool:
+    """Return whether a job has waited for the longest wait of its class since it was submitted."""
+    of = state.classes.get(job.class_id)
+    return of is not None and of.longest_wait is not None and now - job.submitted_at >= of.longest_wait
+
+
 def _at_once(_cluster_id: int, at: float) -> float:
     return at
 
@@ -84,6 +95,32 @@ class Reservations:
     """By cluster: the load that this cycle has started there, and when it ends."""
     _counts_in_timeline: dict[int, int] = field(default_factory=dict)
     """By cluster: the number of these starts that its release timeline contains."""
+    due: dict[ClassKey, int] = field(default_factory=dict)
+    """By class of jobs: the cluster that is kept from the cycle before until the class has its turn."""
+
+    def __post_init__(self) -> None:
+        for job_id, one in self.before.items():
+            job = self.state.jobs.get(job_id)
+            if job is None or self.now < one.at < inf or not has_waited_long(self.state, job, self.now):
+                continue
+            key, shape = self.state.class_of(job_id), self.state.shapes.get(job.shape_id)
+            if shape is not None and one.cluster_id in self.state.clusters and one.cluster_id not in self.kept:
+                groups = self._groups_for(shape, one.cluster_id)
+                self.kept[one.cluster_id] = ReservedCapacity(one._replace(at=inf), FreeCapacity({}), groups)
+                self.due[key] = one.cluster_id
+
+    def release(self, key: ClassKey) -> bool:
+        """Release what is kept from the cycle before for a class that has its turn; return whether anything was."""
+        cluster_id = self.due.pop(key, None)
+        if cluster_id is None:
+            return False
+        del self.kept[cluster_id]
+        return True
+
+    def carried(self, *, is_cut: bool) -> dict[int, Reservation]:
+        """Return the reservations of this cycle by job; after one that was cut off, also those of classes without a turn."""
+        over = set() if is_cut else set(self.due.values())
+        return {one.reservation.job_id: one.reservation for id_, one in self.kept.items() if id_ not in over}
 
     def _later(self, cluster_id: int) -> ReleaseTimeline:
         """Return the release timeline of a cluster with the starts of this cycle, computed on request."""

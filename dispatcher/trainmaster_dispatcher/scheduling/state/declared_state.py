@@ -91,11 +91,6 @@ class DeclaredState:
             self._flavors = Flavors(flavor for queue in self.queues.values() for flavor in queue.quotas)
         return self._flavors
 
-    @property
-    def any_longest_wait(self) -> bool:
-        """True if the jobs of any class become urgent."""
-        return any(of.longest_wait is not None for of in self.classes.values())
-
     def set_advance(self, reservations: Iterable[AdvanceReservation]) -> None:
         """Replace all advance reservations."""
         self.advance = {one.id: one for one in reservations}
