@@ -12,6 +12,7 @@ from tests.conftest import ADMIN_KEY, FakeAgent, Service, job
 from trainmaster import AsyncClient
 from trainmaster.cli.main import app
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster_dispatcher.services import cluster_admissions
 
 
 @pytest.fixture
@@ -54,6 +55,23 @@ async def test_names_of_what_exists_are_no_warning(service: Service, agent: Fake
     answer = await service.http.post("/v1/jobs", json=named(clusters=["private"], datasets=["mine", "imagenet"]))
     assert answer.status_code == 201
     assert "warnings" not in answer.json()
+
+
+async def test_the_first_submissions_at_once_are_no_warning(service: Service, agent: FakeAgent) -> None:
+    """Those that come while clusters are read for the first time wait for it."""
+    answers = await asyncio.gather(
+        *(service.http.post("/v1/jobs", json=named(clusters=["private"], datasets=["imagenet"])) for _ in range(8))
+    )
+    assert [(one.status_code, "warnings" in one.json()) for one in answers] == [(201, False)] * 8
+
+
+async def test_what_was_made_since_names_were_read_is_no_warning(
+    service: Service, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_admissions, "_SURE_SECONDS", 0.0)
+    assert "warnings" in (await service.http.post("/v1/jobs", json=named(clusters=["new"]))).json()
+    assert (await service.http.put("/v1/clusters/new", json={"name": "new"})).status_code == 201
+    assert "warnings" not in (await service.http.post("/v1/jobs", json=named(clusters=["new"]))).json()
 
 
 async def test_each_name_is_warned_of_once_in_a_call_of_many_and_in_a_table(service: Service, agent: FakeAgent) -> None:

@@ -1,7 +1,8 @@
 """Requests that the clusters' agents refuse, and names that exist, cached by a process for a few seconds while jobs are submitted."""
 
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -21,6 +22,8 @@ from trainmaster_dispatcher.store.keys import Caller
 log = logging.getLogger(__name__)
 
 _KEPT_SECONDS = 5.0
+_SURE_SECONDS = 0.5
+"""The longest age of the cached names, in seconds, at which a name is said not to exist without reading again."""
 
 
 class SeenCluster(NamedTuple):
@@ -42,32 +45,49 @@ class ClusterAdmissions:
         self._datasets: frozenset[str] = frozenset()
         """Declared datasets."""
         self._read_at: float | None = None
+        self._first = asyncio.Lock()
+        """Held while clusters are read for the first time: until then there is nothing to use meanwhile."""
 
     async def known(self) -> tuple[Cluster, ...]:
         """Return all clusters by name, their reports without nodes. Raises StoreAwayError."""
-        now = self._stores.clock()
-        if self._read_at is None or now - self._read_at > _KEPT_SECONDS:
-            before, self._read_at = self._read_at, now  # concurrent callers use the cached clusters
+        if self._read_at is None:
+            async with self._first:
+                if self._read_at is None:
+                    await self._read()
+        elif self._stores.clock() - self._read_at > _KEPT_SECONDS:
+            before, self._read_at = self._read_at, self._stores.clock()  # concurrent callers use the cached clusters
             try:
-                async with self._stores.database.transaction() as tx:
-                    rows = await agents.admissions(tx)
-                    declared = await tenants.DATASETS.every(tx)
+                await self._read()
             except BaseException:
                 self._read_at = before
                 raise
-            self._known = tuple(_read(row) for row in rows)
-            self._seen = tuple(
-                SeenCluster(one.name, one.only_queues, frozenset(row.datasets or ()), frozenset(row.resources or ()))
-                for one, row in zip(self._known, rows, strict=True)
-            )
-            self._datasets = frozenset(one.spec.name for one in declared)
         return self._known
 
-    def warnings(self, caller: Caller, named: Iterable[Named]) -> tuple[Mistake, ...]:
-        """Return a warning for each name of what does not exist, as far as the caller may know; some seconds old.
+    async def _read(self) -> None:
+        now = self._stores.clock()
+        async with self._stores.database.transaction() as tx:
+            rows = await agents.admissions(tx)
+            declared = await tenants.DATASETS.every(tx)
+        self._known = tuple(_read(row) for row in rows)
+        self._seen = tuple(
+            SeenCluster(one.name, one.only_queues, frozenset(row.datasets or ()), frozenset(row.resources or ()))
+            for one, row in zip(self._known, rows, strict=True)
+        )
+        self._datasets = frozenset(one.spec.name for one in declared)
+        self._read_at = now
+
+    async def warnings(self, caller: Caller, named: Sequence[Named]) -> tuple[Mistake, ...]:
+        """Return a warning for each name of what does not exist, as far as the caller may know. Raises StoreAwayError.
 
         Devices are not checked before a cluster has reported some.
         """
+        found = self._missing(caller, named)
+        if found and (self._read_at is None or self._stores.clock() - self._read_at > _SURE_SECONDS):
+            await self._read()  # it may have been made since
+            found = self._missing(caller, named)
+        return found
+
+    def _missing(self, caller: Caller, named: Iterable[Named]) -> tuple[Mistake, ...]:
         seen = [one for one in self._seen if caller.may_go_to(one.only_queues)]
         datasets = self._datasets.union(*(one.datasets for one in seen))
         resources = frozenset[str]().union(*(one.resources for one in seen))
