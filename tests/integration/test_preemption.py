@@ -90,10 +90,11 @@ async def test_what_a_job_waited_for_is_told_when_it_has_ended(service: Service,
     await agent.report(later, RunState.RUNNING, 1)
     await agent.report(later, RunState.SUCCEEDED, 2)
     await service.until(second, "succeeded")
-    assert (await reason_of(service, second))["details"]["waitedFor"] == {
-        "token": "InsufficientCapacity",
-        "sentence": said,
-    }
+    waited = (await reason_of(service, second))["details"]["waitedFor"]
+    assert waited["token"] == "InsufficientCapacity"
+    assert said.startswith(f"{waited['sentence']} From "), (
+        "what would have been kept for it later is of no interest any more"
+    )
     assert (await reason_of(service, first)).get("details", {}) == {}
 
 
