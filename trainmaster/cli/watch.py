@@ -16,8 +16,8 @@ from trainmaster.cli.output import Format, OutputOption, clean, data_of, hint, n
 from trainmaster.cli.time_arguments import moment_of
 from trainmaster.protocol.states import Exit
 
-_STORED_WITHIN = 60.0
-"""Seconds after a job's end in which its agent may still send output; of little output all has come within two."""
+_STORED_WITHIN = 600.0
+"""Seconds after a job's end in which its agent may still send output: little of it comes within two, a gigabyte takes minutes."""
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
