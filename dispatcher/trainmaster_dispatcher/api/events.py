@@ -87,8 +87,9 @@ async def list_events_of_jobs(
         ),
         frozenset(one.value for one in kind or ()),
     )
-    given = last_event_id or after
-    position = None if given is None else Position.read(given)
+    # Both are read, so that a mistake in the one that does not count is answered as well.
+    positions = [Position.read(one) for one in (last_event_id or None, after) if one is not None]
+    position = positions[0] if positions else None
     async with state.stores.database.reading() as tx:
         await wanted.check(tx)
     if "text/event-stream" not in request.headers.get("accept", ""):
