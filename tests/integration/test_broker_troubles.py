@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -142,6 +143,32 @@ async def test_worker_and_beat_outlive_every_trouble_and_go_on_without_a_restart
         assert any("contained" in line for line in said)
         assert len(said) < 40, said
     assert any("was deleted" in line["message"] for who in ("beat", "worker") for line in log_of(tmp_path, who))
+
+
+async def test_a_worker_whose_acknowledgements_failed_while_all_its_places_were_taken_receives_again(
+    service: Service, start: Start, redis_port: int
+) -> None:
+    """It asked Redis for nothing more, met no error therefore, and idled until it was restarted."""
+    may_end, asked = threading.Event(), threading.Event()
+
+    def slowly(number: int) -> int:
+        asked.set()
+        may_end.wait(60)
+        return 200
+
+    start("redis")
+    async with door_to(redis_port) as (door, url):
+        with Receiver(slowly) as receiver:
+            start("beat")
+            start("worker", "--concurrency", "1", REDIS_URL=url)
+            await service.submit(notify=[{"url": receiver.url, "states": ["queued"]}])
+            assert await asyncio.to_thread(asked.wait, 60)
+            await asyncio.sleep(2)  # the answer to its last question is in: it has a message and may not have another
+            door.answer = ANSWERS["a replica without its master"]
+            may_end.set()
+            await asyncio.sleep(1)
+            door.heal()
+            await tells(service, receiver)
 
 
 @pytest.fixture

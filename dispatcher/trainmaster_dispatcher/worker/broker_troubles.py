@@ -102,6 +102,31 @@ class SteadyConsumer(Consumer):  # type: ignore[misc] # celery has no types
         self.connection_errors = (Exception,)
         self._pause = _FIRST_PAUSE
         self._failed_at = -_CALM_SECONDS
+        self._failed_acknowledgement: Exception | None = None
+        if self.hub:
+            self.hub.on_tick.add(self._begin_anew_if_one_failed)
+
+    def call_soon_ack(self, acknowledge: Any, logger: Any, errors: Any, *options: Any) -> Any:
+        """Acknowledge or reject a message soon, and begin again if that fails.
+
+        Celery only logs the failure. But the message counts as being worked on for ever then, and a worker that is at its limit
+        of such messages asks Redis for nothing more: it meets no error that would make it begin again, and idles until its end.
+        """
+        channel = acknowledge.__self__.channel
+
+        def settle() -> None:
+            try:
+                acknowledge(logger, (), *options)
+            except Exception as error:  # noqa: BLE001 - raised from the loop
+                if not channel.closed:  # else its messages were given back, and the connection is a new one
+                    self._failed_acknowledgement = error
+
+        return super().call_soon_ack(settle)
+
+    def _begin_anew_if_one_failed(self) -> None:
+        error, self._failed_acknowledgement = self._failed_acknowledgement, None
+        if error is not None:
+            raise error
 
     def on_connection_error_before_connected(self, exc: Exception) -> None:
         """Note that no connection could be made, and pause."""
