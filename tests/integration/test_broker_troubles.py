@@ -149,10 +149,10 @@ async def test_a_worker_whose_acknowledgements_failed_while_all_its_places_were_
     service: Service, start: Start, redis_port: int
 ) -> None:
     """It asked Redis for nothing more, met no error therefore, and idled until it was restarted."""
-    may_end, asked = threading.Event(), threading.Event()
+    may_end, is_called = threading.Event(), threading.Event()
 
     def slowly(number: int) -> int:
-        asked.set()
+        is_called.set()
         may_end.wait(60)
         return 200
 
@@ -162,7 +162,7 @@ async def test_a_worker_whose_acknowledgements_failed_while_all_its_places_were_
             start("beat")
             start("worker", "--concurrency", "1", REDIS_URL=url)
             await service.submit(notify=[{"url": receiver.url, "states": ["queued"]}])
-            assert await asyncio.to_thread(asked.wait, 60)
+            assert await asyncio.to_thread(is_called.wait, 60)
             await asyncio.sleep(2)  # the answer to its last question is in: it has a message and may not have another
             door.answer = ANSWERS["a replica without its master"]
             may_end.set()

@@ -481,7 +481,7 @@ async def test_the_release_before_goes_on_changing_objects_that_this_one_has_app
 
 def test_the_index_of_quiet_events_is_built_for_each_partition(empty_url: str) -> None:
     """One that was interrupted leaves unfinished indexes; the next run builds them again."""
-    migrate(empty_url)
+    upgrade_to(empty_url, "0030")
     engine = create_engine(driver_url(empty_url), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '0029'"))

@@ -10,7 +10,7 @@ from trainmaster.protocol.prices import PriceBookSpec, to_nanos
 from trainmaster.protocol.quantities import parse_quantity, parse_resources
 from trainmaster.protocol.quota import parse_flavor
 from trainmaster.protocol.reasons import Reason, Verdict
-from trainmaster.protocol.states import ClusterKind, Order, Preemption, QueueState
+from trainmaster.protocol.states import ClusterKind, FairBy, Order, Preemption, QueueState
 from trainmaster_dispatcher.domain.burst_policies import Spending, hours_of, policy_of
 from trainmaster_dispatcher.domain.datasets import Dataset
 from trainmaster_dispatcher.domain.prices import FREE, MICROS, tariff_of
@@ -162,7 +162,7 @@ class StateBuilder:
         """End a run; its job waits again."""
         run = self.state.runs[self.ids[name]]
         self.state.put_waiting(
-            WaitingJob(run.job_id, 2, name, run.queue_id, run.class_id, run.shape_id, 0, NOW, run.attempt)
+            WaitingJob(run.job_id, 2, name, run.queue_id, run.class_id, run.shape_id, 0, NOW, run.attempt, run.user)
         )
         return self
 
@@ -192,6 +192,9 @@ class StateBuilder:
         state: QueueState = QueueState.OPEN,
         profile: Weights | None = None,
         regions: tuple[str, ...] = (),
+        fair_by: FairBy | None = None,
+        user_weights: dict[str, float] | None = None,
+        max_running_per_user: int | None = None,
     ) -> Self:
         """Add a queue; missing parents are created. A second call changes it.
 
@@ -229,6 +232,9 @@ class StateBuilder:
                 min_run_time=min_run_time,
                 weights=profile,
                 regions=frozenset(regions),
+                fair_by=fair_by,
+                user_weights=user_weights or {},
+                max_running_per_user=max_running_per_user,
             )
         )
         return self
@@ -349,6 +355,7 @@ class StateBuilder:
         priority: int = 0,
         age: float = 0.0,
         returned_by: tuple[str, ...] = (),
+        user: str = "",
     ) -> Self:
         """Add a waiting job, by default of one member with one CPU. Jobs that are added first are older."""
         job_id = self.ids.setdefault(name, len(self.ids) + 1)
@@ -366,6 +373,7 @@ class StateBuilder:
                 priority=priority,
                 submitted_at=NOW - age + job_id / 1000,
                 attempt=0,
+                user=user,
             )
         )
         return self
@@ -388,6 +396,7 @@ class StateBuilder:
         ago: float = 0.0,
         sizes: dict[str, int] | None = None,
         resized: float | None = None,
+        user: str = "",
     ) -> Self:
         """Add a job that runs on a cluster, since ``ago`` seconds: whole, or at ``sizes`` since ``resized`` seconds."""
         shape = shape or simple()
@@ -402,6 +411,7 @@ class StateBuilder:
                 class_id={"low": 1, "normal": 2, "high": 3}[of],
                 began_at=NOW - ago,
                 resized_at=0.0 if resized is None else NOW - resized,
+                user=user,
             )
         )
         return self

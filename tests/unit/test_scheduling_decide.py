@@ -196,6 +196,16 @@ REASONS: dict[str, tuple[StateBuilder, Token, Tier, str]] = {
         Tier.QUOTA,
         "Queue main uses 1 of its 1 cpu; this job needs 1 more.",
     ),
+    "its user has as many runs as one user may have": (
+        StateBuilder()
+        .queue("main", max_running_per_user=1)
+        .cluster("c", nodes())
+        .run("r", on="c", user="ann")
+        .job("j", user="ann"),
+        Token.USER_LIMIT,
+        Tier.QUOTA,
+        "User ann runs 1 of at most 1 jobs in queue main.",
+    ),
     "its queue has borrowed as much as it may": (
         StateBuilder().queue("main", borrowing={"cpu": 1}).cluster("c", nodes()).run("r", on="c").job("j"),
         Token.BORROWING_LIMIT,

@@ -14,7 +14,7 @@ from tests.unit.test_scheduling_properties import IDS, LEAVES, PATHS, SHAPES, Wo
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Numa, Pool, Taint
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.prices import PriceBookSpec
-from trainmaster.protocol.states import ClusterKind, Order, QueueState
+from trainmaster.protocol.states import ClusterKind, FairBy, Order, QueueState
 from trainmaster_dispatcher.domain.burst_policies import Spending, policy_of
 from trainmaster_dispatcher.domain.prices import FREE, tariff_of
 from trainmaster_dispatcher.domain.provisioning import learn
@@ -110,6 +110,9 @@ class Life:
             state=chance.choice([QueueState.OPEN] * 14 + [QueueState.HELD, QueueState.HELD, QueueState.SUSPENDED]),
             order=chance.choice([Order.BEST_EFFORT] * 4 + [Order.STRICT]),
             time_limit=chance.choice([None, 20.0]),
+            fair_by=chance.choice([None, None, FairBy.USER, FairBy.NONE]),
+            user_weights=chance.choice([{}, {}, {"ann": 3.0}]),
+            max_running_per_user=chance.choice([None] * 4 + [1, 3]),
         )
         self.world.queues[queue.id] = queue
         self.state.put_queue(queue)
@@ -181,6 +184,7 @@ class Life:
             priority=chance.choice([0, 0, 1, -1]),
             submitted_at=self.now - chance.choice([0, 0, 5, 40]),
             attempt=0,
+            user=chance.choice(["", "ann", "ben", "ben"]),
         )
         self.next_job += 1
         self.put_waiting(job)
@@ -196,7 +200,7 @@ class Life:
         self.state.drop_job(job_id)
         if run.is_stopping or self.chance.random() < 0.2:
             again = WaitingJob(
-                job_id, 9, f"j{job_id}", run.queue_id, run.class_id, run.shape_id, 0, self.now, run.attempt
+                job_id, 9, f"j{job_id}", run.queue_id, run.class_id, run.shape_id, 0, self.now, run.attempt, run.user
             )
             self.put_waiting(again)
 
@@ -353,6 +357,7 @@ class Life:
                 self.now,
                 start.job.attempt + 1,
                 burst=None if start.granted is None else start.granted.run(self.now),
+                user=start.job.user,
             )
         for job_id in ending:
             self.world.runs[job_id] = replace(self.world.runs[job_id], is_stopping=True)

@@ -16,7 +16,7 @@ from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.jobs import Toleration
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Token
-from trainmaster.protocol.states import ClusterKind, QueueState
+from trainmaster.protocol.states import ClusterKind, FairBy, QueueState
 from trainmaster_dispatcher.domain.burst_policies import NOTHING_SPENT, BurstPolicy, Spending
 from trainmaster_dispatcher.domain.provisioning import Learnt
 from trainmaster_dispatcher.domain.shapes import Shape
@@ -106,7 +106,7 @@ clusters = st.builds(
     report=st.one_of(reports, reports, reports, st.none()),
 ).map(lambda cluster: replace(cluster, name=f"c{cluster.id}"))
 queues = st.builds(
-    lambda path, weight, limits, most, held, public: Queue(
+    lambda path, weight, limits, most, held, public, fair_by, of_user: Queue(
         id=IDS[path],
         path=path,
         parent_id=IDS.get(path.rpartition("/")[0]),
@@ -115,6 +115,8 @@ queues = st.builds(
         max_running=most,
         state=QueueState.HELD if held else QueueState.OPEN,
         allowed_kinds=frozenset(ClusterKind) if public else frozenset({ClusterKind.PRIVATE, ClusterKind.EDGE}),
+        fair_by=fair_by,
+        max_running_per_user=of_user,
     ),
     st.sampled_from(PATHS),
     st.sampled_from([0.5, 1.0, 3.0]),
@@ -133,9 +135,11 @@ queues = st.builds(
     st.none() | st.integers(0, 4),
     st.sampled_from([False, False, False, False, True]),
     st.booleans(),
+    st.sampled_from([None, FairBy.USER, FairBy.NONE]),
+    st.none() | st.none() | st.integers(0, 3),
 )
 jobs = st.builds(
-    lambda number, leaf, of, shape, priority, age: WaitingJob(
+    lambda number, leaf, of, shape, priority, age, user: WaitingJob(
         id=number,
         version=1,
         name=f"j{number}",
@@ -145,6 +149,7 @@ jobs = st.builds(
         priority=priority,
         submitted_at=NOW - age,
         attempt=0,
+        user=user,
     ),
     st.integers(1, 30),
     st.sampled_from(LEAVES),
@@ -152,6 +157,7 @@ jobs = st.builds(
     st.integers(1, len(SHAPES)),
     st.integers(-1, 1),
     few.map(float),
+    st.sampled_from(["", "ann", "ben"]),
 )
 
 
@@ -386,7 +392,7 @@ def test_evictions_come_to_an_end(world: World, seed: int) -> None:
         for job_id in ending:
             run = world.runs.pop(job_id)
             world.waiting[job_id] = WaitingJob(
-                job_id, 2, f"j{job_id}", run.queue_id, run.class_id, run.shape_id, 0, NOW, run.attempt
+                job_id, 2, f"j{job_id}", run.queue_id, run.class_id, run.shape_id, 0, NOW, run.attempt, run.user
             )
         if quiet == 2:
             return
@@ -510,6 +516,8 @@ def mend(world: World, job: WaitingJob, token: Token) -> bool:
         case Token.QUEUE_LIMIT:
             open_ended = {number: replace(queue, quotas={}, max_running=None) for number, queue in world.queues.items()}
             world.queues = open_ended
+        case Token.USER_LIMIT:
+            world.queues = {number: replace(queue, max_running_per_user=None) for number, queue in world.queues.items()}
         case Token.CORDONED:
             world.clusters = {number: replace(cluster, cordoned=False) for number, cluster in world.clusters.items()}
         case Token.UNREACHABLE:
@@ -561,7 +569,7 @@ def change(world: World, engine: Engine, data: st.DataObject) -> None:  # noqa: 
             job = data.draw(jobs)
             shape = SHAPES[job.shape_id - 1]
             sizes = tuple((part.name, part.replicas) for part in shape.roles)
-            run = LiveRun(job.id, job.queue_id, job.shape_id, data.draw(st.integers(1, 3)), sizes, ())
+            run = LiveRun(job.id, job.queue_id, job.shape_id, data.draw(st.integers(1, 3)), sizes, (), user=job.user)
             world.waiting.pop(job.id, None)
             world.runs[job.id] = run
             state.put_run(run)

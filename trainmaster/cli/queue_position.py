@@ -56,6 +56,21 @@ def print_factors(factors: "Factors") -> None:
             ["priority", _priority(factors)],
         ],
     )
+    if factors.user is not None:
+        turn = factors.user
+        print()
+        print_table(
+            ["USER", "TURN", "WEIGHT", "SHARE", "JOBS AHEAD"],
+            [
+                [
+                    turn.user,
+                    f"{turn.rank} of {turn.users}",
+                    f"{turn.weight:g}",
+                    f"{turn.share:.4f}",
+                    f"{turn.jobs_ahead:,}",
+                ]
+            ],
+        )
     print()
     has_past = any(turn.past_share for turn in factors.queues)
     print_table(

@@ -25,6 +25,24 @@ class QueueTurn(Lenient):
     """Number of siblings with waiting jobs, itself included."""
 
 
+class UserTurn(Lenient):
+    """Factors of the turn of a job's user among those with waiting jobs in its queue."""
+
+    user: str
+    """Name of the key that submitted the job."""
+    weight: float
+    """Weight of the user in the queue."""
+    share: float
+    """Dominant share of what the user's live runs in the queue use, as part of the whole capacity, divided by the weight, and past
+    usage where that counts. The lowest has the next turn."""
+    rank: int
+    """Rank among these users, this one included: 1 has the next turn."""
+    users: int
+    """Number of these users, this one included."""
+    jobs_ahead: int
+    """Number of this user's own queued jobs before it, without those that cannot run as they are written."""
+
+
 class Factors(Lenient):
     """Factors of a job's sort key inside its queue, and its queues' turns from the root to its own."""
 
@@ -44,6 +62,8 @@ class Factors(Lenient):
     """Seconds that the priority adds to its age."""
     queues: tuple[QueueTurn, ...] = ()
     """Turns of its queues, from the root to its own."""
+    user: UserTurn | None = None
+    """Turn of its user; None in a queue that does not share its turns between users."""
 
 
 class Place(Lenient):
@@ -54,7 +74,8 @@ class Place(Lenient):
     position: int
     """Position; 1 is next."""
     jobs_ahead: int
-    """Number of queued jobs before it, without those that cannot run as they are written."""
+    """Number of queued jobs before it, without those that cannot run as they are written. Where the queue's turns are shared
+    between users, of others' jobs those that would start before it if nothing ended meanwhile."""
     jobs_in_queue: int
     """Number of queued jobs of the queue."""
     jobs_that_cannot_run: int = 0

@@ -154,6 +154,15 @@ class Token(StrEnum):
         advice_for_ever=_MAKE_SMALLER,
         meaning="it would exceed a `limit` or `maxRunning` of its queue or one above",
     )
+    USER_LIMIT = ReasonKind(
+        code="UserLimit",
+        tier=Tier.QUOTA,
+        sentence="{finding}.",
+        advice="It starts when other jobs of the same user end. An admin can raise maxRunningPerUser.",
+        sentence_for_ever=_NEVER_IN_QUEUE,
+        advice_for_ever=_MAKE_SMALLER,
+        meaning="it would exceed the `maxRunningPerUser` of its queue or one above",
+    )
     BORROWING_LIMIT = ReasonKind(
         code="BorrowingLimit",
         tier=Tier.QUOTA,

@@ -169,6 +169,13 @@ class JobActions(StrEnum):
     ANY = "any"
 
 
+class FairBy(StrEnum):
+    """Sharing of a queue's turns: between the users who submitted its jobs, or not, so that class and age alone count."""
+
+    USER = "user"
+    NONE = "none"
+
+
 class ClusterKind(StrEnum):
     """Kind of a cluster; jobs go to public ones by burst policies."""
 

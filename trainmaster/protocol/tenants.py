@@ -19,6 +19,7 @@ from trainmaster.protocol.quota import FlavorName, QuotaSpec, canonical_flavor, 
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import (
     ClusterKind,
+    FairBy,
     HoldCause,
     JobActions,
     JobState,
@@ -53,6 +54,9 @@ def _by_canonical_flavor(quotas: Mapping[Any, Any]) -> dict[Any, Any]:
     return out
 
 
+UserWeight = Annotated[float, Field(ge=0.000_001, le=1_000_000)]
+
+
 class QueueSpec(Strict):
     """A queue of the tenant tree, named by its path. Jobs go to queues without children."""
 
@@ -74,6 +78,14 @@ class QueueSpec(Strict):
     """Guarantees and limits of this queue and all below it, by flavor. ``limits: {cpu: 10}`` is short for only limits."""
     order: Order = Order.BEST_EFFORT
     """Rule for jobs behind one that cannot start: ``strict``, they wait; ``bestEffort``, they may pass it."""
+    fair_by: FairBy | None = None
+    """Sharing of the turns of this queue, and of those below it that say nothing: ``user``, between the users who submitted jobs, by
+    what they use; ``none``, by class and age alone. Without it: ``user``, and ``none`` in a queue whose order is ``strict``.
+    """
+    user_weights: Annotated[dict[Name40, UserWeight], bounded(10_000)] = Field(default_factory=dict)
+    """Weights of users among each other in this queue and in those below it, by the names of their keys; 1 for others."""
+    max_running_per_user: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
+    """The most jobs that one user has dispatched or running at a time in this queue and all below it."""
     default_time_limit: Duration | None = None
     """Assumed run time of a job without a time limit, for reservations; it does not end the job."""
     preemption: Preemption = Preemption.ANY_BORROWER
@@ -157,6 +169,12 @@ class QueueSpec(Strict):
                 raise ValueError(f"{flavor}: {error}") from error
         return value
 
+    @model_validator(mode="after")
+    def _shares_no_fixed_order(self) -> Self:
+        if self.order is Order.STRICT and self.fair_by is FairBy.USER:
+            raise ValueError("fairBy: user and order: strict contradict each other: give only one of them")
+        return self
+
     @property
     def parent(self) -> str | None:
         head, slash, _ = self.path.rpartition("/")
@@ -164,7 +182,7 @@ class QueueSpec(Strict):
 
 
 class PriorityClassSpec(Strict):
-    """A named service class: jobs of a class with a higher value go first inside a queue."""
+    """A named service class: of the jobs of a user in a queue, those of a class with a higher value go first."""
 
     model_config = example(kind="PriorityClass", name="urgent", value=1000, preemptible=False, longestWait="10m")
 
@@ -173,11 +191,13 @@ class PriorityClassSpec(Strict):
     name: Name40
     """Name of the class."""
     value: Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
-    """Rank of the class: jobs of a class with a higher value go first."""
+    """Rank of the class: of the jobs of a user in a queue, those of a class with a higher value go first; of all jobs of a queue
+    that does not share its turns between users."""
     preemptible: bool = True
     """True if runs of this class may be preempted."""
     longest_wait: Duration | None = None
-    """Wait after which a job is urgent: it goes before others of its queue, and what it lacks is kept for it; None: never."""
+    """Wait after which a job is urgent: it goes before others of its user in its queue, and what it lacks is kept for it; None:
+    never."""
     profile: Profile | None = None
     """Profile that ranks clusters for its jobs; overrides their queue's."""
     default: bool = False

@@ -20,6 +20,7 @@ class WorkloadJob(Lenient):
         queue="research/vision",
         priorityClass="normal",
         priority=0,
+        user="alice",
     )
 
     job: int
@@ -38,6 +39,8 @@ class WorkloadJob(Lenient):
     """Its priority class."""
     priority: int
     """Its priority within the class."""
+    user: str = ""
+    """Name of the key that submitted it."""
 
 
 class Workload(Lenient):

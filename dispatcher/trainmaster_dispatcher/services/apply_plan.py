@@ -9,7 +9,7 @@ from trainmaster.protocol.agent import run_digest
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.ids import RunRef
-from trainmaster.protocol.reasons import Reason
+from trainmaster.protocol.reasons import Reason, Token
 from trainmaster.protocol.states import JobState, StopCause
 from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, isolate, note
 from trainmaster_dispatcher.domain import job_machine, run_machine
@@ -200,17 +200,10 @@ async def _write(
             for one in writes.jobs
         ],
     )
-    rows = [
-        (
-            key.queue_id,
-            key.class_id,
-            key.shape_id,
-            list(key.avoided),
-            reason.model_dump(mode="json", by_alias=True),
-        )
-        for key, reason in reasons.items()
-    ]
-    await scheduling.save_reasons(tx, rows, cycle)
+    of_users = {key: reason for key, reason in reasons.items() if reason.token is Token.USER_LIMIT}
+    of_classes = {key._replace(user=""): reason for key, reason in reasons.items() if key not in of_users}
+    await scheduling.save_reasons(tx, [_reason_row(*one) for one in of_classes.items()], cycle)
+    await scheduling.save_reasons_of_users(tx, [(*_reason_row(*one), one[0].user) for one in of_users.items()], cycle)
     desired = await runs.raise_desired(tx, writes.clusters)
     await runs.write(
         tx,
@@ -234,6 +227,11 @@ async def _write(
         )
     if writes.starts:
         await runs.insert(tx, [_new_run(one, jobs[one.start.job.id], desired, cycle) for one in writes.starts])
+
+
+def _reason_row(key: ClassKey, reason: Reason) -> scheduling.ReasonRow:
+    stored = reason.model_dump(mode="json", by_alias=True)
+    return key.queue_id, key.class_id, key.shape_id, list(key.avoided), stored
 
 
 def _new_run(one: RunStart, record: job_store.JobRecord, desired: Mapping[int, int], cycle: int) -> runs.NewRun:
@@ -328,7 +326,7 @@ async def _release(stores: Stores, token: int, job_ids: Sequence[int]) -> int:
 
 
 async def count_usage(stores: Stores, token: int, follower: Follower) -> None:
-    """Add the current usage of queues to their past usage, and store it, where past usage counts.
+    """Add the current usage of queues, and of users in them, to their past usage, and store it, where past usage counts.
 
     At the first call for a state, the stored usage is loaded, whichever scheduler stored it.
     """
@@ -342,12 +340,14 @@ async def count_usage(stores: Stores, token: int, follower: Follower) -> None:
         past = state.past
         if past is None:
             at, levels = await scheduling.usage_levels(tx) or (now, {})
-            past = DecayedUsage(parse_duration(half_life), at, levels)
+            of_users = await scheduling.usage_levels_of_users(tx)
+            past = DecayedUsage(parse_duration(half_life), at, levels, of_users)
         quotas = quotas_of(follower.engine, now)
         # No queue has used more than all capacity, though runs on lost clusters may use more than what exists now.
         shares = {queue.id: min(quotas.share(queue)[0], 1.0 / queue.weight) for queue in state.queues.values()}
-        past = past.advanced(now, shares)
+        past = past.advanced(now, shares, quotas.shares_of_users())
         await scheduling.save_usage_levels(tx, past.at, past.levels)
+        await scheduling.save_usage_levels_of_users(tx, past.of_users)
     state.past = past
 
 

@@ -266,7 +266,7 @@ def _after_a_run(row: store.ShownJob, reason: Reason) -> Reason:
 
 
 async def _waiting_reason(tx: Transaction, row: store.ShownJob) -> Reason:
-    found = await scheduling.reason_of(tx, row.queue_id, row.class_id, row.shape_id, row.id)
+    found = await scheduling.reason_of(tx, row.queue_id, row.class_id, row.shape_id, row.id, row.submitted_by or "")
     if found is None or (row.submitted_at > found.at and found.reason["tier"] == "not looked at yet"):
         return Token.NOT_LOOKED_AT.reason()
     reason = Reason.model_validate(found.reason | {"cycle": found.cycle, "at": found.at})

@@ -47,6 +47,7 @@ class Question(Lenient):
     class_id: int
     priority: int
     shape: dict[str, Any]
+    user: str = ""
 
 
 class Questions(Lenient):
@@ -98,6 +99,7 @@ def answer_trial(engine: Engine, quotas: QuotaTree, question: Question, now: flo
         priority=question.priority,
         submitted_at=now,
         attempt=0,
+        user=question.user,
     )
     return try_out(engine, quotas, job, shape_from(question.shape), now, reasons)
 
@@ -228,6 +230,7 @@ async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: Prep
             class_id=admitted.classes[spec.priority_class, spec.queue],
             priority=spec.priority,
             shape=orjson.loads(prepared.shapes[spec.shape_hash]),
+            user=caller.name,
         )
         for key, spec in zip(keys, prepared.specs, strict=True)
     }

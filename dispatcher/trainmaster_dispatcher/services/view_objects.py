@@ -1,6 +1,7 @@
 """Objects of the scheduler's state, each built from one stored row. Each function may raise what reading a row can raise."""
 
 from collections.abc import Sequence
+from sys import intern
 
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.bursting import BurstPolicySpec
@@ -78,6 +79,7 @@ def run_from(row: ScheduledJob, state: SchedulerState) -> LiveRun:
         leaving=members_leaving(row.holding, row.sizes),
         resized_at=row.resized_at or 0.0,
         burst=_burst_of(row, row.leased_at),
+        user=intern(row.submitter),
     )
     load_of(run)
     state.places_of(run)
@@ -104,4 +106,5 @@ def waiting_from(row: ScheduledJob) -> WaitingJob:
         priority=row.priority,
         submitted_at=row.submitted_at,
         attempt=row.attempt,
+        user=intern(row.submitter),
     )

@@ -513,6 +513,7 @@ class PastJob(NamedTuple):
     queue: str
     priority_class: str
     priority: int
+    user: str | None
     waited: float | None
     run: float | None
 
@@ -599,7 +600,8 @@ async def workload(
         PastJob,
         """
         SELECT j.id, extract(epoch FROM j.submitted_at)::float8 AS submitted, j.spec_id, q.path AS queue, p.name AS priority_class,
-               j.priority, extract(epoch FROM j.started_at - j.submitted_at)::float8 AS waited,
+               j.priority, (SELECT k.name FROM api_keys k WHERE k.id = j.api_key_id) AS user,
+               extract(epoch FROM j.started_at - j.submitted_at)::float8 AS waited,
                (SELECT extract(epoch FROM r.ended_at - r.started_at)::float8 FROM runs r
                 WHERE r.job_id = j.id AND r.started_at IS NOT NULL AND r.ended_at IS NOT NULL
                 ORDER BY r.attempt DESC LIMIT 1) AS run

@@ -103,15 +103,19 @@ async def remove_dead_letters(tx: Transaction, seconds: float, limit: int) -> bo
 
 async def remove_reasons(tx: Transaction, seconds: float, limit: int) -> bool:
     """Remove verdicts of classes without a live job. The leader writes a class that comes back as a new one."""
-    return await _remove(
-        tx,
-        f"DELETE FROM class_reasons WHERE ctid = ANY(ARRAY(SELECT ctid FROM class_reasons"
-        f" WHERE at < now() - make_interval(secs => :seconds) AND (queue_id, class_id, shape_id) NOT IN"
-        f" (SELECT DISTINCT queue_id, class_id, shape_id FROM jobs WHERE {LIVE_JOB}) LIMIT :limit))"
-        f" AND at < now() - make_interval(secs => :seconds)",
-        seconds,
-        limit,
-    )
+    removed = [
+        await _remove(
+            tx,
+            f"DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table}"
+            f" WHERE at < now() - make_interval(secs => :seconds) AND (queue_id, class_id, shape_id) NOT IN"
+            f" (SELECT DISTINCT queue_id, class_id, shape_id FROM jobs WHERE {LIVE_JOB}) LIMIT :limit))"
+            f" AND at < now() - make_interval(secs => :seconds)",
+            seconds,
+            limit,
+        )
+        for table in ("class_reasons", "user_reasons")
+    ]
+    return any(removed)
 
 
 async def remove_shapes(tx: Transaction, seconds: float, limit: int, last_old: int) -> bool:

@@ -27,6 +27,30 @@ async def usage_levels(tx: Transaction) -> tuple[float, dict[int, float]] | None
     return (max(row.at for row in rows), {row.queue_id: row.level for row in rows}) if rows else None
 
 
+async def usage_levels_of_users(tx: Transaction) -> dict[tuple[int, str], float]:
+    """Return the last stored usage of users, by queue and user; of the same time as that of queues."""
+    rows = await tx.all("SELECT queue_id, submitter, level FROM user_usage")
+    return {(row.queue_id, row.submitter): row.level for row in rows}
+
+
+async def save_usage_levels_of_users(tx: Transaction, levels: Mapping[tuple[int, str], float]) -> None:
+    """Replace the stored usage levels of users. The caller holds the leadership row."""
+    queues, users = [queue for queue, _ in levels], [user for _, user in levels]
+    await tx.run(
+        """
+        WITH n AS (SELECT * FROM unnest(CAST(:queues AS int[]), CAST(:users AS text[]), CAST(:levels AS float8[]))
+                   AS n(queue_id, submitter, level) WHERE queue_id IN (SELECT id FROM queues)),
+             gone AS (DELETE FROM user_usage u WHERE NOT EXISTS
+                      (SELECT FROM n WHERE n.queue_id = u.queue_id AND n.submitter = u.submitter))
+        INSERT INTO user_usage (queue_id, submitter, level) SELECT queue_id, submitter, level FROM n
+        ON CONFLICT (queue_id, submitter) DO UPDATE SET level = excluded.level
+        """,
+        queues=queues,
+        users=users,
+        levels=list(levels.values()),
+    )
+
+
 async def save_usage_levels(tx: Transaction, at: float, levels: Mapping[int, float]) -> None:
     """Replace the stored usage levels. The caller holds the leadership row."""
     await tx.run("DELETE FROM queue_usage WHERE queue_id <> ALL(:queues)", queues=list(levels))
@@ -217,6 +241,8 @@ class ScheduledJob(NamedTuple):
     policy_id: int | None
     bounds: BoundsJson | None
     run_started_at: float | None
+    submitter: str
+    """The name of the key that submitted it."""
 
 
 class StoredShape(NamedTuple):
@@ -279,8 +305,9 @@ _JOBS = """
            r.attempt AS run_attempt, r.cluster_id, r.state AS run_state,
            r.sizes, r.holding, coalesce(r.placement, r.assumed) AS placement,
            extract(epoch FROM r.leased_at)::float8 AS leased_at, extract(epoch FROM r.resized_at)::float8 AS resized_at,
-           r.stop_cause IS NOT NULL AS is_stopping, r.policy_id, r.bounds, extract(epoch FROM r.started_at)::float8 AS run_started_at
-    FROM jobs j LEFT JOIN runs r ON r.job_id = j.id AND r.ended_at IS NULL
+           r.stop_cause IS NOT NULL AS is_stopping, r.policy_id, r.bounds, extract(epoch FROM r.started_at)::float8 AS run_started_at,
+           coalesce(k.name, '') AS submitter
+    FROM jobs j LEFT JOIN runs r ON r.job_id = j.id AND r.ended_at IS NULL LEFT JOIN api_keys k ON k.id = j.api_key_id
 """
 
 
@@ -393,9 +420,11 @@ async def drop_old_cool_downs(tx: Transaction) -> int:
     return await tx.run("DELETE FROM cool_downs WHERE until < now()")
 
 
-async def save_reasons(
-    tx: Transaction, rows: Sequence[tuple[int, int, int, list[int], dict[str, Any]]], cycle: int
-) -> None:
+ReasonRow = tuple[int, int, int, list[int], dict[str, Any]]
+"""A reason to store: queue, class, shape, clusters left out, reason."""
+
+
+async def save_reasons(tx: Transaction, rows: Sequence[ReasonRow], cycle: int) -> None:
     """Store the changed reasons of classes: queue, class, shape, clusters left out, reason."""
     if not rows:
         return
@@ -418,8 +447,37 @@ async def save_reasons(
     )
 
 
-async def reason_of(tx: Transaction, queue_id: int, class_id: int, shape_id: int, job_id: int) -> StoredReason | None:
-    """Return the last stored reason of a job's class, for the clusters that are left out for that job now."""
+async def save_reasons_of_users(tx: Transaction, rows: Sequence[tuple[*ReasonRow, str]], cycle: int) -> None:
+    """Store the changed reasons that hold for the jobs of one user only: as ``save_reasons``, and the user."""
+    if not rows:
+        return
+    await tx.run(
+        """
+        INSERT INTO user_reasons (queue_id, class_id, shape_id, avoided, submitter, reason, cycle, at)
+        SELECT queue_id, class_id, shape_id, CAST(string_to_array(avoided, ',') AS int[]), submitter, reason::jsonb, :cycle, now()
+        FROM unnest(CAST(:queues AS int[]), CAST(:classes AS smallint[]), CAST(:shapes AS int[]), CAST(:avoided AS text[]),
+                    CAST(:reasons AS text[]), CAST(:users AS text[]))
+             AS n(queue_id, class_id, shape_id, avoided, reason, submitter)
+        WHERE queue_id IN (SELECT id FROM queues) AND class_id IN (SELECT id FROM priority_classes)
+        ON CONFLICT (queue_id, class_id, shape_id, avoided, submitter)
+        DO UPDATE SET reason = excluded.reason, cycle = excluded.cycle, at = excluded.at
+        """,
+        queues=[row[0] for row in rows],
+        classes=[row[1] for row in rows],
+        shapes=[row[2] for row in rows],
+        avoided=[",".join(map(str, row[3])) for row in rows],
+        reasons=[dumps(row[4]) for row in rows],
+        users=[row[5] for row in rows],
+        cycle=cycle,
+    )
+
+
+async def reason_of(
+    tx: Transaction, queue_id: int, class_id: int, shape_id: int, job_id: int, user: str
+) -> StoredReason | None:
+    """Return the last stored reason of a job's class, for the clusters that are left out for that job now, or of its user if that
+    is newer.
+    """
     return await tx.first_of(
         StoredReason,
         """
@@ -427,7 +485,13 @@ async def reason_of(tx: Transaction, queue_id: int, class_id: int, shape_id: int
                      FROM cool_downs WHERE job_id = :job AND until > now())
         SELECT r.reason, r.cycle, r.at FROM class_reasons r, own
         WHERE r.queue_id = :queue AND r.class_id = :class AND r.shape_id = :shape AND r.avoided = own.avoided
+        UNION ALL
+        SELECT r.reason, r.cycle, r.at FROM user_reasons r, own
+        WHERE r.queue_id = :queue AND r.class_id = :class AND r.shape_id = :shape AND r.avoided = own.avoided
+              AND r.submitter = :user
+        ORDER BY at DESC LIMIT 1
         """,
+        user=user,
         queue=queue_id,
         shape=shape_id,
         job=job_id,

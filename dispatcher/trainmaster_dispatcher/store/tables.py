@@ -125,6 +125,16 @@ queue_usage = Table(
     comment="What queues have used before, as the leader last counted it; at: seconds since the epoch, alike in all rows.",
 )
 
+user_usage = Table(
+    "user_usage",
+    metadata,
+    Column("queue_id", Integer, ForeignKey("queues.id", ondelete="CASCADE"), nullable=False),
+    Column("submitter", Text, nullable=False),
+    Column("level", Double, nullable=False),
+    PrimaryKeyConstraint("queue_id", "submitter"),
+    comment="What users have used in queues before, at the time of the rows of queue_usage.",
+)
+
 priority_classes = Table(
     "priority_classes",
     metadata,
@@ -656,6 +666,20 @@ class_reasons = Table(
     Column("cycle", BigInteger, nullable=False),
     Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     PrimaryKeyConstraint("queue_id", "class_id", "shape_id", "avoided"),
+)
+
+user_reasons = Table(
+    "user_reasons",
+    metadata,
+    Column("queue_id", Integer, ForeignKey("queues.id", ondelete="CASCADE"), nullable=False),
+    Column("class_id", SmallInteger, ForeignKey("priority_classes.id", ondelete="CASCADE"), nullable=False),
+    Column("shape_id", Integer, nullable=False),
+    Column("avoided", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
+    Column("submitter", Text, nullable=False),
+    Column("reason", JSONB(), nullable=False),
+    Column("cycle", BigInteger, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    PrimaryKeyConstraint("queue_id", "class_id", "shape_id", "avoided", "submitter"),
 )
 
 log_streams = Table(

@@ -387,6 +387,7 @@ class Simulation:
                 priority=spec.priority,
                 submitted_at=job.submit,
                 attempt=record.machine.attempt,
+                user=job.user,
             )
         )
 

@@ -34,6 +34,8 @@ class TraceJob:
     spec: JobSpec
     waited: float | None = None
     """The time that it really waited for its first start, if known."""
+    user: str = ""
+    """Who submitted it, if known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def read_swf(name: str, lines: Iterable[str], queue: str, limits: Limits = "aske
         try:
             if len(fields) != _SWF_FIELDS:
                 raise ValueError(f"{len(fields)} fields; a job has {_SWF_FIELDS} in the Standard Workload Format")
-            job, submit, _, run, used, _, _, wanted, requested = (_number(field) for field in fields[:9])
+            job, submit, _, run, used, _, _, wanted, requested, _, _, user = (_number(field) for field in fields[:12])
             processors = int(used if used > 0 else wanted)
             if run <= 0 or processors <= 0:
                 left_out += 1
@@ -126,7 +128,7 @@ def read_swf(name: str, lines: Iterable[str], queue: str, limits: Limits = "aske
         except ValueError as error:
             mistakes.add(f"line {number}", str(error))
             continue
-        jobs.append(TraceJob(int(job), submit, run, spec))
+        jobs.append(TraceJob(int(job), submit, run, spec, user=f"user {int(user)}" if user > 0 else ""))
         mistakes.count(f"line {number}", len(jobs))
     mistakes.check()
     return _in_order(name, jobs, left_out)
@@ -143,7 +145,7 @@ def read_history(name: str, pages: Iterable[Workload], limits: Limits = "asked")
             spec = specs.get(key)
             if spec is None:
                 spec = specs[key] = _as_simulated(page.specs[one.spec], one, limits, limit)
-            jobs.append(TraceJob(one.job, one.submitted, max(one.run, 0.0), spec, one.waited))
+            jobs.append(TraceJob(one.job, one.submitted, max(one.run, 0.0), spec, one.waited, one.user))
     return _in_order(name, jobs, 0)
 
 
@@ -160,7 +162,10 @@ def _as_simulated(written: dict[str, Any], one: WorkloadJob, limits: Limits, lim
     return JobSpec.model_validate({**kept, **more})
 
 
-_COLUMNS = ("submit", "run", "name", "queue", "class", "priority", "members", "cpu", "memory", "gpu", "limit", "count")
+_COLUMNS = (
+    *("submit", "run", "name", "queue", "class", "priority", "members", "cpu", "memory", "gpu", "limit", "count"),
+    "user",
+)
 
 
 def read_table(name: str, lines: Iterable[str], queue: str, limits: Limits = "asked") -> Trace:
@@ -200,7 +205,8 @@ def read_table(name: str, lines: Iterable[str], queue: str, limits: Limits = "as
             left_out += found.count
             continue
         mistakes.count(where, len(jobs) + found.count)
-        jobs += [TraceJob(len(jobs) + 1 + more, found.submit, found.run, spec) for more in range(found.count)]
+        first = len(jobs) + 1
+        jobs += [TraceJob(first + more, found.submit, found.run, spec, user=found.user) for more in range(found.count)]
     mistakes.check()
     return _in_order(name, jobs, left_out)
 
@@ -218,6 +224,7 @@ class _Row:
     run: float
     count: int
     fields: dict[str, Any]
+    user: str
 
 
 def _row(row: Mapping[str, str], queue: str, limits: Limits) -> _Row:
@@ -241,6 +248,7 @@ def _row(row: Mapping[str, str], queue: str, limits: Limits) -> _Row:
                 _GPU: row.get("gpu", ""),
             },
         },
+        row.get("user", ""),
     )
 
 

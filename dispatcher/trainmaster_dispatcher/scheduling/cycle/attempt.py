@@ -68,17 +68,9 @@ def attempt(cycle: CycleContext, bursts: Bursts, job: WaitingJob, key: ClassKey,
     if fault := state.classes[key.class_id].fault:
         return Wait(explain.unusable(fault))
     allowed = prepared.sizes
-    obstacle = quotas.obstacle(queue.id, allowed[-1].charge)
+    obstacle = quotas.obstacle(queue.id, allowed[-1].charge, user=key.user)
     if obstacle is not None:
-        is_limit = obstacle.token is not Token.KEPT_FOR_OTHERS
-        preemption = _preemption(cycle, key, queue, allowed, None, for_quota=is_limit)
-        if preemption is not None:
-            return after_eviction(preemption)
-        reason = explain.over_quota(obstacle)
-        if is_limit and not quotas.tree.lending_limited:
-            usage = quotas.usage_under_limits(queue.id)
-            cycle.quota_refusals[key] = QuotaRefusal(state.queue_revision, usage, reason)
-        return Wait(reason)
+        return _over_quota(cycle, key, queue, allowed, obstacle)
     if len(allowed) > 1:
         allowed = [size for size in allowed if quotas.obstacle(queue.id, size.charge) is None]
     entitled = cycle.advance.entitled(queue.id)
@@ -105,6 +97,21 @@ def attempt(cycle: CycleContext, bursts: Bursts, job: WaitingJob, key: ClassKey,
         )
         return Choice(top[0], top, found.verdicts)
     return _lacking(cycle, bursts, job, key, queue, scheduling_key, allowed, found)
+
+
+def _over_quota(cycle: CycleContext, key: ClassKey, queue: Queue, allowed: list[Size], obstacle: Obstacle) -> Outcome:
+    """Return the outcome for a job that would exceed a quota: preemption, or a wait. No run ends for a limit of users."""
+    quotas = cycle.quotas
+    is_limit = obstacle.token is not Token.KEPT_FOR_OTHERS
+    if obstacle.token is not Token.USER_LIMIT:
+        preemption = _preemption(cycle, key, queue, allowed, None, for_quota=is_limit)
+        if preemption is not None:
+            return after_eviction(preemption)
+    reason = explain.over_quota(obstacle)
+    if is_limit and not quotas.tree.lending_limited:
+        usage = quotas.usage_under_limits(queue.id, key.user)
+        cycle.quota_refusals[key] = QuotaRefusal(cycle.index.state.queue_revision, usage, reason)
+    return Wait(reason)
 
 
 def _lacking(

@@ -176,13 +176,13 @@ def _carry_out(
         case MakeRoom(preemption):
             cycle.victims.take(preemption)
             # The quota that they give back is for this job: no job behind it may use the quota before this job starts.
-            cycle.quotas.add(queue.id, preemption.charge)
+            cycle.quotas.add(queue.id, preemption.charge, user=job.user)
             plan.stops += evictions_of(state, job, queue, preemption)
             plan.reasons[key] = explain.makes_room()
             turns.block(key)
         case StartAfterEviction(preemption):
             cycle.victims.take(preemption)
-            cycle.quotas.add(queue.id, preemption.charge)
+            cycle.quotas.add(queue.id, preemption.charge, user=job.user)
             note_start(cycle, job, preemption.cluster_id, preemption.fitted, limit_of(state, job))
             cycle.index.replace(preemption.cluster_id, cycle.victims.free_capacity(preemption.cluster_id))
             plan.starts.append(start_after_eviction(state, job, queue, preemption))

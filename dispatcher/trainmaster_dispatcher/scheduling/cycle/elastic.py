@@ -97,7 +97,7 @@ def _growth(cycle: CycleContext, run: LiveRun) -> Growth | None:
     if quotas.obstacle(run.queue_id, charge, runs=0) is not None:
         return None
     cycle.index.take_fitted(run.cluster_id, fitted)
-    quotas.add(run.queue_id, charge, running=0)
+    quotas.add(run.queue_id, charge, running=0, user=run.user)
     sizes = dict(run.sizes)
     sizes[role] = sizes.get(role, 0) + count
     placement: MemberPlacement = {}

@@ -11,7 +11,12 @@ from trainmaster.protocol.reasons import Reason
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy
 from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts
-from trainmaster_dispatcher.scheduling.quotas.quota import QuotaLimits, QuotaTree, past_shares
+from trainmaster_dispatcher.scheduling.quotas.quota import (
+    QuotaLimits,
+    QuotaTree,
+    past_shares,
+    past_shares_of_users,
+)
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, capacity
 from trainmaster_dispatcher.scheduling.selection.cluster_ranking import ClusterRankings
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, HeldBack, WaitingJob
@@ -91,7 +96,8 @@ class Engine:
 
     def quotas(self, now: float) -> QuotaTree:
         """Return the accounts of all queues at ``now``; ``begin`` must have been called."""
-        return QuotaTree(self.state, self.limits, capacity(self.index, now), past_shares(self.state, now))
+        past, of_users = past_shares(self.state, now), past_shares_of_users(self.state, now)
+        return QuotaTree(self.state, self.limits, capacity(self.index, now), past, of_users)
 
     def carry_over(self, plan: Plan) -> None:
         """Store the values of a plan that the next decision takes over."""

@@ -21,7 +21,7 @@ def refusal_lookup(cycle: CycleContext, first: ClassKey, queue: Queue, plan: Pla
     or its state may give another reason first.
     """
     if cycle.quotas.tree.limits(queue.id):
-        return _quota_refusal_lookup(cycle, queue, plan) if first in cycle.quota_refusals else None
+        return _quota_refusal_lookup(cycle, queue, first.user, plan) if first in cycle.quota_refusals else None
     if not cycle.blocked:
         return None
     if queue.id not in cycle.blocked_in_queue:
@@ -50,8 +50,11 @@ def refusal_lookup(cycle: CycleContext, first: ClassKey, queue: Queue, plan: Pla
     return is_refused
 
 
-def _quota_refusal_lookup(cycle: CycleContext, queue: Queue, plan: Plan) -> Callable[[ClassKey], bool] | None:
-    """Return a predicate: whether quota refuses a class of this queue as in an earlier cycle. It enters the reason in the plan.
+def _quota_refusal_lookup(
+    cycle: CycleContext, queue: Queue, user: str, plan: Plan
+) -> Callable[[ClassKey], bool] | None:
+    """Return a predicate: whether quota refuses a class of this queue and user as in an earlier cycle. It enters the reason in the
+    plan.
 
     The predicate is valid until something starts or is ended. None if its classes may have another reason, or more than quota decides.
     """
@@ -66,13 +69,13 @@ def _quota_refusal_lookup(cycle: CycleContext, queue: Queue, plan: Plan) -> Call
     helpless = cycle.victims.helpless_for_quota(queue)
     if helpless is None:
         return None
-    usage, revision, known = quotas.usage_under_limits(queue.id), state.queue_revision, cycle.quota_refusals
+    usage, revision, known = quotas.usage_under_limits(queue.id, user), state.queue_revision, cycle.quota_refusals
     reasons, classes, sizes_of = plan.reasons, state.classes, cycle.index.sizes_of
     by_class: dict[int, bool | None] = {}
 
     def is_refused(key: ClassKey) -> bool:
         refusal = known.get(key)
-        if refusal is None or refusal.usage != usage or refusal.queue_revision != revision:
+        if refusal is None or key.user != user or refusal.usage != usage or refusal.queue_revision != revision:
             return False
         class_id = key.class_id
         if class_id not in by_class:

@@ -41,7 +41,7 @@ def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key
         return
 
     def allowed() -> int:
-        within = quotas.max_starts(key.queue_id, charge, most)
+        within = quotas.max_starts(key.queue_id, charge, most, key.user)
         return turns.lead(key.queue_id, charge, within) if within else 0
 
     job_ids = turns.row(key, allowed)
@@ -63,7 +63,8 @@ def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key
     if fitted is not None:
         if kept is not None:
             kept.take(roles, fitted.placement, ends_at)
-        quotas.add(key.queue_id, {flavor: amount * len(gangs) for flavor, amount in charge.items()}, len(gangs))
+        together = {flavor: amount * len(gangs) for flavor, amount in charge.items()}
+        quotas.add(key.queue_id, together, len(gangs), user=key.user)
         by_group: dict[str, MemberPlacement] = {}
         for job_id, gang in zip(job_ids, gangs, strict=False):
             if size.total == 1:
@@ -87,7 +88,7 @@ def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key
 
 def take(cycle: CycleContext, job: WaitingJob, option: Option, limit: float) -> None:
     """Count a start; ``limit``: its expected run time in seconds."""
-    cycle.quotas.add(job.queue_id, option.charge)
+    cycle.quotas.add(job.queue_id, option.charge, user=job.user)
     if option.pools:
         cycle.index.take_grown(job.shape_id, option)
         limit += option.timeout

@@ -5,23 +5,26 @@ a thousand.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from math import ceil, inf, isinf
 
 from sortedcontainers import SortedList
 
-from trainmaster.protocol.queue_position import Factors, Place, QueueTurn, QueueUsage, Usages
+from trainmaster.protocol.queue_position import Factors, Place, QueueTurn, QueueUsage, Usages, UserTurn
 from trainmaster.protocol.reasons import Reason, Tier
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.quotas.fair_share import Head, head_of
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
-from trainmaster_dispatcher.scheduling.state.jobs import PRIORITY_SECONDS, ClassKey, WaitingJob
+from trainmaster_dispatcher.scheduling.state.flavors import plain
+from trainmaster_dispatcher.scheduling.state.jobs import PRIORITY_SECONDS, ClassKey, StaticKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 Reasons = Mapping[ClassKey, Reason]
 """The reasons for which classes of jobs wait, as far as they are known."""
 NO_REASONS: Reasons = {}
+_SAME_SHARE = 1e-9
 
 
 def quotas_of(engine: Engine, now: float) -> QuotaTree:
@@ -53,15 +56,82 @@ def position_of(
     own = head_of_job(state, job, now)
     classes = state.waiting.get(job.queue_id, {})
     cannot_run = {key for key in classes if key in reasons and reasons[key].tier is Tier.CANNOT_RUN}
-    ahead = sum(_before(state, key, keys, own, now) for key, keys in classes.items() if key not in cannot_run)
+    shares = state.grouping_of(job.queue_id).shares
+    of_user: dict[str, dict[ClassKey, SortedList]] = {}
+    for key, keys in classes.items():
+        if key not in cannot_run and key.class_id in state.classes:
+            of_user.setdefault(key.user if shares else "", {})[key] = keys
+    before = {
+        key: _before(state, key, keys, own, now) for key, keys in of_user.pop(job.user if shares else "", {}).items()
+    }
+    own_ahead = sum(before.values())
+    others, turn = 0, None
+    if shares:
+        others, turn = _among_users(state, quotas, job, before, of_user)
     return Place(
         queue=state.queues[job.queue_id].path,
-        position=ahead + 1,
-        jobs_ahead=ahead,
+        position=own_ahead + others + 1,
+        jobs_ahead=own_ahead + others,
         jobs_in_queue=sum(len(keys) for keys in classes.values()) + (job.id not in state.jobs),
         jobs_that_cannot_run=sum(len(classes[key]) for key in cannot_run),
-        factors=_factors(state, quotas, job, own),
+        factors=_factors(state, quotas, job, own).model_copy(update={"user": turn}),
     )
+
+
+def _among_users(
+    state: SchedulerState,
+    quotas: QuotaTree,
+    job: WaitingJob,
+    before: Mapping[ClassKey, int],
+    others: Mapping[str, Mapping[ClassKey, SortedList]],
+) -> tuple[int, UserTurn]:
+    """Return how many jobs of other users would start before a job if nothing ended meanwhile, and the turn of its user.
+
+    A user has a turn as long as the share that the user has reached is lower. ``before``: by class, the jobs of the job's own user
+    that are before it. A job of another user counts with the mean of that user's waiting jobs.
+    """
+    queue = state.queues[job.queue_id]
+
+    def each(key: ClassKey) -> float:
+        """Return the share that a job of a class adds to that of its user."""
+        shape, weight = state.shapes.get(key.shape_id), state.weight_of_user(key.queue_id, key.user)
+        needs: dict[str, int] = {}
+        for role in shape.roles if shape is not None else ():
+            for name, amount in role.needs.items():
+                needs[name] = needs.get(name, 0) + amount * role.replicas
+        there = ((amount, quotas.capacity.get(plain(name), 0)) for name, amount in needs.items())
+        return max((amount / has for amount, has in there if has > 0), default=0.0) / weight
+
+    share = quotas.standing_of_user(queue, job.user)
+    reached = share + sum(many * each(key) for key, many in before.items())
+
+    def first_of(firsts: Iterable[tuple[int, StaticKey]]) -> float:
+        """Return the time of the first job by class, which decides between equal shares."""
+        return min((-state.classes[class_id].value, key) for class_id, key in firsts)[1].at
+
+    own = [(job.class_id, job.key), *((key.class_id, state.waiting[job.queue_id][key][0]) for key in before)]
+    oldest = first_of(own)
+    ahead, rank = 0, 1
+    for user, classes in others.items():
+        has = quotas.standing_of_user(queue, user)
+        first = first_of((key.class_id, keys[0]) for key, keys in classes.items())
+        rank += (has, first, user) < (share, oldest, job.user)
+        many = sum(map(len, classes.values()))
+        step = sum(len(keys) * each(key) for key, keys in classes.items()) / many
+        if has > reached + _SAME_SHARE:
+            continue
+        steps = (reached - has) / step if step > 0.0 else inf
+        if isinf(steps):
+            ahead += many
+            continue
+        # The start that brings it level with this job's user is the last one, unless its jobs are older.
+        is_level = abs(steps - round(steps)) < _SAME_SHARE
+        ahead += min(many, round(steps) + (first < oldest) if is_level else ceil(steps))
+    weight = state.weight_of_user(job.queue_id, job.user)
+    turn = UserTurn(
+        user=job.user, weight=weight, share=share, rank=rank, users=1 + len(others), jobs_ahead=sum(before.values())
+    )
+    return ahead, turn
 
 
 def usage_of(state: SchedulerState, quotas: QuotaTree) -> Usages:

@@ -1,8 +1,10 @@
-"""The order of turns: weighted dominant-resource fairness between sibling queues; urgency, class, age and priority inside a queue.
+"""The order of turns: weighted dominant-resource fairness between sibling queues, and between the users of a queue; urgency, class,
+age and priority among the jobs of a user, or of a queue that does not share its turns between users.
 
 Between queues (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011): of the children with something to start, the
 one whose dominant share beyond its guarantees, divided by its weight, is lowest goes next; applied again at each level
-of the tree. Past usage of queues counts too if the installation is configured so (``usage_decay.py``). Inside a queue
+of the tree, and in the same way to the users who submitted the jobs of a queue: without it, whoever submits first and
+most goes first. Past usage counts too if the installation is configured so (``usage_decay.py``). Among the jobs of a user
 keys are static until a job becomes urgent. Urgent jobs go first, by the time that they have waited as a multiple of the
 longest wait of their class (Kleinrock, "A delay dependent queue discipline", 1964): where all of them wait for long,
 their waits are in the proportion of their longest waits, so that classes keep their meaning and none of them starves.
@@ -61,9 +63,12 @@ Entry = tuple[float, float, int, ClassKey]
 """A class of jobs with the position of its first job, as in ``SchedulerState.heads``."""
 
 
-def in_order(state: SchedulerState, queue_id: int, now: float) -> Iterator[Entry]:
-    """Return the classes of a queue by the positions of their first jobs, computed as they are asked for."""
-    heads = state.heads.get(queue_id)
+def in_order(state: SchedulerState, queue_id: int, user: str, now: float) -> Iterator[Entry]:
+    """Return the classes of a user in a queue, by the positions of their first jobs, computed as they are asked for.
+
+    ``user``: empty for a queue that does not share its turns between users.
+    """
+    heads = state.heads.get(queue_id, {}).get(user)
     if heads is None:
         return iter(())
     bounded = [one for one in state.classes.values() if one.longest_wait is not None]
@@ -98,15 +103,15 @@ def _others(state: SchedulerState, heads: SortedList, now: float) -> Iterator[En
 
 
 class _TurnOrder:
-    """The classes of a queue in the order of their turns. Only those that have had a turn are in a heap."""
+    """The classes of a user in a queue in the order of their turns. Only those that have had a turn are in a heap."""
 
-    def __init__(self, state: SchedulerState, queue_id: int, now: float) -> None:
+    def __init__(self, state: SchedulerState, queue_id: int, user: str, now: float) -> None:
         self._state = state
         self._now = now
         self._heap: list[tuple[Head, ClassKey, Iterator[StaticKey]]] = []
         """Classes that were pushed here: their positions, and the jobs behind the first."""
         self._waiting = state.waiting.get(queue_id, {})
-        self._rest = in_order(state, queue_id, now)
+        self._rest = in_order(state, queue_id, user, now)
         self._next = next(self._rest, None)
         self._row: tuple[ClassKey, list[StaticKey], Iterator[StaticKey]] | None = None
         """A class that starts a row of jobs, the jobs that may be in the row, and the jobs behind them."""
@@ -212,20 +217,92 @@ class _TurnOrder:
         return left
 
 
+class _Users:
+    """The turns of the users of a queue that have something to start, by share; the top of the heap has the turn.
+
+    A queue that does not share its turns between users has one, without a name. A user's own order is built only when the user
+    has a turn.
+    """
+
+    def __init__(self, state: SchedulerState, quotas: QuotaTree, queue: Queue, now: float) -> None:
+        self._state, self._quotas, self._queue, self._now = state, quotas, queue, now
+        heads = state.heads.get(queue.id, {})
+        self._is_alone = len(heads) < 2
+        self._heap: list[tuple[float, float, str]] = []
+        self._firsts = {user: of_user[0][1] for user, of_user in heads.items()}
+        """By user: the time of the first job, which decides between equal shares."""
+        self._orders: dict[str, _TurnOrder] = {}
+        for user in heads:
+            heappush(self._heap, self._place(user))
+
+    def _place(self, user: str) -> tuple[float, float, str]:
+        share = 0.0 if self._is_alone else self._quotas.standing_of_user(self._queue, user)
+        return share, self._firsts[user], user
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def turns(self) -> _TurnOrder | None:
+        """Return the order of the user whose turn it is; None if nothing is left."""
+        while self._heap:
+            order = self.of(self._heap[0][2])
+            if order:
+                return order
+            heappop(self._heap)  # none of the user's jobs has a known priority class
+        return None
+
+    def of(self, user: str) -> _TurnOrder:
+        order = self._orders.get(user)
+        if order is None:
+            order = self._orders[user] = _TurnOrder(self._state, self._queue.id, user, self._now)
+        return order
+
+    def user_of(self, key: ClassKey) -> str:
+        """Return the user as whose job a class has its turn."""
+        return key.user if key.user in self._firsts else ""
+
+    def settle(self) -> None:
+        """Move the user that had the turn to the new position in the heap."""
+        if self._heap:
+            user = self._heap[0][2]
+            if not self.of(user):
+                heappop(self._heap)
+            elif len(self._heap) > 1:
+                heapreplace(self._heap, self._place(user))
+
+    def lead(self, charge: Mapping[Flavor, int], most: int) -> int:
+        """Return how many jobs with this charge, up to ``most``, may start behind the one that has the turn before another user
+        is due. Found by halving.
+        """
+        if len(self._heap) < 2:
+            return most
+        until, user = min(self._heap[1:3])[0] + STEP, self._heap[0][2]
+        while most and self._quotas.standing_of_user(self._queue, user, charge, most) > until:
+            most //= 2
+        return most
+
+    def clear(self) -> list[ClassKey]:
+        """Empty it and return the classes that were in it."""
+        left = [key for _, _, user in self._heap for key in self.of(user).clear()]
+        self._heap = []
+        return left
+
+
 class FairShareQueue:
     """Gives out classes of jobs one turn at a time; a blocked class does not get another turn in this cycle.
 
     There is a heap at each level of the tree: a turn changes the shares only on the way from the root to one queue, and
-    these queues are the tops of their heaps. A queue's own order is built only when the queue has a turn.
+    these queues are the tops of their heaps. The users of a queue are ordered only when the queue has a turn.
     """
 
     def __init__(self, state: SchedulerState, quotas: QuotaTree, now: float) -> None:
         self._state = state
         self._quotas = quotas
         self._now = now
-        self._turn_orders: dict[int, _TurnOrder] = {}
+        self._users: dict[int, _Users] = {}
+        """By queue."""
         self._waiting = {queue_id for queue_id in state.waiting if queue_id in state.queues}
-        """Queues whose turn orders are not built yet."""
+        """Queues whose users are not ordered yet."""
         self._children: dict[int | None, list[tuple[float, float, int]]] = {}
         """By queue, or None above the roots: the queues below it that have something to start, by share."""
         active = {queue.id: queue for queue_id in self._waiting for queue in state.ancestry(queue_id)}
@@ -237,11 +314,17 @@ class FairShareQueue:
         beyond, whole = self._quotas.standing(queue)
         return beyond, whole, queue.id
 
-    def _turn_order(self, queue_id: int) -> _TurnOrder:
+    def _users_of(self, queue_id: int) -> _Users:
         if queue_id in self._waiting:
             self._waiting.discard(queue_id)
-            self._turn_orders[queue_id] = _TurnOrder(self._state, queue_id, self._now)
-        return self._turn_orders[queue_id]
+            queue = self._state.queues[queue_id]
+            self._users[queue_id] = _Users(self._state, self._quotas, queue, self._now)
+        return self._users[queue_id]
+
+    def _order_of(self, key: ClassKey) -> _TurnOrder:
+        """Return the order that a class is in, whose turn it is."""
+        users = self._users[key.queue_id]
+        return users.of(users.user_of(key))
 
     def next(self) -> tuple[ClassKey, int] | None:
         """Return the class whose turn it is and the id of its first job; None when nothing is left."""
@@ -251,22 +334,25 @@ class FairShareQueue:
                 level = children[0][2]
             if level is None:
                 return None
-            turns = self._turn_order(level)
-            if turns:
+            turns = self._users_of(level).turns()
+            if turns is not None:
                 return turns.first()
-            self._settle(level)  # none of its jobs has a known priority class
+            self._settle(level)
 
     def done(self, key: ClassKey) -> None:
         """Mark the first job of the class, which had the turn, as handled; its next job may have a turn."""
-        self._turn_orders[key.queue_id].pop(goes_on=True)
+        self._order_of(key).pop(goes_on=True)
         self._settle(key.queue_id)
 
     def lead(self, queue_id: int, charge: Mapping[Flavor, int], most: int) -> int:
         """Return how many jobs with this charge, up to ``most``, may start directly behind the one that has the turn
-        before a sibling is due.
+        before another user or a sibling queue is due.
 
         Found by halving: it may be less than possible, never more.
         """
+        most = self._users[queue_id].lead(charge, most)
+        if not most:
+            return 0
         for queue in self._state.ancestry(queue_id):
             siblings = self._children[queue.parent_id]
             if len(siblings) > 1:
@@ -292,46 +378,49 @@ class FairShareQueue:
 
     def has_more(self, key: ClassKey) -> bool:
         """Return whether other jobs are equivalent to the one that has the turn."""
-        return self._turn_orders[key.queue_id].has_more(key)
+        return self._order_of(key).has_more(key)
 
     def row(self, key: ClassKey, most: Callable[[], int]) -> list[int]:
         """Return the equivalent jobs directly behind the one that has the turn, which was handled; ``end_row`` must follow.
 
         ``most`` returns how many of them are allowed; it is called only if there are any.
         """
-        return self._turn_orders[key.queue_id].row(most)
+        return self._order_of(key).row(most)
 
     def end_row(self, key: ClassKey, count: int) -> None:
         """Mark ``count`` jobs of the row as handled too; the next job of the class may have a turn."""
-        self._turn_orders[key.queue_id].end_row(count)
+        self._order_of(key).end_row(count)
         self._settle(key.queue_id)
 
     def block(self, key: ClassKey) -> None:
         """Exclude this class, which had the turn: none of its jobs can start in this cycle."""
-        turns = self._turn_orders[key.queue_id]
+        turns = self._order_of(key)
         turns.pop(goes_on=False)
         if not turns:
             self._settle(key.queue_id)
 
     def pass_by(self, queue_id: int, is_blocked: Callable[[ClassKey], bool]) -> bool:
-        """Drop blocked classes from the front of the queue that has the turn; return whether there were any."""
-        turns = self._turn_orders[queue_id]
-        passed = turns.pass_by(is_blocked)
+        """Drop blocked classes from the front of the user and queue that have the turn; return whether there were any."""
+        turns = self._users[queue_id].turns()
+        passed = turns is not None and turns.pass_by(is_blocked)
         if passed and not turns:
             self._settle(queue_id)
         return passed
 
     def close(self, key: ClassKey) -> list[ClassKey]:
         """Close this queue for the rest of the cycle after the class that had the turn; return its other classes."""
-        left = [other for other in self._turn_orders[key.queue_id].clear() if other != key]
+        left = [other for other in self._users[key.queue_id].clear() if other != key]
         self._settle(key.queue_id)
         return left
 
     def _settle(self, queue_id: int) -> None:
         """Move the queue that had the turn, and those above it, to their new positions in the heaps."""
+        users = self._users.get(queue_id)
+        if users is not None:
+            users.settle()
         for queue in self._state.ancestry(queue_id):
             siblings = self._children[queue.parent_id]
-            if queue.id in self._waiting or self._turn_orders.get(queue.id) or self._children.get(queue.id):
+            if queue.id in self._waiting or self._users.get(queue.id) or self._children.get(queue.id):
                 if len(siblings) > 1:
                     heapreplace(siblings, self._place(queue))
             else:

@@ -26,6 +26,7 @@ from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 _NONE = Quota()
 _NOTHING: Mapping[Flavor, int] = {}
 _NO_PAST: Mapping[int, float] = {}
+_NO_PAST_OF_USERS: Mapping[tuple[int, str], float] = {}
 _NO_RIGHT = 1e-9
 """The share of a queue that uses nothing beyond its guarantee and lacks nothing of it: it comes after queues that lack some."""
 
@@ -69,12 +70,14 @@ class QuotaLimits:
         """Flavors with a product or cluster kind of which any queue keeps something for itself."""
         self.owed = {queue_id for queue_id, _ in self.guarantees}
         """Queues that have any guarantee."""
+        self.limits_users = any(queue.max_running_per_user is not None for queue in state.queues.values())
+        """Whether any queue limits what one user may have."""
         self._limits: dict[int, tuple[tuple[Queue, tuple[tuple[Flavor, Quota, int], ...]], ...]] = {}
         self._measures: dict[int, dict[Flavor, tuple[float, int | None]]] = {}
 
     def limits(self, queue_id: int) -> tuple[tuple[Queue, tuple[tuple[Flavor, Quota, int], ...]], ...]:
-        """Return the queue and those above it that have any limit, the nearest first, with their flavors and the most
-        that may be used."""
+        """Return the queue and those above it that have any limit, also of users, the nearest first, with their flavors and the
+        most that may be used."""
         found = self._limits.get(queue_id)
         if found is None:
             every = (
@@ -87,7 +90,9 @@ class QuotaLimits:
                 for queue in self.state.ancestry(queue_id)
             )
             found = self._limits[queue_id] = tuple(
-                (queue, flavors) for queue, flavors in every if flavors or queue.max_running is not None
+                (queue, flavors)
+                for queue, flavors in every
+                if flavors or queue.max_running is not None or queue.max_running_per_user is not None
             )
         return found
 
@@ -121,6 +126,13 @@ def _over(path: str, flavor: Flavor, quota: Quota, used: int, need: int) -> tupl
     return Token.BORROWING_LIMIT, f"queue {path} {uses}; {needs}"
 
 
+@lru_cache(maxsize=4096)
+def _over_of_user(path: str, user: str, running: int, most: int) -> str:
+    """Return the sentence of a limit of users. Cached, as those of queues."""
+    runs = protected(f"runs {running} of at most {most} jobs", path, "runs as many jobs as it may")
+    return f"user {user} {runs} in queue {path}"
+
+
 def past_shares(state: SchedulerState, now: float) -> Mapping[int, float]:
     """Return, by queue, the past usage that counts now."""
     return _NO_PAST if state.past is None else state.past.shares(now)
@@ -146,8 +158,15 @@ def overpromised(tree: QuotaLimits, capacity: Mapping[Flavor, int]) -> dict[int,
     return out
 
 
+def past_shares_of_users(state: SchedulerState, now: float) -> Mapping[tuple[int, str], float]:
+    """Return, by queue and user, the past usage that counts now."""
+    return _NO_PAST_OF_USERS if state.past is None else state.past.shares_of_users(now)
+
+
 class QuotaTree:
-    """The accounts of all queues. ``capacity``: what the clusters have of each flavor. ``past``: past usage of queues."""
+    """The accounts of all queues, and of the users of each. ``capacity``: what the clusters have of each flavor. ``past``: past
+    usage of queues; ``past_of_users``: of users, by queue and user.
+    """
 
     def __init__(
         self,
@@ -155,14 +174,20 @@ class QuotaTree:
         limits: QuotaLimits,
         capacity: Mapping[Flavor, int],
         past: Mapping[int, float] = _NO_PAST,
+        past_of_users: Mapping[tuple[int, str], float] = _NO_PAST_OF_USERS,
     ) -> None:
         self.state = state
         self.capacity = capacity
         self.past = past
+        self.past_of_users = past_of_users
         self.tree = limits
         self._accounts: dict[int, Account] = {}
+        self._users: dict[tuple[int, str], Account] = {}
+        """By queue and user: what the user's runs in the queue itself use; ``running`` counts those in the queues below it, too."""
         for queue_id, many in state.running.items():
             self.add(queue_id, state.flavors.charge(state.used.get(queue_id, {})), many)
+        for (queue_id, user), many in state.running_by.items():
+            self._add_user(queue_id, user, state.flavors.charge(state.used_by.get((queue_id, user), {})), many)
 
     def account(self, queue_id: int) -> Account:
         account = self._accounts.get(queue_id)
@@ -174,8 +199,10 @@ class QuotaTree:
         account = self._accounts.get(queue_id)
         return 0 if account is None else account.used.get(flavor, 0)
 
-    def add(self, queue_id: int, charge: Mapping[Flavor, int], running: int = 1, sign: int = 1) -> None:
-        """Charge runs to the queue and all queues above it; ``sign`` -1 removes them."""
+    def add(self, queue_id: int, charge: Mapping[Flavor, int], running: int = 1, sign: int = 1, user: str = "") -> None:
+        """Charge runs to the queue and all queues above it, and to their user there; ``sign`` -1 removes them."""
+        if user:
+            self._add_user(queue_id, user, charge, running, sign)
         for queue in self.state.ancestry(queue_id):
             account = self.account(queue.id)
             used = account.used
@@ -183,17 +210,37 @@ class QuotaTree:
                 used[flavor] = used.get(flavor, 0) + sign * amount
             account.running += sign * running
 
+    def _add_user(self, queue_id: int, user: str, charge: Mapping[Flavor, int], running: int, sign: int = 1) -> None:
+        account = self._of_user(queue_id, user)
+        for flavor, amount in charge.items():
+            account.used[flavor] = account.used.get(flavor, 0) + sign * amount
+        account.running += sign * running
+        if self.tree.limits_users:
+            for queue in self.state.ancestry(queue_id)[1:]:
+                self._of_user(queue.id, user).running += sign * running
+
+    def _of_user(self, queue_id: int, user: str) -> Account:
+        account = self._users.get((queue_id, user))
+        if account is None:
+            account = self._users[queue_id, user] = Account({})
+        return account
+
     def guarantee(self, queue: Queue, flavor: Flavor) -> int:
         """Return the guarantee of a queue; where it declares none itself, the sum of those of the queues below it."""
         return self.tree.guarantees.get((queue.id, flavor), 0)
 
     # Limits
 
-    def obstacle(self, queue_id: int, charge: Mapping[Flavor, int], runs: int = 1) -> Obstacle | None:
+    def obstacle(self, queue_id: int, charge: Mapping[Flavor, int], runs: int = 1, user: str = "") -> Obstacle | None:
         """Return what a start with this charge would exceed now, the nearest queue first; None if nothing.
 
-        ``runs``: 0 if a run grows that is counted already.
+        ``runs``: 0 if a run grows that is counted already. ``user``: who submitted the job; without one, limits of users do not count.
         """
+        if user and runs and self.tree.limits_users:
+            for queue in self.state.ancestry(queue_id):
+                most, running = queue.max_running_per_user, self._of_user(queue.id, user).running
+                if most is not None and running >= most:
+                    return Obstacle(Token.USER_LIMIT, queue, _over_of_user(queue.path, user, running, most))
         for queue, limits in self.tree.limits(queue_id):
             account = self.account(queue.id)
             for flavor, quota, most in limits:
@@ -207,25 +254,31 @@ class QuotaTree:
                 return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} runs {text}")
         return self._kept_from(self.state.ancestry(queue_id), charge) if self.tree.lending_limited else None
 
-    def usage_under_limits(self, queue_id: int) -> tuple[int, ...]:
-        """Return everything that ``obstacle`` depends on for a queue except the charge, as long as no queue changes.
+    def usage_under_limits(self, queue_id: int, user: str = "") -> tuple[int, ...]:
+        """Return everything that ``obstacle`` depends on for a queue and a user except the charge, as long as no queue changes.
 
         For a tree in which no queue keeps anything for itself.
         """
         usage = []
+        if user and self.tree.limits_users:
+            usage = [self._of_user(queue.id, user).running for queue in self.state.ancestry(queue_id)]
         for queue, limits in self.tree.limits(queue_id):
             account = self.account(queue.id)
             usage += [account.used.get(flavor, 0) for flavor, _, _ in limits]
             usage.append(account.running)
         return tuple(usage)
 
-    def max_starts(self, queue_id: int, charge: Mapping[Flavor, int], most: int) -> int:
+    def max_starts(self, queue_id: int, charge: Mapping[Flavor, int], most: int, user: str = "") -> int:
         """Return how many starts with this charge, up to ``most``, exceed nothing one after the other.
 
         0 if queues keep something for themselves, which has to be checked one by one.
         """
         if self.tree.lending_limited:
             return 0
+        if user and self.tree.limits_users:
+            for queue in self.state.ancestry(queue_id):
+                if queue.max_running_per_user is not None:
+                    most = min(most, queue.max_running_per_user - self._of_user(queue.id, user).running)
         for queue, limits in self.tree.limits(queue_id):
             account = self.account(queue.id)
             for flavor, _, allowed in limits:
@@ -273,6 +326,9 @@ class QuotaTree:
                     return Obstacle(Token.QUEUE_LIMIT, queue, text)
             if queue.max_running == 0:
                 return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} may run no job at all")
+        for queue in self.state.ancestry(queue_id) if self.tree.limits_users else ():
+            if queue.max_running_per_user == 0:
+                return Obstacle(Token.USER_LIMIT, queue, f"no user may run a job in queue {queue.path}")
         return None
 
     # Fairness
@@ -291,6 +347,33 @@ class QuotaTree:
             return share, whole
         is_within = share <= _NO_RIGHT and queue.id in self.tree.owed
         return (share if is_within else share + past), whole + past
+
+    def standing_of_user(
+        self, queue: Queue, user: str, charge: Mapping[Flavor, int] = _NOTHING, times: int = 0
+    ) -> float:
+        """Return the key of a user's turn in a queue: the dominant share of what the user's runs there use, divided by the user's
+        weight, and past usage where that counts. With ``charge``, after ``times`` starts with it.
+        """
+        past = self.past_of_users.get((queue.id, user), 0.0)
+        return self._share_of_user(queue, user, charge, times) + past
+
+    def _share_of_user(self, queue: Queue, user: str, charge: Mapping[Flavor, int] = _NOTHING, times: int = 0) -> float:
+        account = self._users.get((queue.id, user))
+        usage = _NOTHING if account is None else account.used
+        share = 0.0
+        for flavor in usage.keys() | charge.keys() if times else usage:
+            there = self.capacity.get(flavor, 0)
+            if there > 0:
+                share = max(share, (usage.get(flavor, 0) + times * charge.get(flavor, 0)) / there)
+        return share / self.state.weight_of_user(queue.id, user)
+
+    def shares_of_users(self) -> dict[tuple[int, str], float]:
+        """Return, by queue and user, the part of the capacity that the user's runs there use now, divided by the user's weight."""
+        return {
+            (queue_id, user): self._share_of_user(self.state.queues[queue_id], user)
+            for queue_id, user in self._users
+            if queue_id in self.state.queues
+        }
 
     def _lacks(self, queue: Queue, charge: Mapping[Flavor, int], times: int) -> bool:
         """Return whether the queue has less than its guarantee on any flavor after ``times`` starts with this charge."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainmaster.protocol.agent import CapacityReport
-from trainmaster.protocol.states import ClusterKind, Order, Preemption, QueueState
+from trainmaster.protocol.states import ClusterKind, FairBy, Order, Preemption, QueueState
 from trainmaster_dispatcher.domain.burst_policies import Hours
 from trainmaster_dispatcher.domain.datasets import Holder
 from trainmaster_dispatcher.domain.prices import FREE, Tariff
@@ -31,6 +31,12 @@ class Queue:
     """The rule for which of its runs may be ended for others."""
     min_run_time: float = 0.0
     """The seconds after its start in which a run of the queue is not ended for others."""
+    fair_by: FairBy | None = None
+    """What its turns are shared between; None: as in the queue above."""
+    user_weights: dict[str, float] = field(default_factory=dict)
+    """The weights of users among each other, where they are not 1."""
+    max_running_per_user: int | None = None
+    """The most live runs of one user in the queue and all below it."""
     weights: Weights | None = None
     """The score weights for its jobs, if the queue sets any itself."""
     regions: frozenset[str] = frozenset()

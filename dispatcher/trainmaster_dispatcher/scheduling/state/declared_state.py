@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList
 
-from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.states import ClusterKind, FairBy, Order
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy
 from trainmaster_dispatcher.domain.datasets import Dataset
 from trainmaster_dispatcher.domain.provisioning import UNSEEN, Learnt
@@ -24,6 +24,15 @@ from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Flavors
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
 
 _PUBLIC = frozenset({ClusterKind.PUBLIC})
+
+
+class UserGrouping(NamedTuple):
+    """The ways in which the plan depends on the users who submitted the jobs of a queue."""
+
+    shares: bool
+    """Whether its turns are shared between them."""
+    tells_apart: bool
+    """Whether it matters at all who submitted a job: turns are shared, or a user has a limit."""
 
 
 class DeclaredState:
@@ -53,6 +62,7 @@ class DeclaredState:
         """By cluster and pool: what is known of the pool's growth."""
         self.policies: dict[int, BurstPolicy] = {}
         self._policies_of: dict[int, tuple[BurstPolicy, ...]] = {}
+        self._groupings: dict[int, UserGrouping] = {}
 
     def _own(self) -> None:
         """Copy the indexes that are still shared with the state that this one was forked from."""
@@ -81,6 +91,7 @@ class DeclaredState:
     def _forget_tree(self) -> None:
         self._ancestry.clear()
         self._policies_of, self._access = {}, {}
+        self._groupings = {}
         self._flavors = None
         self.queue_revision += 1
 
@@ -176,6 +187,21 @@ class DeclaredState:
         if found is not None:
             return found
         return next((queue.weights for queue in self.ancestry(key.queue_id) if queue.weights is not None), BALANCED)
+
+    def grouping_of(self, queue_id: int) -> "UserGrouping":
+        """Return how the plan depends on the users who submitted the jobs of a queue."""
+        found = self._groupings.get(queue_id)
+        if found is None:
+            way = self.ancestry(queue_id)
+            said = next((one.fair_by for one in way if one.fair_by is not None), FairBy.USER)
+            shares = bool(way) and way[0].order is not Order.STRICT and said is FairBy.USER
+            has_limits = any(one.max_running_per_user is not None for one in way)
+            found = self._groupings[queue_id] = UserGrouping(shares, shares or has_limits)
+        return found
+
+    def weight_of_user(self, queue_id: int, user: str) -> float:
+        """Return the weight of a user in a queue: by the queue, or by the nearest one above it that names the user; else 1."""
+        return next((one.user_weights[user] for one in self.ancestry(queue_id) if user in one.user_weights), 1.0)
 
     def ancestry(self, queue_id: int) -> tuple[Queue, ...]:
         """Return the queue, its parent, and so on to the root."""

@@ -38,6 +38,9 @@ def queue_of(key: int, parent: int | None, spec: QueueSpec) -> Queue:
         time_limit=None if spec.default_time_limit is None else parse_duration(spec.default_time_limit),
         preemption=spec.preemption,
         min_run_time=parse_duration(spec.min_run_time),
+        fair_by=spec.fair_by,
+        user_weights=dict(spec.user_weights),
+        max_running_per_user=spec.max_running_per_user,
         weights=weights_of(spec.profile),
         regions=frozenset(spec.allowed_regions),
     )

@@ -13,6 +13,8 @@ class ClassKey(NamedTuple):
     class_id: int
     shape_id: int
     avoided: tuple[int, ...] = ()
+    user: str = ""
+    """The user who submitted them, in a queue where the plan depends on that; empty elsewhere."""
 
 
 class HeldBack(NamedTuple):
@@ -47,6 +49,8 @@ class WaitingJob:
     priority: int
     submitted_at: float
     attempt: int
+    user: str = ""
+    """The name of the key that submitted it."""
 
     @property
     def key(self) -> StaticKey:

@@ -51,6 +51,8 @@ class LiveRun:
     """The time when its sizes, or its requested sizes, last changed; 0 if never."""
     burst: BurstRun | None = None
     """The burst policy under which it is at a public cluster, if any."""
+    user: str = ""
+    """The name of the key that submitted its job."""
     load: tuple[tuple[LoadKey, int], ...] | None = field(default=None, init=False, compare=False, repr=False)
     """The cached result of ``load_of``."""
 

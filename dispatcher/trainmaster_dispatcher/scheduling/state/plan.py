@@ -92,6 +92,7 @@ class Start:
             began_at=at,
             attempt=job.attempt + 1,
             burst=None if self.granted is None else self.granted.run(at),
+            user=job.user,
         )
 
 

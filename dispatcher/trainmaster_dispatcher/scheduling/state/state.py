@@ -18,8 +18,9 @@ from trainmaster_dispatcher.scheduling.state.changes import Changes
 from trainmaster_dispatcher.scheduling.state.declared_objects import (
     Cluster,
     PriorityClass,
+    Queue,
 )
-from trainmaster_dispatcher.scheduling.state.declared_state import DeclaredState
+from trainmaster_dispatcher.scheduling.state.declared_state import DeclaredState, UserGrouping
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, product_of
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import COMING, LiveRun, LoadKey, Placed, Sizes, load_of
@@ -47,8 +48,9 @@ class SchedulerState(DeclaredState):
         """Clusters left out for a job after they returned it."""
         self.waiting: dict[int, dict[ClassKey, SortedList]] = {}
         """By queue: static keys of the queued jobs of each class."""
-        self.heads: dict[int, SortedList] = {}
-        """By queue: its classes in the order of their first jobs, ``(minus the class's value, *static key, class key)``."""
+        self.heads: dict[int, dict[str, SortedList]] = {}
+        """By queue, then by user where it shares its turns between users, else under the empty name: the classes in the order of
+        their first jobs, ``(minus the class's value, *static key, class key)``."""
         self._head_of: dict[ClassKey, tuple[int, float, int, ClassKey]] = {}
         self._sweep_at = _FEW_SHAPES
         self._keys: dict[int, ClassKey] = {}
@@ -70,6 +72,12 @@ class SchedulerState(DeclaredState):
         """By queue: the number of its own live runs."""
         self.running_on: dict[tuple[int, int], int] = {}
         """By queue and cluster: the number of live runs."""
+        self.used_by: dict[tuple[int, str], Amounts] = {}
+        """By queue and user: the amounts of the user's live runs there by place."""
+        self.running_by: dict[tuple[int, str], int] = {}
+        """By queue and user: the number of live runs."""
+        self._grouping: dict[int, UserGrouping] = {}
+        """By queue: how its waiting jobs were put into the indexes."""
         self.running_classes: dict[int, dict[int, int]] = {}
         """By queue and priority class: the number of live runs."""
         self.shrunk_at: dict[int, float] = {}
@@ -113,7 +121,7 @@ class SchedulerState(DeclaredState):
     ) -> "SchedulerState":
         """Return a fork in which only these jobs wait, and which knows these shapes as well. Nothing else is copied."""
         fork = self.fork()
-        fork.jobs, fork.waiting, fork.heads, fork._keys, fork._head_of = {}, {}, {}, {}, {}
+        fork.jobs, fork.waiting, fork.heads, fork._keys, fork._head_of, fork._grouping = {}, {}, {}, {}, {}, {}
         fork.shapes = {**self.shapes, **shapes}
         for job in waiting:
             fork._add_waiting(job)
@@ -130,6 +138,28 @@ class SchedulerState(DeclaredState):
                 for key in classes:
                     if key.class_id == priority_class.id:
                         self._set_head(key)
+
+    def put_queue(self, queue: Queue) -> None:
+        """Add or replace a queue."""
+        revision = self.queue_revision
+        super().put_queue(queue)
+        if self.queue_revision != revision:
+            self._regroup()
+
+    def drop_queue(self, queue_id: int) -> None:
+        super().drop_queue(queue_id)
+        self._regroup()
+
+    def _regroup(self) -> None:
+        """Put the waiting jobs again of queues for which it has changed whether, and how, the plan depends on users."""
+        for queue_id, grouping in list(self._grouping.items()):
+            if self.grouping_of(queue_id) != grouping:
+                jobs = [self.jobs[one.job_id] for keys in self.waiting.get(queue_id, {}).values() for one in keys]
+                for job in jobs:
+                    self.drop_job(job.id)
+                del self._grouping[queue_id]
+                for job in jobs:
+                    self._add_waiting(job)
 
     def set_lease(self, cluster_id: int, until: float) -> None:
         """Set the end of the lease of a cluster's agent to ``until``, in seconds of the caller's clock."""
@@ -198,7 +228,11 @@ class SchedulerState(DeclaredState):
         self._add_waiting(job)
 
     def _add_waiting(self, job: WaitingJob) -> None:
-        key = ClassKey(job.queue_id, job.class_id, job.shape_id, self.avoided.get(job.id, ()))
+        grouping = self._grouping.get(job.queue_id)
+        if grouping is None:
+            grouping = self._grouping[job.queue_id] = self.grouping_of(job.queue_id)
+        avoided, user = self.avoided.get(job.id, ()), job.user if grouping.tells_apart else ""
+        key = ClassKey(job.queue_id, job.class_id, job.shape_id, avoided, user)
         self.jobs[job.id] = job
         self._keys[job.id] = key
         keys = self.waiting.setdefault(job.queue_id, {}).setdefault(key, SortedList())
@@ -296,7 +330,9 @@ class SchedulerState(DeclaredState):
     def _set_head(self, key: ClassKey) -> None:
         """Update the position of a class whose first job or value has changed, or remove the class."""
         old = self._head_of.pop(key, None)
-        heads = self.heads.setdefault(key.queue_id, SortedList())
+        of_queue = self.heads.setdefault(key.queue_id, {})
+        user = key.user if self._grouping[key.queue_id].shares else ""
+        heads = of_queue.setdefault(user, SortedList())
         if old is not None:
             heads.remove(old)
         keys = self.waiting.get(key.queue_id, {}).get(key)
@@ -306,7 +342,9 @@ class SchedulerState(DeclaredState):
             head = self._head_of[key] = (-of.value, *keys[0], key)
             heads.add(head)
         if not heads:
-            del self.heads[key.queue_id]
+            del of_queue[user]
+            if not of_queue:
+                del self.heads[key.queue_id]
 
     def _count(self, run: LiveRun, many: int) -> None:
         """Count ``many`` runs equivalent to ``run``; -1 removes one."""
@@ -321,6 +359,8 @@ class SchedulerState(DeclaredState):
         self._changes.note_run(run, many, self.ends_at(run))
         _add(self.running, run.queue_id, many)
         _add(self.running_on, (run.queue_id, run.cluster_id), many)
+        if run.user:
+            _add(self.running_by, (run.queue_id, run.user), many)
         classes = self.running_classes.setdefault(run.queue_id, {})
         _add(classes, run.class_id, many)
         if not classes:
@@ -328,11 +368,18 @@ class SchedulerState(DeclaredState):
         self._charge(run, many)
 
     def _charge(self, run: LiveRun, many: int) -> None:
+        places = self.places_of(run)
         used = self.used.setdefault(run.queue_id, {})
-        for place, amount in self.places_of(run).items():
+        for place, amount in places.items():
             _add(used, place, many * amount)
         if not used:
             del self.used[run.queue_id]
+        if run.user:
+            of_user = self.used_by.setdefault((run.queue_id, run.user), {})
+            for place, amount in places.items():
+                _add(of_user, place, many * amount)
+            if not of_user:
+                del self.used_by[run.queue_id, run.user]
 
     def places_of(self, run: LiveRun) -> Amounts:
         """Return the amounts that a run takes, by place."""
@@ -379,7 +426,8 @@ class SchedulerState(DeclaredState):
 
 def _counted_by(run: LiveRun) -> tuple[Any, ...]:
     """Return all that is counted of a run, without its job: runs with equal values are equivalent."""
-    return run.queue_id, run.class_id, run.shape_id, run.cluster_id, run.sizes, run.placement, run.began_at, run.burst
+    what = run.shape_id, run.cluster_id, run.sizes, run.placement, run.began_at, run.burst
+    return run.queue_id, run.class_id, run.user, *what
 
 
 def _node_count(cluster: Cluster) -> int:
