@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from trainmaster.protocol.resource_kinds import KINDS
 from trainmaster.protocol.states import Exit
 from trainmaster_dispatcher.services.tenants import hash_key
 from trainmaster_dispatcher.store.database import driver_url
@@ -118,7 +119,7 @@ def test_keys_of_a_database_that_is_gone_work_in_the_new_one(
         (
             "kind: Job\nname: a",
             Exit.USAGE,
-            "kind must be one of PriorityClass, Queue, PriceBook, Cluster, Dataset, BurstPolicy, Reservation, not 'Job'",
+            f"kind must be one of {', '.join(KINDS)}, not 'Job'",
         ),
         ("kind: Queue\npath: lab\nweight: -1", Exit.BAD_REQUEST, "weight"),
         ("kind: Queue\npath: lab/vision", Exit.BAD_REQUEST, "there is no queue 'lab'; make the parent first"),

@@ -492,7 +492,7 @@ def test_changing_what_the_reason_names_starts_the_job_or_leads_to_another_reaso
             return
         (reason,) = plan.reasons.values()
         if not mend(world, job, reason.token):
-            assert reason.tier.value == "cannot run as written"
+            assert reason.tier.value == "cannot run as written", f"mend has no case of {reason.token}"
             return
         after = decide(Engine(world.state()), NOW)
         if not after.starts and not after.holds:

@@ -29,6 +29,9 @@ _URGENT = -(10**9)
 _SHORTEST_WAIT = 1.0
 """The least longest wait that waits are divided by, in seconds: one of none makes all jobs of a class urgent at once."""
 
+_A_MOMENT = 1e-3
+"""Seconds by which times may be rounded."""
+
 STEP = 1 / 1024
 """The share by which a queue may get ahead of its siblings in one turn. Equivalent jobs that follow one another start
 together within it; where a single job exceeds it, turns are taken job by job."""
@@ -89,14 +92,19 @@ def _urgent(heads: SortedList, priority_class: PriorityClass, now: float) -> Ite
 
 
 def _others(state: SchedulerState, heads: SortedList, now: float) -> Iterator[Entry]:
-    """Return the entries whose first jobs are not urgent. Those of a value that surely are urgent are skipped at once."""
+    """Return the entries whose first jobs are not urgent. Those of a value that surely are urgent are skipped at once, and those that
+    surely are not are not looked at."""
     longest: dict[int, list[float | None]] = {}
     for one in state.classes.values():
         longest.setdefault(-one.value, []).append(one.longest_wait)
     for rank in sorted(longest):
         known = [one for one in longest[rank] if one is not None]
-        first = now - max(known) if len(known) == len(longest[rank]) else -inf
+        first = now - max(known) - _A_MOMENT if len(known) == len(longest[rank]) else -inf
+        sure = now - min(known) + _A_MOMENT if known else -inf
         for entry in heads.irange((rank, first), (rank, inf)):
+            if entry[1] > sure:
+                yield entry
+                continue
             of = state.classes[entry[3].class_id]
             if of.longest_wait is None or not head_of(of, StaticKey(entry[1], entry[2]), now).is_urgent:
                 yield entry
