@@ -2,13 +2,15 @@
 
     python -m bench.fair_shares [--days 30] [--cores 64] [--seed 1]
 
-Six users in three queues of different weights are there for a day on average, and away as long; while they are there, each submits jobs of 1
-to 4 cores and 5 to 60 minutes, in all 1.3 times what the cluster can do. The scheduler decides in simulated time, without time limits and without
-preemption. The ideal is the fluid one of generalized processor sharing (Parekh and Gallager, IEEE/ACM Transactions on Networking 1993),
-by the tree: the capacity is divided by weight between the queues with work, and in a queue between its users with work; nobody gets more
-cores than the jobs that wait can use. ``largest_lag``: the most core-hours by which a user's runs were ever behind the ideal; ``behind``: the
-same in hours of the user's part of the cluster when all are there. No scheduler without preemption can be closer than what ends meanwhile:
-with runs of an hour at most, about an hour. ``users`` is as shipped; ``none`` has ``fairBy: none``, the order of arrival in each queue.
+Six users in three queues of different weights are there for a day on average, and away as long; while they are there, each
+submits jobs of 1 to 4 cores and 5 to 60 minutes, in all 1.3 times what the cluster can do. The scheduler decides in simulated
+time, without time limits and without preemption. The ideal is the fluid one of generalized processor sharing (Parekh and Gallager,
+IEEE/ACM Transactions on Networking 1993), by the tree: the capacity is divided by weight between the queues with work, and in a
+queue between its users with work; nobody gets more cores than the jobs that wait can use. It has as much capacity as the runs in
+the same minute really used, so that only its division is compared. ``largest_lag``: the most core-hours by which a user's runs
+were ever behind the ideal; ``behind``: the same in hours of the user's part of the cluster when all are there. Without preemption
+no scheduler can be closer than what ends meanwhile: with runs of an hour at most, about an hour. ``users`` is as shipped; ``none``
+has ``fairBy: none``, the order of arrival in each queue.
 """
 
 import argparse
@@ -73,7 +75,9 @@ def _spec(queue: str, width: int) -> JobSpec:
 
 
 def width_of(job: TraceJob) -> int:
-    return int(job.spec.roles[0].template.resources["cpu"])
+    template = job.spec.roles[0].template
+    assert template is not None
+    return int(template.resources["cpu"])
 
 
 @dataclass(slots=True)
@@ -116,11 +120,11 @@ def divided(amount: float, wants: Mapping[str, tuple[float, float]]) -> dict[str
     return got
 
 
-def ideal(trace: Trace, cores: int, seconds: float) -> Iterator[dict[str, float]]:
-    """Yield, for each minute, the core-seconds that each user has had up to its end."""
+def ideal(trace: Trace, used: Sequence[float]) -> Iterator[dict[str, float]]:
+    """Yield, for each minute, the core-seconds that each user has had up to its end. ``used``: those to divide in each minute."""
     backlogs, served = {user: _Backlog() for user in USERS}, dict.fromkeys(USERS, 0.0)
     following, at = 0, 0.0
-    while at < seconds:
+    for there in used:
         while following < len(trace.jobs) and trace.jobs[following].submit <= at:
             job = trace.jobs[following]
             backlogs[job.user].add(width_of(job), width_of(job) * job.run)
@@ -130,7 +134,7 @@ def ideal(trace: Trace, cores: int, seconds: float) -> Iterator[dict[str, float]
             queue: (weight, sum(wants[user][1] for user in USERS if USERS[user][0] == queue))
             for queue, weight in QUEUES.items()
         }
-        for queue, rate in divided(cores, of_queue).items():
+        for queue, rate in divided(there / _STEP, of_queue).items():
             for user, part in divided(rate, {u: wants[u] for u in USERS if USERS[u][0] == queue}).items():
                 backlogs[user].serve(part * _STEP)
                 served[user] += part * _STEP
@@ -172,7 +176,9 @@ def measured(trace: Trace, fair_by: FairBy, cores: int, days: float) -> dict[str
     )
     seconds = days * _DAY
     had, lags = real(outcome.records, seconds), dict.fromkeys(USERS, 0.0)
-    for step, served in enumerate(ideal(trace, cores, seconds)):
+    whole = [sum(amounts) for amounts in zip(*had.values(), strict=True)]
+    used = [now - before for before, now in zip([0.0, *whole], whole, strict=False)]
+    for step, served in enumerate(ideal(trace, used[: int(seconds / _STEP)])):
         for user, amount in served.items():
             lags[user] = max(lags[user], amount - had[user][step])
     parts = _parts(cores)

@@ -324,6 +324,8 @@ class RuntimeConformance:
         status = await until_over(lab, B)
         assert status.state is RunState.RETURNED
         assert "CPU" in status.message
+        assert status.end is not None
+        assert status.end.lacks_room, "its job is tried again there"
         assert lab.living(B) == 0
 
     async def test_what_can_never_fit_is_returned_at_once(self, lab: Lab) -> None:
@@ -331,6 +333,7 @@ class RuntimeConformance:
         status = await until_over(lab, A)
         assert status.state is RunState.RETURNED
         assert "needs 5 CPU on one node, the largest node has 4" in status.message
+        assert status.end is None or not status.end.lacks_room
 
     async def test_what_needs_a_dataset_that_is_not_here_is_returned(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(RUNS), placement={"datasets": ["imagenet"]}))

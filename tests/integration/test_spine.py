@@ -1,5 +1,7 @@
 """A job goes all the way: submitted over HTTP, dispatched by a real scheduler, reported by an agent."""
 
+import pytest
+
 from tests.conftest import Service, job
 from tests.waiting import eventually
 from trainmaster.protocol.agent import RunEnd
@@ -109,6 +111,24 @@ async def test_a_job_that_every_eligible_cluster_returned_is_held_as_unplaceable
     why = (await service.http.get(f"/v1/jobs/{job_id}/why")).json()
     assert why["token"] == "Unplaceable"
     assert "private" in why["sentence"]
+
+
+async def test_a_job_for_which_a_cluster_found_no_room_is_tried_again_there(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.settings, "cool_down_factor", 0.02)
+    agent = service.agent()
+    await agent.connect()
+    job_id = await service.submit(placement={"clusters": ["private"]})
+    words = "not started within the placement time-out: 0/3 nodes are available: 3 Insufficient cpu"
+    for attempt in (1, 2):
+        start = await agent.next_start()
+        assert start["run"] == f"{job_id}-r{attempt}"
+        end = RunEnd(message=words, lacks_room=True)
+        await agent.report(start["run"], RunState.RETURNED, 1, message=words, end=end)
+        shown = await service.until(job_id, "queued", "dispatched")
+        assert shown.get("holdCause") is None
+    assert (await agent.next_start())["run"] == f"{job_id}-r3"
 
 
 async def test_why_names_the_shortfall_of_each_cluster(service: Service) -> None:

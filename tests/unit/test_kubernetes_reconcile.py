@@ -93,6 +93,7 @@ class Case:
     removes: tuple[int, ...] = ()
     ends: RunState | None = None
     """The verdict that is written down."""
+    lacks_room: bool = False
     category: FailureCategory | None = None
     written: Mapping[str, Any] | None = None
     """Fields of the record that is to be written; None: nothing is."""
@@ -131,6 +132,7 @@ CASES: dict[str, Case] = {
         (pod(0, "waiting"), pod(1, "waiting"), pod(2, "waiting")),
         sights={"accepted_at": NOW - 601},
         ends=RunState.RETURNED,
+        lacks_room=True,
     ),
     "with places it may take longer to start": Case(
         (pod(0, "bound"), pod(1, "bound"), pod(2, "bound")),
@@ -406,6 +408,7 @@ def test_what_comes_of(name: str) -> None:
         assert verdict is not None
         assert verdict.state is case.ends
         assert case.words in verdict.message
+        assert case.lacks_room == (verdict.end is not None and verdict.end.lacks_room)
         if case.category is not None:
             assert verdict.end is not None
             assert verdict.end.category is case.category

@@ -107,6 +107,16 @@ STAYS: dict[str, tuple[StateBuilder, Token, str]] = {
         Token.BURST_NOT_YET,
         "it may go once it has waited 10m, at 1970-01-01T00:25:01Z",
     ),
+    "as too large for public clusters, too, however long it waits": (
+        full(when={"after": "10m"}).job("j", simple(cpu=5), age=100),
+        Token.TOO_LARGE,
+        "By policy overflow it does not go to a public cluster: rented: needs 5 cpu on one node, the best node has 4.",
+    ),
+    "as there is no public cluster, however long it waits": (
+        full(when={"after": "10m"}, clusters=["other"]).job("j", age=100),
+        Token.INSUFFICIENT_CAPACITY,
+        "there is no public cluster named other",
+    ),
     "while it starts soon enough on its own": (
         full(when={"expectedWait": "3h"}).job("j"),
         Token.BURST_NOT_YET,

@@ -369,6 +369,16 @@ def test_a_cluster_that_returned_a_job_is_tried_again_after_the_pause() -> None:
     assert builder.cycle().where == {"j": "c"}
 
 
+def test_a_job_that_found_no_room_on_any_cluster_waits_for_the_end_of_the_pause() -> None:
+    builder = StateBuilder().cluster("c", nodes()).job("j", returned_by=("c",)).job("k", returned_by=("c",))
+    builder.state.set_avoided(dict(builder.state.avoided), {builder.ids["j"]})
+    outcome = builder.cycle()
+    assert outcome.held == {"k": "every cluster it could go to returned it: c"}, "the other one was refused"
+    assert outcome.reason("j").token is Token.COOLING_DOWN
+    builder.state.set_avoided({})
+    assert builder.cycle().started == ["j", "k"]
+
+
 # -- scores
 
 CHOSEN: dict[str, tuple[StateBuilder, str, str]] = {

@@ -230,7 +230,8 @@ class Life:
     def avoid(self) -> None:
         some = [job_id for job_id in self.world.waiting if self.chance.random() < 0.1]
         self.world.avoided = {job_id: (self.chance.choice(sorted(self.world.clusters)),) for job_id in some}
-        self.state.set_avoided(dict(self.world.avoided))
+        self.world.for_room = frozenset(job_id for job_id in some if self.chance.random() < 0.5)
+        self.state.set_avoided(dict(self.world.avoided), self.world.for_room)
 
     def happens(self) -> None:
         what = self.chance.random()

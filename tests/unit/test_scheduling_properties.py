@@ -171,6 +171,7 @@ class World:
     waiting: dict[int, WaitingJob] = field(default_factory=dict)
     runs: dict[int, LiveRun] = field(default_factory=dict)
     avoided: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    for_room: frozenset[int] = frozenset()
     advance: tuple[AdvanceReservation, ...] = ()
     policies: list[BurstPolicy] = field(default_factory=list)
     spending: Spending = NOTHING_SPENT
@@ -191,7 +192,7 @@ class World:
             *(lambda state, job=job: state.put_waiting(job) for job in self.waiting.values()),
             *(lambda state, run=run: state.put_run(run) for run in self.runs.values()),
             lambda state: state.lease_until.update(self.leases),
-            lambda state: state.set_avoided(dict(self.avoided)),
+            lambda state: state.set_avoided(dict(self.avoided), self.for_room),
             lambda state: state.set_advance(self.advance),
         ]
 

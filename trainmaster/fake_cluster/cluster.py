@@ -441,10 +441,8 @@ class FakeCluster:
         plan = run.plan
         if plan is None:
             return
-        self._end(
-            run,
-            FakeEnd(RunState.RETURNED, f"it found no free capacity within the placement time-out: {self._why(plan)}"),
-        )
+        message = f"it found no free capacity within the placement time-out: {self._why(plan)}"
+        self._end(run, FakeEnd(RunState.RETURNED, message, lacks_room=True))
 
     def _why(self, plan: FakeSpec) -> str:
         """Return what a gang that does not fit lacks; cached until capacity is freed."""

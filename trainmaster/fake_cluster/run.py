@@ -29,6 +29,8 @@ class FakeEnd:
     role: int | None = None
     """Position of the role whose member decided it."""
     index: int = 0
+    lacks_room: bool = False
+    """Whether it was returned because it found no free capacity."""
     by_stop: bool = False
     """Whether a stop order caused it; a later order may then change it."""
 

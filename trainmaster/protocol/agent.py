@@ -206,6 +206,8 @@ class RunEnd(Lenient):
     """Name of that member."""
     message: Sentence = ""
     """Message for people."""
+    lacks_room: bool = False
+    """True for a returned run that only lacked free capacity when its placement time-out ended: its job is tried again."""
 
 
 class MemberReport(Lenient):

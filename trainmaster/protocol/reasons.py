@@ -125,7 +125,10 @@ class Token(StrEnum):
         tier=Tier.HELD,
         sentence="The clusters it was sent to could not place it{because}.",
         advice="Read the clusters' messages, correct the job or the cluster, then: trainmaster resume {job}",
-        meaning="clusters returned it five times in a row, or every one that could take it did",
+        meaning=(
+            "clusters returned it five times in a row, or every one that could take it did; twenty times where they only had"
+            " no room for it"
+        ),
     )
     QUEUE_HELD = ReasonKind(
         code="QueueHeld",

@@ -20,6 +20,8 @@ from trainmaster.protocol.states import FailureCategory, HoldCause, JobState, Ru
 
 RETURNS_IN_A_ROW = 5
 """This number of returned runs in a row, without one that started, makes a job unplaceable."""
+RETURNS_FOR_ROOM = 20
+"""The same for runs that only lacked free capacity: with the pauses between them, hours."""
 LOSSES_WHILE_UP = 3
 """From this loss on, lost runs on clusters that stayed reachable, and lost nodes, count as failures."""
 _COOL_DOWN_SECONDS = 30.0
@@ -74,6 +76,8 @@ class RunEnding:
     message: str = ""
     cluster_stayed_up: bool = False
     """For a lost run: whether its cluster was in contact, so that the network cannot be the cause."""
+    lacks_room: bool = False
+    """For a returned run: whether it only lacked free capacity, so that waiting may help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,7 @@ def _settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settle
 
 
 def _returned(job: Job, ending: RunEnding) -> Settled:
-    if job.returns >= RETURNS_IN_A_ROW:
+    if job.returns >= (RETURNS_FOR_ROOM if ending.lacks_room else RETURNS_IN_A_ROW):
         said = f"; the last one said: {ending.message}" if ending.message else ""
         message = f"returned {job.returns} times in a row{said}"
         return Settled(job.held(HoldCause.UNPLACEABLE, message=message))

@@ -41,7 +41,7 @@ class Findings:
     changes: list[runs.RunChange] = field(default_factory=list)
     sizes: dict[RunRef, dict[str, int]] = field(default_factory=dict)
     """New sizes of runs whose resize is over."""
-    cool_downs: list[tuple[int, int, float, str]] = field(default_factory=list)
+    cool_downs: list[scheduling.NewCoolDown] = field(default_factory=list)
     verdicts: Counter[str] = field(default_factory=Counter)
     troubles: Counter[int] = field(default_factory=Counter)
     """By cluster: number of runs that the cluster returned or lost, or whose nodes it lost."""
@@ -230,6 +230,7 @@ def _ending(report: RunReport) -> RunEnding:
         category=end.category if end else None,
         exit_code=end.exit_code if end else None,
         message=message,
+        lacks_room=end is not None and end.lacks_room,
     )
 
 
@@ -250,7 +251,9 @@ def follow_run(
     after = settled.job
     if settled.cool_down_seconds:
         seconds = settled.cool_down_seconds * cool_down_factor
-        found.cool_downs.append((job.id, record.cluster_id, seconds, ending.message))
+        found.cool_downs.append(
+            scheduling.NewCoolDown(job.id, record.cluster_id, seconds, ending.message, ending.lacks_room)
+        )
     details: dict[str, object] = {}
     if after.state is not job.job.state:
         details["job"] = after.state.value

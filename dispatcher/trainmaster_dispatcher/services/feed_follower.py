@@ -170,10 +170,14 @@ class Follower:
                 {one.cluster_id: step for one in await scheduling.troubles(tx) if (step := step_of(one.level))}
             )
             avoided: dict[int, list[int]] = {}
-            for row in await scheduling.cool_downs(tx):
+            cool_downs = await scheduling.cool_downs(tx)
+            for row in cool_downs:
                 avoided.setdefault(row.job_id, []).append(row.cluster_id)
             self.state.sweep()
-            self.state.set_avoided({job: tuple(sorted(clusters)) for job, clusters in avoided.items()})
+            self.state.set_avoided(
+                {job: tuple(sorted(clusters)) for job, clusters in avoided.items()},
+                (row.job_id for row in cool_downs if row.lacks_room),
+            )
         return unsettled
 
     async def _load(self, tx: Transaction) -> None:

@@ -285,10 +285,21 @@ class ClusterTrouble(NamedTuple):
 
 
 class CoolDown(NamedTuple):
-    """A cluster that is left out for a job."""
+    """A cluster that is left out for a job. ``lacks_room``: because it had no room for it."""
 
     job_id: int
     cluster_id: int
+    lacks_room: bool
+
+
+class NewCoolDown(NamedTuple):
+    """A cluster to leave out for a job for some seconds."""
+
+    job_id: int
+    cluster_id: int
+    seconds: float
+    reason: str
+    lacks_room: bool
 
 
 class StoredReason(NamedTuple):
@@ -391,23 +402,25 @@ async def add_trouble(tx: Transaction, counts: Mapping[int, int]) -> None:
 
 async def cool_downs(tx: Transaction) -> Sequence[CoolDown]:
     """Return clusters that are left out for a job now."""
-    return await tx.all_of(CoolDown, "SELECT job_id, cluster_id FROM cool_downs WHERE until > now()")
+    return await tx.all_of(CoolDown, "SELECT job_id, cluster_id, lacks_room FROM cool_downs WHERE until > now()")
 
 
-async def add_cool_downs(tx: Transaction, rows: Sequence[tuple[int, int, float, str]]) -> None:
-    """Leave clusters out for jobs: job, cluster, seconds, reason."""
+async def add_cool_downs(tx: Transaction, rows: Sequence[NewCoolDown]) -> None:
+    """Leave clusters out for jobs."""
     await tx.run(
         """
-        INSERT INTO cool_downs (job_id, cluster_id, until, reason)
-        SELECT job_id, cluster_id, now() + make_interval(secs => seconds), reason
-        FROM unnest(CAST(:jobs AS bigint[]), CAST(:clusters AS int[]), CAST(:seconds AS float8[]), CAST(:reasons AS text[]))
-             AS n(job_id, cluster_id, seconds, reason)
-        ON CONFLICT (job_id, cluster_id) DO UPDATE SET until = excluded.until, reason = excluded.reason
+        INSERT INTO cool_downs (job_id, cluster_id, until, reason, lacks_room)
+        SELECT job_id, cluster_id, now() + make_interval(secs => seconds), reason, lacks_room
+        FROM unnest(CAST(:jobs AS bigint[]), CAST(:clusters AS int[]), CAST(:seconds AS float8[]), CAST(:reasons AS text[]),
+                    CAST(:lacking AS boolean[])) AS n(job_id, cluster_id, seconds, reason, lacks_room)
+        ON CONFLICT (job_id, cluster_id)
+        DO UPDATE SET until = excluded.until, reason = excluded.reason, lacks_room = excluded.lacks_room
         """,
-        jobs=[row[0] for row in rows],
-        clusters=[row[1] for row in rows],
-        seconds=[row[2] for row in rows],
-        reasons=[row[3][:1000] for row in rows],
+        jobs=[row.job_id for row in rows],
+        clusters=[row.cluster_id for row in rows],
+        seconds=[row.seconds for row in rows],
+        reasons=[row.reason[:1000] for row in rows],
+        lacking=[row.lacks_room for row in rows],
     )
 
 

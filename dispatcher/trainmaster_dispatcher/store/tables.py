@@ -610,6 +610,7 @@ cool_downs = Table(
     Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), nullable=False),
     Column("until", DateTime(timezone=True), nullable=False),
     Column("reason", Text, nullable=False, server_default=text("''")),
+    Column("lacks_room", Boolean, nullable=False, server_default=text("false")),
     PrimaryKeyConstraint("job_id", "cluster_id"),
     Index(None, "until"),
 )

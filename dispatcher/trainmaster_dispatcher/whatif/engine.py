@@ -146,6 +146,8 @@ class Simulation:
         """The times at which runs have done their work: time, run, cluster."""
         self._releases: list[tuple[float, int]] = []
         self._cooling: list[tuple[float, int, int]] = []
+        self._without_room: set[int] = set()
+        """Jobs that were last returned for want of room."""
         self._generations: dict[str, int] = {}
         self._growing: dict[int, tuple[int, tuple[str, ...], float]] = {}
         """By job: its cluster, the pools that have to grow for it, and the time since when."""
@@ -292,6 +294,7 @@ class Simulation:
             exit_code=None if verdict is None else verdict.exit_code,
             message=run.message,
             cluster_stayed_up=True,
+            lacks_room=verdict is not None and verdict.lacks_room,
         )
         settled = job_machine.settle(record.machine, ending, record.job.spec.retries, now)
         record.machine = settled.job
@@ -302,6 +305,10 @@ class Simulation:
         self._state.drop_job(number)
         if settled.cool_down_seconds:
             heappush(self._cooling, (now + settled.cool_down_seconds, number, key))
+            if ending.lacks_room:
+                self._without_room.add(number)
+            else:
+                self._without_room.discard(number)
             self._avoid(number, key, now)
         if record.machine.state is JobState.QUEUED:
             self._wait(record)
@@ -344,7 +351,7 @@ class Simulation:
     def _avoid(self, number: int, key: int, now: float) -> None:
         avoided = dict(self._state.avoided)
         avoided[number] = tuple(sorted({*avoided.get(number, ()), key}))
-        self._state.set_avoided(avoided)
+        self._state.set_avoided(avoided, self._without_room & avoided.keys())
 
     def _cool(self, now: float) -> None:
         if not self._cooling or self._cooling[0][0] > now:
@@ -357,7 +364,7 @@ class Simulation:
                 avoided[number] = left
             else:
                 avoided.pop(number, None)
-        self._state.set_avoided(avoided)
+        self._state.set_avoided(avoided, self._without_room & avoided.keys())
 
     # Jobs
 

@@ -337,7 +337,9 @@ class _Look:
             self.wake_at.append(until)
             return None
         what = "its members have places but have not all started" if placed else self._waits_for()
-        return self._end(RunState.RETURNED, f"not started within the placement time-out: {what}")
+        message = f"not started within the placement time-out: {what}"
+        end = None if placed else RunEnd(message=message, lacks_room=True)
+        return self._end(RunState.RETURNED, message, end)
 
     # -- members
 

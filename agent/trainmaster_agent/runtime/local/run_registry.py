@@ -155,7 +155,8 @@ class RunRegistry:
         elif now >= held.returned_at():
             fit = self.capacity.find(held.spec, held.record.start.sizes)
             why = fit.sentence if isinstance(fit, PackingShortfall) else "runs that were accepted earlier came first"
-            self._end(held, RunState.RETURNED, f"it found no free capacity within the placement time-out: {why}")
+            message = f"it found no free capacity within the placement time-out: {why}"
+            self._say(held, held.next(RunState.RETURNED, message, RunEnd(message=message, lacks_room=True)))
 
     def next_clock(self) -> float | None:
         """Return when the next waiting run is returned for want of capacity."""

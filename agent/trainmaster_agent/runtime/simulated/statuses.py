@@ -34,6 +34,7 @@ def _end_of(run: FakeRun) -> RunEnd | None:
         signal=verdict.signal,
         member=member,
         message=verdict.message,
+        lacks_room=verdict.lacks_room,
     )
 
 

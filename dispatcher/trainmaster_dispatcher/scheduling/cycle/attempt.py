@@ -143,6 +143,8 @@ def _lacking(
     if is_returned:
         verdicts = found.verdicts if burst is None else [*found.verdicts, *burst.verdicts]
         if (burst is None or burst.token is None) and _returned_everywhere(verdicts):
+            if job.id in state.returned_for_room:
+                return Wait(found.reason(), only_it=True)
             return HoldJob(_all_returned(verdicts))
     reservation = cycle.reservations.reserve(
         job.id,

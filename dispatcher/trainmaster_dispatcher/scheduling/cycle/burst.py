@@ -161,7 +161,31 @@ class Bursts:
         if isinstance(limit, BurstRefusal):
             return limit
         refused = self._when(policy, first) or self._how_many(policy)
-        return refused or self._where(policy, first, limit)
+        if refused is not None:
+            return self._never(policy, first) or refused
+        return self._where(policy, first, limit)
+
+    def _never(self, policy: BurstPolicy, first: First) -> BurstRefusal | None:
+        """Return the refusal if the job could run on no public cluster that the policy opens, not even on an empty one."""
+        index, shape_id = self.cycle.index, first.key.shape_id
+        access = self._state.access_of(first.queue, by_policy=True)
+        scheduling_key = SchedulingKey(shape_id, len(first.sizes), access, (), 0.0)
+        verdicts: list[Verdict] = []
+        for cluster in index.clusters:
+            if cluster.kind is ClusterKind.PUBLIC and (not policy.clusters or cluster.name in policy.clusters):
+                verdict = index.not_allowed(scheduling_key, cluster) or index.never(shape_id, cluster)
+                if verdict is None or verdict.check is Check.NO_ROOM:  # where pools may bring nodes
+                    return None
+                verdicts.append(verdict)
+        return self._nowhere(policy, verdicts)
+
+    def _nowhere(self, policy: BurstPolicy, verdicts: Sequence[Verdict]) -> BurstRefusal:
+        """Return the refusal of a job that none of the public clusters of a policy takes."""
+        if not verdicts:
+            named = f" named {', '.join(policy.clusters)}" if policy.clusters else ""
+            return BurstRefusal(policy.name, None, f"there is no public cluster{named}")
+        near = min(verdicts, key=lambda one: one.check.precedence)
+        return BurstRefusal(policy.name, None, f"{near.cluster}: {near.sentence}", verdicts=tuple(verdicts))
 
     # When
 
@@ -328,11 +352,7 @@ class Bursts:
             return BurstStart(option, tuple(one for one, _ in found if one is not option), granted)
         if worst is not None:
             return worst._replace(verdicts=tuple(verdicts), is_own=is_own)
-        if not verdicts:
-            named = f" named {', '.join(policy.clusters)}" if policy.clusters else ""
-            return BurstRefusal(policy.name, None, f"there is no public cluster{named}")
-        near = min(verdicts, key=lambda one: one.check.precedence)
-        return BurstRefusal(policy.name, None, f"{near.cluster}: {near.sentence}", verdicts=tuple(verdicts))
+        return self._nowhere(policy, verdicts)
 
     def _choose(self, policy: BurstPolicy, found: Sequence[tuple[Option, Bounds]]) -> int:
         """Return the index in ``found`` of the chosen option."""

@@ -46,6 +46,8 @@ class SchedulerState(DeclaredState):
         """By job; a job has at most one live run."""
         self.avoided: dict[int, tuple[int, ...]] = {}
         """Clusters left out for a job after they returned it."""
+        self.returned_for_room: frozenset[int] = frozenset()
+        """The jobs among these that a cluster returned because it had no room for them."""
         self.waiting: dict[int, dict[ClassKey, SortedList]] = {}
         """By queue: static keys of the queued jobs of each class."""
         self.heads: dict[int, dict[str, SortedList]] = {}
@@ -407,8 +409,9 @@ class SchedulerState(DeclaredState):
                 out[place] = out.get(place, 0) + amount * count
         return out
 
-    def set_avoided(self, avoided: dict[int, tuple[int, ...]]) -> None:
-        """Replace the clusters that are left out, for all jobs."""
+    def set_avoided(self, avoided: dict[int, tuple[int, ...]], for_room: Iterable[int] = ()) -> None:
+        """Replace the clusters that are left out, for all jobs. ``for_room``: the jobs that a cluster returned for want of room."""
+        self.returned_for_room = frozenset(for_room)
         changed = {job for job in self.avoided.keys() | avoided.keys() if self.avoided.get(job) != avoided.get(job)}
         self.avoided = avoided
         for job_id in changed & self.jobs.keys():
