@@ -144,6 +144,8 @@ async def test_past_usage_is_stored_and_the_next_leader_goes_on_from_it(schedule
     await scheduler.step()
     (stored,) = await rows(scheduler.stores, "SELECT queue_id, level FROM queue_usage")
     assert 0 < stored.level < 0.25, "it has had a quarter of the cluster, for a moment"
+    (of_user,) = await rows(scheduler.stores, "SELECT queue_id, submitter, level FROM user_usage")
+    assert of_user == (stored.queue_id, "admin", pytest.approx(stored.level))
     successor = Scheduler(scheduler.stores)
     successor.token = scheduler.token
     await successor.step()
@@ -151,6 +153,9 @@ async def test_past_usage_is_stored_and_the_next_leader_goes_on_from_it(schedule
     assert past is not None
     assert past.levels[stored.queue_id] >= stored.level * 0.999
     assert past.half_life == 3600
+    of_users = successor._follower.state.past_of_users
+    assert of_users is not None
+    assert of_users.levels[of_user.queue_id, "admin"] >= of_user.level * 0.999
     scheduler.token = -1
     scheduler._next_usage = 0.0
     await apply_plan.count_usage(scheduler.stores, -1, scheduler._follower)
@@ -164,3 +169,16 @@ async def test_past_usage_is_off_unless_it_was_asked_for(scheduler: Scheduler) -
     await scheduler.step()
     assert await rows(scheduler.stores, "SELECT * FROM queue_usage") == []
     assert scheduler._follower.state.past is None
+    assert len(await rows(scheduler.stores, "SELECT * FROM user_usage")) == 1, (
+        "that of users is on, unless it is turned off"
+    )
+
+
+async def test_past_usage_of_users_can_be_turned_off(scheduler: Scheduler) -> None:
+    settings = scheduler.stores.settings.model_copy(update={"user_usage_half_life": "0s"})
+    scheduler.stores = replace(scheduler.stores, settings=settings)
+    for _ in range(2):
+        await scheduler.step()
+        scheduler._next_usage = 0.0
+    assert await rows(scheduler.stores, "SELECT * FROM user_usage") == []
+    assert scheduler._follower.state.past_of_users is None

@@ -14,6 +14,8 @@ from trainmaster_dispatcher.scheduling.state.usage_decay import LONGEST_GAP, Dec
 
 DAY = 86_400.0
 
+NOTHING: dict[int, float] = {}
+
 
 def had(builder: StateBuilder, half_life: float = DAY, **levels: float) -> StateBuilder:
     """Set these levels of past usage, by queue."""
@@ -23,7 +25,7 @@ def had(builder: StateBuilder, half_life: float = DAY, **levels: float) -> State
 
 class TestLevels:
     def test_a_steady_share_is_its_own_level(self) -> None:
-        past = DecayedUsage(600.0, 0.0, {})
+        past = DecayedUsage(600.0, 0.0, NOTHING)
         for second in range(10, 20_000, 10):
             past = past.advanced(second, {1: 0.25})
         assert past.levels == {1: pytest.approx(0.25)}
@@ -36,7 +38,7 @@ class TestLevels:
     def test_it_is_the_mean_weighed_by_age(self) -> None:
         """Against the integral of share times weight, written out: a share of 1 from 300 s to 200 s ago."""
         half_life, step = 150.0, 0.5
-        past, now = DecayedUsage(half_life, 0.0, {}), 0.0
+        past, now = DecayedUsage(half_life, 0.0, NOTHING), 0.0
         while now < 300.0:
             now += step
             past = past.advanced(now, {1: 1.0} if now <= 100.0 else {})
@@ -51,7 +53,7 @@ class TestLevels:
         assert once.levels == {key: pytest.approx(level) for key, level in often.levels.items()}
 
     def test_of_a_long_time_in_which_nobody_looked_only_the_end_counts(self) -> None:
-        past = DecayedUsage(600.0, 0.0, {}).advanced(DAY, {1: 1.0})
+        past = DecayedUsage(600.0, 0.0, NOTHING).advanced(DAY, {1: 1.0})
         assert past.levels[1] == pytest.approx(1 - 2 ** (-LONGEST_GAP / 600.0))
 
     def test_a_clock_that_steps_back_changes_nothing(self) -> None:

@@ -148,11 +148,10 @@ def test_past_usage_counts_between_users_too() -> None:
     builder = world(1).job("a", user="ann", age=9).job("b", user="ben")
     assert builder.cycle().started == ["a"]
     main = builder.queues["main"]
-    builder.state.past = DecayedUsage(3600.0, NOW, {}).advanced(NOW + 60, {}, {(main, "ann"): 1.0})
+    nothing: DecayedUsage[tuple[int, str]] = DecayedUsage(3600.0, NOW, {})
+    past = builder.state.past_of_users = nothing.advanced(NOW + 60, {(main, "ann"): 1.0})
     assert builder.cycle().started == ["b"]
-    assert builder.state.past.shares_of_users(NOW + 3660)[main, "ann"] == pytest.approx(
-        builder.state.past.of_users[main, "ann"] / 2
-    )
+    assert past.shares(NOW + 3660)[main, "ann"] == pytest.approx(past.levels[main, "ann"] / 2)
 
 
 def test_jobs_are_ordered_anew_when_a_queue_is_changed() -> None:

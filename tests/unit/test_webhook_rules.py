@@ -225,6 +225,7 @@ def test_what_is_told_are_the_states_that_the_job_came_to(
         ({"keep_events": "1h"}, "at least 1d"),
         ({"usage_half_life": "59s"}, "at least 60 seconds"),
         ({"usage_half_life": "a week"}, "duration"),
+        ({"user_usage_half_life": "59s"}, "0s or at least 60 seconds"),
         ({"keep_jobs": "soon"}, "is not a duration"),
     ],
 )

@@ -231,7 +231,7 @@ class Scheduler:
         if token is None:
             await self._rehearse(follower)
             return self._pause(unsettled)
-        if follower.state.past is None:
+        if follower.state.past is None and follower.state.past_of_users is None:
             await self._count_usage(token, follower)
         with metrics.cycle_seconds.time():
             again = await self._decide_and_apply(token, follower, book, unsettled=unsettled)

@@ -330,25 +330,29 @@ async def count_usage(stores: Stores, token: int, follower: Follower) -> None:
 
     At the first call for a state, the stored usage is loaded, whichever scheduler stored it.
     """
-    half_life = stores.settings.usage_half_life
-    if half_life is None:
+    half_life, of_users = stores.settings.usage_half_life, parse_duration(stores.settings.user_usage_half_life)
+    if half_life is None and not of_users:
         return
     state, now = follower.state, follower.now
+    past, past_of_users = state.past, state.past_of_users
     async with stores.database.transaction() as tx:
         if not await scheduling.is_lead(tx, token):
             return
-        past = state.past
-        if past is None:
-            at, levels = await scheduling.usage_levels(tx) or (now, {})
-            of_users = await scheduling.usage_levels_of_users(tx)
-            past = DecayedUsage(parse_duration(half_life), at, levels, of_users)
         quotas = quotas_of(follower.engine, now)
-        # No queue has used more than all capacity, though runs on lost clusters may use more than what exists now.
-        shares = {queue.id: min(quotas.share(queue)[0], 1.0 / queue.weight) for queue in state.queues.values()}
-        past = past.advanced(now, shares, quotas.shares_of_users())
-        await scheduling.save_usage_levels(tx, past.at, past.levels)
-        await scheduling.save_usage_levels_of_users(tx, past.of_users)
-    state.past = past
+        if half_life is not None:
+            if past is None:
+                past = DecayedUsage(parse_duration(half_life), *(await scheduling.usage_levels(tx) or (now, {})))
+            # No queue has used more than all capacity, though runs on lost clusters may use more than what exists now.
+            shares = {queue.id: min(quotas.share(queue)[0], 1.0 / queue.weight) for queue in state.queues.values()}
+            past = past.advanced(now, shares)
+            await scheduling.save_usage_levels(tx, past.at, past.levels)
+        if of_users:
+            if past_of_users is None:
+                found = await scheduling.usage_levels_of_users(tx) or (now, {})
+                past_of_users = DecayedUsage(of_users, *found)
+            past_of_users = past_of_users.advanced(now, quotas.shares_of_users())
+            await scheduling.save_usage_levels_of_users(tx, past_of_users.at, past_of_users.levels)
+    state.past, state.past_of_users = past, past_of_users
 
 
 async def warn_of_budgets(stores: Stores, token: int, follower: Follower) -> None:

@@ -12,6 +12,7 @@ from trainmaster.protocol.validation_errors import sentence_of
 from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
 from trainmaster_dispatcher.domain.default_requests import read_requests
 from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Persistence
+from trainmaster_dispatcher.scheduling.state.usage_decay import USER_HALF_LIFE
 from trainmaster_dispatcher.store.database import check_address
 from trainmaster_dispatcher.store.log_store import check_url
 
@@ -80,6 +81,8 @@ class Settings(BaseSettings):
     """Scales how long a cluster that returned a job is left out for it."""
     usage_half_life: Duration | None = None
     """After so long, what a queue has used counts half as much for its turn; without it only what it uses now counts."""
+    user_usage_half_life: Duration = USER_HALF_LIFE
+    """The same for users in a queue; with 0s only what they use now counts."""
     currency: str = Field(default="EUR", pattern=r"^[A-Z]{3}$")
     """What all money is in; other currencies have an exchange rate in their price book."""
     usage_labels: str = ""
@@ -183,6 +186,13 @@ class Settings(BaseSettings):
     def _half_life_is_sensible(cls, value: str | None) -> str | None:
         if value is not None and parse_duration(value) < _SHORTEST_HALF_LIFE:
             raise ValueError(f"at least {_SHORTEST_HALF_LIFE:g} seconds")
+        return value
+
+    @field_validator("user_usage_half_life")
+    @classmethod
+    def _half_life_of_users_is_sensible(cls, value: str) -> str:
+        if 0 < parse_duration(value) < _SHORTEST_HALF_LIFE:
+            raise ValueError(f"0s or at least {_SHORTEST_HALF_LIFE:g} seconds")
         return value
 
     @field_validator("webhook_secret")

@@ -27,26 +27,28 @@ async def usage_levels(tx: Transaction) -> tuple[float, dict[int, float]] | None
     return (max(row.at for row in rows), {row.queue_id: row.level for row in rows}) if rows else None
 
 
-async def usage_levels_of_users(tx: Transaction) -> dict[tuple[int, str], float]:
-    """Return the last stored usage of users, by queue and user; of the same time as that of queues."""
-    rows = await tx.all("SELECT queue_id, submitter, level FROM user_usage")
-    return {(row.queue_id, row.submitter): row.level for row in rows}
+async def usage_levels_of_users(tx: Transaction) -> tuple[float, dict[tuple[int, str], float]] | None:
+    """Return the last stored usage of users: its time, and the levels by queue and user; None if none is stored."""
+    rows = await tx.all("SELECT queue_id, submitter, level, at FROM user_usage")
+    if not rows:
+        return None
+    return max(row.at for row in rows), {(row.queue_id, row.submitter): row.level for row in rows}
 
 
-async def save_usage_levels_of_users(tx: Transaction, levels: Mapping[tuple[int, str], float]) -> None:
+async def save_usage_levels_of_users(tx: Transaction, at: float, levels: Mapping[tuple[int, str], float]) -> None:
     """Replace the stored usage levels of users. The caller holds the leadership row."""
-    queues, users = [queue for queue, _ in levels], [user for _, user in levels]
     await tx.run(
         """
         WITH n AS (SELECT * FROM unnest(CAST(:queues AS int[]), CAST(:users AS text[]), CAST(:levels AS float8[]))
                    AS n(queue_id, submitter, level) WHERE queue_id IN (SELECT id FROM queues)),
              gone AS (DELETE FROM user_usage u WHERE NOT EXISTS
                       (SELECT FROM n WHERE n.queue_id = u.queue_id AND n.submitter = u.submitter))
-        INSERT INTO user_usage (queue_id, submitter, level) SELECT queue_id, submitter, level FROM n
-        ON CONFLICT (queue_id, submitter) DO UPDATE SET level = excluded.level
+        INSERT INTO user_usage (queue_id, submitter, level, at) SELECT queue_id, submitter, level, :at FROM n
+        ON CONFLICT (queue_id, submitter) DO UPDATE SET level = excluded.level, at = excluded.at
         """,
-        queues=queues,
-        users=users,
+        at=at,
+        queues=[queue for queue, _ in levels],
+        users=[user for _, user in levels],
         levels=list(levels.values()),
     )
 

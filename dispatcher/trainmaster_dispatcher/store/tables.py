@@ -131,8 +131,9 @@ user_usage = Table(
     Column("queue_id", Integer, ForeignKey("queues.id", ondelete="CASCADE"), nullable=False),
     Column("submitter", Text, nullable=False),
     Column("level", Double, nullable=False),
+    Column("at", Double, nullable=False),
     PrimaryKeyConstraint("queue_id", "submitter"),
-    comment="What users have used in queues before, at the time of the rows of queue_usage.",
+    comment="What users have used in queues before, as the leader last counted it; at: seconds since the epoch, alike in all rows.",
 )
 
 priority_classes = Table(

@@ -42,6 +42,7 @@ from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import freeze_placement
 from trainmaster_dispatcher.scheduling.state.plan import Eviction, Growth, Plan, grown, shrinking
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
+from trainmaster_dispatcher.scheduling.state.usage_decay import USER_HALF_LIFE, DecayedUsage
 from trainmaster_dispatcher.scheduling.state.writes import RunStart, victims_of, writes_of
 from trainmaster_dispatcher.whatif.stays import Groups, Stay
 from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
@@ -159,6 +160,7 @@ class Simulation:
         self._bursts = {one.name: 0 for one in declared.policies}
         self._state.set_datasets(dataset_of(spec) for spec in declared.datasets)
         _put_policies(self._state, declared.policies, self._queues, self._specs, self._classes)
+        self._state.past_of_users = DecayedUsage(parse_duration(USER_HALF_LIFE), 0.0, {})
         self.cycles = 0
         self.preemptions = 0
 
@@ -173,6 +175,7 @@ class Simulation:
             now = min(arrival, self._next_event())
             if now == inf:
                 break
+            self._count_usage(now)
             ended += self._live_until(now)
             while next_job < len(jobs) and jobs[next_job].submit <= now:
                 self._submit(self._records[jobs[next_job].number], now)
@@ -212,6 +215,14 @@ class Simulation:
         return min(moments)
 
     # Time passes
+
+    def _count_usage(self, now: float) -> None:
+        """Add what users have used since the last event to their past usage, as the leader does with its default half-life."""
+        past = self._state.past_of_users
+        if past is None or now <= past.at:
+            return
+        shares = self._engine.quotas(past.at).shares_of_users() if self._state.used_by else {}
+        self._state.past_of_users = past.advanced(now, shares, inf)
 
     def _live_until(self, now: float) -> int:
         """Advance to ``now``; return the number of jobs that have ended for good."""

@@ -19,11 +19,13 @@ def upgrade() -> None:
             queue_id integer NOT NULL REFERENCES queues (id) ON DELETE CASCADE,
             submitter text NOT NULL,
             level double precision NOT NULL,
+            at double precision NOT NULL,
             PRIMARY KEY (queue_id, submitter)
         )
     """)
     op.execute(
-        "COMMENT ON TABLE user_usage IS 'What users have used in queues before, at the time of the rows of queue_usage.'"
+        "COMMENT ON TABLE user_usage IS 'What users have used in queues before, as the leader last counted it;"
+        " at: seconds since the epoch, alike in all rows.'"
     )
     op.execute("""
         CREATE TABLE user_reasons (

@@ -160,7 +160,7 @@ def overpromised(tree: QuotaLimits, capacity: Mapping[Flavor, int]) -> dict[int,
 
 def past_shares_of_users(state: SchedulerState, now: float) -> Mapping[tuple[int, str], float]:
     """Return, by queue and user, the past usage that counts now."""
-    return _NO_PAST_OF_USERS if state.past is None else state.past.shares_of_users(now)
+    return _NO_PAST_OF_USERS if state.past_of_users is None else state.past_of_users.shares(now)
 
 
 class QuotaTree:

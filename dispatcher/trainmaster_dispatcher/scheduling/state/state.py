@@ -96,8 +96,10 @@ class SchedulerState(DeclaredState):
         """By waiting job: the cost of its earlier runs under policies."""
         self.spared: frozenset[int] = frozenset()
         """Jobs whose runs are neither ended for others nor resized, because the store could not write that."""
-        self.past: DecayedUsage | None = None
+        self.past: DecayedUsage[int] | None = None
         """The past usage of queues, where that counts."""
+        self.past_of_users: DecayedUsage[tuple[int, str]] | None = None
+        """The past usage of users, by queue and user, where that counts."""
 
     # -- forks and changes
 
