@@ -3,6 +3,7 @@
 import pytest
 
 from tests.conftest import Service, job
+from tests.integration.rows import age_contact
 from tests.waiting import eventually
 from trainmaster.protocol.agent import RunEnd
 from trainmaster.protocol.states import FailureCategory, RunState
@@ -110,7 +111,7 @@ async def test_a_job_that_every_eligible_cluster_returned_is_held_as_unplaceable
     assert shown["holdCause"] == "unplaceable"
     why = (await service.http.get(f"/v1/jobs/{job_id}/why")).json()
     assert why["token"] == "Unplaceable"
-    assert "private" in why["sentence"]
+    assert "private; the last one said: quota exceeded in namespace team-a" in why["sentence"]
 
 
 async def test_a_job_for_which_a_cluster_found_no_room_is_tried_again_there(
@@ -129,6 +130,25 @@ async def test_a_job_for_which_a_cluster_found_no_room_is_tried_again_there(
         shown = await service.until(job_id, "queued", "dispatched")
         assert shown.get("holdCause") is None
     assert (await agent.next_start())["run"] == f"{job_id}-r3"
+
+
+async def test_why_of_a_run_says_that_it_is_being_ended_and_that_its_cluster_is_silent(service: Service) -> None:
+    agent = service.agent()
+    await agent.connect()
+    job_id = await service.submit()
+    start = await agent.next_start()
+    await agent.report(start["run"], RunState.RUNNING, 1)
+
+    async def sentence() -> str:
+        return str((await service.http.get(f"/v1/jobs/{job_id}/why")).json()["sentence"])
+
+    assert "silent" not in await sentence()
+    await age_contact(service.stores, "private", 3600)
+    assert "The agent of private has been silent since " in await sentence()
+    assert (await service.http.post(f"/v1/jobs/{job_id}/suspend")).is_success
+    assert "it is being suspended, and is over once its members have ended" in await sentence()
+    assert (await service.http.post(f"/v1/jobs/{job_id}/cancel")).is_success
+    assert "it is being cancelled, and is over once its members have ended" in await sentence()
 
 
 async def test_why_names_the_shortfall_of_each_cluster(service: Service) -> None:

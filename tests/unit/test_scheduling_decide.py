@@ -71,7 +71,7 @@ FILTERED: dict[str, tuple[StateBuilder, Check, str]] = {
     "a cordon": (
         StateBuilder().cluster("c", nodes(), cordoned=True).job("j"),
         Check.CORDONED,
-        "it is cordoned: an admin lets nothing new start there",
+        "it is cordoned: nothing new starts there",
     ),
     "a lease that has run out": (
         StateBuilder().cluster("c", nodes(), lease=0).job("j"),
@@ -176,7 +176,7 @@ REASONS: dict[str, tuple[StateBuilder, Token, Tier, str]] = {
         StateBuilder().cluster("c", nodes(), cordoned=True).job("j"),
         Token.CORDONED,
         Tier.CAPACITY,
-        "The clusters it could go to are closed to new jobs; c: it is cordoned: an admin lets nothing new start there.",
+        "The clusters it could go to are closed to new jobs; c: it is cordoned: nothing new starts there.",
     ),
     "it was refused where it could go": (
         StateBuilder().cluster("c", nodes()).cluster("d", nodes(), lease=-1).job("j", returned_by=("c",)),

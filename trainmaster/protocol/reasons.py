@@ -70,7 +70,10 @@ class Token(StrEnum):
         code="TooLarge",
         tier=Tier.CANNOT_RUN,
         sentence="It fits on no cluster{but}, not even on an empty one; {cluster}: {finding}{others}.",
-        advice="Waiting will not help: make the members smaller or fewer, or ask an admin for larger nodes.",
+        advice=(
+            "Waiting will not help: make the members smaller or fewer, correct which nodes they select, or ask an admin for"
+            " such nodes."
+        ),
         meaning="its gang, at its least size and topology level, fits on no cluster, not even on an empty one",
     )
     NOT_SUPPORTED = ReasonKind(

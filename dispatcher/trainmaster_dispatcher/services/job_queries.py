@@ -14,7 +14,7 @@ from trainmaster.protocol.ids import job_id, run_id
 from trainmaster.protocol.parameters import substitute
 from trainmaster.protocol.quantities import format_quantity
 from trainmaster.protocol.reasons import Reason, Token
-from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, QueueState
+from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, QueueState, Wish
 from trainmaster.protocol.sync_parts import read_capacity
 from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, PriorityClassSpec, RunView
 from trainmaster_dispatcher.containment import Part, note
@@ -334,6 +334,9 @@ def _held_reason(row: store.ShownJob) -> Reason:
     )
 
 
+_STOPPED_BY = {Wish.CANCEL: "cancelled", Wish.SUSPEND: "suspended"}
+
+
 def _running_reason(row: store.ShownJob, attempts: Sequence[runs.ShownRun]) -> Reason:
     if row.state.is_terminal:
         ended = "was cancelled" if row.state is JobState.CANCELLED else f"has {row.state}"
@@ -342,10 +345,15 @@ def _running_reason(row: store.ShownJob, attempts: Sequence[runs.ShownRun]) -> R
     last = attempts[-1] if attempts else None
     where = f" on {last.cluster}" if last is not None else ""
     chosen = f"; {last.decision.get('why', '')}" if last is not None else ""
-    if row.message and row.wish is None:
+    if row.wish is not None:
+        chosen = f"; it is being {_STOPPED_BY[row.wish]}, and is over once its members have ended"
+    elif row.message:
         chosen = f"; it is being stopped: {row.message}"
     said = str((last.result or {}).get("message") or "") if last is not None and last.ended_at is None else ""
     added = f" Its cluster says: {said}." if said else ""
+    if last is not None and last.ended_at is None and last.silent_since is not None:
+        since = last.silent_since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        added += f" The agent of {last.cluster} has been silent since {since}: what has become of it since then is not known here."
     details = {"clusterSays": said} if said else {}
     if row.state is JobState.RUNNING:
         return Token.RUNNING.reason((), details, where=where, chosen=chosen, added=added)

@@ -151,6 +151,8 @@ class ShownRun(NamedTuple):
     decision: dict[str, Any]
     placement: MemberPlacement
     known: bool
+    silent_since: datetime | None
+    """The last contact with the agent of its cluster, if the agent's lease is over."""
 
 
 class StoredTail(NamedTuple):
@@ -570,8 +572,10 @@ async def of_job(tx: Transaction, job_id: int) -> Sequence[ShownRun]:
         ShownRun,
         """
         SELECT r.attempt, c.name AS cluster, r.cluster_id, r.state, r.leased_at, r.started_at, r.ended_at, r.result,
-               r.decision, coalesce(r.placement, r.assumed) AS placement, r.known
-        FROM runs r JOIN clusters c ON c.id = r.cluster_id WHERE r.job_id = :job ORDER BY r.attempt
+               r.decision, coalesce(r.placement, r.assumed) AS placement, r.known,
+               CASE WHEN k.contact_at > 'epoch' AND k.lease_until <= now() THEN k.contact_at END AS silent_since
+        FROM runs r JOIN clusters c ON c.id = r.cluster_id LEFT JOIN cluster_contacts k ON k.cluster_id = r.cluster_id
+        WHERE r.job_id = :job ORDER BY r.attempt
         """,
         job=job_id,
     )

@@ -125,7 +125,7 @@ def by_admission(candidate: Candidate) -> str | None:
 
 
 def by_cordon(candidate: Candidate) -> str | None:
-    return "it is cordoned: an admin lets nothing new start there" if candidate.cluster.cordoned else None
+    return "it is cordoned: nothing new starts there" if candidate.cluster.cordoned else None
 
 
 def by_lease(candidate: Candidate) -> str | None:

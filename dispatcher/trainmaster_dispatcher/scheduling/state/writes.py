@@ -146,6 +146,9 @@ def _started(start: Start, job: Job, cycle: int, waited: Reason | None) -> JobWr
 
 
 def _held(job_id: int, job: Job, message: str) -> JobWrite:
+    """Return the hold of a job that no cluster takes, with what its last run said."""
+    if job.message:
+        message += f"; the last one said: {job.message}"
     after = job.held(HoldCause.UNPLACEABLE, message=message)
     return JobWrite(job_id, after, kind=JobEventKind.HELD, states=(after.state.value,), message=message)
 
