@@ -207,3 +207,38 @@ async def test_an_odd_error_while_output_is_read_is_contained_and_the_next_reade
 
     await eventually(is_read)
     await of.close()
+
+
+class SlowBody(Body):
+    """Sends each piece a while after the one before."""
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        async for piece in super().iter_chunked(size):
+            await asyncio.sleep(0.1)
+            yield piece
+        await asyncio.Event().wait()  # it is followed
+
+
+class SlowLogs(Logs):
+    @asynccontextmanager
+    async def stream(self, path: str, query: Mapping[str, str], *, silence: float) -> AsyncIterator[Body]:
+        yield SlowBody(self.answers[path.split("/")[-2]][0])
+
+
+@pytest.mark.parametrize("size", [10, 100_000], ids=["short", "longer than a reader may be behind"])
+async def test_the_end_of_a_live_members_output_is_that_of_all_which_exists(size: int) -> None:
+    """Its log was read as far as the first piece, and the last lines were counted there: all of them, or none."""
+    pieces: list[bytes | Exception] = [b"x" * size + b"\n" for _ in range(5)]
+    of = Outputs(cast("ApiServer", SlowLogs(one=[[*pieces, b"last\n"]])))
+    piece = await of.read(life("one", "running"), -5, 100)
+    assert (piece.offset, piece.data) == (5 * (size + 1), b"last\n")
+    await of.close()
+
+
+async def test_a_silent_member_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_FIRST_WAIT", 0.2)
+    of = Outputs(cast("ApiServer", SlowLogs(one=[[]])))
+    assert (await of.read(life("one", "running"), -5, 100)).data == b""
+    async with asyncio.timeout(0.1):
+        assert (await of.read(life("one", "running"), -5, 100)).data == b""
+    await of.close()

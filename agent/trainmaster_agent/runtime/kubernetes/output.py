@@ -41,6 +41,10 @@ _IDLE_SECONDS = 60.0
 _SILENCE = 3600.0
 _FIRST_WAIT = 2.0
 """Seconds that a reader waits for the first bytes, or for the rest of an ended member's output."""
+_QUIET_SECONDS = 0.3
+"""Seconds without new output after which the output that existed before is taken to be read."""
+_MOST_CATCHING_UP = 5.0
+"""The most seconds that a reader of the end waits for that."""
 _LAST_LIFE_SECONDS = 2.0
 """Seconds that the next life of a member waits for the rest of the previous life's output."""
 _TRIES = 3
@@ -80,6 +84,10 @@ class Spool:
     read_to: int = 0
     hurried: bool = False
     """Whether readers are no longer waited for."""
+    arrived_at: float = 0.0
+    """Time of the last output that was added."""
+    caught_up: bool = False
+    """Whether the output that existed when reading began has been read: before that, the end of the output is not known."""
     fresh: asyncio.Event = field(default_factory=asyncio.Event)
     taken: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -87,7 +95,14 @@ class Spool:
     def end(self) -> int:
         return self.begin + len(self.data)
 
+    @property
+    def is_catching_up(self) -> bool:
+        now = time.monotonic()
+        waits = self.end - self.read_to > _AHEAD and self.followed_at + _PATIENCE_WITH_READERS > now
+        return waits or now - self.arrived_at < _QUIET_SECONDS
+
     def add(self, chunk: bytes) -> None:
+        self.arrived_at = time.monotonic()
         self.data += chunk
         extra = len(self.data) - _KEPT
         if extra > 0:
@@ -149,6 +164,8 @@ class Outputs:
         if ended and 0 <= offset < spool.begin and offset >= spool.life_begin:
             spool = self._rewind(spool, pod, offset)
         follows = offset >= 0 or not ended
+        if offset < 0 and not ended and not spool.caught_up:
+            await self._catch_up(spool)
         if follows:
             spool.followed_at = time.monotonic()
         if offset < 0 and ended:
@@ -161,7 +178,7 @@ class Outputs:
         elif ended:
             enough = min(limit, _AHEAD // 2)
             await self._wait(spool, lambda: spool.over or spool.end - offset >= enough)
-        elif is_new:
+        elif is_new and offset >= 0:
             await self._wait(spool, lambda: spool.over or bool(spool.data))
         return spool.slice(offset, limit, over=spool.over, follows=follows)
 
@@ -232,6 +249,17 @@ class Outputs:
         for key in [key for key in self._parked if key[0] == run]:
             del self._parked[key]
 
+    async def _catch_up(self, spool: Spool) -> None:
+        """Wait until the output that exists already has been read, which an API server sends before what comes later."""
+        await self._wait(spool, lambda: spool.over or bool(spool.arrived_at))
+        until = time.monotonic() + _MOST_CATCHING_UP
+        while not spool.over and time.monotonic() < until and spool.is_catching_up:
+            spool.fresh.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_QUIET_SECONDS / 3):
+                    await spool.fresh.wait()
+        spool.caught_up = True  # also where nothing came: a member that is silent is waited for once
+
     async def _wait(self, spool: Spool, is_so: Callable[[], bool]) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_WAIT):
@@ -259,7 +287,8 @@ class Outputs:
             await asyncio.wait({before}, timeout=_LAST_LIFE_SECONDS)
             before.cancel()
             await asyncio.gather(before, return_exceptions=True)
-        spool.over, spool.hurried, spool.life_begin = False, False, spool.end
+        spool.over, spool.hurried, spool.caught_up, spool.life_begin = False, False, False, spool.end
+        spool.arrived_at = 0.0
         await self._fill(spool, pod, ended=ended, skip=0)
 
     async def _fill(self, spool: Spool, pod: PodSight, *, ended: bool, skip: int) -> None:
