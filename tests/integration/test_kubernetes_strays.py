@@ -140,3 +140,19 @@ async def test_a_run_of_which_there_are_no_pods_is_absent_and_a_held_one_is_not(
     await testbed.start()
     assert not await testbed.first.runtime.verify_absent(stop_run(A), "here")
     assert await testbed.second.runtime.verify_absent(stop_run("none-0000001-r1"), "here")
+
+
+async def test_pods_of_an_agent_with_another_name_are_alive_and_left_alone() -> None:
+    """An agent that was given another name found none of its earlier pods, and its runs were started a second time."""
+    async with fake_cluster() as kube:
+        kube.add_namespace(OTHER_HOME)
+        with two_nodes(kube) as nodes:
+            testbed = Environment(kube, lab_on(kube, nodes), lab_on(kube, nodes, home=OTHER_HOME, cluster="renamed"))
+            await testbed.start()
+            await testbed.first.kubernetes.close()
+            for _ in range(3):
+                assert not await testbed.second.runtime.verify_absent(stop_run(A, grace=0), "here")
+                await asyncio.sleep(0.2)
+            assert testbed.first.living(A) == 2
+            for lab in (testbed.first, testbed.second):
+                await lab.close()

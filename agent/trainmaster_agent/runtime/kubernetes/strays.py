@@ -28,15 +28,29 @@ async def identity_of_cluster(api: ApiServer) -> str:
 
 
 async def no_pods_of(api: ApiServer, lease: LeaseKeeper, agent: str, stop: StopRun) -> bool:
-    """Return whether no pod of the run is alive in any namespace; delete those that are, with its grace. Raises KubeError."""
+    """Return whether no pod of the run is alive in any namespace; delete those that are, with its grace. Raises KubeError.
+
+    Pods of an agent with another name are alive as well, and are left alone: this agent may have been renamed, or they are of another
+    installation with a run of the same id.
+    """
     alive = False
-    selector = f"{LABEL_AGENT}={agent},{LABEL_RUN}={stop.run}"
-    async for pods, _ in api.pages(PODS, None, selector=selector):
+    async for pods, _ in api.pages(PODS, None, selector=f"{LABEL_RUN}={stop.run}"):
         for pod in pods:
             if pod.get("status", {}).get("phase") in _ENDED:
                 continue
             alive = True
             metadata = pod["metadata"]
+            owner = metadata.get("labels", {}).get(LABEL_AGENT, "")
+            if owner != agent:
+                log.warning(
+                    "pod %s of this run is of an agent for cluster %r, this one is for %r: it is left alone, and the run counts"
+                    " as alive. If this agent was renamed, give it its earlier name again (cluster in its configuration)",
+                    metadata["name"],
+                    owner,
+                    agent,
+                    extra={"run_id": stop.run},
+                )
+                continue
             if metadata.get("deletionTimestamp"):
                 continue
             log.warning("deleting pod %s: its run has no record here", metadata["name"], extra={"run_id": stop.run})
