@@ -97,11 +97,11 @@ def test_a_step_is_as_fine_as_between_queues() -> None:
     assert max(map(abs, ahead)) <= 4096 / 1024 + 1
 
 
-def test_jobs_of_one_user_go_by_class_and_those_of_different_users_by_share_first() -> None:
+def test_a_higher_class_goes_first_whoever_submitted_it_and_shares_decide_inside_a_class() -> None:
     builder = world(2).run("r", on="c", of="high", user="ann").job("low", of="low", user="ann", age=9)
-    builder.job("high", of="high", user="ann")
+    builder.job("other", of="low", user="ben").job("high", of="high", user="ann")
     assert builder.cycle().started == ["high"]
-    assert builder.job("other", of="low", user="ben").cycle().started == ["other"]
+    assert builder.ended("high").cycle().started == ["other"]
 
 
 def test_a_flood_that_has_waited_long_is_not_before_a_user_without_any_run() -> None:
@@ -109,6 +109,15 @@ def test_a_flood_that_has_waited_long_is_not_before_a_user_without_any_run() -> 
     builder = world(2).longest_wait("normal", 60).run("r", on="c", user="ann")
     builder.jobs(50, "flood", user="ann", age=4000).job("ben", user="ben")
     assert builder.cycle().started == ["ben"]
+    assert place(builder, "ben").position == 1
+
+
+def test_an_urgent_job_of_a_user_with_little_is_before_higher_classes() -> None:
+    builder = world(2).longest_wait("low", 60).run("r", on="c", of="high", user="ann")
+    builder.jobs(5, "high", of="high", user="ann").job("low", of="low", user="ben", age=61)
+    assert builder.cycle().started == ["low"]
+    found = place(builder, "low")
+    assert (found.position, found.factors.urgent) == (1, True)
 
 
 def test_a_gang_for_which_room_is_kept_gets_it_though_other_users_have_less() -> None:

@@ -170,7 +170,7 @@ class JobActions(StrEnum):
 
 
 class FairBy(StrEnum):
-    """Sharing of a queue's turns: between the users who submitted its jobs, or not, so that class and age alone count."""
+    """Sharing of a queue's turns of one class: between the users who submitted its jobs, or not, so that age alone counts."""
 
     USER = "user"
     NONE = "none"

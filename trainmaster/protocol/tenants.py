@@ -79,8 +79,8 @@ class QueueSpec(Strict):
     order: Order = Order.BEST_EFFORT
     """Rule for jobs behind one that cannot start: ``strict``, they wait; ``bestEffort``, they may pass it."""
     fair_by: FairBy | None = None
-    """Sharing of the turns of this queue, and of those below it that say nothing: ``user``, between the users who submitted jobs, by
-    what they use; ``none``, by class and age alone. Without it: ``user``, and ``none`` in a queue whose order is ``strict``.
+    """Sharing of the turns of one class in this queue, and in those below it that say nothing: ``user``, between the users who
+    submitted jobs, by what they use; ``none``, by age alone. Without it: ``user``, and ``none`` in a queue whose order is ``strict``.
     """
     user_weights: Annotated[dict[Name40, UserWeight], bounded(10_000)] = Field(default_factory=dict)
     """Weights of users among each other in this queue and in those below it, by the names of their keys; 1 for others."""
@@ -182,7 +182,7 @@ class QueueSpec(Strict):
 
 
 class PriorityClassSpec(Strict):
-    """A named service class: of the jobs of a user in a queue, those of a class with a higher value go first."""
+    """A named service class: jobs of a class with a higher value go first inside a queue."""
 
     model_config = example(kind="PriorityClass", name="urgent", value=1000, preemptible=False, longestWait="10m")
 
@@ -191,13 +191,11 @@ class PriorityClassSpec(Strict):
     name: Name40
     """Name of the class."""
     value: Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
-    """Rank of the class: of the jobs of a user in a queue, those of a class with a higher value go first; of all jobs of a queue
-    that does not share its turns between users."""
+    """Rank of the class: jobs of a class with a higher value go first."""
     preemptible: bool = True
     """True if runs of this class may be preempted."""
     longest_wait: Duration | None = None
-    """Wait after which a job is urgent: it goes before others of its user in its queue, and what it lacks is kept for it; None:
-    never."""
+    """Wait after which a job is urgent: it goes before others of its queue, and what it lacks is kept for it; None: never."""
     profile: Profile | None = None
     """Profile that ranks clusters for its jobs; overrides their queue's."""
     default: bool = False

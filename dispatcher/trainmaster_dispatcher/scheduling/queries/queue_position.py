@@ -4,17 +4,17 @@ A position is counted by bisection in the sorted keys of each class, so that a m
 a thousand.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from math import ceil, inf, isinf
+from math import ceil
 
 from sortedcontainers import SortedList
 
 from trainmaster.protocol.queue_position import Factors, Place, QueueTurn, QueueUsage, Usages, UserTurn
 from trainmaster.protocol.reasons import Reason, Tier
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
-from trainmaster_dispatcher.scheduling.quotas.fair_share import Head, head_of
+from trainmaster_dispatcher.scheduling.quotas.fair_share import Head, head_of, lifted_users
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
 from trainmaster_dispatcher.scheduling.state.flavors import plain
@@ -53,25 +53,22 @@ def position_of(
     state: SchedulerState, quotas: QuotaTree, job: WaitingJob, now: float, reasons: Reasons = NO_REASONS
 ) -> Place:
     """Return the position of a job, whether or not it waits already. ``reasons``: see ``place_of``."""
-    own = head_of_job(state, job, now)
     classes = state.waiting.get(job.queue_id, {})
     cannot_run = {key for key in classes if key in reasons and reasons[key].tier is Tier.CANNOT_RUN}
     shares = state.grouping_of(job.queue_id).shares
-    of_user: dict[str, dict[ClassKey, SortedList]] = {}
+    of_user: dict[str, dict[ClassKey, SortedList]] = {job.user if shares else "": {}}
     for key, keys in classes.items():
         if key not in cannot_run and key.class_id in state.classes:
             of_user.setdefault(key.user if shares else "", {})[key] = keys
-    before = {
-        key: _before(state, key, keys, own, now) for key, keys in of_user.pop(job.user if shares else "", {}).items()
-    }
-    own_ahead = sum(before.values())
-    others, turn = 0, None
     if shares:
-        others, turn = _among_users(state, quotas, job, before, of_user)
+        ahead, own, turn = _among_users(state, quotas, job, of_user, now)
+    else:
+        own, turn = head_of_job(state, job, now), None
+        ahead = sum(_before(state, key, keys, own, now) for key, keys in of_user[""].items())
     return Place(
         queue=state.queues[job.queue_id].path,
-        position=own_ahead + others + 1,
-        jobs_ahead=own_ahead + others,
+        position=ahead + 1,
+        jobs_ahead=ahead,
         jobs_in_queue=sum(len(keys) for keys in classes.values()) + (job.id not in state.jobs),
         jobs_that_cannot_run=sum(len(classes[key]) for key in cannot_run),
         factors=_factors(state, quotas, job, own).model_copy(update={"user": turn}),
@@ -82,15 +79,20 @@ def _among_users(
     state: SchedulerState,
     quotas: QuotaTree,
     job: WaitingJob,
-    before: Mapping[ClassKey, int],
-    others: Mapping[str, Mapping[ClassKey, SortedList]],
-) -> tuple[int, UserTurn]:
-    """Return how many jobs of other users would start before a job if nothing ended meanwhile, and the turn of its user.
+    of_user: Mapping[str, Mapping[ClassKey, SortedList]],
+    now: float,
+) -> tuple[int, Head, UserTurn]:
+    """Return how many jobs would start before a job if nothing ended meanwhile, its position among those of its user, and the turn
+    of its user.
 
-    A user has a turn as long as the share that the user has reached is lower. ``before``: by class, the jobs of the job's own user
-    that are before it. A job of another user counts with the mean of that user's waiting jobs.
+    Jobs of a higher class, and urgent ones of users who may have these lifted, go first. Of its own class a user has a turn as long
+    as the share that the user has reached is lower; a job of another user counts there with the mean of that user's waiting jobs.
     """
-    queue = state.queues[job.queue_id]
+    queue, own_class = state.queues[job.queue_id], state.classes[job.class_id]
+    lifted = lifted_users(state, quotas, queue, of_user)
+
+    def head(key: ClassKey, one: StaticKey) -> Head:
+        return head_of(state.classes[key.class_id], one, now, knows_urgency=key.user in lifted)
 
     def each(key: ClassKey) -> float:
         """Return the share that a job of a class adds to that of its user."""
@@ -102,36 +104,51 @@ def _among_users(
         there = ((amount, quotas.capacity.get(plain(name), 0)) for name, amount in needs.items())
         return max((amount / has for amount, has in there if has > 0), default=0.0) / weight
 
-    share = quotas.standing_of_user(queue, job.user)
-    reached = share + sum(many * each(key) for key, many in before.items())
-
-    def first_of(firsts: Iterable[tuple[int, StaticKey]]) -> float:
-        """Return the time of the first job by class, which decides between equal shares."""
-        return min((-state.classes[class_id].value, key) for class_id, key in firsts)[1].at
-
-    own = [(job.class_id, job.key), *((key.class_id, state.waiting[job.queue_id][key][0]) for key in before)]
-    oldest = first_of(own)
-    ahead, rank = 0, 1
-    for user, classes in others.items():
-        has = quotas.standing_of_user(queue, user)
-        first = first_of((key.class_id, keys[0]) for key, keys in classes.items())
-        rank += (has, first, user) < (share, oldest, job.user)
-        many = sum(map(len, classes.values()))
-        step = sum(len(keys) * each(key) for key, keys in classes.items()) / many
-        if has > reached + _SAME_SHARE:
-            continue
-        steps = (reached - has) / step if step > 0.0 else inf
-        if isinf(steps):
-            ahead += many
-            continue
-        # The start that brings it level with this job's user is the last one, unless its jobs are older.
-        is_level = abs(steps - round(steps)) < _SAME_SHARE
-        ahead += min(many, round(steps) + (first < oldest) if is_level else ceil(steps))
-    weight = state.weight_of_user(job.queue_id, job.user)
-    turn = UserTurn(
-        user=job.user, weight=weight, share=share, rank=rank, users=1 + len(others), jobs_ahead=sum(before.values())
+    own, share = (
+        head_of(own_class, job.key, now, knows_urgency=job.user in lifted),
+        quotas.standing_of_user(queue, job.user),
     )
-    return ahead, turn
+    before = {
+        key: bisect_left(keys, own, key=lambda one, key=key: head(key, one))  # type: ignore[misc]
+        for key, keys in of_user[job.user].items()
+    }
+    reached = share + sum(many * each(key) for key, many in before.items())
+    oldest = min([job.key.at, *(keys[0].at for keys in of_user[job.user].values())])
+    first = min([own.rank, *(head(key, keys[0]).rank for key, keys in of_user[job.user].items())])
+    others, rank = 0, 1
+    for user, classes in of_user.items():
+        if user == job.user:
+            continue
+        has, since = quotas.standing_of_user(queue, user), min(keys[0].at for keys in classes.values())
+        rank += (min(head(key, keys[0]).rank for key, keys in classes.items()), has, since, user) < (
+            *(first, share),
+            *(oldest, job.user),
+        )
+        many, adds = 0, 0.0
+        for key, keys in classes.items():
+            higher = bisect_left(keys, own.rank, key=lambda one, key=key: head(key, one).rank)  # type: ignore[misc]
+            alike = bisect_right(keys, own.rank, key=lambda one, key=key: head(key, one).rank) - higher  # type: ignore[misc]
+            others, has = others + higher, has + higher * each(key)
+            many, adds = many + alike, adds + alike * each(key)
+        others += _until_level(many, adds / many if many else 0.0, reached - has, is_older=since < oldest)
+    ahead = sum(before.values())
+    weight = state.weight_of_user(job.queue_id, job.user)
+    turn = UserTurn(user=job.user, weight=weight, share=share, rank=rank, users=len(of_user), jobs_ahead=ahead)
+    return ahead + others, own, turn
+
+
+def _until_level(many: int, step: float, lead: float, *, is_older: bool) -> int:
+    """Return how many of a user's jobs start until the user's share, which is lower by ``lead``, is no longer lower.
+
+    ``step``: the share that each adds. The start at which both are level is the last one; one more if the user's jobs are older.
+    """
+    if lead < -_SAME_SHARE or not many:
+        return 0
+    if step <= 0.0:
+        return many
+    steps = lead / step
+    is_level = abs(steps - round(steps)) < _SAME_SHARE
+    return min(many, round(steps) + is_older if is_level else ceil(steps))
 
 
 def usage_of(state: SchedulerState, quotas: QuotaTree) -> Usages:

@@ -1,17 +1,17 @@
-"""The order of turns: weighted dominant-resource fairness between sibling queues, and between the users of a queue; urgency, class,
-age and priority among the jobs of a user, or of a queue that does not share its turns between users.
+"""The order of turns: weighted dominant-resource fairness between sibling queues; inside a queue urgency and class, then the users'
+shares, then age and priority.
 
 Between queues (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011): of the children with something to start, the
 one whose dominant share beyond its guarantees, divided by its weight, is lowest goes next; applied again at each level
-of the tree, and in the same way to the users who submitted the jobs of a queue: without it, whoever submits first and
-most goes first. Past usage counts too if the installation is configured so (``usage_decay.py``). Among the jobs of a user
+of the tree. Among the users whose first jobs are of one class it is the same: without it, whoever submits first and most
+goes first. Past usage counts too (``usage_decay.py``), between queues if the installation is configured so. Among the jobs of a user
 keys are static until a job becomes urgent. Urgent jobs go first, by the time that they have waited as a multiple of the
 longest wait of their class (Kleinrock, "A delay dependent queue discipline", 1964): where all of them wait for long,
 their waits are in the proportion of their longest waits, so that classes keep their meaning and none of them starves.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from heapq import heappop, heappush, heapreplace, merge
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush, heapreplace, merge
 from itertools import chain
 from math import inf
 from typing import NamedTuple
@@ -31,6 +31,8 @@ _SHORTEST_WAIT = 1.0
 
 _A_MOMENT = 1e-3
 """Seconds by which times may be rounded."""
+
+_SAME_SHARE = 1e-9
 
 STEP = 1 / 1024
 """The share by which a queue may get ahead of its siblings in one turn. Equivalent jobs that follow one another start
@@ -54,10 +56,10 @@ class Head(NamedTuple):
         return self.rank == _URGENT
 
 
-def head_of(priority_class: PriorityClass, key: StaticKey, now: float) -> Head:
+def head_of(priority_class: PriorityClass, key: StaticKey, now: float, *, knows_urgency: bool = True) -> Head:
     """Return the position of a job with this key now. Of one class, older jobs stay before younger ones."""
     longest, waited = priority_class.longest_wait, now - key.at
-    if longest is not None and waited >= longest:
+    if longest is not None and waited >= longest and knows_urgency:
         return Head(_URGENT, -waited / max(longest, _SHORTEST_WAIT), key.job_id)
     return Head(-priority_class.value, key.at, key.job_id)
 
@@ -66,16 +68,18 @@ Entry = tuple[float, float, int, ClassKey]
 """A class of jobs with the position of its first job, as in ``SchedulerState.heads``."""
 
 
-def in_order(state: SchedulerState, queue_id: int, user: str, now: float) -> Iterator[Entry]:
+def in_order(
+    state: SchedulerState, queue_id: int, user: str, now: float, *, knows_urgency: bool = True
+) -> Iterator[Entry]:
     """Return the classes of a user in a queue, by the positions of their first jobs, computed as they are asked for.
 
-    ``user``: empty for a queue that does not share its turns between users.
+    ``user``: empty for a queue that does not share its turns between users. ``knows_urgency``: whether urgent jobs go first.
     """
     heads = state.heads.get(queue_id, {}).get(user)
     if heads is None:
         return iter(())
     bounded = [one for one in state.classes.values() if one.longest_wait is not None]
-    if not bounded:
+    if not bounded or not knows_urgency:
         return iter(heads)
     urgent = merge(*(_urgent(heads, one, now) for one in bounded))
     return chain(urgent, _others(state, heads, now))
@@ -113,24 +117,39 @@ def _others(state: SchedulerState, heads: SortedList, now: float) -> Iterator[En
 class _TurnOrder:
     """The classes of a user in a queue in the order of their turns. Only those that have had a turn are in a heap."""
 
-    def __init__(self, state: SchedulerState, queue_id: int, user: str, now: float) -> None:
+    def __init__(
+        self, state: SchedulerState, queue_id: int, user: str, now: float, *, knows_urgency: bool = True
+    ) -> None:
         self._state = state
+        self._knows_urgency = knows_urgency
         self._now = now
         self._heap: list[tuple[Head, ClassKey, Iterator[StaticKey]]] = []
         """Classes that were pushed here: their positions, and the jobs behind the first."""
         self._waiting = state.waiting.get(queue_id, {})
-        self._rest = in_order(state, queue_id, user, now)
+        self._rest = in_order(state, queue_id, user, now, knows_urgency=knows_urgency)
         self._next = next(self._rest, None)
+        self.oldest = min((entry[1] for entry in state.heads[queue_id][user]), default=0.0)
+        """The time of the oldest job of any class."""
         self._row: tuple[ClassKey, list[StaticKey], Iterator[StaticKey]] | None = None
         """A class that starts a row of jobs, the jobs that may be in the row, and the jobs behind them."""
+
+    def _head_of(self, of: PriorityClass, key: StaticKey) -> Head:
+        return head_of(of, key, self._now, knows_urgency=self._knows_urgency)
 
     def _push(self, key: ClassKey, jobs: Iterator[StaticKey]) -> None:
         of, first = self._state.classes.get(key.class_id), next(jobs, None)
         if first is not None and of is not None:
-            heappush(self._heap, (head_of(of, first, self._now), key, jobs))
+            heappush(self._heap, (self._head_of(of, first), key, jobs))
 
     def __bool__(self) -> bool:
         return bool(self._heap) or self._next is not None
+
+    def head(self) -> Head:
+        """Return the position of the first job that was not handled yet."""
+        if self._takes_next():
+            rank, at, job_id, _ = self._next  # type: ignore[misc]
+            return Head(int(rank), at, job_id)
+        return self._heap[0][0]
 
     def first(self) -> tuple[ClassKey, int]:
         """Return the class whose turn it is and its first job that was not handled yet."""
@@ -183,7 +202,7 @@ class _TurnOrder:
         limit, many = 1, 0
         for job in jobs:
             candidates.append(job)
-            if until is not None and head_of(of, job, self._now) > until:
+            if until is not None and self._head_of(of, job) > until:
                 break
             if not many:
                 limit = most()
@@ -225,55 +244,55 @@ class _TurnOrder:
         return left
 
 
-class _Users:
-    """The turns of the users of a queue that have something to start, by share; the top of the heap has the turn.
+def lifted_users(state: SchedulerState, quotas: QuotaTree, queue: Queue, users: Iterable[str]) -> frozenset[str]:
+    """Return which of the users with waiting jobs in a queue have no more than their mean share: their urgent jobs go before classes.
 
-    A queue that does not share its turns between users has one, without a name. A user's own order is built only when the user
-    has a turn.
+    Those of others wait for long because they are many. If they went first, whoever submits a thousand jobs at once would be before
+    everybody as soon as these have waited.
+    """
+    shares = {user: quotas.standing_of_user(queue, user) for user in users}
+    mean = sum(shares.values()) / max(1, len(shares))
+    return frozenset(user for user, share in shares.items() if share <= mean + _SAME_SHARE)
+
+
+class _Users:
+    """The turns of the users of a queue that have something to start: by the class of their first job, or its urgency, then by share.
+    The top of the heap has the turn.
+
+    A queue that does not share its turns between users has one, without a name.
     """
 
     def __init__(self, state: SchedulerState, quotas: QuotaTree, queue: Queue, now: float) -> None:
-        self._state, self._quotas, self._queue, self._now = state, quotas, queue, now
+        self._state, self._quotas, self._queue = state, quotas, queue
         heads = state.heads.get(queue.id, {})
         self._is_alone = len(heads) < 2
-        self._heap: list[tuple[float, float, str]] = []
-        self._firsts = {user: of_user[0][1] for user, of_user in heads.items()}
-        """By user: the time of the first job, which decides between equal shares."""
-        self._orders: dict[str, _TurnOrder] = {}
-        for user in heads:
-            heappush(self._heap, self._place(user))
+        lifted = frozenset(heads) if self._is_alone else lifted_users(state, quotas, queue, heads)
+        self._orders = {user: _TurnOrder(state, queue.id, user, now, knows_urgency=user in lifted) for user in heads}
+        self._heap = [self._place(user) for user, order in self._orders.items() if order]
+        heapify(self._heap)
 
-    def _place(self, user: str) -> tuple[float, float, str]:
-        share = 0.0 if self._is_alone else self._quotas.standing_of_user(self._queue, user)
-        return share, self._firsts[user], user
+    def _place(self, user: str) -> tuple[int, float, float, str]:
+        if self._is_alone:
+            return 0, 0.0, 0.0, user
+        first = self._orders[user].head()
+        return first.rank, self._quotas.standing_of_user(self._queue, user), self._orders[user].oldest, user
 
     def __bool__(self) -> bool:
         return bool(self._heap)
 
     def turns(self) -> _TurnOrder | None:
         """Return the order of the user whose turn it is; None if nothing is left."""
-        while self._heap:
-            order = self.of(self._heap[0][2])
-            if order:
-                return order
-            heappop(self._heap)  # none of the user's jobs has a known priority class
-        return None
+        return self._orders[self._heap[0][3]] if self._heap else None
 
-    def of(self, user: str) -> _TurnOrder:
-        order = self._orders.get(user)
-        if order is None:
-            order = self._orders[user] = _TurnOrder(self._state, self._queue.id, user, self._now)
-        return order
-
-    def user_of(self, key: ClassKey) -> str:
-        """Return the user as whose job a class has its turn."""
-        return key.user if key.user in self._firsts else ""
+    def of(self, key: ClassKey) -> _TurnOrder:
+        """Return the order that a class is in, whose turn it is."""
+        return self._orders[key.user if key.user in self._orders else ""]
 
     def settle(self) -> None:
         """Move the user that had the turn to the new position in the heap."""
         if self._heap:
-            user = self._heap[0][2]
-            if not self.of(user):
+            user = self._heap[0][3]
+            if not self._orders[user]:
                 heappop(self._heap)
             elif len(self._heap) > 1:
                 heapreplace(self._heap, self._place(user))
@@ -284,14 +303,16 @@ class _Users:
         """
         if len(self._heap) < 2:
             return most
-        until, user = min(self._heap[1:3])[0] + STEP, self._heap[0][2]
-        while most and self._quotas.standing_of_user(self._queue, user, charge, most) > until:
+        runner_up, (rank, _, _, user) = min(self._heap[1:3]), self._heap[0]
+        if runner_up[0] > rank:
+            return most
+        while most and self._quotas.standing_of_user(self._queue, user, charge, most) > runner_up[1] + STEP:
             most //= 2
         return most
 
     def clear(self) -> list[ClassKey]:
         """Empty it and return the classes that were in it."""
-        left = [key for _, _, user in self._heap for key in self.of(user).clear()]
+        left = [key for _, _, _, user in self._heap for key in self._orders[user].clear()]
         self._heap = []
         return left
 
@@ -331,8 +352,7 @@ class FairShareQueue:
 
     def _order_of(self, key: ClassKey) -> _TurnOrder:
         """Return the order that a class is in, whose turn it is."""
-        users = self._users[key.queue_id]
-        return users.of(users.user_of(key))
+        return self._users[key.queue_id].of(key)
 
     def next(self) -> tuple[ClassKey, int] | None:
         """Return the class whose turn it is and the id of its first job; None when nothing is left."""
@@ -404,16 +424,22 @@ class FairShareQueue:
         """Exclude this class, which had the turn: none of its jobs can start in this cycle."""
         turns = self._order_of(key)
         turns.pop(goes_on=False)
-        if not turns:
-            self._settle(key.queue_id)
+        self._pass_on(key.queue_id)
 
     def pass_by(self, queue_id: int, is_blocked: Callable[[ClassKey], bool]) -> bool:
         """Drop blocked classes from the front of the user and queue that have the turn; return whether there were any."""
         turns = self._users[queue_id].turns()
         passed = turns is not None and turns.pass_by(is_blocked)
-        if passed and not turns:
-            self._settle(queue_id)
+        if passed:
+            self._pass_on(queue_id)
         return passed
+
+    def _pass_on(self, queue_id: int) -> None:
+        """Let the user that had the turn go behind others where its next job is of a lower class; no share has changed."""
+        users = self._users[queue_id]
+        users.settle()
+        if not users:
+            self._settle(queue_id)
 
     def close(self, key: ClassKey) -> list[ClassKey]:
         """Close this queue for the rest of the cycle after the class that had the turn; return its other classes."""
