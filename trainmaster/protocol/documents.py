@@ -20,10 +20,11 @@ _JOB = "Job"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One specification and where it stands."""
+    """One specification and where it stands. ``is_stored``: an installation has it, maybe by the rules of an older release."""
 
     value: dict[str, Any]
     place: str
+    is_stored: bool = False
 
     @property
     def kind(self) -> str | None:
@@ -62,7 +63,8 @@ def read_declared(documents: Iterable[Document]) -> list[Item]:
         except ValidationError as error:
             mistakes += [placed(one, document.place) for one in mistakes_of(error)]
             continue
-        mistakes += [placed(one, document.place) for one in meaningless(spec)]
+        if not document.is_stored:
+            mistakes += [placed(one, document.place) for one in meaningless(spec)]
         if kind is not None:
             item = Item(kind.kind, kind.name_of(spec), spec, document.place)
             first = places.get((item.kind, item.name))

@@ -16,10 +16,8 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from trainmaster.protocol.declarations import MergePatch
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.meaningless import meaningless
 from trainmaster.protocol.resource_kinds import CLUSTER, ResourceKind
 from trainmaster.protocol.suggestions import suggestion
-from trainmaster.protocol.validation_errors import worded
 from trainmaster_dispatcher.api.context import (
     Admin,
     App,
@@ -270,8 +268,6 @@ class KindRoutes(Generic[Spec, Stored]):
         async def put(target: str, request: Request, state: State, caller: Caller, expected: Conditions) -> Response:
             spec = await read_large_model(self.kind.spec, await request.body())
             same_name(self.kind.name_of(spec), target, self.kind.name)
-            if mistakes := meaningless(spec):
-                raise ProblemError(Code.INVALID_SPEC, worded(mistakes[0]), mistakes=mistakes)
             action = f"put {self.kind.name}"
             author = Author(caller.name, caller.name, "put")
             done = await change(state, caller, action, target, lambda tx: self.of.put(tx, spec, author), expected)

@@ -8,8 +8,10 @@ from pydantic import BaseModel
 
 from trainmaster.protocol.base import Strict
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.meaningless import meaningless
 from trainmaster.protocol.resource_kinds import ResourceKind
 from trainmaster.protocol.suggestions import suggestion
+from trainmaster.protocol.validation_errors import worded
 from trainmaster_dispatcher.domain.declared_fields import FieldPath, Wire, leaves
 from trainmaster_dispatcher.services import revisions
 from trainmaster_dispatcher.services.auditing import Object
@@ -39,6 +41,11 @@ async def _nothing_at_delete(_tx: Transaction, _name: str) -> None:
 async def _removal_by_row(_tx: Transaction, _name: str) -> bool | None:
     """Leave the removal to the kind's table."""
     return None
+
+
+def _refused_as_meaningless(spec: Strict) -> ProblemError | None:
+    mistakes = meaningless(spec)
+    return ProblemError(Code.INVALID_SPEC, worded(mistakes[0]), mistakes=mistakes) if mistakes else None
 
 
 def _nothing_beside(_row: object) -> Object:
@@ -123,9 +130,13 @@ class DeclaredKind(Generic[Spec, Stored]):
     async def write(self, tx: Transaction, specs: Sequence[Spec]) -> list[ProblemError | None]:
         """Create or change objects of different names that do not refer to each other, without their record.
 
-        Return for each why a hook refuses it; None for those that are written.
+        Return for each why it can never mean anything, or why a hook refuses it; None for those that are written.
         """
-        checks = await self.before_put(tx, specs)
+        refusals = [_refused_as_meaningless(spec) for spec in specs]
+        hooked = iter(
+            await self.before_put(tx, [spec for spec, one in zip(specs, refusals, strict=True) if one is None])
+        )
+        checks = [next(hooked) if one is None else one for one in refusals]
         pairs = list(zip(specs, checks, strict=True))
         keys = await self.table.put(tx, [(spec, one) for spec, one in pairs if not isinstance(one, ProblemError)])
         if keys:

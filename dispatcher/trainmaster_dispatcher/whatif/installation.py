@@ -52,5 +52,6 @@ def documents_of(shown: Mapping[Kind, Iterable[Mapping[str, Any]]]) -> list[Docu
         fields = {field.alias or name for name, field in resource_kinds.KINDS[kind].spec.model_fields.items()}
         for item in items:
             known = {key: value for key, value in item.items() if key in fields and key not in _SHOWN_ONLY}
-            out.append(Document({**known, "kind": kind}, f"{kind} {item.get('path', item.get('name'))}"))
+            place = f"{kind} {item.get('path', item.get('name'))}"
+            out.append(Document({**known, "kind": kind}, place, is_stored=True))
     return out
