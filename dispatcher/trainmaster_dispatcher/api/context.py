@@ -11,9 +11,11 @@ from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import Depends, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
-from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.json_limits import path_step
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.validation_errors import mistakes_of, worded
 from trainmaster_dispatcher.api.agent_bodies import AgentBodies
@@ -30,7 +32,7 @@ from trainmaster_dispatcher.services.event_feed import EventFeed
 from trainmaster_dispatcher.services.followers import Followers
 from trainmaster_dispatcher.services.group_commit import GroupCommits
 from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
-from trainmaster_dispatcher.services.submission_parsing import parse_json
+from trainmaster_dispatcher.services.submission_parsing import mistaken, parse_json
 from trainmaster_dispatcher.store import keys
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import AuditLine, Caller, Claim
@@ -89,7 +91,29 @@ async def _admitted(request: Request, state: State) -> Caller:
         raise state.limits.wrong_key(address)
     _caller.set(caller)
     await state.limits.admit(request.scope, caller)
+    await _check_no_body(request)
     return caller
+
+
+async def _check_no_body(request: Request) -> None:
+    """Refuse a body with fields where the call takes none: what it says would be ignored. Raises ProblemError."""
+    if request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
+        return
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute) or "requestBody" in (route.openapi_extra or {}):
+        return
+    body = await request.body()
+    if not body.strip():
+        return
+    if len(body) > _MOST_MODEL_BYTES:
+        raise _too_large(body, _MOST_MODEL_BYTES)
+    value = parse_json(body, _MOST_MODEL_MARKS)
+    if value == {}:
+        return
+    message = "this call takes no body, so this would be ignored; leave it out"
+    if isinstance(value, dict):
+        raise mistaken(*(Mistake(path=path_step(name, is_first=True), message=message) for name in value))
+    raise mistaken(Mistake(path="", message="this call takes no body; send none, or {}"))
 
 
 def _role(*roles: KeyRole) -> Callable[..., Awaitable[Caller]]:
@@ -182,13 +206,17 @@ async def read_large_model(model: type[Model], body: bytes, most: int = _MOST_LA
 def read_model(model: type[Model], body: bytes, most: int = _MOST_MODEL_BYTES) -> Model:
     """Parse a body of at most ``most`` bytes at once. Raises ProblemError with each mistake."""
     if len(body) > most:
-        raise ProblemError(Code.BODY_TOO_LARGE, f"a body of this call may have at most {most} bytes, not {len(body)}")
+        raise _too_large(body, most)
     value = parse_json(body, _MOST_MODEL_MARKS)
     try:
         return model.model_validate(value)
     except ValidationError as error:
         mistakes = mistakes_of(error)
         raise ProblemError(Code.INVALID_SPEC, worded(mistakes[0]), mistakes=mistakes) from error
+
+
+def _too_large(body: bytes, most: int) -> ProblemError:
+    return ProblemError(Code.BODY_TOO_LARGE, f"a body of this call may have at most {most} bytes, not {len(body)}")
 
 
 async def once(

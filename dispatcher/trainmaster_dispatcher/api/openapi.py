@@ -175,13 +175,13 @@ def document(app: FastAPI) -> dict[str, Any]:
         made["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
         for methods in made["paths"].values():
             _name_as_in_body(methods, schemas)
-        for method, operation in _operations(made):
+        for _, operation in _operations(made):
             # The first sentence of a handler's docstring is the summary of the call.
             text = operation.get("description", "")
             operation["summary"] = text.partition("\n")[0].partition(". ")[0].rstrip(".").replace("``", "")
             for parameter in operation.get("parameters", ()):
                 _describe_parameter(parameter)
-            problem_answers.describe(method, operation)
+            problem_answers.describe(operation)
         for schema in _objects(schemas):
             _plain_map(schema)
         for _, operation in _operations(made):

@@ -12,9 +12,13 @@ from trainmaster.protocol.errors import Code
 EXTENSION = "x-problem-codes"
 """The entry of an operation that holds the codes its route declares, until its answers are described."""
 COMMON = (
+    Code.MALFORMED_BODY,  # also where none is taken
     Code.UNAUTHENTICATED,
     Code.FORBIDDEN,
     Code.REQUEST_TIMEOUT,
+    Code.BODY_TOO_LARGE,
+    Code.INVALID_SPEC,
+    Code.INVALID_PARAMETER,  # also of a query parameter that the operation does not have
     Code.TOO_MANY_REQUESTS,
     Code.HEADER_TOO_LARGE,
     Code.INTERNAL,
@@ -38,24 +42,19 @@ _HEADERS: Mapping[int, dict[str, Any]] = {
 }
 
 
-def describe(method: str, operation: dict[str, Any]) -> None:
+def describe(operation: dict[str, Any]) -> None:
     """Replace an operation's problems by those that it can answer with."""
     answers = operation["responses"]
-    codes = {*COMMON, *_by_what_it_takes(method, operation), *map(Code, operation.pop(EXTENSION, ()))}
+    codes = {*COMMON, *_by_what_it_takes(operation), *map(Code, operation.pop(EXTENSION, ()))}
     for status in [status for status in answers if status[0] in "45"]:
         del answers[status]
     for status in sorted({code.status for code in codes}):
         answers[str(status)] = _answer(status, [code for code in Code if code in codes and code.status == status])
 
 
-def _by_what_it_takes(method: str, operation: Mapping[str, Any]) -> Iterator[Code]:
-    yield Code.INVALID_PARAMETER  # also a query parameter that the operation does not have
+def _by_what_it_takes(operation: Mapping[str, Any]) -> Iterator[Code]:
     for parameter in operation.get("parameters", ()):
         yield from _of_parameter(parameter["in"], parameter["name"], parameter["schema"])
-    if "requestBody" in operation:
-        yield from (Code.MALFORMED_BODY, Code.INVALID_SPEC)
-    if method in ("post", "put", "patch"):
-        yield Code.BODY_TOO_LARGE  # also a body where none is needed
 
 
 def _of_parameter(where: str, name: str, schema: Mapping[str, Any]) -> Iterable[Code]:
