@@ -272,7 +272,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "a cluster that is not public": (
         {"clusters": ["edge"]},
         "invalid-spec",
-        "edge is edge; a burst policy is for public",
+        "clusters[0]: edge is edge; a burst policy is for public",
     ),
     "a class that is not there": (
         {"when": {"classAtLeast": "top"}},
@@ -300,6 +300,43 @@ async def test_a_policy_is_refused_with(service: Service, sentence: str) -> None
     assert answer.json()["code"] == code
     assert message in answer.text
     assert (await service.http.get("/v1/burst-policies")).json()["burstPolicies"] == []
+
+
+async def test_each_cluster_of_a_policy_that_is_not_public_is_named(service: Service) -> None:
+    body = {**POLICY, "clusters": ["edge", "private"]}
+    put = await service.http.put("/v1/burst-policies/overflow", json=body)
+    applied = await service.http.post("/v1/apply", json={"documents": [{"kind": "BurstPolicy", **body}]})
+    preview = await service.http.post("/v1/burst-policies/preview", json={"policies": [body]})
+    for answer, place in ((put, ""), (applied, "documents[0]: "), (preview, "")):
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid-spec")
+        assert [one["path"] for one in answer.json()["mistakes"]] == [f"{place}clusters[0]", f"{place}clusters[1]"]
+
+
+async def test_of_a_policy_of_other_queues_too_a_user_sees_whether_it_is_open_and_no_counts(service: Service) -> None:
+    await two_clusters(service)
+    for path in ("org", "org/a"):
+        await put(service, "queues", path, {"path": path})
+    await policy(service, queues=["org"])
+    made = await service.http.post("/v1/keys", json={"name": "u", "role": "user", "queues": ["org/a"]})
+
+    async with service.as_key(made.json()["key"]) as user:
+
+        async def seen() -> tuple[object, object, bool]:
+            (one,) = (await user.get("/v1/burst-policies")).json()["burstPolicies"]
+            return one["shared"], one.get("open"), "status" in one
+
+        async def is_open() -> bool:
+            return await seen() == (True, True, False)
+
+        async def is_closed() -> bool:
+            return await seen() == (True, False, False)
+
+        await eventually(is_open)
+        await policy(service, queues=["org"], atMost={"jobs": 0})
+        await eventually(is_closed)
+        (own,) = (await service.http.get("/v1/burst-policies")).json()["burstPolicies"]
+        assert own["status"]["jobs"] == 0
+        assert not {"shared", "open"} & own.keys(), "an admin changes it by a PUT of what is shown, without the status"
 
 
 async def test_a_queue_that_a_policy_names_is_not_removed(service: Service) -> None:

@@ -102,7 +102,7 @@ def test_of_budgets_is_told(api: Api, sentence: str) -> None:
         (False, status(closed="it runs 5 of at most 5 jobs"), "it runs 5 of at most 5 jobs"),
         (True, status(closed="paused"), "paused"),
         (True, None, "paused"),
-        (False, None, "unknown: no scheduler answered"),
+        (False, None, "unknown: the scheduler did not report it"),
     ],
 )
 def test_the_state_of_a_policy_in_a_word_or_a_sentence(
@@ -110,6 +110,24 @@ def test_the_state_of_a_policy_in_a_word_or_a_sentence(
 ) -> None:
     has(api, policy(status=known, paused=paused))
     assert cells(run("burst").stdout)[1][5] == state
+
+
+@pytest.mark.parametrize(
+    ("is_open", "paused", "state"),
+    [
+        (True, False, "open"),
+        (False, False, "closed now"),
+        (True, True, "paused"),
+        (None, False, "unknown: the scheduler did not report it"),
+    ],
+)
+def test_of_a_policy_of_other_queues_too_the_state_is_shown_and_no_counts(
+    api: Api, is_open: bool | None, paused: bool, state: str
+) -> None:
+    written = policy(atMost={"jobs": 5}, budget={"day": 20}, paused=paused)
+    has(api, written | {"shared": True} | ({} if is_open is None else {"open": is_open}))
+    row = cells(run("burst").stdout)[1]
+    assert row[3:] == ["not shown to your key", "day 20", state]
 
 
 def test_where_no_scheduler_answers_the_list_shows_what_admins_wrote(api: Api) -> None:

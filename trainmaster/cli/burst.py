@@ -42,19 +42,26 @@ def _table(_client: "Client", found: Objects, _wide: bool) -> tuple[list[str], R
 
 def _row(policy: Mapping[str, Any]) -> list[object]:
     status, most = policy.get("status"), policy["atMost"].get("jobs")
-    jobs = "?" if status is None else str(status["jobs"])
+    if policy.get("shared"):
+        jobs = "not shown to your key"
+    else:
+        jobs = "?" if status is None else str(status["jobs"])
+        jobs = jobs if most is None else f"{jobs} of {most}"
     return [
         policy["name"],
         ", ".join(policy["queues"]),
         policy["when"]["after"],
-        jobs if most is None else f"{jobs} of {most}",
+        jobs,
         ", ".join(_budget(one) for one in (status or {}).get("budgets", ())) or _limits(policy["budget"]),
-        "paused"
-        if policy["paused"]
-        else "unknown: no scheduler answered"
-        if status is None
-        else status["closed"] or "open",
+        "paused" if policy["paused"] else _state(policy),
     ]
+
+
+def _state(policy: Mapping[str, Any]) -> str:
+    if (status := policy.get("status")) is not None:
+        return status["closed"] or "open"
+    is_open = policy.get("open")
+    return "unknown: the scheduler did not report it" if is_open is None else "open" if is_open else "closed now"
 
 
 def _limits(budget: Mapping[str, Any]) -> str:

@@ -567,7 +567,12 @@ class BurstPolicyView(BurstPolicySpec):
     model_config = _IGNORES_UNKNOWN
 
     status: PolicyFigures | None = None
-    """State of the policy; None if the leading scheduler did not report it, or it is not for the caller."""
+    """State of the policy; None if the leading scheduler did not report it, or it is not for the caller: see ``shared``."""
+    shared: bool = False
+    """True if the policy is also for queues that the caller may not use: what is at public clusters by it is not shown then."""
+    open: bool | None = None
+    """True if jobs may go by a shared policy now, as far as that does not depend on the job; None if the leading scheduler did not
+    report it."""
 
 
 class BurstPolicyList(Lenient):

@@ -7,9 +7,10 @@ from decimal import Decimal
 from typing import Any
 
 from trainmaster.protocol.bursting import BurstPolicySpec
-from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.validation_errors import worded
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.domain.budgets import Commitment, Span, windows
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy, Spending
@@ -60,11 +61,13 @@ def _check_policy(
     if spec.when.class_at_least is not None:
         missing += unknown_classes(classes, [("when.classAtLeast", spec.when.class_at_least)])
     check_references(missing)
-    for name in spec.clusters:
-        if kinds[name] is not ClusterKind.PUBLIC:
-            raise ProblemError(
-                Code.INVALID_SPEC, f"clusters: {name} is {kinds[name]}; a burst policy is for public clusters"
-            )
+    others = tuple(
+        Mistake(path=f"clusters[{index}]", message=f"{name} is {kinds[name]}; a burst policy is for public clusters")
+        for index, name in enumerate(spec.clusters)
+        if kinds[name] is not ClusterKind.PUBLIC
+    )
+    if others:
+        raise ProblemError(Code.INVALID_SPEC, worded(others[0]), mistakes=others)
     return {}
 
 

@@ -153,7 +153,8 @@ async def queues(stores: Stores, leader: Leader, caller: Caller) -> dict[str, An
 async def policies(stores: Stores, leader: Leader, caller: Caller) -> dict[str, Any]:
     """Return the burst policies of queues that concern the caller, with their status; without status where no leader answers.
 
-    A user sees neither which other queues a policy is for nor, where there are any, what was spent by the policy.
+    A user sees neither which other queues a policy is for nor, where there are any, what was spent by the policy; only whether it
+    is open.
     """
     async with stores.database.transaction() as tx:
         every = await bursting.list_policies(tx)
@@ -162,6 +163,8 @@ async def policies(stores: Stores, leader: Leader, caller: Caller) -> dict[str, 
     found = [one for one in every if any(map(caller.may_know, one["queues"]))]
     shared = {one["name"] for one in found if not all(map(caller.may_use, one["queues"]))}
     for policy in found:
+        if policy["name"] in shared:
+            policy["shared"] = True
         policy["queues"] = [path for path in policy["queues"] if caller.may_know(path)]
     try:
         if address is None:
@@ -171,8 +174,13 @@ async def policies(stores: Stores, leader: Leader, caller: Caller) -> dict[str, 
         return {"live": False, "currency": currency, "burstPolicies": found}
     for policy in found:
         # A policy that was created a moment ago may not be known to the leader yet.
-        if policy["name"] in standing and policy["name"] not in shared:
-            policy["status"] = {key: value for key, value in standing[policy["name"]].items() if key != "name"}
+        if policy["name"] not in standing:
+            continue
+        status = standing[policy["name"]]
+        if policy["name"] in shared:
+            policy["open"] = not status.get("closed")
+        else:
+            policy["status"] = {key: value for key, value in status.items() if key != "name"}
     return {"live": True, "currency": currency, "burstPolicies": found}
 
 

@@ -144,11 +144,13 @@ async def check_clusters(tx: Transaction, specs: Sequence[ClusterSpec]) -> Check
 
     def check(spec: ClusterSpec) -> Columns:
         pricing.check_book(spec.price_book, books)
-        for index, path in enumerate(spec.only_queues):
-            if path not in there:
-                message = f"there is no queue {path!r}"
-                mistake = Mistake(path=f"onlyQueues[{index}]", message=message)
-                raise ProblemError(Code.UNKNOWN_QUEUE, message, mistakes=(mistake,))
+        check_references(
+            [
+                Reference("Queue", path, f"onlyQueues[{index}]", Code.UNKNOWN_QUEUE, f"there is no queue {path!r}")
+                for index, path in enumerate(spec.only_queues)
+                if path not in there
+            ]
+        )
         return {"kind": spec.cluster_kind.value}
 
     return each_checked(specs, check)
