@@ -82,6 +82,36 @@ async def test_each_name_is_warned_of_once_in_a_call_of_many_and_in_a_table(serv
     assert [one["path"] for one in answer.json()["warnings"]] == ["job.roles[0].template.resources.gpu"]
 
 
+async def test_a_placeholder_that_the_table_does_not_fill_is_warned_of(service: Service, agent: FakeAgent) -> None:
+    spec = named() | {"roles": [{"name": "m", "template": {"command": ["run", "${rate}", "${seed}"]}}]}
+    for more in ({}, {"dryRun": True}):
+        answer = await service.http.post(
+            "/v1/jobs", params=more, json={"job": spec, "parameters": [{"rate": 1}, {"rate": 2}]}
+        )
+        assert answer.status_code in (200, 201), answer.text
+        (warning,) = answer.json()["warnings"]
+        assert warning["path"] == "job.roles[0]"
+        assert "the table has no parameter 'seed', only rate: ${seed} stays as it is" in warning["message"]
+    async with AsyncClient(service.url, ADMIN_KEY) as client:
+        ids = await client.submit_parameters(spec, [{"rate": 1}])
+        assert [one.path for one in ids.warnings] == ["job.roles[0]"]
+
+
+async def test_the_command_line_warns_of_a_column_that_a_table_lacks(
+    service: Service, agent: FakeAgent, tmp_path: Path
+) -> None:
+    file, table = tmp_path / "job.json", tmp_path / "table.csv"
+    file.write_text(
+        json.dumps(named() | {"roles": [{"name": "m", "template": {"command": ["run", "${rate}", "${seed}"]}}]})
+    )
+    table.write_text("rate\n1\n2\n")
+    env = {"TRAINMASTER_URL": service.url, "TRAINMASTER_API_KEY": ADMIN_KEY, "NO_COLOR": "1"}
+    command = ["submit", str(file), "--parameters", str(table)]
+    done = await asyncio.to_thread(CliRunner().invoke, app, command, env=env)
+    assert done.exit_code == 0, done.output
+    assert f"warning: {file}: roles[0]: the table has no parameter 'seed'" in done.stderr
+
+
 async def test_a_user_is_told_no_name_that_the_user_may_not_see(service: Service, agent: FakeAgent) -> None:
     await service.http.put("/v1/queues/secret", json={"path": "secret"})
     cluster = {"name": "private", "clusterKind": "private", "onlyQueues": ["secret"]}

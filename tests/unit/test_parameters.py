@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.protocol.parameters import check_sets, placeholders, substitute
+from trainmaster.protocol.parameters import check_sets, placeholders, substitute, unfilled
 
 
 def spec(**template: Any) -> dict[str, Any]:
@@ -45,6 +45,43 @@ def test_values_reach_the_containers_of_pod_templates_and_nothing_that_admission
 @pytest.mark.parametrize(("value", "text"), [(True, "true"), (3, "3"), (0.5, "0.5"), ("", ""), ("${a}", "${a}")])
 def test_a_value_is_written_as_in_json_and_never_read_again(value: Any, text: str) -> None:
     assert substitute(spec(args=["${a}"]), {"a": value})["roles"][0]["template"]["args"] == [text]
+
+
+def test_what_no_parameter_fills_is_warned_of_once_for_each_role() -> None:
+    given = spec(command=["sh", "-c", "train ${rate} ${seed} ${seed}"], args=["${rat}"])
+    (first, second) = unfilled(["rate"], given)
+    assert (first.path, second.path) == ("roles[0]", "roles[0]")
+    assert first.message == (
+        "the table has no parameter 'rat', only rate: ${rat} stays as it is; did you mean rate?;"
+        " a variable of a shell may be written $rat"
+    )
+    assert "'seed'" in second.message
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        spec(args=["${a}", "$seed", "${seed:-1}", "$$", "${HOME} ${TRAINMASTER_RANK}"]),
+        spec(args=["${a}", "${seed}"], env={"seed": "1"}),
+        {
+            "roles": [
+                {
+                    "name": "m",
+                    "podTemplate": {
+                        "spec": {"containers": [{"args": ["${seed}"], "env": [{"name": "seed", "value": "1"}]}]}
+                    },
+                }
+            ]
+        },
+    ],
+    ids=["a shell's", "of the environment", "of a container's environment"],
+)
+def test_what_is_a_variable_is_no_warning(given: dict[str, Any]) -> None:
+    assert unfilled(["a"], given) == []
+
+
+def test_capital_letters_of_a_parameter_in_small_ones_are_warned_of() -> None:
+    assert len(unfilled(["seed"], spec(args=["${SEED}", "${seed}"]))) == 1
 
 
 WRONG: dict[str, tuple[list[Any], str, str]] = {

@@ -21,6 +21,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _PLACEHOLDER = re.compile(r"@[A-Z][A-Z0-9_]*@")
 _JOB_INDEX = re.compile(r"^jobs\[(\d+)\]\.?")
+_JOB_OF_TABLE = re.compile(r"job(\.|$)")
 
 
 def parse_settings(given: Sequence[str]) -> dict[str, str]:
@@ -106,7 +107,9 @@ def with_places(error: ProblemError, documents: Sequence[Document]) -> ProblemEr
 
 
 def in_place(mistake: Mistake, documents: Sequence[Document]) -> Mistake:
-    """Return a mistake in a call of many jobs with the file and the document of its job instead of the number."""
+    """Return a mistake in a call of many jobs, or of a table, with the file and the document of its job instead of the number."""
+    if len(documents) == 1 and (of_table := _JOB_OF_TABLE.match(mistake.path)):
+        return placed(Mistake(path=mistake.path[of_table.end() :], message=mistake.message), documents[0].place)
     match = _JOB_INDEX.match(mistake.path)
     if match is None or int(match[1]) >= len(documents):
         return mistake

@@ -1,17 +1,19 @@
 """Parameter sets: one specification and a table of parameters become one job per row.
 
 ``${name}`` in commands, arguments, environment values and working directories is replaced by the job's own value. Other
-texts of that form, such as shell variables, stay as they are. No field that the scheduler or an admission check reads can be
-a parameter, so all jobs of a table have one shape and are admitted together.
+texts of that form, such as shell variables, stay as they are, with a warning where they may be mistyped parameters. No
+field that the scheduler or an admission check reads can be a parameter, so all jobs of a table have one shape and are
+admitted together.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import orjson
 
 from trainmaster.protocol.errors import Mistake
+from trainmaster.protocol.suggestions import did_you_mean
 
 PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,62})\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -21,6 +23,8 @@ _MOST_NAMES = 64
 _LONGEST_TEXT = 32_768
 _LONGEST_SPEC = 262_144
 _MOST_MISTAKES = 50
+_MOST_NAMED = 10
+"""The most parameters of a table that a sentence names."""
 
 
 def check_sets(sets: Sequence[Any], spec: dict[str, Any]) -> tuple[list[bytes], list[Mistake]]:
@@ -113,6 +117,39 @@ def placeholders(spec: dict[str, Any]) -> set[str]:
 
     _rewrite(spec, note)
     return found
+
+
+def unfilled(names: Iterable[str], spec: dict[str, Any]) -> list[Mistake]:
+    """Return a warning for each placeholder of a specification that a table with these parameters does not fill, once for each role.
+
+    Variables of the role's own environment, and names in capital letters, are taken for what a shell fills in.
+    """
+    known = list(names)
+    lowered = {name.lower() for name in known}
+    listed = ", ".join(known[:_MOST_NAMED]) + (", ..." if len(known) > _MOST_NAMED else "")
+    found = []
+    for index, role in enumerate(spec.get("roles", ())):
+        own = placeholders({"roles": [role]}) - set(known) - _variables(role)
+        for name in sorted(own):
+            if name.isupper() and name.lower() not in lowered:
+                continue
+            message = (
+                f"the table has no parameter {name!r}, only {listed}: ${{{name}}} stays as it is{did_you_mean(name, known)};"
+                f" a variable of a shell may be written ${name}"
+            )
+            found.append(Mistake(path=f"roles[{index}]", message=message))
+    return found[:_MOST_MISTAKES]
+
+
+def _variables(role: dict[str, Any]) -> set[str]:
+    """Return the names of the variables that a role's environment sets."""
+    names = set((role.get("template") or {}).get("env") or ())
+    inner = (role.get("podTemplate") or {}).get("spec") or {}
+    for kind in ("initContainers", "containers"):
+        for container in inner.get(kind) or ():
+            env = container.get("env") if isinstance(container, dict) else None
+            names |= {str(one.get("name")) for one in env or () if isinstance(one, dict)}
+    return names
 
 
 def substitute(spec: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:

@@ -118,7 +118,8 @@ async def submit_jobs(
     body = await request.body()
     prepared = await state.parser.prepare(body, caller.key_id, request, await state.admissions.known())
     if prepared.named:
-        prepared = replace(prepared, warnings=await state.admissions.warnings(caller, prepared.named))
+        missing = await state.admissions.warnings(caller, prepared.named)
+        prepared = replace(prepared, warnings=(*prepared.warnings, *missing))
     claim, body_hash = idempotency(request, caller, body)
     if is_dry:
         return answer(await leader_queries.dry_run(state.stores, state.leader, caller, prepared))

@@ -18,7 +18,7 @@ from trainmaster.protocol.jobs import JobSpec, RequeueAfter, Role
 from trainmaster.protocol.json_duplicates import duplicate_key
 from trainmaster.protocol.json_limits import has_more_marks, path_step
 from trainmaster.protocol.meaningless import meaningless
-from trainmaster.protocol.parameters import check_sets
+from trainmaster.protocol.parameters import check_sets, unfilled
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster.protocol.validation_errors import mistakes_of, worded
@@ -215,10 +215,12 @@ def mistaken(*mistakes: Mistake, code: Code = Code.INVALID_SPEC) -> ProblemError
 def _prepare_sets(value: dict[str, Any], most: Most) -> PreparedSubmission:
     sets = _list(value, "parameters", "parameter set", most.parameter_sets)
     prepared = _prepare_all([value.get("job")], ["job"], most, many=True)
-    parameters, mistakes = check_sets(sets, orjson.loads(prepared.specs[0].spec))
+    spec = orjson.loads(prepared.specs[0].spec)
+    parameters, mistakes = check_sets(sets, spec)
     if mistakes:
         raise mistaken(*mistakes)
-    return replace(prepared, parameters=parameters)
+    warnings = tuple(Mistake(path=_below("job", one.path), message=one.message) for one in unfilled(sets[0], spec))
+    return replace(prepared, parameters=parameters, warnings=warnings)
 
 
 def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, many: bool) -> PreparedSubmission:
