@@ -880,6 +880,23 @@ async def test_warnings_are_those_of_the_state_after_the_change(service: Service
     await agent.http.aclose()
 
 
+async def test_a_reservation_of_more_nodes_than_any_cluster_has_is_warned_of(service: Service) -> None:
+    agent = service.agent()
+    await agent.connect(cpu=4, nodes=5)
+    window = {"start": "2036-01-01T00:00:00Z", "end": "2036-01-02T00:00:00Z"}
+    night = {"kind": "Reservation", "name": "night", "queue": "default", **window}
+    for dry_run in (True, False):
+        answer = await applied(service, night | {"nodes": 1000}, dryRun=dry_run)
+        (warning,) = answer["warnings"]
+        assert (warning["kind"], warning["name"]) == ("Reservation", "night")
+        assert (
+            "reserves 1000 nodes on each of its clusters, and none of them has as many: the most has"
+            in (warning["message"])
+        )
+    assert (await applied(service, night | {"nodes": 5}))["warnings"] == []
+    await agent.http.aclose()
+
+
 async def test_only_admins_apply_look_back_and_patch(service: Service) -> None:
     user = service.as_key(await make_key(service, "user", queues=["default"]))
     calls: Sequence[tuple[str, str, Any]] = (

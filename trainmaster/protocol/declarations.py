@@ -117,7 +117,7 @@ class ApplyAnswer(Lenient):
     objects: tuple[AppliedObject, ...]
     """Objects of the documents, those that changed as a consequence, and removed ones."""
     warnings: tuple[ApplyWarning, ...] = ()
-    """Warnings about queues whose guarantees exceed what the clusters have."""
+    """Warnings, such as about queues whose guarantees exceed what the clusters have."""
 
 
 class MergePatch(RootModel[Annotated[dict[str, Any], bounded(200)]]):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.declarations import (
     AppliedObject,
     ApplyOutcome,
@@ -25,7 +26,9 @@ from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.resource_kinds import CLUSTER, PRIORITY_CLASS, QUEUE, RESERVATION, Kind
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.domain.declared_fields import Wire, owners_after
+from trainmaster_dispatcher.domain.reserved_nodes import shortage
 from trainmaster_dispatcher.services import auditing
 from trainmaster_dispatcher.services.declared import DeclaredKind
 from trainmaster_dispatcher.services.declared_documents import (
@@ -41,7 +44,7 @@ from trainmaster_dispatcher.services.feed_follower import overpromised
 from trainmaster_dispatcher.services.references import UnknownReferencesError
 from trainmaster_dispatcher.services.revisions import UNRECORDED, Author, Written, read_owners, record
 from trainmaster_dispatcher.store import declarations as store
-from trainmaster_dispatcher.store import declared, tenants
+from trainmaster_dispatcher.store import declared, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.declarations import ObjectName
 
@@ -311,7 +314,11 @@ class _Application:
 
     async def _warnings(self, effects: Sequence[ObjectChange]) -> tuple[ApplyWarning, ...]:
         changed = [one.target for one in effects if one.outcome is not ApplyOutcome.UNCHANGED]
-        return (*await self._unbounded(changed), *await self._overpromised({one.kind for one in changed}))
+        return (
+            *await self._unbounded(changed),
+            *await self._overpromised({one.kind for one in changed}),
+            *await self._short_of_nodes(changed),
+        )
 
     async def _unbounded(self, changed: Sequence[ObjectName]) -> tuple[ApplyWarning, ...]:
         names = [one.name for one in changed if one.kind == PRIORITY_CLASS.kind]
@@ -331,6 +338,21 @@ class _Application:
             ApplyWarning(kind=QUEUE.kind, name=row.spec.path, message=message)
             for row in rows
             for message in found.get(row.id, ())
+        )
+
+    async def _short_of_nodes(self, changed: Sequence[ObjectName]) -> tuple[ApplyWarning, ...]:
+        names = [one.name for one in changed if one.kind == RESERVATION.kind]
+        found = await tenants.RESERVATIONS.by_name(self.tx, names) if names else {}
+        if not found:
+            return ()
+        reports = {}
+        for row in await scheduling.clusters(self.tx):
+            with contained(Part.CLUSTER, row.name):
+                if row.report is not None:
+                    reports[row.name] = CapacityReport.model_validate(row.report)
+        said = {name: shortage(one.spec, reports) for name, one in found.items()}
+        return tuple(
+            ApplyWarning(kind=RESERVATION.kind, name=name, message=message) for name, message in said.items() if message
         )
 
     def _audit(self, effect: ObjectChange) -> list[AuditedChange]:
