@@ -174,7 +174,8 @@ class LocalInstallation:
         clusters = [ClusterSpec(name=name, cluster_kind=ClusterKind(name)) for name in CLUSTERS]
         queues = [QueueSpec(path="default", allowed_kinds=tuple(ClusterKind), description="made by 'trainmaster up'")]
         settings = Settings.model_validate({"database_url": env["DATABASE_URL"], "redis_url": None})
-        asyncio.run(make_local_installation(settings, clusters, self.keys, queues))
+        for sentence in asyncio.run(make_local_installation(settings, clusters, self.keys, queues)):
+            typer.echo(sentence, err=True)
 
     def _add(self, name: str, command: list[str], env: dict[str, str]) -> Child:
         child = Child(name, command, env, self.folder / "logs" / f"{name}.log")

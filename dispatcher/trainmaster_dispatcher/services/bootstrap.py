@@ -30,12 +30,14 @@ async def make_first_key(settings: Settings, name: str) -> str:
 
 async def make_local_installation(
     settings: Settings, clusters: Sequence[ClusterSpec], secrets: dict[str, str], queues: Sequence[QueueSpec]
-) -> None:
+) -> list[str]:
     """Create what ``trainmaster up`` needs: missing clusters, queues where none exist, and keys with these secrets by name.
 
-    The secret named ``admin`` is an admin's, every other secret that of the agent of the cluster with that name.
+    The secret named ``admin`` is an admin's, every other secret that of the agent of the cluster with that name. Returns a sentence
+    for a key that has another name because the store, maybe a restored one, has a valid key of its name.
     """
     stores = Stores.open(settings)
+    sentences = []
     try:
         async with stores.database.transaction() as tx:
             for cluster in clusters:
@@ -45,12 +47,33 @@ async def make_local_installation(
                 for queue in queues:
                     await declared_kinds.QUEUE.put(tx, queue)
             for name, secret in secrets.items():
-                spec = KeySpec(name=name, role=KeyRole.ADMIN)
                 if name != "admin":
-                    spec = KeySpec(name=f"agent-{name}", role=KeyRole.AGENT, cluster=name)
-                await tenants.make_key(tx, spec, secret)
+                    agent = KeySpec(name=f"agent-{name}", role=KeyRole.AGENT, cluster=name)
+                    await tenants.make_key(tx, agent, secret)
+                    continue
+                free, other = await _free_name(tx, name, secret)
+                await tenants.make_key(tx, KeySpec(name=free, role=KeyRole.ADMIN), secret)
+                if other is not None:
+                    sentences.append(
+                        f"key {other} of the store, {name}, is valid and not the one of this folder, which is {free};"
+                        f" if nobody is to use it any more: trainmaster keys revoke {other}"
+                    )
     finally:
         await stores.close()
+    return sentences
+
+
+async def _free_name(tx: Transaction, name: str, secret: str) -> tuple[str, int | None]:
+    """Return a name for a person's key that no other valid key has; and the valid key that has ``name``, if it is another one."""
+    if await keys.is_stored(tx, tenants.hash_key(secret)):
+        return name, None
+    first = await keys.valid_named(tx, name)
+    if first is None:
+        return name, None
+    number = 2
+    while await keys.valid_named(tx, f"{name}-{number}") is not None:
+        number += 1
+    return f"{name}-{number}", first
 
 
 async def make_what_is_missing(

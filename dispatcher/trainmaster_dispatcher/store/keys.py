@@ -194,6 +194,11 @@ async def valid_named(tx: Transaction, name: str) -> int | None:
     return None if row is None else int(row.id)
 
 
+async def is_stored(tx: Transaction, key_hash: bytes) -> bool:
+    """Return whether there is a key with this hash, also a revoked one."""
+    return await tx.first("SELECT 1 AS there FROM api_keys WHERE hash = :hash", hash=key_hash) is not None
+
+
 async def lock_valid_admins(tx: Transaction) -> list[int]:
     """Return the valid keys of admins, locked, so that they are revoked one after the other."""
     rows = await tx.all(f"SELECT id FROM api_keys WHERE role = 'admin' AND {_VALID} ORDER BY id FOR UPDATE")
