@@ -1,7 +1,9 @@
-"""Keys that ``trainmaster up`` makes: two valid keys of people never have the same name, also on a restored store."""
+"""Keys that ``up`` and ``admin bootstrap`` make: two valid keys of people never have one name, also on a restored store."""
 
 from tests.conftest import ADMIN_KEY, Service
-from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster.protocol.states import KeyRole
+from trainmaster.protocol.tenants import KeySpec
+from trainmaster_dispatcher.services.bootstrap import make_local_installation, make_what_is_missing
 
 _NEW = "tmk_another-folder"
 
@@ -29,3 +31,10 @@ async def test_the_name_of_a_revoked_key_is_used_again(service: Service) -> None
     assert await make_local_installation(service.settings, [], {"admin": _NEW}, []) == []
     async with service.as_key(_NEW) as other:
         assert (await other.get("/v1/whoami")).json()["name"] == "admin"
+
+
+async def test_a_bootstrap_with_another_secret_makes_a_key_of_another_name_once(service: Service) -> None:
+    wanted = [(KeySpec(name="admin", role=KeyRole.ADMIN), _NEW)]
+    assert await make_what_is_missing(service.settings, [], wanted) == ["made key admin-2"]
+    assert await make_what_is_missing(service.settings, [], wanted) == []
+    assert await _names(service) == ["admin", "admin-2"]

@@ -88,11 +88,14 @@ async def make_what_is_missing(
     try:
         async with stores.database.transaction() as tx:
             sentences = await _declare(tx, declared)
-            known = {(row.name, row.hint) for row in await keys.listing(tx)}
             for spec, secret in wanted:
-                if (spec.name, tenants.hint_of(secret)) not in known:
-                    await tenants.make_key(tx, spec, secret)
-                    sentences.append(await _made(tx, "key", spec.name))
+                if await keys.is_stored(tx, tenants.hash_key(secret)):
+                    continue
+                free = spec.name
+                if spec.role is not KeyRole.AGENT:
+                    free, _ = await _free_name(tx, spec.name, secret)
+                await tenants.make_key(tx, spec.model_copy(update={"name": free}), secret)
+                sentences.append(await _made(tx, "key", free))
     finally:
         await stores.close()
     return sentences
