@@ -127,9 +127,9 @@ def _among_users(
         many, adds = 0, 0.0
         for key, keys in classes.items():
             higher = bisect_left(keys, own.rank, key=lambda one, key=key: head(key, one).rank)  # type: ignore[misc]
-            alike = bisect_right(keys, own.rank, key=lambda one, key=key: head(key, one).rank) - higher  # type: ignore[misc]
+            level_with = bisect_right(keys, own.rank, key=lambda one, key=key: head(key, one).rank) - higher  # type: ignore[misc]
             others, has = others + higher, has + higher * each(key)
-            many, adds = many + alike, adds + alike * each(key)
+            many, adds = many + level_with, adds + level_with * each(key)
         others += _until_level(many, adds / many if many else 0.0, reached - has, is_older=since < oldest)
     ahead = sum(before.values())
     weight = state.weight_of_user(job.queue_id, job.user)
