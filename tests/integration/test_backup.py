@@ -59,6 +59,16 @@ def backup(filled: str, tmp_path: Path) -> Path:
     return path
 
 
+def test_a_wrong_setting_is_said_before_anything_is_restored(
+    backup: Path, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINMASTER_KEEP_OUTPUT", "soon")
+    ended = run(empty_database_url, "restore", backup)
+    assert ended.returncode == Exit.USAGE
+    assert ended.stderr.startswith("setting TRAINMASTER_KEEP_OUTPUT: 'soon' is not a duration")
+    assert query(empty_database_url, "SELECT 1 FROM pg_class WHERE relname = 'jobs'") == []
+
+
 def test_a_backup_comes_back_whole_with_a_recovery_on(backup: Path, filled: str, empty_database_url: str) -> None:
     assert backup.stat().st_mode & 0o777 == 0o600
     said = done(empty_database_url, "restore", backup)

@@ -1,5 +1,7 @@
 """Settings of the dispatcher's processes: what is wrong is said with the variable's name in words of users."""
 
+from pathlib import Path
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -47,6 +49,21 @@ def test_every_wrong_setting_is_said_in_words_of_users(monkeypatch: pytest.Monke
     assert "short" not in done.stderr
     assert not forbidden(done.stderr)
     assert [check.message for check in store_checks()] == lines
+
+
+def test_up_says_a_wrong_setting_before_it_starts_or_makes_anything(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    for name, value in {"KEEP_OUTPUT": "soon", "OUTPUT_BYTES": "abc"}.items():
+        monkeypatch.setenv(f"TRAINMASTER_{name}", value)
+    done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data")])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert sorted(line.partition(":")[0] for line in done.stderr.splitlines()) == [
+        "setting TRAINMASTER_KEEP_OUTPUT",
+        "setting TRAINMASTER_OUTPUT_BYTES",
+    ]
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_mistyped_setting_is_told_and_names_of_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

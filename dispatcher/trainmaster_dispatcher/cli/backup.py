@@ -28,6 +28,7 @@ from trainmaster_dispatcher.cli import backup_archive as archive
 from trainmaster_dispatcher.cli.backup_archive import Backup, BackupFileError
 from trainmaster_dispatcher.cli.data_folder import DataFolder, FolderInUseError, FolderUnusableError
 from trainmaster_dispatcher.cli.embedded import EmbeddedError, EmbeddedPostgres, private_file
+from trainmaster_dispatcher.cli.processes import checked_settings
 from trainmaster_dispatcher.store.database import check_address
 
 _LEAVING_SECONDS = 6.0
@@ -114,6 +115,7 @@ def restore(
         if check:
             return
         _check_release(found)
+        checked_settings()
         folder = DataFolder(data.expanduser().resolve())
         is_local = not os.environ.get("DATABASE_URL")
         if is_local or found.keys:

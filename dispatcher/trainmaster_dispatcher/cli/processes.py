@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(admin_app, name="admin")
 
 
-def warn_of_mistyped_settings() -> None:
+def _warn_of_mistyped_settings() -> None:
     """Print a warning for each environment variable that may be meant to be a setting."""
     from trainmaster_dispatcher.services.settings import mistyped
 
@@ -54,14 +54,19 @@ def warn_of_mistyped_settings() -> None:
         typer.echo(f"warning: {sentence}", err=True)
 
 
-def _settings() -> Any:
+def checked_settings() -> Any:
+    """Return the settings of the environment, after a warning for each that may be mistyped. Ends the process if one is wrong."""
     from trainmaster_dispatcher.services.settings import Settings, mistakes_in
 
-    warn_of_mistyped_settings()
+    _warn_of_mistyped_settings()
     try:
-        settings = Settings()
+        return Settings()
     except ValidationError as error:
         raise fail("\n".join(mistakes_in(error)), Exit.USAGE) from error
+
+
+def _settings() -> Any:
+    settings = checked_settings()
     if not settings.database_url:
         raise fail(
             "set DATABASE_URL, for example postgresql://user@host/trainmaster; or try 'trainmaster up'", Exit.USAGE

