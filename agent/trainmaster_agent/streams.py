@@ -149,7 +149,9 @@ class LogStreams:
             most = min(max(share, -start if start < 0 else 0), _PUSH_BYTES)
             chunk, ended = await read_chunk(self._runtime, stream.run, role, index, start, most)
             if chunk is not None and chunk.data:
-                marks = self._times.between((stream.run, role, index), chunk.offset, chunk.next_offset)
+                key = (stream.run, role, index)
+                self._times.note(key, chunk.next_offset)  # a follower sees it before those who look now and then
+                marks = self._times.between(key, chunk.offset, chunk.next_offset)
                 chunks.append(chunk.model_copy(update={"marks": marks}))
                 size += len(chunk.data)
             more = more or not ended

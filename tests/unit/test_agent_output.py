@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import eventually
-from trainmaster.protocol.agent import MemberReport, OutputAnswer, OutputMark, OutputPiece, OutputPush, StoredOutput
+from trainmaster.protocol.agent import (
+    MemberReport,
+    OpenStream,
+    OutputAnswer,
+    OutputMark,
+    OutputPiece,
+    OutputPush,
+    StoredOutput,
+    StreamPush,
+)
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
 from trainmaster.protocol.states import RunState
 from trainmaster_agent import output_collector
@@ -19,6 +28,7 @@ from trainmaster_agent.runtime.local import logs
 from trainmaster_agent.runtime.local.output_bounds import bound_output
 from trainmaster_agent.runtime.port import LogSlice, RunStatus
 from trainmaster_agent.runtime.simulated.runtime import SimulatedRuntime
+from trainmaster_agent.streams import LogStreams
 
 RUN, LIMIT = "job-8fj0jgx-r1", 1 << 20
 KEY = (RUN, "main", 0)
@@ -211,6 +221,41 @@ def test_times_are_those_of_the_first_sight() -> None:
     assert [times.since(KEY, moment) for moment in (0, 100.5, 103)] == [0, 10, 30]
     times.forget(RUN)
     assert times.between(KEY, 0, 30) == ()
+
+
+async def test_each_piece_for_a_follower_has_the_time_at_which_it_was_first_seen() -> None:
+    now, pushed = [100.0], list[StreamPush]()
+    runtime = Printing(b"one\n")
+    times = OutputTimes(lambda: now[0])
+
+    class Follower:
+        async def push(self, stream: str, body: StreamPush) -> None:
+            pushed.append(body)
+
+    def marks() -> list[tuple[str, list[tuple[int, float]]]]:
+        return [(one.data, [(mark.offset, mark.at) for mark in one.marks]) for push in pushed for one in push.chunks]
+
+    async def until(count: int) -> None:
+        async def look() -> bool:
+            return len(marks()) == count
+
+        await eventually(look, 20)
+
+    streams = LogStreams(Follower(), runtime, "session", times)
+    try:
+        streams.open(OpenStream(stream="s", run=RUN))
+        await until(1)
+        now[0] = 107.0
+        runtime.text += b"two\n"
+        await until(2)
+        assert marks() == [("one\n", [(0, 100.0)]), ("two\n", [(4, 107.0)])]
+        now[0] = 120.0
+        times.note(KEY, 8)
+        assert [mark.at for mark in times.between(KEY, 0, 8)] == [100.0, 107.0], (
+            "what is stored later has the same times"
+        )
+    finally:
+        await streams.close()
 
 
 def test_times_of_a_long_log_become_coarser() -> None:
