@@ -47,11 +47,24 @@ def test_settings_and_overrides_reach_the_dispatcher(api: Api, tmp_path: Path) -
     assert first["roles"][0]["template"]["command"] == ["sh", "/x=y/run", "on"]
 
 
-def test_a_setting_that_nothing_uses_is_a_mistake_and_one_that_is_missing_is_told(api: Api, tmp_path: Path) -> None:
+def test_a_setting_that_nothing_uses_is_a_mistake_and_so_is_one_that_is_missing(api: Api, tmp_path: Path) -> None:
     api.on("POST /v1/jobs", {"jobs": [{"id": JOB}]})
     file = jobs_file(tmp_path, SPEC | {"name": "@NAME@"})
     assert run("submit", file, "--set", "OTHER=1").exit_code == Exit.USAGE
-    assert "--set NAME=VALUE" in run("submit", file).stderr
+    done = run("submit", file)
+    assert (done.exit_code, api.calls()) == (Exit.USAGE, [])
+    assert done.stderr.replace("\n  ", " ") == (
+        f"error: {file}: @NAME@ has no value; give one with --set NAME=VALUE, or keep a text as it is with --set NAME=@NAME@\n"
+    )
+    assert run("apply", "-f", file, "--dry-run").exit_code == Exit.USAGE
+    assert run("submit", file, "--set", "NAME=@NAME@").exit_code == 0
+    assert api.sent("POST /v1/jobs")["jobs"][0]["name"] == "@NAME@"
+
+
+def test_a_setting_that_only_a_comment_names_needs_no_value(api: Api, tmp_path: Path) -> None:
+    api.on("POST /v1/jobs", {"jobs": [{"id": JOB}]})
+    (tmp_path / "job.yaml").write_text(f"# with --set NAME=x: @NAME@\n{json.dumps(SPEC)}\n")
+    assert run("submit", str(tmp_path / "job.yaml")).exit_code == 0
 
 
 def test_mistakes_are_told_by_file_and_document(api: Api, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.cli.errors import UsageError
-from trainmaster.cli.output import note
 from trainmaster.cli.yaml_files import load_all, place_of, read_text
 from trainmaster.protocol.documents import Document, placed
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
@@ -20,6 +19,7 @@ from trainmaster.protocol.validation_errors import mistakes_of
 Model = TypeVar("Model", bound=BaseModel)
 
 _PLACEHOLDER = re.compile(r"@[A-Z][A-Z0-9_]*@")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _JOB_INDEX = re.compile(r"^jobs\[(\d+)\]\.?")
 _JOB_OF_TABLE = re.compile(r"job(\.|$)")
 
@@ -38,23 +38,35 @@ def parse_settings(given: Sequence[str]) -> dict[str, str]:
 def read_documents(files: Sequence[str], settings: Mapping[str, str]) -> list[Document]:
     """Return all documents of all files, ``-`` being stdin, with ``@NAME@`` replaced.
 
-    Raises UsageError for a file that cannot be read, and ProblemError for mistakes in its content.
+    Raises UsageError for a file that cannot be read, or has an ``@NAME@`` without a value outside of comments, and ProblemError for
+    mistakes in its content.
     """
     texts = [("stdin" if file == "-" else file, read_text(file)) for file in files]
     for name in settings:
         if not any(f"@{name}@" in text for _, text in texts):
             raise UsageError(f"--set {name}=...: no file has @{name}@: {', '.join(files)}")
+    for file, text in texts:
+        _check_placeholders(file, text, settings)
     out: list[Document] = []
     for file, text in texts:
         for name, value in settings.items():
             text = text.replace(f"@{name}@", value)
-        for left in sorted(set(_PLACEHOLDER.findall(text))):
-            note(f"{file}: {left} has no value; give one with --set {left.strip('@')}=VALUE")
         found = list(_documents(file, text))
         if not found:
             raise ProblemError(Code.MALFORMED_BODY, f"{file} is empty: it holds no specification")
         out += found
     return out
+
+
+def _check_placeholders(file: str, text: str, settings: Mapping[str, str]) -> None:
+    """Raise UsageError for placeholders that no setting replaces."""
+    left = sorted({found.strip("@") for found in _PLACEHOLDER.findall(_COMMENT.sub("", text))} - set(settings))
+    if left:
+        listed = ", ".join(f"@{name}@" for name in left)
+        raise UsageError(
+            f"{file}: {listed} {'has' if len(left) == 1 else 'have'} no value; give {'one' if len(left) == 1 else 'each one'} with"
+            f" {' '.join(f'--set {name}=VALUE' for name in left)}, or keep a text as it is with --set {left[0]}=@{left[0]}@"
+        )
 
 
 def _documents(file: str, text: str) -> Iterator[Document]:
