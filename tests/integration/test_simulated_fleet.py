@@ -128,6 +128,9 @@ def test_keys_are_found_by_cluster_by_pattern_or_not_at_all(tmp_path: Path, monk
     assert key({"keyFile": "{name}.key"}, {}) == "from-file"
     assert key({}, {"keyFile": "north-1.key"}) == "from-file"
     assert key({"keyEnv": "KEY_OF_{name}"}, {}) == "from-env"
+    assert key({}, {"key": " own\r"}) == "own"
+    with pytest.raises(NoKeyError, match="cluster north-1: this is no API key: its character 2 of 3 is a line break"):
+        key({}, {"key": "o\nn"})
     assert key({}, {}, "fallback") == "fallback"
     for of_fleet in ({}, {"keyFile": "no-such"}, {"keyEnv": "NO_SUCH_VARIABLE"}):
         with pytest.raises(NoKeyError, match="north-1"):

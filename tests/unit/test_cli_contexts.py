@@ -47,8 +47,69 @@ def test_login_checks_the_key_and_keeps_it_for_the_owner_alone(api: Api) -> None
 def test_a_key_that_the_dispatcher_refuses_is_not_stored(api: Api) -> None:
     before = config.config_path().read_text()
     api.on("GET /v1/whoami", problem(Code.UNAUTHENTICATED))
-    assert run("login", PROD, says="tmk_wrong\n").exit_code == Exit.DENIED
+    done = run("login", PROD, says="tmk_wrong\n")
+    assert done.exit_code == Exit.DENIED
+    assert done.stderr.splitlines()[-1].strip() == f"{PROD} does not accept the key of stdin; nothing was stored"
+    assert "TRAINMASTER_API_KEY" not in done.stderr
     assert config.config_path().read_text() == before
+
+
+IMPOSSIBLE = {
+    "tmk_secret\nsecret": "character 11 of 17 is a line break",
+    "tmk_secret secret": "character 11 of 17 is a space",
+    "tmk_\u00fcsecret": "character 5 of 11 is not printable ASCII",
+    "tmk_secret\x00": "character 11 of 11 is not printable ASCII",
+}
+
+
+@pytest.mark.parametrize("key", IMPOSSIBLE)
+def test_what_cannot_be_a_key_is_refused_at_once_and_never_shown(
+    api: Api, key: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text(key)
+    said = {
+        "--key": run("--key", key, "jobs"),
+        str(tmp_path / "key"): run("login", PROD, "--key-file", str(tmp_path / "key")),
+    }
+    if "\0" not in key:
+        monkeypatch.setenv("TRAINMASTER_API_KEY", key)
+        said["TRAINMASTER_API_KEY"] = run("jobs")
+        monkeypatch.delenv("TRAINMASTER_API_KEY")
+    said |= {"--key of login": run("--key", key, "login", PROD)}
+    write = {"url": "http://dispatcher.test", "key": key}
+    config.config_path().write_text(yaml.safe_dump(write))
+    said[str(config.config_path())] = run("jobs")
+    for origin, done in said.items():
+        assert done.exit_code == Exit.USAGE, origin
+        assert done.stderr.replace("\n  ", " ").startswith(
+            f"error: {origin.removesuffix(' of login')}: this is no API key: its {IMPOSSIBLE[key]};"
+        ), done.stderr
+        assert "secret" not in done.stderr
+    assert api.calls() == []
+
+
+def test_white_space_around_a_key_does_not_count(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run("--key", " tmk_flag\r\n", "jobs")
+    assert last_call(api)[1] == "tmk_flag"
+    monkeypatch.setenv("TRAINMASTER_API_KEY", "tmk_env\r")
+    run("jobs")
+    assert last_call(api)[1] == "tmk_env"
+    (tmp_path / "key").write_bytes(b"tmk_file\r\n")
+    run("login", PROD, "--key-file", str(tmp_path / "key"))
+    assert last_call(api)[1] == "tmk_file"
+
+
+@pytest.mark.parametrize("key", ["", " \n"])
+def test_an_empty_key_is_not_the_same_as_none(api: Api, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = [run("--key", key, "jobs"), run("--key", key, "login", PROD, says="tmk_other\n")]
+    monkeypatch.setenv("TRAINMASTER_API_KEY", key)
+    done.append(run("jobs"))
+    assert [one.exit_code for one in done] == [Exit.USAGE] * 3
+    assert done[0].stderr.startswith("error: --key is empty; give a key")
+    assert done[2].stderr.startswith("error: TRAINMASTER_API_KEY is empty; give a key")
+    assert api.calls() == []
+    run("--key", "tmk_flag", "jobs")
+    assert last_call(api)[1] == "tmk_flag", "the empty variable is not looked at"
 
 
 def test_a_key_comes_from_a_file_too(api: Api, tmp_path: Path) -> None:
@@ -57,7 +118,9 @@ def test_a_key_comes_from_a_file_too(api: Api, tmp_path: Path) -> None:
     assert last_call(api) == (PROD, "tmk_file")
     assert config.read_contexts().current == "p"
     assert run("login", PROD, "--key-file", "/nowhere").exit_code == Exit.USAGE
-    assert "does not hold an API key" in run("login", PROD, says="\n").stderr
+    assert run("login", PROD, says="\n").stderr == "error: stdin: the API key is empty; a key looks like tmk_...\n"
+    (tmp_path / "picture").write_bytes(b"\x89PNG\xff")
+    assert "picture does not hold an API key" in run("login", PROD, "--key-file", str(tmp_path / "picture")).stderr
 
 
 def test_without_an_address_the_one_in_use_gets_another_key(api: Api) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 import trainmaster
 from tests.unit.scripted import JOB, URL, Broken, Script, job, problem
+from trainmaster.client.aio import AgentClient
 from trainmaster.client.async_http import AsyncClient
 from trainmaster.client.config import write_context
 from trainmaster.client.errors import AddressError, ClosedError, ConfigurationError
@@ -275,6 +276,33 @@ def no_context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     path = tmp_path / "config.yaml"
     monkeypatch.setenv("TRAINMASTER_CONFIG", str(path))
     return path
+
+
+@pytest.mark.parametrize("make", [Client, AsyncClient, AgentClient])
+@pytest.mark.parametrize("key", ["tmk_secret\nsecret", "tmk_secret\u00fc", "tmk_secret secret"])
+def test_what_cannot_be_a_key_is_refused_when_a_client_is_made_and_never_shown(make: Any, key: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"key=: this is no API key: its character 1[01] of") as raised:
+        make("http://a.test", key)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("make", [Client, AsyncClient])
+def test_an_empty_key_of_a_client_is_not_the_same_as_none(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINMASTER_API_KEY", "tmk_env")
+    with pytest.raises(ConfigurationError, match="key= is empty"):
+        make("http://a.test", "")
+
+
+def test_white_space_around_the_key_of_a_client_does_not_count() -> None:
+    seen = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers["authorization"])
+        return httpx.Response(200, json={"jobs": [], "next": None})
+
+    with Client("http://a.test", "tmk_file\r\n", transport=httpx.MockTransport(answer)) as client:
+        assert list(client.jobs()) == []
+    assert seen == ["Bearer tmk_file"]
 
 
 @pytest.mark.usefixtures("no_context")

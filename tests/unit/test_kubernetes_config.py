@@ -152,6 +152,15 @@ def test_only_one_sort_of_cluster_is_run_at_a_time(tmp_path: Path) -> None:
     assert (result.exit_code, "only one of" in result.output) == (2, True)
 
 
+@pytest.mark.parametrize("key", ["tmk_secret\nsecret", "tmk_secret\u00fc"])
+def test_what_cannot_be_a_key_of_an_agent_is_refused_and_never_shown(key: str, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(key)
+    for words, env in ((["--key-file", str(tmp_path / "key")], {}), ([], {"TRAINMASTER_API_KEY": key})):
+        given = {"TRAINMASTER_URL": "http://x", **env}
+        result = CliRunner().invoke(app, ["agent", "run", "--kubernetes", "a.yaml", *words], env=given)
+        assert (result.exit_code, "this is no API key" in result.output, "secret" in result.output) == (2, True, False)
+
+
 def test_a_key_is_needed(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["agent", "run", "--kubernetes", "a.yaml"], env={"TRAINMASTER_URL": "http://x"})
     assert (result.exit_code, "--key-file" in result.output) == (2, True)

@@ -9,11 +9,13 @@ import typer
 
 from trainmaster import __version__
 from trainmaster.cli import completion, config
-from trainmaster.cli.errors import UsageError
+from trainmaster.cli.errors import UsageError, tell
 from trainmaster.cli.output import Format, OutputOption, data_of, note, print_data, print_pairs, print_table
-from trainmaster.client.config import Contexts, is_this_machine, read_contexts, write_contexts
+from trainmaster.client.config import Contexts, checked_key, is_this_machine, read_contexts, write_contexts
+from trainmaster.protocol.states import Exit
 
 if TYPE_CHECKING:
+    from trainmaster.client.http import Client
     from trainmaster.protocol.answers import Identity
 
 contexts_app = typer.Typer(help="List, choose and remove contexts: dispatchers with a key for each.")
@@ -47,9 +49,10 @@ def login(
     contexts = read_contexts()
     flags = config.flags_of(ctx)
     address = _address(url or flags.url or _current(contexts, flags.context))
-    key = flags.key or _read_key(key_file, address)
+    origin, key = ("--key", flags.key) if flags.key is not None else _read_key(key_file, address)
+    key = checked_key(key, origin)
     with config.open_client(config.Context(address, key)) as client:
-        identity = client.whoami()
+        identity = _owner_of_key(client, origin)
     chosen = name or contexts.at(address) or urlsplit(address).netloc
     write_contexts(contexts.having(chosen, config.Context(address, key)))
     print(f"{chosen}  logged in at {address} as {identity.name} ({identity.role})")
@@ -73,23 +76,34 @@ def _address(text: str) -> str:
     return text.rstrip("/")
 
 
-def _read_key(file: str | None, address: str) -> str:
-    """Return the key from a file, a prompt that does not show it, or stdin. Raises UsageError."""
+def _owner_of_key(client: "Client", origin: str) -> "Identity":
+    """Return whose the key is; end the command where the dispatcher does not accept it."""
+    from trainmaster.protocol.errors import Code, ProblemError
+
+    try:
+        return client.whoami()
+    except ProblemError as error:
+        if error.code is not Code.UNAUTHENTICATED:
+            raise
+        tell(error.detail)
+        note(f"  {client.url} does not accept the key of {origin}; nothing was stored")
+        raise typer.Exit(Exit.DENIED) from error
+
+
+def _read_key(file: str | None, address: str) -> tuple[str, str]:
+    """Return the key from a file, a prompt that does not show it, or stdin, after where it is from. Raises UsageError."""
     if file is None and sys.stdin.isatty():
-        key = str(typer.prompt(f"API key for {address}", hide_input=True, err=True))
-    elif file is None or file == "-":
-        key = sys.stdin.readline()
-    else:
-        try:
-            key = Path(file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
-    key = key.strip()
-    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        return "the prompt", str(typer.prompt(f"API key for {address}", hide_input=True, err=True))
+    try:
+        if file is None or file == "-":
+            return "stdin", sys.stdin.readline()
+        return file, Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
         raise UsageError(
-            f"{'stdin' if file in (None, '-') else file} does not hold an API key, which looks like tmk_..."
-        )
-    return key
+            f"{file or 'stdin'} does not hold an API key, which looks like tmk_...: it is no text"
+        ) from error
 
 
 def logout(

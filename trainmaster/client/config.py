@@ -78,10 +78,15 @@ def load(
     """Return the context in use. Raises ConfigurationError; ``given_as`` names the two first arguments in its message.
 
     A given context comes before the environment's address and key, these before the environment's context, and that before the
-    file's. A key of the file is sent only to its own address, so that another address never sees it.
+    file's. A key of the file is sent only to its own address, so that another address never sees it. An empty key is a mistake,
+    never the same as none: a script whose variable is not set would act with the rights of the file's key.
     """
+    if key is not None:
+        key = _given_key(key, given_as[1])
+    elif context is None and (found := os.environ.get(KEY_VARIABLE)) is not None:
+        key = _given_key(found, KEY_VARIABLE)
     if context is None:
-        url, key = url or os.environ.get(URL_VARIABLE), key or os.environ.get(KEY_VARIABLE)
+        url = url or os.environ.get(URL_VARIABLE)
         if url and key:
             return Context(_checked_url(url, given_as[0]), key)
         context = None if url else os.environ.get(CONTEXT_VARIABLE)
@@ -91,6 +96,7 @@ def load(
     if not key:
         name = contexts.at(url)
         key = chosen.key if _is_same(chosen.url, url) else contexts.by_name[name].key if name else ""
+        key = checked_key(key, str(config_path())) if key else ""
     if not key:
         kept = (
             f"; the key in {config_path()} is for {chosen.url}" if chosen.key and not _is_same(chosen.url, url) else ""
@@ -115,6 +121,33 @@ def _checked_url(url: str, given_as: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise _wrong(f"{url!r} is not the address of a dispatcher; it looks like https://trainmaster.example.org")
     return url.rstrip("/")
+
+
+def _given_key(key: str, origin: str) -> str:
+    if not key.strip():
+        raise _wrong(f"{origin} is empty; give a key, which looks like tmk_..., or leave it out to use the stored one")
+    return checked_key(key, origin)
+
+
+def checked_key(key: str, origin: str) -> str:
+    """Return an API key without white space around it. Raises ConfigurationError, never with the key, for what cannot be one.
+
+    ``origin`` says where the key is from.
+    """
+    key = key.strip()
+    if not key:
+        raise _wrong(f"{origin}: the API key is empty; a key looks like tmk_...")
+    for place, sign in enumerate(key, 1):
+        if not "!" <= sign <= "~":
+            found = _NO_KEY_SIGNS.get(sign, "not printable ASCII")
+            raise _wrong(
+                f"{origin}: this is no API key: its character {place} of {len(key)} is {found};"
+                " a key looks like tmk_..., with letters, digits, - and _"
+            )
+    return key
+
+
+_NO_KEY_SIGNS = {" ": "a space", "\t": "a tab", "\n": "a line break", "\r": "a carriage return"}
 
 
 def plain_http_warning(url: str) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from trainmaster.client.config import is_this_machine
+from trainmaster.client.config import checked_key, is_this_machine
 from trainmaster.client.core import USER_AGENT, Request, Response
 from trainmaster.client.errors import AddressError, CutError, SilentError, UnknownHostError
 from trainmaster.protocol.errors import UnreachableError
@@ -28,7 +28,8 @@ _EXPIRED, _OTHER_NAME, _OTHER_ADDRESS = 10, 62, 64
 
 
 def headers(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}", "User-Agent": USER_AGENT}
+    """Return the headers of each request. Raises ConfigurationError for a key that cannot be one."""
+    return {"Authorization": f"Bearer {checked_key(key, 'key=')}", "User-Agent": USER_AGENT}
 
 
 def timeouts(seconds: float) -> httpx.Timeout:

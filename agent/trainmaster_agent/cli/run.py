@@ -23,7 +23,8 @@ from trainmaster.cli.process import (
     user_ids,
 )
 from trainmaster.cli.yaml_files import read_config
-from trainmaster.client.config import is_this_machine, plain_http_warning
+from trainmaster.client.config import KEY_VARIABLE, checked_key, is_this_machine, plain_http_warning
+from trainmaster.client.errors import ConfigurationError
 from trainmaster.protocol.states import Exit
 from trainmaster_agent.cli.fleet import fleet, run_agents
 
@@ -113,10 +114,16 @@ def agent_run(
 
 
 def _read_secret(key_file: Path | None, key: str) -> str:
+    """Return the agent's key; empty where none is given. Ends the process for what cannot be a key."""
     try:
-        return key_file.read_text().strip() if key_file is not None else key
+        found = key_file.read_text() if key_file is not None else key
+        return checked_key(found, str(key_file or KEY_VARIABLE)) if found.strip() else ""
     except OSError as error:
         raise fail(f"{key_file}: {error.strerror}", Exit.USAGE) from error
+    except UnicodeDecodeError as error:
+        raise fail(f"{key_file}: this is no text, and no API key, which looks like tmk_...", Exit.USAGE) from error
+    except ConfigurationError as error:
+        raise fail(str(error), Exit.USAGE) from error
 
 
 def _run_on_kubernetes(

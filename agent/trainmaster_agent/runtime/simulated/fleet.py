@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from trainmaster.client.config import checked_key
+from trainmaster.client.errors import ConfigurationError
 from trainmaster.fake_cluster.fleet import Fleet, FleetCluster, Keyed
 from trainmaster.fake_cluster.seeded_random import draw
 from trainmaster_agent.containment import run_for_ever
@@ -28,7 +30,7 @@ class FleetClient(Dispatcher, Protocol):
 
 
 class NoKeyError(Exception):
-    """A cluster of the fleet has no API key; the message names the places that were tried."""
+    """A cluster of the fleet has no API key, or what cannot be one; the message names the places that were tried."""
 
 
 def read_key(fleet: Fleet, cluster: FleetCluster, folder: Path, fallback: str = "") -> str:
@@ -42,7 +44,10 @@ def read_key(fleet: Fleet, cluster: FleetCluster, folder: Path, fallback: str = 
         raise NoKeyError(
             f"cluster {cluster.name} has no API key: give key, keyFile or keyEnv for the cluster or for the fleet"
         )
-    return key
+    try:
+        return checked_key(key, f"cluster {cluster.name}")
+    except ConfigurationError as error:
+        raise NoKeyError(str(error)) from error
 
 
 def _read(where: Keyed, name: str, folder: Path, *, is_pattern: bool) -> str:
@@ -55,6 +60,8 @@ def _read(where: Keyed, name: str, folder: Path, *, is_pattern: bool) -> str:
             return path.read_text().strip()
         except OSError as error:
             raise NoKeyError(f"cluster {name}: {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise NoKeyError(f"cluster {name}: {path}: this is no text, and no API key") from error
     if where.key_env:
         variable = where.key_env.replace("{name}", name.upper().replace("-", "_")) if is_pattern else where.key_env
         if not os.environ.get(variable):
