@@ -11,7 +11,7 @@ from tests.unit.test_kubernetes_reconcile import RUN, pod
 from tests.waiting import eventually
 from trainmaster_agent import containment
 from trainmaster_agent.kube.client import ApiServer
-from trainmaster_agent.kube.errors import UnavailableError
+from trainmaster_agent.kube.errors import RefusedError, UnavailableError
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.runtime.kubernetes import output
 from trainmaster_agent.runtime.kubernetes.output import Outputs
@@ -242,3 +242,20 @@ async def test_a_silent_member_is_waited_for_once(monkeypatch: pytest.MonkeyPatc
     async with asyncio.timeout(0.1):
         assert (await of.read(life("one", "running"), -5, 100)).data == b""
     await of.close()
+
+
+async def test_a_live_member_whose_kubelet_was_away_is_read_on_afterwards() -> None:
+    """An API server answers that there is no such resource while it does not reach the kubelet."""
+    of = outputs(
+        one=[
+            [b"before\n", RefusedError(404, "the server could not find the requested resource")],
+            [b"before\nafter\n"],
+        ]
+    )
+    running = life("one", "running")
+    assert (await of.read(running, 0, 100)).data == b"before\n"
+    await asyncio.gather(*(spool.task for spool in of._spools.values() if spool.task))
+    piece = await of.read(running, 7, 100)
+    assert not piece.end
+    await asyncio.gather(*(spool.task for spool in of._spools.values() if spool.task))
+    assert (await of.read(life("one"), 7, 100)).data == b"after\n"

@@ -348,7 +348,8 @@ def _running_reason(row: store.ShownJob, attempts: Sequence[runs.ShownRun]) -> R
     if row.wish is not None:
         chosen = f"; it is being {_STOPPED_BY[row.wish]}, and is over once its members have ended"
     elif row.message:
-        chosen = f"; it is being stopped: {row.message}"
+        is_stopping = last is not None and last.is_stopping
+        chosen = f"; it is being stopped: {row.message}" if is_stopping else f"; {row.message}"
     said = str((last.result or {}).get("message") or "") if last is not None and last.ended_at is None else ""
     added = f" Its cluster says: {said}." if said else ""
     if last is not None and last.ended_at is None and last.silent_since is not None:

@@ -304,9 +304,10 @@ class Outputs:
                 spool.end_life(pod)
                 return
         except RefusedError as error:
-            # The pod, its node or its output is gone: nothing more will come.
+            # The pod, its node or its output is gone, and nothing more will come; or, of a pod that lives, the kubelet is away.
             log.info("the rest of the output of pod %s is not available: %s", pod.name, error)
-            spool.end_life(pod)
+            if ended:
+                spool.end_life(pod)
         except KubeError as error:
             log.info("cannot read the output of pod %s now, trying again: %s", pod.name, error)
             if ended:
