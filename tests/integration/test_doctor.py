@@ -66,6 +66,8 @@ async def test_a_sound_installation_has_nothing_wrong(service: Service, tmp_path
     assert {"schema", "leader", "redis", "worker and beat", "agent private", "clock of the database"} <= found.keys()
     assert "key from TRAINMASTER_API_KEY" in found["configuration"]["message"]
     assert "admin, role admin" in found["key"]["message"]
+    for clock in ("clock", "clock of the database"):
+        assert " agree, " in found[clock]["message"], "it is one machine"
 
 
 async def test_what_is_wrong_is_found(service: Service, tmp_path: Path) -> None:
@@ -143,12 +145,39 @@ async def test_the_wrong_scheme_and_a_wrong_key_are_named(service: Service, tmp_
     assert (code, found["key"]["state"]) == (Exit.UNHEALTHY, "error")
 
 
+async def test_the_way_is_examined_without_a_key_too(service: Service, tmp_path: Path) -> None:
+    secure = service.url.replace("http://", "https://")
+    code, found = await doctor(tmp_path, "--data", str(tmp_path), TRAINMASTER_URL=secure)
+    assert (code, found["configuration"]["state"], found["tls"]["state"]) == (Exit.UNHEALTHY, "error", "error")
+    assert found["configuration"]["advice"] == f"trainmaster login {secure}"
+    assert "begins with http://" in found["tls"]["advice"]
+    code, found = await doctor(tmp_path, TRAINMASTER_URL=service.url)
+    assert (code, found["configuration"]["state"], found["http"]["state"]) == (Exit.UNHEALTHY, "error", "ok")
+
+
 async def test_without_a_configuration_it_says_so(tmp_path: Path) -> None:
     code, found = await doctor(tmp_path)
     assert code == Exit.UNHEALTHY
     assert "no dispatcher is configured" in found["configuration"]["message"]
 
 
-@pytest.mark.parametrize(("seconds", "state"), [(0.4, "ok"), (-30, "warning"), (3600, "error")])
-def test_clocks_are_compared(seconds: float, state: str) -> None:
-    assert clock_check("clock", seconds, "both clocks").state.value == state
+@pytest.mark.parametrize(
+    ("least", "most", "state", "message"),
+    [
+        (-0.9, 0.1, "ok", "both clocks agree, as exactly as this can be measured: to 1.0 s"),
+        (-0.001, 0.001, "ok", "both clocks agree, as exactly as this can be measured: to 0.1 s"),
+        (0.4, 1.4, "ok", "both clocks differ by 0.4 s"),
+        (-31, -30, "warning", "both clocks differ by 30.0 s: times that people read, and certificates, may seem wrong"),
+        (
+            3600,
+            3601,
+            "error",
+            "both clocks differ by 3600.0 s: times that people read, and certificates, may seem wrong",
+        ),
+    ],
+)
+def test_clocks_are_compared_as_exactly_as_they_were_measured(
+    least: float, most: float, state: str, message: str
+) -> None:
+    check = clock_check("clock", least, most, "both clocks")
+    assert (check.state.value, check.message) == (state, message)

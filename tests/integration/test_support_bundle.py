@@ -124,6 +124,10 @@ async def test_no_secret_is_in_it_wherever_it_was(service: Service, tmp_path: Pa
 
 async def test_without_an_api_it_has_the_rest_and_says_what_is_missing(service: Service, tmp_path: Path) -> None:
     env = environment(service, tmp_path, Canaries()) | {"TRAINMASTER_URL": "http://127.0.0.1:9"}
+    ended = await call("--out", tmp_path / "none.tar.gz", env=env)
+    missing = json.loads(unpacked(tmp_path / "none.tar.gz")["manifest.json"])["missing"]
+    assert missing["logs"].startswith(f"there are none in {tmp_path / 'data' / 'logs'}; --data names the folder")
+    assert "without logs: there are none in" in ended.stderr
     (tmp_path / "data" / "logs").mkdir(parents=True)
     line = "a line of a long log\n"
     (tmp_path / "data" / "logs" / "api.log").write_text(line * 40_000)

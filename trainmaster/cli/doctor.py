@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -72,7 +73,10 @@ def _examine(flags: config.Flags, data: Path) -> "Iterator[HealthCheck]":
     try:
         context = config.load(flags)
     except (ConfigurationError, UsageError) as problem:
-        yield error("configuration", str(problem), "trainmaster doctor --help")
+        address = flags.url or os.environ.get(URL_VARIABLE) or ""
+        yield error("configuration", str(problem), f"trainmaster login {address or 'URL'}")
+        if urlsplit(address).scheme in ("http", "https") and urlsplit(address).hostname:
+            yield from examine_way(address.rstrip("/"))
     else:
         yield from _configuration(flags, context)
         is_reached = True

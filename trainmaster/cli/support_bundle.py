@@ -124,7 +124,15 @@ def _texts(flags: config.Flags, data: Path, missing: dict[str, str]) -> Iterator
                     missing[name] = str(error)
     except TrainmasterError as error:
         missing["what the api knows"] = str(error)
-    for log in sorted((data / "logs").glob("*.log"))[:_MOST_LOGS]:
+    logs = sorted((data / "logs").glob("*.log"))
+    if not logs:
+        missing["logs"] = (
+            f"there are none in {data / 'logs'}; --data names the folder of 'trainmaster up',"
+            " and other processes have their logs elsewhere"
+        )
+    for log in logs[_MOST_LOGS:]:
+        missing[f"logs/{log.name}"] = f"only the first {_MOST_LOGS} logs are taken"
+    for log in logs[:_MOST_LOGS]:
         try:
             yield f"logs/{log.name}", _end_of(log)
         except OSError as error:

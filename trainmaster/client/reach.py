@@ -20,6 +20,8 @@ from trainmaster.protocol.health import HealthCheck, clock_check, error, fine, w
 _SECONDS = 5.0
 _DAY = 86_400.0
 _SOON_DAYS = 21
+_DATE_SECONDS = 2.0
+"""The header Date has whole seconds, and servers write it anew once a second."""
 _LONGEST = 4096
 _LARGEST_PAGE = 8 * 1024 * 1024
 
@@ -110,6 +112,7 @@ def _certificate(secured: ssl.SSLSocket) -> HealthCheck:
 def _http(way: _Way, connected: socket.socket) -> Iterator[HealthCheck]:
     call = http.client.HTTPConnection(way.host, way.port, timeout=_SECONDS)
     call.sock = connected
+    began = time.time()
     try:
         call.request("GET", f"{way.parts.path}/readyz", headers={"Connection": "close"})
         answer = call.getresponse()
@@ -118,7 +121,7 @@ def _http(way: _Way, connected: socket.socket) -> Iterator[HealthCheck]:
         advice = "if the dispatcher has TLS there, its address begins with https://"
         message = f"port {way.port} does not answer HTTP: {problem or type(problem).__name__}"
         raise _BrokenOffError(error("http", message, advice)) from problem
-    date = answer.getheader("Date")
+    ended, date = time.time(), answer.getheader("Date")
     if answer.status == http.HTTPStatus.OK:
         yield fine("http", "the api answers and is ready")
     elif answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
@@ -127,12 +130,8 @@ def _http(way: _Way, connected: socket.socket) -> Iterator[HealthCheck]:
         message = f"the answer is {answer.status} {answer.reason}: this seems to be no api of Trainmaster"
         raise _BrokenOffError(error("http", message, "correct the address; a path before /v1 belongs to it"))
     if date is not None:
-        # The header has whole seconds.
-        yield clock_check(
-            "clock",
-            parsedate_to_datetime(date).timestamp() + 0.5 - time.time(),
-            "the clocks of this machine and the api",
-        )
+        at = parsedate_to_datetime(date).timestamp()
+        yield clock_check("clock", at - ended, at + _DATE_SECONDS - began, "the clocks of this machine and the api")
 
 
 def read_page(url: str, path: str) -> str:

@@ -86,8 +86,14 @@ def fine(name: str, message: str) -> HealthCheck:
     return HealthCheck(name=name, state=HealthState.OK, message=message)
 
 
-def clock_check(name: str, difference: float, between: str) -> HealthCheck:
-    """Return the check of two clocks that differ by ``difference`` seconds."""
+def clock_check(name: str, least: float, most: float, between: str) -> HealthCheck:
+    """Return the check of two clocks that differ by ``least`` to ``most`` seconds, which is as exact as it could be measured.
+
+    No difference is said where there may be none.
+    """
+    if least <= 0 <= most:
+        return fine(name, f"{between} agree, as exactly as this can be measured: to {max(most - least, 0.1):.1f} s")
+    difference = min(least, most, key=abs)
     message = f"{between} differ by {abs(difference):.1f} s"
     if abs(difference) < _FINE_SECONDS:
         return fine(name, message)
