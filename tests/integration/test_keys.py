@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.conftest import ADMIN_KEY, Service
 from tests.integration.rows import execute
@@ -30,6 +31,15 @@ async def test_a_key_is_told_its_own_rights(service: Service) -> None:
         me = (await ann.get("/v1/whoami")).json()
     assert (me["id"], me["name"], me["role"], me["queues"]) == (made["id"], "ann", "user", ["default"])
     assert me["expiresAt"] == (await shown(service, "ann"))["expiresAt"]
+
+
+@pytest.mark.parametrize("time", ["0d", "0s", 0])
+async def test_a_key_that_would_be_invalid_at_once_is_refused(service: Service, time: str | int) -> None:
+    refused = await make(service, "bob", "user", queues=["default"], expiresIn=time)
+    assert refused.status_code == 422
+    (mistake,) = refused.json()["mistakes"]
+    assert (mistake["path"], mistake["message"]) == ("expiresIn", "must be above 0s: the key would be invalid at once")
+    assert "bob" not in [key["name"] for key in (await service.http.get("/v1/keys")).json()["keys"]]
 
 
 async def test_valid_keys_have_different_names(service: Service) -> None:

@@ -236,6 +236,19 @@ def test_lines_of_several_members_are_told_apart_and_never_mixed(api: Api) -> No
     assert run("logs", JOB, "--index", "1").stdout == "c\n"
 
 
+def test_output_before_a_restart_that_was_none_is_said_to_be_none(api: Api) -> None:
+    api.has_job("running")
+    api.on(f"GET /v1/jobs/{JOB}/logs", log_lines())
+    assert run("logs", JOB).stderr == "r1 on edge\n"
+    done = run("logs", JOB, "--previous")
+    assert (done.exit_code, done.stderr.splitlines()[1:]) == (
+        0,
+        [f"no output of {JOB} from before a restart of a member"],
+    )
+    api.on(f"GET /v1/jobs/{JOB}/logs", log_lines((0, "a\n")))
+    assert run("logs", JOB, "--previous").stderr == "r1 on edge\n"
+
+
 def test_the_log_of_a_member_that_does_not_exist_is_not_waited_for(api: Api) -> None:
     api.has_job("running")
     done = run("logs", JOB, "-f", "--role", "worker")

@@ -300,9 +300,11 @@ def show_logs(client: "Client", job: str, choice: LogChoice, *, titled: bool = F
         previous=choice.previous,
         timestamps=choice.timestamps,
     )
+    is_empty = True
     try:
         for piece in pieces:
             if isinstance(piece, LogPiece):
+                is_empty = is_empty and not piece.data and not piece.missed
                 if piece.missed:
                     printer.finish()
                     note(f"{piece.missed:,} bytes of output of {piece.role}-{piece.index} are not available here{yet}")
@@ -312,6 +314,8 @@ def show_logs(client: "Client", job: str, choice: LogChoice, *, titled: bool = F
                 note(piece.text if isinstance(piece, Notice) else f"{job} {piece.state}")
     finally:
         printer.finish()
+    if choice.previous and is_empty:
+        note(f"no output of {job} from before a restart of a member")
 
 
 def _has_just_ended(job: "JobView") -> bool:

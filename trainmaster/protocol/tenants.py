@@ -366,7 +366,14 @@ class KeySpec(Strict):
     cluster: Name40 | None = None
     """Cluster whose agent has the key; only for the role agent."""
     expires_in: Duration | None = None
-    """Time after which the key is invalid; without it, the key does not expire."""
+    """Time above 0s after which the key is invalid; without it, the key does not expire."""
+
+    @field_validator("expires_in")
+    @classmethod
+    def _lives(cls, value: str | None) -> str | None:
+        if value is not None and parse_duration(value) <= 0:
+            raise ValueError("must be above 0s: the key would be invalid at once")
+        return value
 
 
 class RunView(Lenient):
