@@ -60,6 +60,7 @@ _ARGUMENTS: dict[str, Any] = {
     "shape_id": 1,
     "simulation": 1,
     "submissions": [event_feed.JobBlock(1, 1, 1)],
+    "user": "ann",
     "with_marks": True,
     "xmin": 5,
 }

@@ -91,7 +91,6 @@ async def _admitted(request: Request, state: State) -> Caller:
         raise state.limits.wrong_key(address)
     _caller.set(caller)
     await state.limits.admit(request.scope, caller)
-    await _check_no_body(request)
     return caller
 
 
@@ -116,13 +115,17 @@ async def _check_no_body(request: Request) -> None:
     raise mistaken(Mistake(path="", message="this call takes no body; send none, or {}"))
 
 
-def _role(*roles: KeyRole) -> Callable[..., Awaitable[Caller]]:
-    async def check(caller: Annotated[Caller, Depends(any_caller)]) -> Caller:
+def _role(*roles: KeyRole, goes_on: bool = False) -> Callable[..., Awaitable[Caller]]:
+    """Return the check of a caller's role. ``goes_on``: another check follows, and the body is not looked at yet."""
+
+    async def check(request: Request, caller: Annotated[Caller, Depends(any_caller)]) -> Caller:
         if caller.role not in roles:
             raise ProblemError(
                 Code.FORBIDDEN,
                 f"this needs the role {' or '.join(roles)}; the key {caller.name!r} has {_role_of(caller)}",
             )
+        if not goes_on:
+            await _check_no_body(request)
         return caller
 
     return check
@@ -134,10 +137,11 @@ def _role_of(caller: Caller) -> str:
 
 def _of_cluster(*roles: KeyRole) -> Callable[..., Awaitable[Caller]]:
     """Return the check of a call about the cluster in its address: an owner's call must be about one of the owner's."""
-    has_role = _role(*roles)
+    has_role = _role(*roles, goes_on=True)
 
     async def check(request: Request, caller: Annotated[Caller, Depends(has_role)]) -> Caller:
         check_owns(caller, request.path_params["name"])
+        await _check_no_body(request)
         return caller
 
     return check

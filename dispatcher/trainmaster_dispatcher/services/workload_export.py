@@ -26,7 +26,7 @@ async def workload(tx: Transaction, begin: datetime, end: datetime, before: int 
             queue=row.queue,
             priority_class=row.priority_class,
             priority=row.priority,
-            user=row.user or "",
+            user=row.submitter or "",
         )
         for row in rows
     )

@@ -513,7 +513,7 @@ class PastJob(NamedTuple):
     queue: str
     priority_class: str
     priority: int
-    user: str | None
+    submitter: str | None
     waited: float | None
     run: float | None
 
@@ -600,7 +600,7 @@ async def workload(
         PastJob,
         """
         SELECT j.id, extract(epoch FROM j.submitted_at)::float8 AS submitted, j.spec_id, q.path AS queue, p.name AS priority_class,
-               j.priority, (SELECT k.name FROM api_keys k WHERE k.id = j.api_key_id) AS user,
+               j.priority, (SELECT k.name FROM api_keys k WHERE k.id = j.api_key_id) AS submitter,
                extract(epoch FROM j.started_at - j.submitted_at)::float8 AS waited,
                (SELECT extract(epoch FROM r.ended_at - r.started_at)::float8 FROM runs r
                 WHERE r.job_id = j.id AND r.started_at IS NOT NULL AND r.ended_at IS NOT NULL
