@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.conftest import Service, job
-from tests.integration.rows import rows
+from tests.integration.rows import execute, rows
 from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
 
@@ -96,8 +96,17 @@ async def test_a_limit_of_users_holds_for_each_and_is_the_reason_of_that_user_al
     assert (await agent.next_start())["run"] == f"{other}-r1"
     stored = await rows(service.stores, "SELECT submitter, reason->>'token' AS token FROM user_reasons")
     assert [(row.submitter, row.token) for row in stored] == [("ann", "UserLimit")]
+    # What the same class of others waits for was written since.
+    await execute(
+        service.stores,
+        """INSERT INTO class_reasons (queue_id, class_id, shape_id, avoided, reason, cycle, at)
+           SELECT queue_id, class_id, shape_id, avoided, jsonb_set(reason, '{token}', '"InsufficientCapacity"'), cycle + 1, now()
+           FROM user_reasons""",
+    )
+    assert (await why(ann, second))["token"] == "UserLimit"
     assert (await service.http.patch("/v1/queues/default", json={"maxRunningPerUser": 2})).is_success
     await until_why(ann, second, "InsufficientCapacity")
+    assert await rows(service.stores, "SELECT FROM user_reasons") == []
 
 
 @pytest.mark.parametrize(

@@ -439,6 +439,17 @@ ReasonRow = tuple[int, int, int, list[int], dict[str, Any]]
 """A reason to store: queue, class, shape, clusters left out, reason."""
 
 
+def _columns(rows: Sequence[ReasonRow]) -> dict[str, list[Any]]:
+    """Return the parameters of a statement that stores these rows."""
+    return {
+        "queues": [row[0] for row in rows],
+        "classes": [row[1] for row in rows],
+        "shapes": [row[2] for row in rows],
+        "avoided": [",".join(map(str, row[3])) for row in rows],
+        "reasons": [dumps(row[4]) for row in rows],
+    }
+
+
 async def save_reasons(tx: Transaction, rows: Sequence[ReasonRow], cycle: int) -> None:
     """Store the changed reasons of classes: queue, class, shape, clusters left out, reason."""
     if not rows:
@@ -453,11 +464,7 @@ async def save_reasons(tx: Transaction, rows: Sequence[ReasonRow], cycle: int) -
         ON CONFLICT (queue_id, class_id, shape_id, avoided)
         DO UPDATE SET reason = excluded.reason, cycle = excluded.cycle, at = excluded.at
         """,
-        queues=[row[0] for row in rows],
-        classes=[row[1] for row in rows],
-        shapes=[row[2] for row in rows],
-        avoided=[",".join(map(str, row[3])) for row in rows],
-        reasons=[dumps(row[4]) for row in rows],
+        **_columns(rows),
         cycle=cycle,
     )
 
@@ -477,34 +484,51 @@ async def save_reasons_of_users(tx: Transaction, rows: Sequence[tuple[*ReasonRow
         ON CONFLICT (queue_id, class_id, shape_id, avoided, submitter)
         DO UPDATE SET reason = excluded.reason, cycle = excluded.cycle, at = excluded.at
         """,
-        queues=[row[0] for row in rows],
-        classes=[row[1] for row in rows],
-        shapes=[row[2] for row in rows],
-        avoided=[",".join(map(str, row[3])) for row in rows],
-        reasons=[dumps(row[4]) for row in rows],
+        **_columns([row[:5] for row in rows]),
         users=[row[5] for row in rows],
         cycle=cycle,
+    )
+
+
+async def drop_reasons_of_users(tx: Transaction, keys: Sequence[tuple[int, int, int, tuple[int, ...], str]]) -> None:
+    """Remove the reasons of users whose jobs now wait for what holds for their class: queue, class, shape, clusters left out, user."""
+    if not keys:
+        return
+    await tx.run(
+        """
+        DELETE FROM user_reasons r USING
+        unnest(CAST(:queues AS int[]), CAST(:classes AS smallint[]), CAST(:shapes AS int[]), CAST(:avoided AS text[]),
+               CAST(:users AS text[])) AS n(queue_id, class_id, shape_id, avoided, submitter)
+        WHERE r.queue_id = n.queue_id AND r.class_id = n.class_id AND r.shape_id = n.shape_id
+              AND r.avoided = CAST(string_to_array(n.avoided, ',') AS int[]) AND r.submitter = n.submitter
+        """,
+        queues=[key[0] for key in keys],
+        classes=[key[1] for key in keys],
+        shapes=[key[2] for key in keys],
+        avoided=[",".join(map(str, key[3])) for key in keys],
+        users=[key[4] for key in keys],
     )
 
 
 async def reason_of(
     tx: Transaction, queue_id: int, class_id: int, shape_id: int, job_id: int, user: str
 ) -> StoredReason | None:
-    """Return the last stored reason of a job's class, for the clusters that are left out for that job now, or of its user if that
-    is newer.
+    """Return the stored reason of a job's class, for the clusters that are left out for that job now; that of its user, if there is
+    one.
     """
     return await tx.first_of(
         StoredReason,
         """
         WITH own AS (SELECT coalesce(array_agg(cluster_id ORDER BY cluster_id), '{}') AS avoided
                      FROM cool_downs WHERE job_id = :job AND until > now())
-        SELECT r.reason, r.cycle, r.at FROM class_reasons r, own
+        SELECT reason, cycle, at FROM (
+        SELECT r.reason, r.cycle, r.at, false AS of_user FROM class_reasons r, own
         WHERE r.queue_id = :queue AND r.class_id = :class AND r.shape_id = :shape AND r.avoided = own.avoided
         UNION ALL
-        SELECT r.reason, r.cycle, r.at FROM user_reasons r, own
+        SELECT r.reason, r.cycle, r.at, true AS of_user FROM user_reasons r, own
         WHERE r.queue_id = :queue AND r.class_id = :class AND r.shape_id = :shape AND r.avoided = own.avoided
-              AND r.submitter = :user
-        ORDER BY at DESC LIMIT 1
+              AND r.submitter = :user) found
+        ORDER BY of_user DESC LIMIT 1
         """,
         user=user,
         queue=queue_id,
