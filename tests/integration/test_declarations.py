@@ -106,6 +106,27 @@ def folder(many: int) -> list[Document]:
 # -- one transaction
 
 
+async def test_a_name_that_is_mistyped_in_a_field_is_answered_with_the_nearest(service: Service) -> None:
+    assert (await service.http.put("/v1/queues/research", json={"path": "research"})).status_code in (200, 201)
+    budget, window = {"day": "5"}, {"start": "2099-01-01T00:00:00Z", "end": "2099-01-02T00:00:00Z"}
+    documents = [
+        {"kind": "BurstPolicy", "name": "p", "queues": ["researhc"], "clusters": ["pubic"], "budget": budget},
+        {"kind": "Cluster", "name": "c", "clusterKind": "private", "onlyQueues": ["reserch"]},
+        {"kind": "Dataset", "name": "d", "size": "1Gi", "clusters": ["privat"]},
+        {"kind": "Reservation", "name": "r", "queue": "resarch", "clusters": ["edg"], "nodes": 1, **window},
+    ]
+    answer = await service.http.post("/v1/apply", json={"documents": documents, "dryRun": True})
+    said = {one["path"]: one["message"] for one in answer.json()["mistakes"]}
+    assert said == {
+        "documents[0]: queues[0]": "there is no queue 'researhc'; did you mean 'research'?",
+        "documents[0]: clusters[0]": "there is no cluster 'pubic'; did you mean 'public'?",
+        "documents[1]: onlyQueues[0]": "there is no queue 'reserch'; did you mean 'research'?",
+        "documents[2]: clusters[0]": "there is no cluster 'privat'; did you mean 'private'?",
+        "documents[3]: queue": "there is no queue 'resarch'; did you mean 'research'?",
+        "documents[3]: clusters[0]": "there is no cluster 'edg'; did you mean 'edge'?",
+    }
+
+
 async def test_a_folder_is_applied_at_once_and_again_without_a_trace(service: Service) -> None:
     documents = folder(293)
     assert len(documents) == 300

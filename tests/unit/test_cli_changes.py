@@ -140,6 +140,18 @@ def test_apply_changes_nothing_unless_told_to(api: Api, tmp_path: Path, words: t
     assert [json.loads(request.content)["dryRun"] for request in api.requests] == [True]
 
 
+def test_apply_names_job_among_the_kinds_that_it_takes(api: Api, tmp_path: Path) -> None:
+    message = "must be one of PriorityClass, Queue, not 'Queu'"
+    mistakes = (Mistake(path="documents[0]: kind", message=message), Mistake(path="documents[1]: path", message="x"))
+    api.on("POST /v1/apply", problem(Code.INVALID_SPEC, message, mistakes=mistakes))
+    done = run("apply", "-f", jobs_file(tmp_path, {"kind": "Queu", "path": "a"}, {"kind": "Queue"}), "--dry-run")
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == Exit.BAD_REQUEST
+    assert "Reservation, Job, not 'Queu'; did you mean Queue?" in said
+    assert "document 2: path: x" in said
+    assert message not in said
+
+
 def test_apply_tells_all_mistakes_of_all_documents_before_it_asks_anything(api: Api, tmp_path: Path) -> None:
     mistakes = (
         Mistake(path="documents[0]: wight", message="this field is not known"),
@@ -152,7 +164,7 @@ def test_apply_tells_all_mistakes_of_all_documents_before_it_asks_anything(api: 
     done = run("apply", "-f", file)
     assert done.exit_code == Exit.BAD_REQUEST
     assert f"{file} document 1: wight: this field is not known" in done.stderr
-    assert f"{file} document 2: kind: 'Pod'" in done.stderr
+    assert f"{file} document 2: kind: must be one of" in done.stderr
     assert f"is declared already, by {file} document 1" in done.stderr
     assert f"{file} document 3: name: " in done.stderr
     assert len(api.requests) == 1

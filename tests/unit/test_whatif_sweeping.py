@@ -1,5 +1,6 @@
 """Sweeps over a field of burst policies: which documents are changed, and where."""
 
+import re
 from copy import deepcopy
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.documents import Document
 from trainmaster.protocol.errors import ProblemError
-from trainmaster_dispatcher.whatif.sweeping import NONE, is_burst, with_burst
+from trainmaster_dispatcher.whatif.sweeping import NONE, is_burst, with_burst, with_field
 
 QUEUE = Document({"kind": "Queue", "path": "research", "weight": 2}, "queues.yaml")
 JOB = Document({"kind": "Job", "name": "bert", "when": {"after": "1s"}}, "jobs.yaml document 1")
@@ -34,6 +35,23 @@ def changed(document: Document, name: str, value: str) -> dict[str, Any]:
 )
 def test_settings_that_begin_with_burst_are_fields_of_policies(name: str, is_one: bool) -> None:
     assert is_burst(name) is is_one
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("burst.aftr", "15m", "burst.aftr=15m: this field is not known; did you mean burst.after?"),
+        ("burst.timelimit", "2h", "burst.timelimit=2h: this field is not known; did you mean burst.timeLimit?"),
+        ("burst.after", "soon", "burst.after=soon: when.after: 'soon' is not a duration; write for example "),
+        ("burst.budget.yer", "2", "burst.budget.yer=2: this field is not known"),
+    ],
+)
+def test_a_mistake_of_a_sweep_is_not_one_of_the_file(name: str, value: str, message: str) -> None:
+    with pytest.raises(ProblemError, match=f"^{re.escape(message)}") as raised:
+        with_burst([policy()], name, value)
+    assert "overflow.yaml" not in str(raised.value)
+    given = policy(bogus=1)
+    assert with_burst([given], "burst.after", "5m")[0].value["bogus"] == 1, "a mistake of the file is told as one"
 
 
 SET: dict[str, tuple[Document, str, str, dict[str, Any]]] = {
@@ -120,8 +138,7 @@ paths = st.lists(st.from_regex(r"[a-z]{1,4}", fullmatch=True), min_size=1, max_s
 
 @given(paths, st.integers())
 def test_what_is_set_by_a_path_is_found_by_it(path: list[str], value: int) -> None:
-    (found,) = with_burst([policy()], f"burst.{'.'.join(path)}", str(value))
-    into: Any = found.value
+    into: Any = with_field(policy(), ".".join(path), str(value)).value
     for part in path:
         into = into[part]
     assert into == value

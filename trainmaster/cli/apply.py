@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _DOCUMENT = re.compile(r"documents\[(\d+)\]")
+_KIND = re.compile(r"documents\[(\d+)\]: kind")
 
 Files = Annotated[
     list[str],
@@ -209,20 +210,27 @@ def _files_of(paths: Sequence[str]) -> Iterator[str]:
 
 def _with_places(error: "ProblemError", documents: "Sequence[Document]", more: "ProblemError | None") -> "ProblemError":
     """Return a refusal with each mistake at its file and document instead of a number, and with the mistakes of jobs."""
+    from trainmaster.protocol.documents import no_kind
     from trainmaster.protocol.errors import Mistake, ProblemError
+    from trainmaster.protocol.resource_kinds import KINDS
+
+    def message(one: Mistake) -> str:
+        match = _KIND.fullmatch(one.path)
+        number = len(documents) if match is None else int(match[1])
+        if number < len(documents) and documents[number].kind not in KINDS:
+            return no_kind(documents[number])  # the dispatcher does not name Job, which this command takes, too
+        return _DOCUMENT.sub(place, one.message)
 
     def place(match: re.Match[str]) -> str:
         number = int(match[1])
         return documents[number].place if number < len(documents) else match[0]
 
-    mistakes = [
-        Mistake(path=_DOCUMENT.sub(place, one.path), message=_DOCUMENT.sub(place, one.message))
-        for one in error.mistakes
-    ]
+    mistakes = [Mistake(path=_DOCUMENT.sub(place, one.path), message=message(one)) for one in error.mistakes]
+    is_first = bool(mistakes) and error.detail == error.mistakes[0].message
     mistakes += more.mistakes if more is not None else ()
     return ProblemError(
         error.code,
-        _DOCUMENT.sub(place, error.detail),
+        mistakes[0].message if is_first else _DOCUMENT.sub(place, error.detail),
         mistakes=tuple(mistakes),
         retry_after=error.retry_after,
         extra=error.extra,

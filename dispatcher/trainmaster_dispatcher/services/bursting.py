@@ -1,7 +1,7 @@
 """Burst policies: their checks, what was spent by them, and the state of their budgets."""
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -10,6 +10,7 @@ from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.validation_errors import worded
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.domain.budgets import Commitment, Span, windows
@@ -18,7 +19,7 @@ from trainmaster_dispatcher.domain.prices import MICROS
 from trainmaster_dispatcher.scheduling.cycle.burst import BudgetState, budget_states_of
 from trainmaster_dispatcher.scheduling.state.plan import Granted
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
-from trainmaster_dispatcher.services.references import Checks, Reference, check_references, each_checked
+from trainmaster_dispatcher.services.references import Checks, Reference, check_references, each_checked, names_like
 from trainmaster_dispatcher.services.tenants import unknown_classes
 from trainmaster_dispatcher.store import bursts as store
 from trainmaster_dispatcher.store import tenants
@@ -40,21 +41,40 @@ async def check_policies(tx: Transaction, specs: Sequence[BurstPolicySpec]) -> C
         return [{} for _ in specs]
     queues = await tenants.QUEUES.by_name(tx, [path for spec in active for path in spec.queues])
     kinds = {row.spec.name: row.spec.cluster_kind for row in await tenants.CLUSTERS.every(tx)}
+    every_queue = await names_like(tx, tenants.QUEUES, [path for spec in active for path in spec.queues], queues)
     names_classes = any(spec.when.class_at_least is not None for spec in active)
     classes = [row.spec.name for row in await tenants.CLASSES.every(tx)] if names_classes else []
-    return each_checked(specs, lambda spec: {} if spec.paused else _check_policy(spec, queues, kinds, classes))
+    return each_checked(
+        specs, lambda spec: {} if spec.paused else _check_policy(spec, queues, every_queue, kinds, classes)
+    )
 
 
 def _check_policy(
-    spec: BurstPolicySpec, queues: Container[str], kinds: Mapping[str, ClusterKind], classes: Sequence[str]
+    spec: BurstPolicySpec,
+    queues: Container[str],
+    every_queue: Collection[str],
+    kinds: Mapping[str, ClusterKind],
+    classes: Sequence[str],
 ) -> Columns:
     missing = [
-        Reference("Queue", path, f"queues[{index}]", Code.UNKNOWN_QUEUE, f"there is no queue {path!r}")
+        Reference(
+            "Queue",
+            path,
+            f"queues[{index}]",
+            Code.UNKNOWN_QUEUE,
+            f"there is no queue {path!r}{suggestion(path, every_queue)}",
+        )
         for index, path in enumerate(spec.queues)
         if path not in queues
     ]
     missing += [
-        Reference("Cluster", name, f"clusters[{index}]", Code.UNKNOWN_CLUSTER, f"there is no cluster {name!r}")
+        Reference(
+            "Cluster",
+            name,
+            f"clusters[{index}]",
+            Code.UNKNOWN_CLUSTER,
+            f"there is no cluster {name!r}{suggestion(name, kinds)}",
+        )
         for index, name in enumerate(spec.clusters)
         if name not in kinds
     ]

@@ -1,11 +1,12 @@
 """References between declared objects: the names in a specification whose object does not exist, each with its path."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.resource_kinds import Kind
-from trainmaster_dispatcher.store.declared import Columns
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.declared import Columns, DeclaredTable
 
 _Spec = TypeVar("_Spec")
 
@@ -30,6 +31,13 @@ class UnknownReferencesError(ProblemError):
         mistakes = tuple(Mistake(path=one.path, message=one.message) for one in references)
         super().__init__(references[0].code, references[0].message, mistakes=mistakes)
         self.references = tuple(references)
+
+
+async def names_like(
+    tx: Transaction, table: DeclaredTable[Any, Any], names: Iterable[str], there: Container[str]
+) -> Collection[str]:
+    """Return the names of all objects of a table where one of ``names`` is not ``there``, to suggest one of them; else none."""
+    return () if all(name in there for name in names) else await table.wire(tx)
 
 
 def check_references(missing: Sequence[Reference]) -> None:

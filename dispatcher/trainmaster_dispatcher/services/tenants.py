@@ -21,7 +21,7 @@ from trainmaster.protocol.tenants import (
 )
 from trainmaster_dispatcher.services import pricing
 from trainmaster_dispatcher.services.ownership import clusters_of
-from trainmaster_dispatcher.services.references import Checks, Reference, check_references, each_checked
+from trainmaster_dispatcher.services.references import Checks, Reference, check_references, each_checked, names_like
 from trainmaster_dispatcher.store import agents, bursts, keys, outbox, prices
 from trainmaster_dispatcher.store import tenants as store
 from trainmaster_dispatcher.store.database import Transaction
@@ -141,12 +141,19 @@ async def check_clusters(tx: Transaction, specs: Sequence[ClusterSpec]) -> Check
     books = await prices.hold_books(tx, [spec.price_book for spec in specs if spec.price_book is not None])
     paths = [path for spec in specs for path in spec.only_queues]
     there = await store.QUEUES.by_name(tx, paths) if paths else {}
+    every = await names_like(tx, store.QUEUES, paths, there)
 
     def check(spec: ClusterSpec) -> Columns:
         pricing.check_book(spec.price_book, books)
         check_references(
             [
-                Reference("Queue", path, f"onlyQueues[{index}]", Code.UNKNOWN_QUEUE, f"there is no queue {path!r}")
+                Reference(
+                    "Queue",
+                    path,
+                    f"onlyQueues[{index}]",
+                    Code.UNKNOWN_QUEUE,
+                    f"there is no queue {path!r}{suggestion(path, every)}",
+                )
                 for index, path in enumerate(spec.only_queues)
                 if path not in there
             ]
@@ -219,9 +226,10 @@ async def check_cluster_is_out_of_contact(tx: Transaction, name: str) -> None:
 async def check_datasets(tx: Transaction, specs: Sequence[DatasetSpec]) -> Checks:
     """Return no columns for each dataset; or the error where one of its clusters is unknown."""
     there = await _clusters_of(tx, specs)
+    every = await names_like(tx, store.CLUSTERS, [name for spec in specs for name in spec.clusters], there)
 
     def check(spec: DatasetSpec) -> Columns:
-        check_references(_unknown_clusters(spec.clusters, there))
+        check_references(_unknown_clusters(spec.clusters, there, every))
         return {}
 
     return each_checked(specs, check)
@@ -254,12 +262,14 @@ async def check_reservations(tx: Transaction, specs: Sequence[ReservationSpec]) 
     """
     queues = await store.lock_queues(tx, [spec.queue for spec in specs])
     there = await _clusters_of(tx, specs)
+    every = await names_like(tx, store.CLUSTERS, [name for spec in specs for name in spec.clusters], there)
+    every_queue = await names_like(tx, store.QUEUES, [spec.queue for spec in specs], queues)
 
     def check(spec: ReservationSpec) -> Columns:
         queue = queues.get(spec.queue)
-        missing = _unknown_clusters(spec.clusters, there)
+        missing = _unknown_clusters(spec.clusters, there, every)
         if queue is None:
-            message = f"there is no queue {spec.queue!r}"
+            message = f"there is no queue {spec.queue!r}{suggestion(spec.queue, every_queue)}"
             missing.insert(0, Reference("Queue", spec.queue, "queue", Code.UNKNOWN_QUEUE, message))
         check_references(missing)
         if spec.end <= datetime.now(UTC):
