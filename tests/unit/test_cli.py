@@ -132,6 +132,8 @@ def test_a_table_of_parameters_goes_with_its_job(api: Api, tmp_path: Path) -> No
     ("name", "text", "message"),
     [
         ("t.csv", "lr,seed\n1,2\n3\n", "line 3 has 1 value, and the first line has 2 names"),
+        ("t.csv", "lr;seed\n1;2\n", "line 1: columns are separated by commas, here there are semicolons: 'lr;seed'"),
+        ("t.csv", "lr\tseed\n1\t2\n", "line 1: columns are separated by commas, here there are tabs"),
         ("t.csv", "lr\n", "it has no parameter set"),
         ("t.yaml", "lr: 1", "a list of mappings"),
         ("t.yaml", "[", "line 1, column 2: a value is missing"),
@@ -147,6 +149,20 @@ def test_a_table_that_cannot_be_read_is_a_usage_error(
     assert done.exit_code == Exit.USAGE
     assert message in done.stderr
     assert api.calls() == []
+
+
+def test_a_mistake_of_a_table_is_told_with_its_file_and_row(api: Api, tmp_path: Path) -> None:
+    mistakes = (
+        Mistake(path="parameters[0].sead", message="nothing has it"),
+        Mistake(path="parameters[3]", message="x"),
+    )
+    api.on("POST /v1/jobs", problem(Code.INVALID_SPEC, mistakes=mistakes))
+    (tmp_path / "t.csv").write_text("sead\n1\n")
+    done = run("submit", jobs_file(tmp_path, SPEC), "--parameters", str(tmp_path / "t.csv"))
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == Exit.BAD_REQUEST
+    assert f"{tmp_path}/t.csv row 1: sead: nothing has it" in said
+    assert f"{tmp_path}/t.csv row 4: x" in said
 
 
 def test_following_takes_one_job(api: Api, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -361,3 +362,30 @@ def test_importing_the_package_is_light_and_its_names_are_the_clients() -> None:
     assert set(trainmaster.__all__) <= set(dir(trainmaster))
     with pytest.raises(AttributeError, match="no attribute 'Clients'"):
         _ = trainmaster.Clients
+
+
+WRONG_USE: dict[str, tuple[Callable[[Client], object], str]] = {
+    "a kind in small letters": (lambda one: one.get_object("queue", "a"), "not 'queue'; did you mean Queue?"),  # type: ignore[arg-type]
+    "a kind that there is none of": (lambda one: one.put("Pod", "a", {}), "kind: must be one of PriorityClass, "),  # type: ignore[arg-type]
+    "an action that there is none of": (
+        lambda one: one.act(JOB, "destroy"),  # type: ignore[arg-type]
+        "action: must be one of cancel, suspend, resume, retry, not 'destroy'",
+    ),
+    "nothing to submit": (lambda one: one.submit(None), "a specification is a mapping or a JobSpec"),  # type: ignore[arg-type]
+    "a text to submit": (lambda one: one.submit("name: x"), "not 'name: x'; read a file with yaml.safe_load"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG_USE)
+def test_wrong_use_is_told_in_words_before_anything_is_sent(sentence: str) -> None:
+    call, message = WRONG_USE[sentence]
+    sent = list[httpx.Request]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(200, json={})
+
+    client = Client("http://a.test", "k", transport=httpx.MockTransport(answer))
+    with client, pytest.raises(ProblemError, match=re.escape(message)):
+        call(client)
+    assert sent == []

@@ -89,6 +89,7 @@ WRONG: dict[str, tuple[list[Any], str, str]] = {
     "no parameter": ([{}], "parameters[0]", "must be a mapping"),
     "a name of a megabyte": ([{"a" * 2**20: 1}] * 60, "parameters[0]", "at most 63"),
     "a bad name": ([{"l r": 1}], "parameters[0].l r", "a name has letters"),
+    "a name that is mistyped": ([{"sead": 1}], "parameters[0].sead", "has ${sead}; did you mean seed?"),
     "a name that is used nowhere": ([{"a": 1, "b": 1}], "parameters[0].b", "has ${b}"),
     "a set that lacks one": ([{"a": 1}, {}], "parameters[1]", "exactly the parameters a"),
     "a set with one more": ([{"a": 1}, {"a": 1, "b": 2}], "parameters[1]", "exactly the parameters a"),
@@ -101,7 +102,7 @@ WRONG: dict[str, tuple[list[Any], str, str]] = {
 
 @pytest.mark.parametrize(("sets", "path", "message"), WRONG.values(), ids=WRONG)
 def test_a_table_may_not_have(sets: list[Any], path: str, message: str) -> None:
-    texts, mistakes = check_sets(sets, spec(args=["${a}"]))
+    texts, mistakes = check_sets(sets, spec(args=["${a}", "${seed}"]))
     assert texts == []
     assert mistakes[0].path == path
     assert message in mistakes[0].message

@@ -20,6 +20,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _PLACEHOLDER = re.compile(r"@[A-Z][A-Z0-9_]*@")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_SET_INDEX = re.compile(r"^parameters\[(\d+)\]\.?")
 _JOB_INDEX = re.compile(r"^jobs\[(\d+)\]\.?")
 _JOB_OF_TABLE = re.compile(r"job(\.|$)")
 
@@ -112,10 +113,20 @@ def validated(model: type[Model], value: Mapping[str, Any], place: str = "") -> 
         raise ProblemError(Code.INVALID_SPEC, found[0].message, mistakes=mistakes) from error
 
 
-def with_places(error: ProblemError, documents: Sequence[Document]) -> ProblemError:
-    """Return a refused submission's error with each mistake named by file and document instead of by number."""
-    mistakes = tuple(in_place(mistake, documents) for mistake in error.mistakes)
+def with_places(error: ProblemError, documents: Sequence[Document], table: str = "") -> ProblemError:
+    """Return a refused submission's error with each mistake named by file and document, or by the row of the table, instead of by
+    number.
+    """
+    mistakes = tuple(_in_row(in_place(mistake, documents), table) for mistake in error.mistakes)
     return ProblemError(error.code, error.detail, mistakes=mistakes, retry_after=error.retry_after, extra=error.extra)
+
+
+def _in_row(mistake: Mistake, table: str) -> Mistake:
+    match = _SET_INDEX.match(mistake.path) if table else None
+    if match is None:
+        return mistake
+    rest = Mistake(path=mistake.path[match.end() :], message=mistake.message)
+    return placed(rest, f"{'stdin' if table == '-' else table} row {int(match[1]) + 1}")
 
 
 def in_place(mistake: Mistake, documents: Sequence[Document]) -> Mistake:

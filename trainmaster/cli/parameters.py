@@ -29,6 +29,9 @@ def _from_csv(name: str, text: str) -> list[dict[str, Any]]:
         twice = next((one for index, one in enumerate(names) if one in names[:index]), None)
         if twice is not None:
             raise UsageError(f"{name}: line 1: the column {twice!r} is given twice")
+        if len(names) == 1 and (signs := [sign for sign in ";\t" if sign in names[0]]):
+            found = {";": "semicolons", "\t": "tabs"}[signs[0]]
+            raise UsageError(f"{name}: line 1: columns are separated by commas, here there are {found}: {names[0]!r}")
         for row in reader:
             if None in row or None in row.values():
                 has = sum(value is not None for value in row.values()) + len(row.get(None, ())) - (None in row)

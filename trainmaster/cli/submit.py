@@ -83,7 +83,7 @@ def submit(
     stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run)
     stay.check(len(documents) if sets is None else len(sets))
     with config.connect(ctx) as client:
-        raise typer.Exit(submit_all(client, documents, sets, stay, output))
+        raise typer.Exit(submit_all(client, documents, sets, stay, output, parameters or ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,12 @@ def submit_all(
     sets: "Sequence[Mapping[str, Any]] | None",
     stay: AfterSubmit,
     output: Format,
+    table: str = "",
 ) -> int:
-    """Submit, print the ids and stay with the jobs as wanted; return the exit code."""
+    """Submit, print the ids and stay with the jobs as wanted; return the exit code. ``table``: the file of the ``sets``."""
     if stay.dry_run:
-        return _try_out(client, documents, sets, output)
-    ids = send(client, documents, sets)
+        return _try_out(client, documents, sets, output, table)
+    ids = send(client, documents, sets, table)
     if not output.is_data:
         show_ids(ids)
         return _stay(client, ids, stay)
@@ -157,9 +158,11 @@ def check_kinds(documents: "list[Document]") -> None:
         raise ProblemError(Code.INVALID_SPEC, mistakes[0].message, mistakes=mistakes)
 
 
-def send(client: "Client", documents: "list[Document]", sets: "Sequence[Mapping[str, Any]] | None" = None) -> list[str]:
+def send(
+    client: "Client", documents: "list[Document]", sets: "Sequence[Mapping[str, Any]] | None" = None, table: str = ""
+) -> list[str]:
     """Submit the jobs, and print warnings; return their ids. Raises ProblemError with the place of each mistake."""
-    with _told_by_place(documents):
+    with _told_by_place(documents, table):
         if sets is not None:
             ids = client.submit_parameters(documents[0].value, sets)
         else:
@@ -178,22 +181,26 @@ def _print_warnings(warnings: "Sequence[SubmissionWarning]", documents: "list[Do
 
 
 @contextmanager
-def _told_by_place(documents: "list[Document]") -> "Iterator[None]":
-    """Make a refusal name mistakes by file and document."""
+def _told_by_place(documents: "list[Document]", table: str) -> "Iterator[None]":
+    """Make a refusal name mistakes by file and document, and those of parameters by the row of their table."""
     from trainmaster.cli.documents import with_places
     from trainmaster.protocol.errors import ProblemError
 
     try:
         yield
     except ProblemError as error:
-        raise with_places(error, documents) from error
+        raise with_places(error, documents, table) from error
 
 
 def _try_out(
-    client: "Client", documents: "list[Document]", sets: "Sequence[Mapping[str, Any]] | None", output: Format
+    client: "Client",
+    documents: "list[Document]",
+    sets: "Sequence[Mapping[str, Any]] | None",
+    output: Format,
+    table: str,
 ) -> Exit:
     """Print what would happen to each job; return the exit code, which shows whether all could run."""
-    with _told_by_place(documents):
+    with _told_by_place(documents, table):
         if sets is not None:
             tried = client.dry_run_parameters(documents[0].value, sets)
         else:

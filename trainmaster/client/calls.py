@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import quote
 
 from trainmaster.client import core
@@ -11,12 +11,34 @@ from trainmaster.client.values import JobFilter, Moment, written_moment
 from trainmaster.protocol.agent import OutputPush, StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster.protocol.resource_kinds import KINDS, QUEUE, Kind
+from trainmaster.protocol.json_limits import shown
+from trainmaster.protocol.resource_kinds import KINDS, QUEUE, Kind, ResourceKind
 from trainmaster.protocol.simulations import SimulationSpec
+from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster.protocol.tenants import JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per
 
 Action = Literal["cancel", "suspend", "resume", "retry"]
+
+
+_ACTIONS: tuple[Action, ...] = get_args(Action)
+
+
+def kind_of(word: Kind) -> ResourceKind[Any]:
+    """Return the kind that a word means. Raises ProblemError INVALID_PARAMETER for any other word."""
+    if word not in KINDS:
+        hint = did_you_mean(str(word), KINDS)
+        raise ProblemError(Code.INVALID_PARAMETER, f"kind: must be one of {', '.join(KINDS)}, not {shown(word)}{hint}")
+    return KINDS[word]
+
+
+def _checked(action: Action) -> Action:
+    if action not in _ACTIONS:
+        hint = did_you_mean(str(action), _ACTIONS)
+        raise ProblemError(
+            Code.INVALID_PARAMETER, f"action: must be one of {', '.join(_ACTIONS)}, not {shown(action)}{hint}"
+        )
+    return action
 
 
 def job_path(job: str, sub: str = "") -> str:
@@ -87,12 +109,12 @@ def event_query(wanted: JobFilter, kinds: Sequence[str]) -> list[tuple[str, str 
 
 
 def act(job: str, action: Action, grace: str | None = None) -> Request:
-    return core.post(job_path(job, f"/{action}"), None if grace is None else {"grace": grace})
+    return core.post(job_path(job, f"/{_checked(action)}"), None if grace is None else {"grace": grace})
 
 
 def bulk(action: Action, wanted: JobFilter, *, dry_run: bool, grace: str | None = None) -> Request:
     body = {"filter": wanted.to_wire(), "dryRun": dry_run}
-    return core.post(f"/v1/jobs/{action}", body if grace is None else body | {"grace": grace})
+    return core.post(f"/v1/jobs/{_checked(action)}", body if grace is None else body | {"grace": grace})
 
 
 def change(job: str, fields: Mapping[str, Any]) -> Request:
@@ -104,7 +126,7 @@ def bulk_change(wanted: JobFilter, fields: Mapping[str, Any], *, dry_run: bool) 
 
 
 def list_objects(kind: Kind) -> Request:
-    return core.get(KINDS[kind].address)
+    return core.get(kind_of(kind).address)
 
 
 def queues(*, usage: bool) -> Request:
@@ -154,16 +176,16 @@ def remove_simulation(simulation: int) -> Request:
 
 
 def put_object(kind: Kind, name: str, body: Mapping[str, Any]) -> Request:
-    return core.put(f"{KINDS[kind].address}/{quote(name)}", dict(body))
+    return core.put(f"{kind_of(kind).address}/{quote(name)}", dict(body))
 
 
 def delete_object(kind: Kind, name: str) -> Request:
-    return core.delete(f"{KINDS[kind].address}/{quote(name)}")
+    return core.delete(f"{kind_of(kind).address}/{quote(name)}")
 
 
 def patch_object(kind: Kind, name: str, patch: Mapping[str, Any], if_match: str | None) -> Request:
     """Change fields of an object. With ``if_match`` not repeatable: a second try would meet the change of the first."""
-    request = core.patch(f"{KINDS[kind].address}/{quote(name)}", dict(patch))
+    request = core.patch(f"{kind_of(kind).address}/{quote(name)}", dict(patch))
     if if_match is None:
         return request
     return replace(request, headers={**request.headers, "If-Match": if_match}, repeatable=False)

@@ -3,7 +3,7 @@
 ``scripts/clients`` writes ``blocking.py`` and ``awaited.py`` from the public methods of ``Verbs``: their signatures, their docstrings.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel
@@ -45,6 +45,7 @@ from trainmaster.protocol.documents import document_of
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.resource_kinds import CLUSTER, KINDS, QUEUE, Kind
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.states import JobState
@@ -299,15 +300,15 @@ class Verbs:
     def objects(self, kind: Kind) -> Steps[list[dict[str, Any]]]:
         """Return all objects of a kind, such as ``"PriceBook"``, as the API shows them."""
         value = yield from self._value(calls.list_objects(kind))
-        found: list[dict[str, Any]] = value[KINDS[kind].member]
+        found: list[dict[str, Any]] = value[calls.kind_of(kind).member]
         return found
 
     def get_object(self, kind: Kind, name: str) -> Steps[dict[str, Any]]:
         """Return one object, by its path or name. Raises ProblemError NOT_FOUND."""
-        known = {KINDS[kind].name_in(item): item for item in (yield from self.objects(kind))}
+        known = {calls.kind_of(kind).name_in(item): item for item in (yield from self.objects(kind))}
         if name in known:
             return known[name]
-        raise ProblemError(Code.NOT_FOUND, f"there is no {KINDS[kind].name} {name!r}{suggestion(name, known)}")
+        raise ProblemError(Code.NOT_FOUND, f"there is no {calls.kind_of(kind).name} {name!r}{suggestion(name, known)}")
 
     def put(self, kind: Kind, name: str, body: Mapping[str, Any]) -> Steps[dict[str, Any]]:
         """Create or change an object; a field missing in ``body`` gets its default."""
@@ -596,7 +597,17 @@ class Verbs:
 
 
 def _listed(specs: Spec | Sequence[Spec]) -> Sequence[Spec]:
-    return [specs] if isinstance(specs, Mapping | JobSpec) else list(specs)
+    """Return specifications as a list. Raises ProblemError INVALID_SPEC for what is neither one nor several."""
+    if isinstance(specs, Mapping | JobSpec):
+        return [specs]
+    given: object = specs  # what programs without types pass
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise ProblemError(
+            Code.INVALID_SPEC,
+            f"a specification is a mapping or a JobSpec, and several are a list of them, not {shown(given)};"
+            " read a file with yaml.safe_load",
+        )
+    return list(specs)
 
 
 def _check(jobs: Sequence[JobView]) -> None:

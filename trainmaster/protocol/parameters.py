@@ -49,7 +49,10 @@ def check_sets(sets: Sequence[Any], spec: dict[str, Any]) -> tuple[list[bytes], 
     ]
     used = placeholders(spec)
     mistakes += [
-        Mistake(path=f"parameters[0].{name}", message=f"no command, argument or environment value has ${{{name}}}")
+        Mistake(
+            path=f"parameters[0].{name}",
+            message=f"no command, argument or environment value has ${{{name}}}{did_you_mean(name, used)}",
+        )
         for name in names
         if _NAME.fullmatch(name) and name not in used
     ]

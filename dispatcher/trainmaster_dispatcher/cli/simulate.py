@@ -10,6 +10,7 @@ import typer
 
 from trainmaster.cli.csv_output import print_csv
 from trainmaster.cli.output import Format, note, print_data
+from trainmaster.protocol.states import ClusterKind
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -155,6 +156,8 @@ def simulate(
     declared = [
         (one.name, _declared(tenants or (), own, one.settings or given, simulated, one.files)) for one in variants
     ]
+    if any(one.policies and not _has_public_cluster(simulated, one) for _, one in declared):
+        note("warning: the fleet has no public cluster, so that no burst policy can send a job anywhere")
     if past is not None:
         trace = past.trace.faster(faster)
     else:
@@ -381,6 +384,13 @@ def _declared(
         if is_burst(name):
             documents = with_burst(documents, name, value)
     return declared(documents, fleet)
+
+
+def _has_public_cluster(fleet: "Fleet", declared: "Declared") -> bool:
+    """Return whether a cluster of the fleet is public, as the declared objects say it, else the fleet."""
+    kinds = {one.name: one.kind for one in fleet.clusters}
+    kinds |= {one.name: one.cluster_kind for one in declared.clusters if one.name in kinds}
+    return ClusterKind.PUBLIC in kinds.values()
 
 
 def _read_trace(path: Path, queue: str, limits: LimitsFrom) -> "Trace":
