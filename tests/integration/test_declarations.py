@@ -614,6 +614,8 @@ async def test_a_rollback_returns_to_a_revision_and_back(service: Service) -> No
     assert (done["revision"], (await shown(service, "/v1/queues/q"))["weight"]) == (2, 2)
     assert (await roll_back(revision=1))["object"]["fields"] == [{"field": "weight", "before": 2.0, "after": 1.0}]
     assert (await roll_back(revision=1))["object"]["outcome"] == "unchanged"
+    never = await service.http.post("/v1/rollback", json={"kind": "Queue", "name": "nowhere"})
+    assert (never.status_code, never.json()["detail"]) == (404, "there is no queue 'nowhere', and it has no history")
     missing = await service.http.post("/v1/rollback", json={"kind": "Queue", "name": "q", "revision": 99})
     assert (missing.status_code, missing.json()["code"]) == (404, "not-found")
     line = (await service.http.get("/v1/audit", params={"action": "rollback queue"})).json()["audit"][-1]

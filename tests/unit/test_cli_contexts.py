@@ -151,6 +151,12 @@ def test_contexts_are_listed_chosen_and_removed(api: Api) -> None:
     assert "did you mean 'lab'?" in run("contexts", "use", "labs").stderr
 
 
+def test_a_configuration_that_cannot_be_read_is_said_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRAINMASTER_CONFIG", str(tmp_path))
+    done = run("jobs")
+    assert (done.exit_code, " ".join(done.stderr.split())) == (2, f"error: cannot read {tmp_path}: Is a directory")
+
+
 def test_a_context_is_chosen_for_one_command(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     run("login", PROD, "--name", "prod", says="tmk_prod\n")
     run("login", LAB, "--name", "lab", says="tmk_lab\n")

@@ -121,6 +121,24 @@ def test_cases_are_compared_each_with_its_files_on_top_of_the_others(files: Path
     assert [(case["name"], case["waits"]["started"]) for case in data["cases"]] == [("today", 1), ("more", 2)]
 
 
+def test_a_workload_that_is_not_there_is_said_in_words(files: Path) -> None:
+    done = run("simulate", "gone.csv", "--fleet", "fleet.yaml")
+    assert (done.exit_code, done.stderr) == (Exit.USAGE, "error: gone.csv: No such file or directory\n")
+
+
+def test_a_policy_without_a_public_cluster_is_warned_of_once(files: Path) -> None:
+    warning = "warning: the fleet has no public cluster, so that no burst policy can send a job anywhere"
+    (files / "policy.yaml").write_text("---".join(CLOUD.split("---")[0::3]))
+    words = ["simulate", "jobs.csv", "--fleet", "fleet.yaml", "-f", "policy.yaml", "--sweep", "burst.after=none,0s"]
+    done = run(*words)
+    assert (done.exit_code, done.stderr.count(warning)) == (0, 1), done.stderr
+    (files / "queue.yaml").write_text(CLOUD.split("---")[0])
+    assert warning not in run("simulate", "jobs.csv", "--fleet", "fleet.yaml", "-f", "queue.yaml").stderr
+    private = FLEET["clusters"][0]["name"]
+    (files / "public.yaml").write_text(f"{{kind: Cluster, name: {private}, clusterKind: public}}")
+    assert warning not in run(*words, "-f", "public.yaml").stderr
+
+
 def test_runs_that_policies_sent_are_told(files: Path) -> None:
     (files / "cloud.yaml").write_text(CLOUD)
     (files / "both.yaml").write_text(

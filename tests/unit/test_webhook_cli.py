@@ -53,7 +53,8 @@ def test_nothing_given_up_is_said_in_words(api: Api) -> None:
     api.on("GET /v1/webhooks/dead", {"dead": [], "next": None})
     done = run("webhooks")
     assert (done.stdout, done.stderr) == ("", "no undelivered webhook message\n")
-    assert run("webhooks", "drop", "--all").exit_code == Exit.SUCCEEDED
+    done = run("webhooks", "drop", "--all")
+    assert (done.exit_code, done.stderr) == (Exit.SUCCEEDED, "no undelivered webhook message\n")
 
 
 def test_named_messages_are_tried_again_and_dropped(api: Api) -> None:

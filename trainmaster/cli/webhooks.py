@@ -122,6 +122,8 @@ def _chosen(client: "Client", ids: list[int] | None, *, every: bool, yes: bool, 
     if ids:
         return ids
     found = [letter.id for letter in client.dead_letters()]
+    if not found:
+        note("no undelivered webhook message")
     if found and not agreed(f"{len(found)} messages will be {what}. Continue?", yes=yes):
         return []
     return found

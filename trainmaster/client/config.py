@@ -186,7 +186,7 @@ def read_contexts() -> Contexts:
     except FileNotFoundError:
         return Contexts()
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise _wrong(f"cannot read {path}: {error}") from error
+        raise _wrong(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     if value is None:
         return Contexts()
     given = value.get("contexts", {}) if isinstance(value, dict) else None

@@ -164,7 +164,7 @@ def text_of(path: Path) -> str:
                 return lines.read()
         return path.read_text(errors="replace")
     except (OSError, EOFError) as error:
-        raise UsageError(f"{path}: {error}") from error
+        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def swept(sweep: str | None) -> tuple[str, Sequence[str]] | None:

@@ -385,10 +385,11 @@ async def rollback(tx: Transaction, word: Kind, name: str, revision: int | None,
     before = (await kind.table.wire(tx, [name])).get(name)
     found = await store.revision_to_restore(tx, word, name, revision, before)
     if found is None:
-        wanted = "another revision" if revision is None else f"revision {revision}"
-        raise ProblemError(
-            Code.NOT_FOUND, f"{kind.kind.name} {name!r} has no {wanted} to return to: it does not exist in the history"
-        )
+        if revision is None and before is None:
+            near = suggestion(name, await kind.table.wire(tx))
+            raise ProblemError(Code.NOT_FOUND, f"there is no {kind.kind.name} {name!r}, and it has no history{near}")
+        wanted = "other revision" if revision is None else f"revision {revision}"
+        raise ProblemError(Code.NOT_FOUND, f"{kind.kind.name} {name!r} has no {wanted} to return to in its history")
     try:
         spec = kind.kind.spec.model_validate(found.spec)
     except ValidationError as error:
