@@ -396,7 +396,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {**SPEC, "sweep": None, "cases": [{"name": "a"}, {"name": "a"}]},
         "two cases have the same name",
     ),
-    "a field that is none": ({**SPEC, "sweep": {"field": "burst.x", "values": ["1"]}}, "documents[3]: x"),
+    "a field that is none": (
+        {**SPEC, "sweep": {"field": "burst.x", "values": ["1"]}},
+        "burst.x=1: this field is not known",
+    ),
     "a field of nothing": ({**SPEC, "sweep": {"field": "after", "values": ["1"]}}, "sweep.field"),
     "no policy to sweep over": (
         {**SPEC, "documents": DECLARED[:3]},
