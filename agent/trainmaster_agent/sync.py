@@ -88,19 +88,24 @@ def boot_time() -> float:
 
 
 class Agent:
-    """One agent session. ``run`` returns only when ``stop`` is set, and raises SupersededError."""
+    """One agent session. ``run`` returns only when ``stop`` is set, and raises SupersededError.
+
+    ``cluster``: the cluster's name in the agent's configuration, where it has one; the dispatcher compares it with its key's.
+    """
 
     def __init__(
         self,
         dispatcher: Dispatcher,
         runtime: Runtime,
         *,
+        cluster: str = "",
         lease_hint: float = 15.0,
         clock: Callable[[], float] = boot_time,
         on_renewal: Callable[[LeaseRenewal], None] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._runtime = runtime
+        self._cluster = cluster
         self._clock = clock
         self._on_renewal = on_renewal
         self._session = uuid.uuid4().hex
@@ -170,7 +175,9 @@ class Agent:
             except ProblemError as error:
                 if error.code is Code.SESSION_SUPERSEDED:
                     raise SupersededError(error.detail) from error
-                log.warning("the dispatcher refused a call of this agent, trying again: %s", error)
+                log.warning(
+                    "the dispatcher refused a call of this agent, trying again: %s%s", error, self._remedy(error)
+                )
                 wait = error.retry_after or pause
             except UnreachableError as error:
                 log.warning("the dispatcher does not answer, trying again: %s", error)
@@ -183,6 +190,13 @@ class Agent:
                 wait = pause
             await asyncio.sleep(min(wait, self._lease_seconds / 3) * random.uniform(0.7, 1.3))
             pause = min(pause * 2, _MOST_BACK_OFF)
+
+    def _remedy(self, error: ProblemError) -> str:
+        """Return what to do about a refused key; empty for other errors."""
+        if error.code not in (Code.UNAUTHENTICATED, Code.FORBIDDEN):
+            return ""
+        name = self._cluster or "CLUSTER"
+        return f". Give this agent a key of its cluster; an admin or the owner makes one with: trainmaster clusters rotate {name}"
 
     # -- sync
 
@@ -198,6 +212,7 @@ class Agent:
             place=self._runtime.place,
             number=self._number,
             agent_version=__version__,
+            cluster=self._cluster,
             runs=tuple(reports),
             full=full,
             held_count=len(held),

@@ -1,5 +1,9 @@
 """The owner of clusters: what a key of this role sees and does there, and that it opens nothing else."""
 
+import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -246,3 +250,31 @@ async def test_to_the_release_before_the_key_is_a_users_without_queues(service: 
         == "user1"
     )
     assert await value(service.stores, "SELECT queues = '{}' FROM api_keys WHERE name = 'olga'") is True
+
+
+async def test_the_owners_commands_show_a_held_job_and_say_when_the_clusters_were_removed(stage: Stage) -> None:
+    service = stage.service
+    key = await make_key(service, "owner", clusters=["private"])
+
+    def command(*words: str) -> str:
+        env = os.environ | {"TRAINMASTER_URL": service.url, "TRAINMASTER_API_KEY": key, "COLUMNS": "200"}
+        program = [sys.executable, "-m", "trainmaster.cli.main", *words]
+        ended = subprocess.run(program, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout + ended.stderr
+
+    held = await service.submit("returned", placement={"clusters": ["private"]})
+    start = await stage.agents["private"].next_start()
+    await stage.agents["private"].report(
+        start["run"], RunState.RETURNED, 1, message="there is no Role trainmaster-jobs"
+    )
+    await service.until(held, "held")
+    assert "there is no Role trainmaster-jobs" in await asyncio.to_thread(command, "job", held)
+    assert (await service.http.delete("/v1/clusters/private?force=true")).status_code == 204
+    await service.http.put("/v1/clusters/private", json={"name": "private"})
+
+    async def is_told() -> bool:
+        return "that this key was made for were removed" in await asyncio.to_thread(command, "clusters")
+
+    await eventually(is_told, 10)
+    assert "none any more: they were removed" in await asyncio.to_thread(command, "whoami")

@@ -14,7 +14,7 @@ from tests.conftest import ADMIN_KEY, Service
 from tests.integration.rows import execute
 from trainmaster import __version__
 from trainmaster.protocol.health import HealthState, clock_check
-from trainmaster.protocol.states import Exit
+from trainmaster.protocol.states import Exit, RunState
 from trainmaster_dispatcher.cli.embedded import free_port
 from trainmaster_dispatcher.services.doctor import examine
 from trainmaster_dispatcher.store.redis_channels import note_side_job
@@ -89,6 +89,34 @@ async def test_what_is_wrong_is_found(service: Service, tmp_path: Path) -> None:
     assert "run: trainmaster migrate" in found["schema"]["advice"]
     assert "private" in found["recovery"]["message"]
     assert "1 messages wait" in found["webhooks"]["message"]
+
+
+async def test_a_cluster_in_contact_that_returns_jobs_is_named_with_what_it_said(
+    service: Service, tmp_path: Path
+) -> None:
+    agent = service.agent()
+    await agent.connect()
+    ids = []
+    for _ in range(2):
+        ids.append(await service.submit(placement={"clusters": ["private"]}))
+        start = await agent.next_start()
+        said = f"there is no PriorityClass trainmaster-normal, says {start['run']}"
+        await agent.report(start["run"], RunState.RETURNED, 1, message=said)
+        await service.until(ids[-1], "held")
+    await execute(service.stores, "UPDATE cluster_contacts SET agent_version = :release", release=__version__)
+    _, found = await doctor(tmp_path, TRAINMASTER_URL=service.url, TRAINMASTER_API_KEY=ADMIN_KEY)
+    check = found["agent private"]
+    assert check["state"] == "warning"
+    assert check["message"] == (
+        f"in contact, but 2 jobs that it returned are held; of {ids[1]} it said: "
+        f"there is no PriorityClass trainmaster-normal, says {ids[1]}-r1"
+    )
+    assert check["advice"].endswith(f"trainmaster resume {ids[1]}")
+    assert (await service.http.post(f"/v1/jobs/{ids[1]}/resume")).is_success
+    await agent.next_start()
+    _, found = await doctor(tmp_path, TRAINMASTER_URL=service.url, TRAINMASTER_API_KEY=ADMIN_KEY)
+    assert "a job that it returned is held" in found["agent private"]["message"]
+    assert ids[0] in found["agent private"]["message"]
 
 
 async def test_without_leader_and_redis_it_says_what_does_not_work(service: Service) -> None:

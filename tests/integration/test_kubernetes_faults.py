@@ -261,7 +261,7 @@ async def test_a_silent_node_is_told_and_no_more_once_it_answers(lab: KubeLab, n
     await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     node = (await until_state(lab, A, RunState.RUNNING)).members[0].node
     nodes.set_ready(node, "Unknown", "NodeStatusUnknown")
-    told_of = f"worker-0 on node {node}, which has not answered since"
+    told_of = f"worker-0 on node {node}, which Kubernetes has counted as silent since"
     await until(lab, A, lambda status: told_of in status.message)
     nodes.set_ready(node, "True", "KubeletReady")
     await until(lab, A, lambda status: told_of not in status.message)

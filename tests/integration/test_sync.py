@@ -65,13 +65,33 @@ async def test_what_holds_a_run_up_is_told_as_long_as_it_does(service: Service, 
     await agent.report(run, RunState.PENDING, 3)
     assert "Its cluster says" not in (await why(service, job_id))["sentence"]
     await agent.report(run, RunState.RUNNING, 4)
-    silence = "worker-0 on node n3, which has not answered since 10:00"
+    silence = "worker-0 on node n3, which Kubernetes has counted as silent since 10:00"
     await agent.report(run, RunState.RUNNING, 5, message=silence)
     reason = await why(service, job_id)
     assert reason["sentence"].startswith("It runs on private")
     assert reason["sentence"].endswith(f" Its cluster says: {silence}.")
     await agent.report(run, RunState.RUNNING, 6)
     assert await message_of(service, job_id) == ""
+
+
+async def test_an_agent_that_was_configured_for_another_cluster_than_its_keys_is_refused(
+    service: Service, agent: FakeAgent
+) -> None:
+    job_id = await service.submit()
+    start = await agent.next_start()
+    answer = await agent.sync(cluster="weat")
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert answer.json()["detail"] == (
+        "the key is of cluster private, and the agent's configuration names cluster 'weat'; "
+        "correct the name, or use a key of that cluster"
+    )
+    refused = service.agent("private", session="other")
+    assert (await refused.sync(cluster="weat")).status_code == 403
+    assert (await agent.sync(cluster="private")).is_success, (
+        "nothing of the refused syncs was used, and no session has begun"
+    )
+    await agent.report(start["run"], RunState.RUNNING, 1)
+    await service.until(job_id, "running")
 
 
 async def test_the_end_of_a_job_is_told_once(service: Service, agent: FakeAgent) -> None:

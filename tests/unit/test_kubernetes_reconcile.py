@@ -292,7 +292,7 @@ CASES: dict[str, Case] = {
         sights={"unready": {"node-0": Unready(silent=True, since=NOW, reason="NodeStatusUnknown")}},
         state=RunState.RUNNING,
         words=(
-            "worker-0, worker-1, worker-2 on node node-0, which has not answered since 1970-01-01 00:16:40 UTC "
+            "worker-0, worker-1, worker-2 on node node-0, which Kubernetes has counted as silent since 1970-01-01 00:16:40 UTC "
             "(NodeStatusUnknown): whether it still runs is unknown. Unless the node answers, Kubernetes tells it to end"
         ),
     ),
@@ -307,7 +307,7 @@ CASES: dict[str, Case] = {
         Progress(created=True, stop=STOP, stopped_at=NOW, generation=2),
         sights={"unready": {"node-0": Unready(silent=True, since=NOW)}},
         state=RunState.STOPPING,
-        words="worker-0 on node node-0, which has not answered since",
+        words="worker-0 on node node-0, which Kubernetes has counted as silent since",
     ),
     "a node that is not ready but answers is told": Case(
         ALL_RUN,

@@ -70,7 +70,11 @@ def _list_clusters(client: "Client", output: Format) -> None:
         print_data([data_of(cluster) for cluster in found], output)
         return
     if not found:
-        note("there is no cluster; an admin lets one join with: trainmaster clusters join NAME")
+        note(
+            "the clusters that this key was made for were removed; an admin makes a new key for those that joined again"
+            if client.whoami().role == "owner"
+            else "there is no cluster; an admin lets one join with: trainmaster clusters join NAME"
+        )
         return
     wide = output is Format.WIDE
     columns = ["NAME", "KIND", "STATE", "NODES", "CAPACITY", "RUNS", "LAST CONTACT"]

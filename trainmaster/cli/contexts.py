@@ -145,7 +145,7 @@ def _pairs(identity: "Identity", address: str) -> list[tuple[str, object]]:
     return [
         ("key", f"{identity.name} (id {identity.id})"),
         ("role", f"{identity.role}: {words}"),
-        ("clusters", ", ".join(identity.clusters))
+        ("clusters", ", ".join(identity.clusters) or "none any more: they were removed")
         if identity.role == "owner"
         else ("queues", ", ".join(identity.queues)),
         ("expires", f"{until.astimezone():%Y-%m-%d %H:%M}" if until is not None else "never"),

@@ -180,9 +180,11 @@ def _show_job(client: "Client", job: str, output: Format) -> None:
     if output.is_data:
         print_data(data_of(item), output)
         return
-    waits = client.why(job) if not item.state.is_terminal and not item.state.has_live_run else None
+    # The owner of its cluster is told neither what a job says nor why it waits.
+    explained = item.spec is not None and not item.state.is_terminal and not item.state.has_live_run
+    waits = client.why(job) if explained else None
     _print_job(item, waits, wide=output is Format.WIDE)
-    if item.state is JobState.FAILED:
+    if item.state is JobState.FAILED and item.spec is not None:
         print_last_output(client, item)
 
 

@@ -303,6 +303,8 @@ class SyncRequest(Lenient):
     """Number of this sync in its session, from 1; an answer to an older one is ignored."""
     agent_version: Word = ""
     """Version of the agent."""
+    cluster: Word = ""
+    """The cluster's name in the agent's own configuration, which has to be that of its key's cluster. Empty: it names none."""
     runs: Annotated[tuple[RunReport, ...], bounded(MOST_RUNS, first_only=True)] = ()
     """Runs that changed since the dispatcher acknowledged them."""
     full: bool = False

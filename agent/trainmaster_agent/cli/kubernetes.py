@@ -87,7 +87,8 @@ async def run_kubernetes_agent(
             if not await _open(runtime, stop):
                 return
             client = AgentClient(url, secret)
-            acting = asyncio.create_task(Agent(client, runtime, on_renewal=on_renewal).run(stop), name="agent")
+            agent = Agent(client, runtime, cluster=config.cluster, on_renewal=on_renewal)
+            acting = asyncio.create_task(agent.run(stop), name="agent")
             watching = asyncio.create_task(runtime.watch_over(), name="watch-over")
             try:
                 done, _ = await asyncio.wait((acting, watching), return_when=asyncio.FIRST_COMPLETED)

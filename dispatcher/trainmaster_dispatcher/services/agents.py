@@ -61,6 +61,21 @@ def superseded() -> ProblemError:
     )
 
 
+def _check_is_served(caller: Caller, request: SyncRequest) -> None:
+    """Raise ProblemError for a protocol that is not served, and for an agent whose configuration names another cluster than its key."""
+    if not OLDEST_PROTOCOL <= request.protocol <= PROTOCOL:
+        raise ProblemError(
+            Code.PROTOCOL_UNSUPPORTED,
+            f"protocol {request.protocol} is not served; this dispatcher serves {OLDEST_PROTOCOL} to {PROTOCOL}",
+        )
+    if request.cluster not in ("", caller.cluster):
+        raise ProblemError(
+            Code.FORBIDDEN,
+            f"the key is of cluster {caller.cluster}, and the agent's configuration names cluster {request.cluster!r}; correct the"
+            f" name, or use a key of that cluster",
+        )
+
+
 async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
     """Take an agent's state and renew its lease, in one transaction that is committed before the answer.
 
@@ -68,11 +83,7 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
     """
     cluster_id = _cluster_of(caller)
     request = given.request
-    if not OLDEST_PROTOCOL <= request.protocol <= PROTOCOL:
-        raise ProblemError(
-            Code.PROTOCOL_UNSUPPORTED,
-            f"protocol {request.protocol} is not served; this dispatcher serves {OLDEST_PROTOCOL} to {PROTOCOL}",
-        )
+    _check_is_served(caller, request)
     lease = stores.settings.lease_seconds
     async with stores.database.transaction() as tx:
         standing = await agents.standing(tx, cluster_id)

@@ -8,6 +8,7 @@ from trainmaster import __version__
 from trainmaster.protocol.durations import format_duration
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.health import HealthCheck, clock_check, error, fine, warning
+from trainmaster.protocol.ids import job_id
 from trainmaster_dispatcher.services.settings import Settings, mistyped
 from trainmaster_dispatcher.store import doctor as store
 from trainmaster_dispatcher.store import metrics, recovery, redis_channels
@@ -129,13 +130,26 @@ def _agent(facts: store.AgentFacts) -> HealthCheck:
         return error(
             name,
             f"out of contact since {age}: nothing starts there",
-            "look at the agent's log and at the way to the api",
+            "look at the agent's log and at the way to the api; a new key for it: trainmaster clusters rotate "
+            + facts.cluster,
         )
     if facts.quarantined:
         return warning(
             name,
             f"it holds {facts.quarantined} runs that the restored store does not have",
             f"look at them: trainmaster clusters quarantined {facts.cluster}",
+        )
+    if facts.returned and facts.example is not None and facts.number is not None:
+        jobs = (
+            "a job that it returned is held"
+            if facts.returned == 1
+            else f"{facts.returned} jobs that it returned are held"
+        )
+        named = job_id(facts.example, facts.number)
+        return warning(
+            name,
+            f"in contact, but {jobs}" + (f"; of {named} it said: {facts.said}" if facts.said else ""),
+            f"correct the cluster or the jobs, then: trainmaster resume {named}",
         )
     if facts.release != __version__:
         return warning(name, f"release {facts.release}, and the api has {__version__}", "upgrade the older of the two")

@@ -30,13 +30,21 @@ class LeadFacts(NamedTuple):
 
 
 class AgentFacts(NamedTuple):
-    """The agent of a cluster: its release, and the seconds since its last contact; None if it never had any."""
+    """The agent of a cluster: its release, and the seconds since its last contact; None if it never had any.
+
+    ``returned``: the held jobs that it returned last, for other causes than room; ``example``, ``number`` and ``said``: name, key and
+    message of the newest of them.
+    """
 
     cluster: str
     release: str
     age: float | None
     left: float | None
     quarantined: int
+    returned: int
+    example: str | None
+    number: int | None
+    said: str | None
 
 
 async def database_facts(tx: Transaction) -> DatabaseFacts:
@@ -68,11 +76,21 @@ async def agent_facts(tx: Transaction) -> Sequence[AgentFacts]:
     return await tx.all_of(
         AgentFacts,
         """
+        WITH returned AS (
+            SELECT DISTINCT ON (r.cluster_id) r.cluster_id, j.name, j.id,
+                   coalesce(r.result ->> 'message', r.result #>> '{end,message}') AS said,
+                   count(*) OVER (PARTITION BY r.cluster_id) AS many
+            FROM jobs j JOIN runs r ON r.job_id = j.id AND r.attempt = j.attempt
+            WHERE j.ended_at IS NULL AND j.hold_cause = 'unplaceable' AND r.state = 'returned'
+              AND NOT coalesce((r.result #>> '{end,lacksRoom}')::bool, false)
+            ORDER BY r.cluster_id, r.ended_at DESC
+        )
         SELECT c.name AS cluster, coalesce(k.agent_version, '') AS release,
                CASE WHEN k.contact_at > 'epoch' THEN extract(epoch FROM clock_timestamp() - k.contact_at)::float8 END AS age,
                CASE WHEN k.contact_at > 'epoch' THEN extract(epoch FROM k.lease_until - clock_timestamp())::float8 END AS left,
-               (SELECT count(*) FROM quarantined_runs q WHERE q.cluster_id = c.id) AS quarantined
-        FROM clusters c LEFT JOIN cluster_contacts k ON k.cluster_id = c.id
+               (SELECT count(*) FROM quarantined_runs q WHERE q.cluster_id = c.id) AS quarantined,
+               coalesce(r.many, 0) AS returned, r.name AS example, r.id AS number, r.said
+        FROM clusters c LEFT JOIN cluster_contacts k ON k.cluster_id = c.id LEFT JOIN returned r ON r.cluster_id = c.id
         WHERE c.removed_at IS NULL ORDER BY c.name
         """,
     )

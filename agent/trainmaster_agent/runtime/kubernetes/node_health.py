@@ -81,7 +81,7 @@ def _words(node: str, pods: list[PodSight], how: Unready) -> str:
     why = f" ({how.reason})" if how.reason else ""
     if not how.silent:
         return f"{listed} on node {node}, which has not been ready since {since}{why}"
-    place = f"{listed} on node {node}, which has not answered since {since}{why}"
+    place = f"{listed} on node {node}, which Kubernetes has counted as silent since {since}{why}"
     if any(pod.deleting for pod in pods):
         return (
             f"{place}: told to end, and whether it has is unknown. Each counts as running until the node answers again, or "

@@ -94,7 +94,7 @@ async def run_fleet(
         try:
             if await _stops_within(stop, spread * draw(fleet.seed, cluster.name, "stagger")):
                 return
-            await run_for_ever("agent", lambda: Agent(client, runtime).run(stop), SupersededError)
+            await run_for_ever("agent", lambda: Agent(client, runtime, cluster=cluster.name).run(stop), SupersededError)
         except SupersededError as error:
             log.warning("the agent of cluster %s ends: %s", cluster.name, error)
             superseded.append(cluster.name)
