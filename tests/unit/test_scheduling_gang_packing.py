@@ -190,12 +190,19 @@ MISSES: dict[str, tuple[Shape, list[NodeGroup], str]] = {
     "no node is selected": (
         gang(role(node_selector=(("disk", "ssd"),))),
         [nodes(labels={"disk": "hdd"})],
-        "no node matches what role 'worker' selects or tolerates",
+        "no node matches what role 'worker' selects or tolerates: a label disk=ssd is needed",
     ),
     "a taint is not tolerated": (
         simple(),
         [nodes(taints=(GPU_TAINT,))],
-        "no node matches what role 'worker' selects or tolerates",
+        f"no node matches what role 'worker' selects or tolerates: taint {GPU_TAINT.key}={GPU_TAINT.value}:NoSchedule "
+        "is not tolerated",
+    ),
+    "what keeps it off most nodes comes first": (
+        gang(role(node_selector=(("disk", "ssd"),))),
+        [nodes(1, name="taken", labels={"disk": "ssd"}, taints=(GPU_TAINT,)), nodes(2, name="slow")],
+        "no node matches what role 'worker' selects or tolerates: a label disk=ssd is needed; on others, "
+        f"taint {GPU_TAINT.key}={GPU_TAINT.value}:NoSchedule is not tolerated",
     ),
     "there is no node": (simple(), [], "no node matches what role 'worker' selects or tolerates"),
     "no rack has room": (

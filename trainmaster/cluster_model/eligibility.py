@@ -24,6 +24,10 @@ Obstruction = MissingLabel | AffinityTerm | Taint
 """What keeps a member off a node."""
 
 
+_MOST_VALUES = 5
+"""Values of an affinity term that a text lists."""
+
+
 def obstruction(
     labels: Mapping[str, str],
     taints: Sequence[Taint],
@@ -50,7 +54,9 @@ def describe(found: Obstruction) -> str:
         case MissingLabel(key, value):
             return f"a label {key}={value} is needed"
         case AffinityTerm():
-            return f"node affinity {found.key} {found.operator} {', '.join(found.values)}".rstrip() + " is needed"
+            values = ", ".join(found.values[:_MOST_VALUES])
+            more = f" and {len(found.values) - _MOST_VALUES} more" if len(found.values) > _MOST_VALUES else ""
+            return f"node affinity {found.key} {found.operator} {values}".rstrip() + f"{more} is needed"
         case Taint():
             return f"taint {found.key}={found.value}:{found.effect} is not tolerated"
 

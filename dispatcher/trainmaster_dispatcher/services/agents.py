@@ -62,7 +62,7 @@ def superseded() -> ProblemError:
 
 
 def _check_is_served(caller: Caller, request: SyncRequest) -> None:
-    """Raise ProblemError for a protocol that is not served, and for an agent whose configuration names another cluster than its key."""
+    """Raise ProblemError for a protocol that is not served, and for an agent that is configured for another cluster than its key."""
     if not OLDEST_PROTOCOL <= request.protocol <= PROTOCOL:
         raise ProblemError(
             Code.PROTOCOL_UNSUPPORTED,

@@ -1,11 +1,14 @@
 """Eligibility of nodes for members: selectors, affinity, taints and NUMA policy. It does not look at free capacity."""
 
+from collections import Counter
 from collections.abc import Mapping
 
-from trainmaster.cluster_model.eligibility import PREFERENCE, is_tolerated, obstruction
+from trainmaster.cluster_model.eligibility import PREFERENCE, describe, is_tolerated, obstruction
 from trainmaster.cluster_model.numa_policies import is_kept_by
 from trainmaster.protocol.agent import NodeGroup, Taint
-from trainmaster_dispatcher.domain.shapes import RoleShape
+from trainmaster_dispatcher.domain.shapes import RoleShape, Terms
+
+_MOST_OBSTACLES = 3
 
 
 def allows(role: RoleShape, group: NodeGroup) -> bool:
@@ -43,6 +46,7 @@ class LabelIndex:
             if without:
                 values[None] = without
         self._by_label, self._by_taints = by_label, by_taints
+        self._obstacles: dict[Terms, str] = {}
 
     def allowing(self, role: RoleShape) -> tuple[str, ...]:
         """Return the groups for which ``allows`` holds, in their order."""
@@ -59,3 +63,16 @@ class LabelIndex:
             if not all(is_tolerated(taint, role.tolerations) for taint in taints):
                 excluded |= names
         return tuple(name for name, group in self.groups.items() if name not in excluded and _keeps_numa(role, group))
+
+    def obstacles(self, role: RoleShape) -> str:
+        """Return what keeps a role's members off the nodes, that of the most nodes first; empty where nothing does."""
+        said = self._obstacles.get(role.terms)
+        if said is None:
+            counts: Counter[str] = Counter()
+            for group in self.groups.values():
+                found = obstruction(group.labels, group.taints, role.node_selector, role.affinity, role.tolerations)
+                if found is not None:
+                    counts[describe(found)] += group.count
+            said = "; on others, ".join(text for text, _ in counts.most_common(_MOST_OBSTACLES))
+            self._obstacles[role.terms] = said
+        return said

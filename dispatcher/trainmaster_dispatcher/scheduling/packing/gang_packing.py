@@ -183,9 +183,10 @@ def _in(names: Iterable[str], groups: Groups) -> Iterator[NodeBucket]:
     return (one for name in names for one in groups[name])
 
 
-def _no_node(role: RoleShape) -> Shortfall:
+def _no_node(role: RoleShape, obstacles: str) -> Shortfall:
     numa = f" with NUMA policy {role.numa}" if role.numa else ""
-    return Shortfall(f"no node{numa} matches what role {role.name!r} selects or tolerates")
+    why = f": {obstacles}" if obstacles else ""
+    return Shortfall(f"no node{numa} matches what role {role.name!r} selects or tolerates{why}")
 
 
 def _inside(
@@ -295,7 +296,9 @@ def _pack(
             # The sorted nodes are those before any member is placed, so they serve the first role only.
             ranking = free_capacity.ranking(eligible, role.needs)
         if not eligible:
-            return _no_node(role)
+            return _no_node(
+                role, "" if groups is not free_capacity.groups else free_capacity.eligible.index.obstacles(role)
+            )
         missing, placed = fill(work, role.needs, size, eligible, ranking, role.max_per_node, role.numa)
         if missing:
             if size == missing and groups is free_capacity.groups and not placement:
