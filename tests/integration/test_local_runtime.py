@@ -85,14 +85,14 @@ class LocalLab:
             Does.EXIT: f"exit {behaviour.code}",
             Does.DIE_BY_SIGNAL: f"kill -{behaviour.code} $$",
             Does.PRINT: 'printf %s "$TEXT"',
-            Does.RUN: "touch ready; exec sleep 3600",
-            Does.RUN_STUBBORNLY: "trap '' TERM; touch ready; exec sleep 3600",
-            Does.LEAVE_IN_PEACE: "trap 'exit 0' TERM; touch ready; sleep 3600 & wait",
+            Does.RUN: ": >ready; exec sleep 3600",
+            Does.RUN_STUBBORNLY: "trap '' TERM; : >ready; exec sleep 3600",
+            Does.LEAVE_IN_PEACE: "trap 'exit 0' TERM; : >ready; sleep 3600 & wait",
             Does.SAVE_STATE: (
-                "trap 'echo saved' USR1; trap 'echo ended; exit 0' TERM; touch ready; while :; do sleep 3600 & wait; done"
+                "trap 'echo saved' USR1; trap 'echo ended; exit 0' TERM; : >ready; while :; do sleep 3600 & wait; done"
             ),
             Does.FAIL_AT_FIRST: f'[ "$TRAINMASTER_RESTARTS" -ge {behaviour.times} ] || exit {behaviour.code}',
-            Does.WAIT_FOR_GATE: f"touch ready; until [ -e '{gate}' ]; do sleep 0.02; done",
+            Does.WAIT_FOR_GATE: f": >ready; until [ -e '{gate}' ]; do sleep 0.02; done",
         }
         return {"command": ["sh", "-c", scripts[behaviour.does]], "env": {"TEXT": behaviour.text}}
 
