@@ -202,3 +202,22 @@ def test_jobs_of_several_roles_count_as_a_whole() -> None:
     builder.jobs(6, "b", user="ben")
     assert place(builder, "a1").position == 6, "big, and four of the other user, who then has as much"
     assert builder.cycle().started[:6] == ["big", "b1", "b2", "b3", "b4", "a1"]
+
+
+def test_a_remembered_refusal_of_one_class_does_not_pass_by_the_turn_of_another_user() -> None:
+    """Ann's high job is refused as in the cycle before; then Ben's high job is due, and only then her low one."""
+    builder = (
+        StateBuilder()
+        .queue("main", limits={"cpu": 3})
+        .cluster("c", nodes(2, cpu=4))
+        .run("r", on="c", user="ben")
+        .lasting("normal")
+    )
+    builder.job("high", simple(cpu=3), of="high", user="ann").job("low", simple(cpu=3), of="low", user="ann")
+    builder.job("older", simple(cpu=3), of="high", user="ann")
+    assert builder.applied().started == []
+    builder.job("bens", of="high", user="ben")
+    outcome = builder.cycle()
+    assert outcome.started == ["bens"]
+    assert "uses 1 of its 3 cpu" in outcome.reason("high").sentence
+    assert "uses 2 of its 3 cpu" in outcome.reason("low").sentence

@@ -220,17 +220,17 @@ class _TurnOrder:
         self._row = None
         self._push(key, chain(candidates[count:], jobs))
 
-    def pass_by(self, is_blocked: Callable[[ClassKey], bool]) -> bool:
-        """Drop classes from the front as long as they are blocked; return whether any were."""
+    def pass_by(self, is_blocked: Callable[[ClassKey], bool], most: float = inf) -> bool:
+        """Drop classes from the front as long as they are blocked and their rank is at most ``most``; return whether any were."""
         heap, rest, passed = self._heap, self._rest, False
         while True:
             first = self._next
             if first is not None and (not heap or first[:3] < heap[0][0]):
-                if not is_blocked(first[3]):
+                if first[0] > most or not is_blocked(first[3]):
                     return passed
                 self._next = next(rest, None)
             else:
-                if not heap or not is_blocked(heap[0][1]):
+                if not heap or heap[0][0].rank > most or not is_blocked(heap[0][1]):
                     return passed
                 heappop(heap)
             passed = True
@@ -283,6 +283,18 @@ class _Users:
     def turns(self) -> _TurnOrder | None:
         """Return the order of the user whose turn it is; None if nothing is left."""
         return self._orders[self._heap[0][3]] if self._heap else None
+
+    def pass_by(self, is_blocked: Callable[[ClassKey], bool]) -> bool:
+        """Drop blocked classes from the front of the user that has the turn until another user is due; return whether any were."""
+        user, passed = self._heap[0][3], False
+        while self._heap and self._heap[0][3] == user:
+            order = self._orders[user]
+            most = inf if len(self._heap) < 2 else order.head().rank
+            if not order.pass_by(is_blocked, most):
+                return passed
+            passed = True
+            self.settle()
+        return passed
 
     def of(self, key: ClassKey) -> _TurnOrder:
         """Return the order that a class is in, whose turn it is."""
@@ -424,22 +436,19 @@ class FairShareQueue:
         """Exclude this class, which had the turn: none of its jobs can start in this cycle."""
         turns = self._order_of(key)
         turns.pop(goes_on=False)
-        self._pass_on(key.queue_id)
+        # No share has changed: only the user may go behind others, where its next job is of a lower class.
+        users = self._users[key.queue_id]
+        users.settle()
+        if not users:
+            self._settle(key.queue_id)
 
     def pass_by(self, queue_id: int, is_blocked: Callable[[ClassKey], bool]) -> bool:
         """Drop blocked classes from the front of the user and queue that have the turn; return whether there were any."""
-        turns = self._users[queue_id].turns()
-        passed = turns is not None and turns.pass_by(is_blocked)
-        if passed:
-            self._pass_on(queue_id)
-        return passed
-
-    def _pass_on(self, queue_id: int) -> None:
-        """Let the user that had the turn go behind others where its next job is of a lower class; no share has changed."""
         users = self._users[queue_id]
-        users.settle()
+        passed = users.pass_by(is_blocked)
         if not users:
             self._settle(queue_id)
+        return passed
 
     def close(self, key: ClassKey) -> list[ClassKey]:
         """Close this queue for the rest of the cycle after the class that had the turn; return its other classes."""
