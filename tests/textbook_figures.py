@@ -1,0 +1,54 @@
+"""Figures of a schedule, whoever made it: waits, bounded slowdown, and what each user sees of them.
+
+D. Feitelson, L. Rudolph, U. Schwiegelshohn, K. Sevcik and P. Wong, "Theory and Practice in Parallel Job Scheduling", JSSPP 1997:
+bounded slowdown, here with the 10 seconds of ``tests.textbook_easy``.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import fmean
+
+from bench.swf import LoggedJob
+from tests.textbook_easy import bounded_slowdown
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Waits are in seconds; the 95th percentile is the shortest wait that 95 % of the jobs do not exceed."""
+
+    mean_wait: float
+    wait_95: float
+    longest_wait: float
+    mean_bounded_slowdown: float
+    mean_wait_by_user: dict[int, float]
+
+    @classmethod
+    def of(cls, jobs: Sequence[LoggedJob], starts: Mapping[int, float]) -> "Figures":
+        """Return the figures of a schedule. Raises ValueError for no jobs, KeyError for one that has not started."""
+        if not jobs:
+            raise ValueError("there are no jobs; the figures of a schedule need one at least")
+        by_user: defaultdict[int, list[float]] = defaultdict(list)
+        for job in jobs:
+            by_user[job.user].append(starts[job.number] - job.submit)
+        waits = sorted(wait for of_user in by_user.values() for wait in of_user)
+        return cls(
+            mean_wait=fmean(waits),
+            wait_95=waits[ceil(0.95 * len(waits)) - 1],
+            longest_wait=waits[-1],
+            mean_bounded_slowdown=fmean(bounded_slowdown(starts[job.number] - job.submit, job.run) for job in jobs),
+            mean_wait_by_user={user: fmean(of_user) for user, of_user in sorted(by_user.items())},
+        )
+
+    def worst_change(self, other: "Figures", floor: float = 60.0) -> tuple[int, float]:
+        """Return the user whose mean wait is longest relative to that in ``other``, and how many times as long it is.
+
+        Mean waits below ``floor`` seconds count as ``floor``, so that users who hardly wait at all do not decide.
+        """
+        ratios = {
+            user: max(wait, floor) / max(other.mean_wait_by_user[user], floor)
+            for user, wait in self.mean_wait_by_user.items()
+        }
+        worst = max(ratios, key=lambda user: ratios[user])
+        return worst, ratios[worst]
