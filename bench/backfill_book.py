@@ -3,8 +3,8 @@
     python -m bench.backfill_book [--log nasa|lublin256|lublin128] [--jobs N] [--policy POLICY] [--users]
 
 The NASA log (``bench.nasa``) has its gaps divided by 1.4 and estimates of ``bench.model_estimates``; the others are of
-``bench.model_logs``. Waits are in seconds. ``worst_user`` is the user whose mean wait is longest relative to EASY with estimates, both
-at least a minute.
+``bench.model_logs``. Waits are in seconds. ``worst_user`` is the user whose mean wait is longest relative to EASY with estimates, of
+those with ten jobs or more; waits below a minute count as a minute.
 """
 
 import argparse
@@ -56,7 +56,9 @@ REFERENCE = Case(Policy.EASY, "estimates", Order.ARRIVAL)
 CASES = (
     REFERENCE,
     Case(Policy.FCFS, "exact", Order.ARRIVAL),  # plans nothing
-    *(Case(policy, planning, Order.ARRIVAL) for policy, planning in product(list(Policy)[1:], PLANNINGS)),
+    Case(Policy.EASY, "exact", Order.ARRIVAL),
+    Case(Policy.EASY, "predictions", Order.ARRIVAL),
+    *(Case(policy, planning, Order.ARRIVAL) for policy, planning in product(list(Policy)[2:], PLANNINGS)),
     *(Case(Policy.EASY, planning, order) for order, planning in product((Order.SHORTEST, Order.EXPANSION), PLANNINGS)),
 )
 
@@ -67,7 +69,7 @@ def run_log(name: str, count: int | None, policies: Sequence[Policy], users: boo
     jobs = log.jobs()[:count]
     results = []
     reference: Figures | None = None
-    for case in dict.fromkeys(CASES):
+    for case in CASES:
         if case is not REFERENCE and case.policy not in policies:
             continue
         figures, seconds = measure(jobs, log.processors, case.policy, PLANNINGS[case.planning], case.order)

@@ -12,6 +12,8 @@ Four things differ from Lublin's program. Gaps between arrivals are divided befo
 that a day has 24 hours at any load. Sizes above the machine's are drawn again. On a machine of P processors, the two stages of
 sizes end at log2 P - 2 and log2 P, as they do in the program for 128. Times are whole seconds, and no job runs below one.
 Estimates are in ``bench.model_estimates``.
+
+The model's gaps are very uneven, half of them below a twentieth of their mean: above a load of 0.8, queues of days are usual.
 """
 
 from bisect import bisect_right

@@ -23,6 +23,7 @@ class Figures:
     longest_wait: float
     mean_bounded_slowdown: float
     mean_wait_by_user: dict[int, float]
+    jobs_by_user: dict[int, int]
 
     @classmethod
     def of(cls, jobs: Sequence[LoggedJob], starts: Mapping[int, float]) -> "Figures":
@@ -39,16 +40,21 @@ class Figures:
             longest_wait=waits[-1],
             mean_bounded_slowdown=fmean(bounded_slowdown(starts[job.number] - job.submit, job.run) for job in jobs),
             mean_wait_by_user={user: fmean(of_user) for user, of_user in sorted(by_user.items())},
+            jobs_by_user={user: len(of_user) for user, of_user in sorted(by_user.items())},
         )
 
-    def worst_change(self, other: "Figures", floor: float = 60.0) -> tuple[int, float]:
+    def worst_change(self, other: "Figures", floor: float = 60.0, fewest: int = 10) -> tuple[int, float]:
         """Return the user whose mean wait is longest relative to that in ``other``, and how many times as long it is.
 
-        Mean waits below ``floor`` seconds count as ``floor``, so that users who hardly wait at all do not decide.
+        Mean waits below ``floor`` seconds count as ``floor``, and users with less than ``fewest`` jobs are left out, so that neither
+        those who hardly wait nor single jobs decide. Raises ValueError if no user is left.
         """
         ratios = {
             user: max(wait, floor) / max(other.mean_wait_by_user[user], floor)
             for user, wait in self.mean_wait_by_user.items()
+            if self.jobs_by_user[user] >= fewest
         }
+        if not ratios:
+            raise ValueError(f"no user has {fewest} jobs; a change is that of a user with as many at least")
         worst = max(ratios, key=lambda user: ratios[user])
         return worst, ratios[worst]

@@ -11,10 +11,8 @@ from bench.swf import LoggedJob
 from tests import textbook_easy
 from tests.textbook_backfill import Outcome, Policy, outcome, simulate
 from tests.textbook_easy import Starts
-from tests.textbook_figures import Figures
 from tests.textbook_machine import Order
 from tests.textbook_planning import ESTIMATES, EXACT, INCREMENTS, Planning, corrected, last_two, predictions
-from tests.textbook_profile import Profile
 
 LAST_TWO = predictions(last_two)
 PLANNINGS = (EXACT, ESTIMATES, LAST_TWO)
@@ -305,63 +303,6 @@ def test_a_job_that_is_not_allowed_is_refused() -> None:
     for message, row in refused.items():
         with pytest.raises(ValueError, match=message):
             simulate(jobs_of([row]), 10, Policy.EASY, ESTIMATES)
-
-
-# -- the profile
-
-
-def test_a_profile_by_hand() -> None:
-    profile = Profile.of_running(2, 5, [(20, 4), (10, 3), (20, 1)])
-    assert [profile.earliest(1, processors) for processors in (2, 3, 5, 6, 10)] == [5, 10, 10, 20, 20]
-    profile.take(10, 30, 4)
-    assert profile.earliest(6, 2) == 20, "between 10 and 20 is only one processor free"
-    assert profile.earliest(5, 2) == 5
-    assert profile.earliest(6, 2, before=12) == 12
-    with pytest.raises(ValueError, match="1 processors too many are planned at 5 s"):
-        profile.take(5, 12, 3)
-
-
-placements = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 8)), max_size=15)
-
-
-@given(placements)
-def test_a_profile_finds_what_a_search_second_by_second_finds(wanted: list[tuple[int, int]]) -> None:
-    profile, free = Profile(8), [8] * 200
-    taken = []
-    for seconds, processors in wanted:
-        at = next(at for at in range(200) if all(free[at + step] >= processors for step in range(seconds)))
-        assert profile.earliest(seconds, processors) == at
-        profile.take(at, at + seconds, processors)
-        free[at : at + seconds] = [before - processors for before in free[at : at + seconds]]
-        taken.append((at, at + seconds, processors))
-    for start, end, processors in taken:
-        profile.take(start, end, -processors)
-    assert profile.earliest(1000, 8) == 0
-
-
-# -- figures
-
-
-def test_figures_by_hand() -> None:
-    jobs = jobs_of([(0, 20, 1, 20, 1), (5, 20, 1, 20, 2), (5, 5, 1, 20, 2)])
-    figures = Figures.of(jobs, {1: 0, 2: 25, 3: 45})
-    assert figures == Figures(
-        mean_wait=20,
-        wait_95=40,
-        longest_wait=40,
-        mean_bounded_slowdown=(1 + 2 + 4.5) / 3,
-        mean_wait_by_user={1: 0, 2: 30},
-    )
-    assert Figures.of(jobs * 40, {1: 0, 2: 25, 3: 45}).wait_95 == 40
-    with pytest.raises(ValueError, match="no jobs"):
-        Figures.of([], {})
-
-
-def test_the_worst_change_of_a_user_leaves_out_short_waits() -> None:
-    before, after = (
-        Figures(0, 0, 0, 0, waits) for waits in ({1: 1.0, 2: 200.0, 3: 100.0}, {1: 50.0, 2: 300.0, 3: 90.0})
-    )
-    assert after.worst_change(before) == (2, 1.5)
 
 
 def test_an_outcome_says_when_jobs_start() -> None:
