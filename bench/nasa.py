@@ -13,7 +13,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from heapq import heappop, heappush
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 from bench.swf import divide_gaps, read_swf
 from tests.textbook_easy import Job, Policy, Result, Starts, simulate
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
-from trainmaster.protocol.states import ClusterKind, Order
+from trainmaster.protocol.states import ClusterKind, FairBy, Order, OrderBy
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
@@ -41,25 +41,25 @@ _ONE = 1
 class Replay:
     """The scheduler's decision on one cluster of nodes with one CPU each, and one queue."""
 
-    def __init__(self, processors: int, order: Order) -> None:
+    def __init__(
+        self, processors: int, order: Order, order_by: OrderBy = OrderBy.AGE, fair_by: FairBy = FairBy.NONE
+    ) -> None:
         nodes = NodeGroup(name="nodes", count=processors, free={"cpu": 1000})
         report = CapacityReport(groups=(nodes,), runtime="simulated", scheduler="simulated")
         self.engine = Engine()
         self.state = self.engine.state
-        self.state.put_queue(Queue(_ONE, "main", None, order=order))
+        self.state.put_queue(Queue(_ONE, "main", None, order=order, order_by=order_by, fair_by=fair_by))
         self.state.put_class(PriorityClass(_ONE, "normal", 0))
         self.state.put_cluster(Cluster(_ONE, "machine", ClusterKind.PRIVATE, report=report))
         self.state.lease_until[_ONE] = math.inf
         self._shapes: dict[tuple[int, float], int] = {}
 
-    def submit(self, job: Job) -> None:
-        shape_id = self._shape(job.processors, job.run)
-        self.state.put_waiting(
-            WaitingJob(job.number, 1, f"job-{job.number}", _ONE, _ONE, shape_id, 0, submitted_at=job.submit, attempt=1)
-        )
+    def submit(self, job: Job, limit: float, user: str) -> None:
+        shape_id, name = self._shape(job.processors, limit), f"job-{job.number}"
+        self.state.put_waiting(WaitingJob(job.number, 1, name, _ONE, _ONE, shape_id, 0, job.submit, 1, user))
 
-    def end(self, number: int) -> None:
-        self.state.drop_job(number)
+    def end(self, number: int, now: float) -> None:
+        self.state.end_job(number, now)
 
     def start(self, now: float) -> list[int]:
         """Start all that the engine lets start now; return the numbers of these jobs."""
@@ -85,9 +85,28 @@ class Replay:
         return self._shapes[key]
 
 
-def simulate_engine(jobs: Sequence[Job], processors: int, policy: Policy) -> Starts:
-    """Return when each job starts if the engine decides at each instant at which jobs arrive or end."""
-    engine = Replay(processors, ORDERS[policy])
+def _run_time(job: Job) -> float:
+    return job.run
+
+
+def _nobody(_job: Job) -> str:
+    return ""
+
+
+def simulate_engine(
+    jobs: Sequence[Job],
+    processors: int,
+    policy: Policy,
+    limit: Callable[[Job], float] = _run_time,
+    user: Callable[[Job], str] = _nobody,
+    order_by: OrderBy = OrderBy.AGE,
+    fair_by: FairBy = FairBy.NONE,
+) -> Starts:
+    """Return when each job starts if the engine decides at each instant at which jobs arrive or end.
+
+    ``limit``: the time limit of a job in seconds; by default as long as it runs. ``user``: who submits it; nobody by default.
+    """
+    engine = Replay(processors, ORDERS[policy], order_by, fair_by)
     arrivals = sorted(jobs, key=lambda job: (job.submit, job.number), reverse=True)
     runs = {job.number: job.run for job in jobs}
     ends: list[tuple[float, int]] = []
@@ -95,9 +114,10 @@ def simulate_engine(jobs: Sequence[Job], processors: int, policy: Policy) -> Sta
     while arrivals or ends:
         now = min(arrivals[-1].submit if arrivals else math.inf, ends[0][0] if ends else math.inf)
         while ends and ends[0][0] <= now:
-            engine.end(heappop(ends)[1])
+            engine.end(heappop(ends)[1], now)
         while arrivals and arrivals[-1].submit <= now:
-            engine.submit(arrivals.pop())
+            job = arrivals.pop()
+            engine.submit(job, limit(job), user(job))
         for number in engine.start(now):
             starts[number] = now
             heappush(ends, (now + runs[number], number))

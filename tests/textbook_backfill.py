@@ -49,13 +49,18 @@ class Outcome(NamedTuple):
 
 
 def simulate(
-    jobs: Sequence[LoggedJob], processors: int, policy: Policy, planning: Planning, order: Order = Order.ARRIVAL
+    jobs: Sequence[LoggedJob],
+    processors: int,
+    policy: Policy,
+    planning: Planning,
+    order: Order = Order.ARRIVAL,
+    ordering: Planning | None = None,
 ) -> Starts:
-    """Return when each job starts, by number, in seconds.
+    """Return when each job starts, by number, in seconds. ``ordering``: run times for the order of the queue; by default as planned.
 
     Raises ValueError for a job that is wider than the machine, runs for no time, or runs longer than its estimate.
     """
-    return outcome(jobs, processors, policy, planning, order).starts
+    return outcome(jobs, processors, policy, planning, order, ordering=ordering).starts
 
 
 def outcome(
@@ -65,8 +70,11 @@ def outcome(
     planning: Planning,
     order: Order = Order.ARRIVAL,
     slack_factor: float = SLACK_FACTOR,
+    ordering: Planning | None = None,
 ) -> Outcome:
     """Return when each job starts, and the reservations behind that; ``slack_factor`` is for slack-based backfill.
+
+    ``ordering``: for FCFS and EASY, the run times by which the queue is in order; by default as planned.
 
     Raises ValueError as ``simulate`` does.
     """
@@ -74,7 +82,8 @@ def outcome(
         _check(job, processors)
     arrivals = deque(sorted(jobs, key=lambda job: (job.submit, job.number)))
     machine, planned = Machine(processors), PlannedTimes(planning)
-    scheduler = _scheduler(policy, machine, planned, order, slack_factor)
+    ordered = PlannedTimes(ordering) if ordering is not None else planned
+    scheduler = _scheduler(policy, machine, planned, ordered, order, slack_factor)
     while arrivals or machine.running or scheduler.queue:
         now = min(arrivals[0].submit if arrivals else inf, machine.next_event(), scheduler.next_start())
         if now == inf:
@@ -82,11 +91,15 @@ def outcome(
         ended = machine.end_until(now)
         for one in ended:
             planned.ended(one.job)
+            if ordered is not planned:
+                ordered.ended(one.job)
         was_corrected = machine.correct_until(now)
         arrived = []
         while arrivals and arrivals[0].submit <= now:
             arrived.append(arrivals.popleft())
             planned.submitted(arrived[-1])
+            if ordered is not planned:
+                ordered.submitted(arrived[-1])
         scheduler.decide(now, Events(ended, was_corrected, arrived))
     return Outcome(machine.starts, scheduler.first_reservations, scheduler.latest)
 
@@ -100,25 +113,30 @@ def _check(job: LoggedJob, processors: int) -> None:
         )
 
 
-def _scheduler(policy: Policy, machine: Machine, planned: PlannedTimes, order: Order, slack_factor: float) -> Scheduler:
+def _scheduler(
+    policy: Policy, machine: Machine, planned: PlannedTimes, ordered: PlannedTimes, order: Order, slack_factor: float
+) -> Scheduler:
     match policy:
         case Policy.CONSERVATIVE:
             return ReservingScheduler(machine, planned, order, None)
         case Policy.SLACK:
             return ReservingScheduler(machine, planned, order, slack_factor)
         case _:
-            return _HeadScheduler(machine, planned, order, policy)
+            return _HeadScheduler(machine, planned, ordered, order, policy)
 
 
 class _HeadScheduler:
     """First come first served, or EASY: only the head of the queue has a reservation."""
 
-    def __init__(self, machine: Machine, planned: PlannedTimes, order: Order, policy: Policy) -> None:
+    def __init__(
+        self, machine: Machine, planned: PlannedTimes, ordered: PlannedTimes, order: Order, policy: Policy
+    ) -> None:
         self.queue: list[LoggedJob] = []
         self.first_reservations: dict[int, float] = {}
         self.latest = self.first_reservations
         self._machine = machine
         self._planned = planned
+        self._ordered = ordered
         self._order = order
         self._policy = policy
 
@@ -128,7 +146,7 @@ class _HeadScheduler:
     def decide(self, now: float, events: Events) -> None:
         self.queue += events.arrived
         if self._order is not Order.ARRIVAL:
-            sort_queue(self.queue, self._order, self._planned.seconds, now)
+            sort_queue(self.queue, self._order, self._ordered.seconds, now)
         fitting = 0
         while fitting < len(self.queue) and self.queue[fitting].processors <= self._machine.free:
             self._start(self.queue[fitting], now)
@@ -140,6 +158,8 @@ class _HeadScheduler:
     def _start(self, job: LoggedJob, now: float) -> None:
         self._machine.start(job, now, self._planned.seconds[job.number])
         self._planned.started(job)
+        if self._ordered is not self._planned:
+            self._ordered.started(job)
 
     def _backfill(self, now: float) -> None:
         """Start jobs behind the head, which does not fit, as far as they do not delay it by their planned run times."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.swf import LoggedJob
+from tests.textbook_easy import SHORTEST
 
 _MINUTE, _HOUR = 60.0, 3600.0
 INCREMENTS = (
@@ -57,6 +58,14 @@ def predictions(predict: Predictor) -> Planning:
 def last_two(job: LoggedJob, ended: Sequence[LoggedJob]) -> float:
     """Return the mean of the user's last two run times; the estimate as long as the user has fewer."""
     return (ended[-1].run + ended[-2].run) / 2 if len(ended) >= 2 else job.estimate
+
+
+def last_two_equivalent(job: LoggedJob, ended: Sequence[LoggedJob]) -> float:
+    """Return the mean of the last two run times of the user's jobs with as many processors and the same estimate, or the only one; the
+    estimate where there is none. At least ten seconds, as in bounded slowdown.
+    """
+    equal = [one.run for one in ended if (one.processors, one.estimate) == (job.processors, job.estimate)][-2:]
+    return max(sum(equal) / len(equal), SHORTEST) if equal else job.estimate
 
 
 class PlannedTimes:

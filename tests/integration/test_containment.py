@@ -24,7 +24,7 @@ from trainmaster_dispatcher.services.bootstrap import make_local_installation
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.submission_parsing import Most, prepare
-from trainmaster_dispatcher.services.submit import submit_one
+from trainmaster_dispatcher.services.submit import Submission, submit_one
 from trainmaster_dispatcher.store import agents, runs, scheduling
 from trainmaster_dispatcher.store.keys import Caller
 
@@ -53,7 +53,7 @@ class World:
             **fields,
         }
         async with self.stores.database.transaction() as tx:
-            await submit_one(tx, self.stores, ADMIN, prepare(orjson.dumps(spec), Most()))
+            await submit_one(tx, self.stores, Submission(ADMIN, prepare(orjson.dumps(spec), Most())))
         self.jobs[tenant] = await value(self.stores, "SELECT max(id) FROM jobs")
 
     async def steps(self, many: int = 4) -> None:

@@ -17,7 +17,7 @@ from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.feed_follower import Applied, Follower
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.submission_parsing import Most, prepare
-from trainmaster_dispatcher.services.submit import submit_one
+from trainmaster_dispatcher.services.submit import Submission, submit_one
 from trainmaster_dispatcher.store import agents, scheduling, tenants
 from trainmaster_dispatcher.store.keys import Caller
 
@@ -37,7 +37,7 @@ async def scheduler(database_url: str) -> AsyncIterator[Scheduler]:
     async with stores.database.transaction() as tx:
         await agents.begin_session(tx, 1, SyncRequest(session="session", holder="holder", number=1), 3600)
         await agents.save_capacity(tx, 1, report.model_dump(mode="json", by_alias=True))
-        await submit_one(tx, stores, ADMIN, prepare(JOB, Most()))
+        await submit_one(tx, stores, Submission(ADMIN, prepare(JOB, Most())))
     made = Scheduler(stores)
     async with stores.database.transaction() as tx:
         made.token = await scheduling.take_lead(tx, "test", 3600)

@@ -21,7 +21,7 @@ from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.feed_follower import Follower
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.submission_parsing import Most, prepare
-from trainmaster_dispatcher.services.submit import submit_one
+from trainmaster_dispatcher.services.submit import Submission, submit_one
 from trainmaster_dispatcher.store import scheduling
 from trainmaster_dispatcher.store.database import StoreAwayError
 from trainmaster_dispatcher.store.keys import Caller
@@ -66,7 +66,7 @@ async def scheduler(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Async
     stores = Stores.open(settings)
     spec = {"name": "job", "queue": "default", "roles": [{"name": "main", "template": {"resources": {"cpu": "1"}}}]}
     async with stores.database.transaction() as tx:
-        await submit_one(tx, stores, Caller(1, "admin", KeyRole.ADMIN), prepare(orjson.dumps(spec), Most()))
+        await submit_one(tx, stores, Submission(Caller(1, "admin", KeyRole.ADMIN), prepare(orjson.dumps(spec), Most())))
     yield Scheduler(stores)
     await stores.close()
 

@@ -10,6 +10,8 @@ from tests.conftest import Service, job
 from tests.integration.rows import execute, rows
 from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.services.feed_follower import Follower
+from trainmaster_dispatcher.store import scheduling
 
 
 @pytest.fixture
@@ -122,3 +124,26 @@ async def test_what_makes_no_sense_is_refused(service: Service, fields: dict[str
     answer = await service.http.put("/v1/queues/q", json={"path": "q", **fields})
     assert answer.status_code == 422
     assert words in answer.text
+
+
+async def test_what_jobs_took_decides_the_order_by_slowdown_also_after_a_restart(
+    service: Service, users: dict[str, httpx.AsyncClient]
+) -> None:
+    spec = {"orderBy": "slowdown", "fairBy": "none", "defaultTimeLimit": "1h"}
+    assert (await service.http.patch("/v1/queues/default", json=spec)).is_success
+    agent = service.agent()
+    await agent.connect(cpu=1)
+    ended = await submit(users["ben"], "before")
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 1)
+    await submit(users["ann"], "older")
+    quick = await submit(users["ben"], "quick")
+    await agent.report(run, RunState.SUCCEEDED, 2)
+    await service.until(ended, "succeeded")
+    assert (await agent.next_start())["run"] == f"{quick}-r1"
+    async with service.stores.database.transaction() as tx:
+        (learnt,) = await scheduling.run_times(tx)
+    assert (learnt.user, learnt.seconds < 30) == ("ben", True)
+    follower = Follower()
+    await follower.absorb(service.stores, 0.0)
+    assert follower.state.run_times.predicted("ben", learnt.shape_id) == learnt.seconds

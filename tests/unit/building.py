@@ -10,7 +10,7 @@ from trainmaster.protocol.prices import PriceBookSpec, to_nanos
 from trainmaster.protocol.quantities import parse_quantity, parse_resources
 from trainmaster.protocol.quota import parse_flavor
 from trainmaster.protocol.reasons import Reason, Verdict
-from trainmaster.protocol.states import ClusterKind, FairBy, Order, Preemption, QueueState
+from trainmaster.protocol.states import ClusterKind, FairBy, Order, OrderBy, Preemption, QueueState
 from trainmaster_dispatcher.domain.burst_policies import Spending, hours_of, policy_of
 from trainmaster_dispatcher.domain.datasets import Dataset
 from trainmaster_dispatcher.domain.prices import FREE, MICROS, tariff_of
@@ -194,7 +194,9 @@ class StateBuilder:
         regions: tuple[str, ...] = (),
         fair_by: FairBy | None = None,
         user_weights: dict[str, float] | None = None,
+        order_by: OrderBy | None = None,
         max_running_per_user: int | None = None,
+        limits_per_user: dict[str, str | int] | None = None,
     ) -> Self:
         """Add a queue; missing parents are created. A second call changes it.
 
@@ -234,7 +236,11 @@ class StateBuilder:
                 regions=frozenset(regions),
                 fair_by=fair_by,
                 user_weights=user_weights or {},
+                order_by=order_by,
                 max_running_per_user=max_running_per_user,
+                limits_per_user={
+                    Flavor(name): parse_quantity(name, str(amount)) for name, amount in (limits_per_user or {}).items()
+                },
             )
         )
         return self

@@ -14,7 +14,7 @@ from tests.unit.test_scheduling_properties import IDS, LEAVES, PATHS, SHAPES, Wo
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Numa, Pool, Taint
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.prices import PriceBookSpec
-from trainmaster.protocol.states import ClusterKind, FairBy, Order, QueueState
+from trainmaster.protocol.states import ClusterKind, FairBy, Order, OrderBy, QueueState
 from trainmaster_dispatcher.domain.burst_policies import Spending, policy_of
 from trainmaster_dispatcher.domain.prices import FREE, tariff_of
 from trainmaster_dispatcher.domain.provisioning import learn
@@ -110,9 +110,11 @@ class Life:
             state=chance.choice([QueueState.OPEN] * 14 + [QueueState.HELD, QueueState.HELD, QueueState.SUSPENDED]),
             order=chance.choice([Order.BEST_EFFORT] * 4 + [Order.STRICT]),
             time_limit=chance.choice([None, 20.0]),
+            order_by=chance.choice([None, None, OrderBy.AGE, OrderBy.SLOWDOWN]),
             fair_by=chance.choice([None, None, FairBy.USER, FairBy.NONE]),
             user_weights=chance.choice([{}, {}, {"ann": 3.0}]),
             max_running_per_user=chance.choice([None] * 4 + [1, 3]),
+            limits_per_user=chance.choice([{}, {}, {}, {Flavor("cpu"): 3000}, {Flavor("cpu"): 5000, Flavor(GPU): 2}]),
         )
         self.world.queues[queue.id] = queue
         self.state.put_queue(queue)

@@ -518,7 +518,10 @@ def mend(world: World, job: WaitingJob, token: Token) -> bool:
             open_ended = {number: replace(queue, quotas={}, max_running=None) for number, queue in world.queues.items()}
             world.queues = open_ended
         case Token.USER_LIMIT:
-            world.queues = {number: replace(queue, max_running_per_user=None) for number, queue in world.queues.items()}
+            unlimited = (
+                replace(queue, max_running_per_user=None, limits_per_user={}) for queue in world.queues.values()
+            )
+            world.queues = {queue.id: queue for queue in unlimited}
         case Token.CORDONED:
             world.clusters = {number: replace(cluster, cordoned=False) for number, cluster in world.clusters.items()}
         case Token.UNREACHABLE:

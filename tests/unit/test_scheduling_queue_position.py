@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.building import NOW, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.queue_position import Place, Trial
 from trainmaster.protocol.reasons import Check, Tier, Token
-from trainmaster.protocol.states import ClusterKind, Order
+from trainmaster.protocol.states import ClusterKind, FairBy, Order, OrderBy
 from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.queries.dry_run import TRIAL_JOB, try_out
@@ -405,3 +405,61 @@ def test_a_trial_that_fails_leaves_the_state_as_it_was(monkeypatch: pytest.Monke
         tried(builder)
     assert picture(builder.state) == before
     assert TRIAL_JOB not in builder.state.jobs
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["normal", "low"]),
+            st.sampled_from([None, 5.0, 60.0, 3600.0]),
+            st.integers(-2, 2),
+            st.floats(0, 10_000),
+            st.sampled_from(["ann", "ben"]),
+        ),
+        min_size=1,
+        max_size=25,
+    ),
+    st.sampled_from([None, 100.0]),
+    st.booleans(),
+)
+def test_in_a_queue_by_slowdown_the_position_is_that_of_the_starts(
+    given_jobs: list[tuple[str, float | None, int, float, str]], normal: float | None, is_shared: bool
+) -> None:
+    """One core becomes free again and again: who is told to be first starts."""
+    builder = StateBuilder().queue("main", order_by=OrderBy.SLOWDOWN, fair_by=FairBy.USER if is_shared else FairBy.NONE)
+    builder.cluster("c", nodes(1, cpu=1))
+    if normal is not None:
+        builder.longest_wait("normal", normal)
+    for number, (of, limit, priority, age, user) in enumerate(given_jobs):
+        shape = gang(role(1), time_limit_seconds=limit)
+        builder.job(f"j{number}", shape, of=of, priority=priority, age=age, user=user)
+    while builder.state.jobs:
+        first = min(builder.state.jobs.values(), key=lambda job: placed(builder, job.name).position)
+        (started,) = builder.cycle().started
+        assert started == first.name
+        builder.ended(started)
+
+
+def test_by_slowdown_short_jobs_go_before_long_ones_that_have_waited_longer() -> None:
+    builder = StateBuilder().queue("main", order_by=OrderBy.SLOWDOWN, time_limit=100.0).cluster("c", nodes(1, cpu=1))
+    builder.job("day", gang(role(1), time_limit_seconds=86_400.0), age=3600)
+    builder.job("minutes", gang(role(1), time_limit_seconds=600.0), age=600)
+    builder.job("of its queue", age=101)
+    outcome = builder.cycle()
+    assert outcome.started == ["of its queue"]
+    assert [placed(builder, name).position for name in ("day", "minutes", "of its queue")] == [3, 2, 1]
+    assert [placed(builder, name).factors.slowdown for name in ("day", "minutes")] == [1.042, 2.0]
+    builder.queue("main", order_by=OrderBy.AGE)
+    assert builder.cycle().started == ["day"]
+    assert placed(builder, "day").factors.slowdown is None
+
+
+def test_by_slowdown_a_job_of_unknown_time_goes_last_of_its_class_until_it_is_urgent() -> None:
+    builder = StateBuilder().queue("main", order_by=OrderBy.SLOWDOWN).cluster("c", nodes(1, cpu=1))
+    builder.job("unknown", age=5000).job("known", gang(role(1), time_limit_seconds=600.0), age=1).job(
+        "low", of="low", age=9000
+    )
+    assert builder.cycle().started == ["known"]
+    assert placed(builder, "unknown").position == 2
+    builder.longest_wait("normal", 4000.0)
+    assert builder.cycle().started == ["unknown"]

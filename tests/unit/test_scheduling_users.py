@@ -12,6 +12,7 @@ from tests.unit.building import gang as gang_of
 from trainmaster.protocol.queue_position import Place
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import FairBy, Order
+from trainmaster_dispatcher.domain.shapes import Elasticity
 from trainmaster_dispatcher.scheduling.queries.queue_position import place_of, quotas_of
 from trainmaster_dispatcher.scheduling.state.usage_decay import DecayedUsage
 
@@ -221,3 +222,47 @@ def test_a_remembered_refusal_of_one_class_does_not_pass_by_the_turn_of_another_
     assert outcome.started == ["bens"]
     assert "uses 1 of its 3 cpu" in outcome.reason("high").sentence
     assert "uses 2 of its 3 cpu" in outcome.reason("low").sentence
+
+
+def test_a_limit_on_what_one_user_uses_counts_all_queues_below() -> None:
+    builder = StateBuilder().queue("top", limits_per_user={"cpu": 2}).queue("top/a").queue("top/b", fair_by=FairBy.NONE)
+    builder.cluster("c", nodes(9, cpu=1)).run("r", on="c", queue="top/b", user="ann")
+    builder.jobs(2, "a", queue="top/a", user="ann").job("b", queue="top/b", user="ann").job(
+        "n", queue="top/a", user="ben"
+    )
+    outcome = builder.cycle()
+    assert sorted(outcome.started) == ["a1", "n"]
+    for job in ("a2", "b"):
+        reason = outcome.reason(job)
+        assert (reason.token, reason.for_ever) == (Token.USER_LIMIT, False)
+        assert reason.sentence == (
+            "User ann uses 2 of the 2 cpu that each user may have in queue top; this job needs 1 more."
+        )
+
+
+def test_who_may_read_nothing_of_the_queue_does_not_read_what_its_user_has() -> None:
+    builder = world(4, limits_per_user={"cpu": 1}).run("r", on="c", user="ann").job("j", user="ann")
+    text = builder.cycle().reason("j", lambda _: False).sentence
+    assert "1 of the 1" not in text
+    assert "may not have enough cpu more" in text
+
+
+def test_what_one_user_may_never_have_is_told_as_such() -> None:
+    reason = world(4, limits_per_user={"cpu": 1}).job("j", simple(cpu=2), user="ann").cycle().reason("j")
+    assert (reason.token, reason.for_ever) == (Token.USER_LIMIT, True)
+    assert (
+        reason.sentence == "It can never start in queue main: it needs 2 cpu, and each user may have 1 in queue main."
+    )
+
+
+def test_an_elastic_job_starts_and_grows_within_the_limit_of_its_user() -> None:
+    shape = gang_of(role(6, least=1, cpu=1), elastic=Elasticity(1, 0.0), capabilities=("resize",))
+    builder = world(9, limits_per_user={"cpu": 3}).job("j", shape, user="ann")
+    (start,) = builder.applied().plan.starts
+    sizes = [sum(start.sizes.values())]
+    while grows := builder.later(60).applied().plan.grows:
+        sizes.append(sum(grows[0].sizes.values()))
+    assert sizes == [1, 2, 3]
+    builder.queue("main", limits_per_user={"cpu": 4})
+    (growth,) = builder.cycle().plan.grows
+    assert sum(growth.sizes.values()) == 4

@@ -134,12 +134,17 @@ def _key_row(key: "KeyView", moment: "datetime") -> list[object]:
         key.id,
         key.name,
         key.role,
-        ", ".join(key.queues or key.clusters) or key.cluster or ("all" if key.role is KeyRole.ADMIN else "-"),
+        _for(key),
         key.hint,
         state,
         age(key.created_at, moment),
         age(key.last_used_at, moment),
     ]
+
+
+def _for(key: "KeyView") -> str:
+    what = ", ".join(key.queues or key.clusters) or key.cluster or ("all" if key.role is KeyRole.ADMIN else "-")
+    return f"{what}; on behalf of {', '.join(key.on_behalf_of)}" if key.on_behalf_of else what
 
 
 @keys_app.command("make")
@@ -158,6 +163,13 @@ def make_key(
             autocompletion=completion.clusters,
         ),
     ] = None,
+    on_behalf_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="USER",
+            help="For users: a user for whom the key may submit jobs, or the beginning of names and *; may be repeated.",
+        ),
+    ] = None,
     expires_in: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long the key is valid, such as 90d; without it, for ever.")
     ] = None,
@@ -168,6 +180,7 @@ def make_key(
     from trainmaster.protocol.tenants import KeySpec
 
     fields: dict[str, object] = {"name": name, "role": role, "queues": queue or [], "expiresIn": expires_in}
+    fields["onBehalfOf"] = on_behalf_of or []
     if role is KeyRole.OWNER:
         fields["clusters"] = cluster or []
     elif cluster and len(cluster) > 1:

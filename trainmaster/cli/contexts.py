@@ -148,6 +148,7 @@ def _pairs(identity: "Identity", address: str) -> list[tuple[str, object]]:
         ("clusters", ", ".join(identity.clusters) or "none any more: they were removed")
         if identity.role == "owner"
         else ("queues", ", ".join(identity.queues)),
+        ("on behalf of", ", ".join(identity.on_behalf_of)),
         ("expires", f"{until.astimezone():%Y-%m-%d %H:%M}" if until is not None else "never"),
         ("dispatcher", address),
         ("versions", f"dispatcher {identity.version}, this program {__version__}"),

@@ -192,6 +192,7 @@ def _print_job(item: "JobView", waits: "JobReason | None", *, wide: bool) -> Non
     moment = now()
     print(f"{styled(item.id, 'bold')}  {styled(_state(item))}")
     by = f" by {item.submitted_by}" if item.submitted_by else ""
+    by += f" through {item.submitted_through}" if item.submitted_through else ""
     last = item.runs[-1] if item.runs else None
     print_pairs(
         [

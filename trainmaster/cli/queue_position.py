@@ -54,6 +54,7 @@ def print_factors(factors: "Factors") -> None:
             ["class", f"{factors.priority_class} ({factors.class_value})"],
             ["submitted", age(factors.submitted_at)],
             ["priority", _priority(factors)],
+            *([] if factors.slowdown is None else [["slowdown", f"{factors.slowdown:g}"]]),
         ],
     )
     if factors.user is not None:

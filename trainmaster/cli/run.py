@@ -12,7 +12,7 @@ from trainmaster.cli import config, overrides
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.jobs import JobId
 from trainmaster.cli.output import Format, OutputOption, note, print_data
-from trainmaster.cli.submit import AfterSubmit, DryRunOption, FollowOption, WaitOption, submit_all
+from trainmaster.cli.submit import AfterSubmit, DryRunOption, FollowOption, OnBehalfOfOption, WaitOption, submit_all
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
@@ -70,6 +70,7 @@ def run(
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
     dry_run: DryRunOption = False,
+    on_behalf_of: OnBehalfOfOption = None,
     print_only: Annotated[
         bool, typer.Option("--print", help="Print the job as YAML, as submit takes it; submit nothing.")
     ] = False,
@@ -98,7 +99,7 @@ def run(
     )
     role = {"name": "main" if replicas in (None, 1) else "worker", "template": {"command": command}}
     spec = _in_order(changes.applied({"kind": "Job", "name": name or name_of(command), "roles": [role]}))
-    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run)
+    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of)
     stay.check(1)
     if "queue" in spec:
         _check(spec)
@@ -192,6 +193,7 @@ def rerun(
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
     dry_run: DryRunOption = False,
+    on_behalf_of: OnBehalfOfOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Submit another job with a job's specification and its parameters, whatever its state. Options replace parts of it.
@@ -215,7 +217,7 @@ def rerun(
         clusters=cluster,
         command=command,
     )
-    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run)
+    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of)
     stay.check(1)
     with config.connect(ctx) as client:
         item = client.job(job)

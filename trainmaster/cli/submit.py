@@ -24,6 +24,15 @@ _HINTED = 3
 
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until all jobs have ended; the exit code shows how.")]
 FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="Show the job's output until it has ended.")]
+OnBehalfOfOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on-behalf-of",
+        metavar="USER",
+        help="User whose jobs these are; your key has to allow it.",
+        show_default=False,
+    ),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would happen to the jobs; submit none.")]
 
 
@@ -53,6 +62,7 @@ def submit(
     wait: WaitOption = False,
     follow_logs: FollowOption = False,
     dry_run: DryRunOption = False,
+    on_behalf_of: OnBehalfOfOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Submit the jobs of files, all or none. Options about jobs replace what the files say, for each of them.
@@ -80,7 +90,7 @@ def submit(
         if len(documents) != 1:
             raise UsageError(f"--parameters needs exactly one job, {' and '.join(files)} have {len(documents)}")
     documents = [replace(document, value=changes.applied(document.value)) for document in documents]
-    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run)
+    stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of)
     stay.check(len(documents) if sets is None else len(sets))
     with config.connect(ctx) as client:
         raise typer.Exit(submit_all(client, documents, sets, stay, output, parameters or ""))
@@ -88,11 +98,12 @@ def submit(
 
 @dataclass(frozen=True, slots=True)
 class AfterSubmit:
-    """Options on what to do after a submission."""
+    """Options on what to do after a submission, and on whose behalf it is."""
 
     wait: bool = False
     follow: bool = False
     dry_run: bool = False
+    user: str | None = None
 
     def check(self, many: int) -> None:
         """Raise UsageError for options that contradict each other, or do not fit the number of jobs."""
@@ -112,8 +123,8 @@ def submit_all(
 ) -> int:
     """Submit, print the ids and stay with the jobs as wanted; return the exit code. ``table``: the file of the ``sets``."""
     if stay.dry_run:
-        return _try_out(client, documents, sets, output, table)
-    ids = send(client, documents, sets, table)
+        return _try_out(client, documents, sets, output, table, stay.user)
+    ids = send(client, documents, sets, table, stay.user)
     if not output.is_data:
         show_ids(ids)
         return _stay(client, ids, stay)
@@ -159,14 +170,18 @@ def check_kinds(documents: "list[Document]") -> None:
 
 
 def send(
-    client: "Client", documents: "list[Document]", sets: "Sequence[Mapping[str, Any]] | None" = None, table: str = ""
+    client: "Client",
+    documents: "list[Document]",
+    sets: "Sequence[Mapping[str, Any]] | None" = None,
+    table: str = "",
+    user: str | None = None,
 ) -> list[str]:
     """Submit the jobs, and print warnings; return their ids. Raises ProblemError with the place of each mistake."""
     with _told_by_place(documents, table):
         if sets is not None:
-            ids = client.submit_parameters(documents[0].value, sets)
+            ids = client.submit_parameters(documents[0].value, sets, on_behalf_of=user)
         else:
-            ids = client.submit([document.value for document in documents])
+            ids = client.submit([document.value for document in documents], on_behalf_of=user)
     _print_warnings(ids.warnings, documents)
     return list(ids)
 
@@ -198,13 +213,14 @@ def _try_out(
     sets: "Sequence[Mapping[str, Any]] | None",
     output: Format,
     table: str,
+    user: str | None,
 ) -> Exit:
     """Print what would happen to each job; return the exit code, which shows whether all could run."""
     with _told_by_place(documents, table):
         if sets is not None:
-            tried = client.dry_run_parameters(documents[0].value, sets)
+            tried = client.dry_run_parameters(documents[0].value, sets, on_behalf_of=user)
         else:
-            tried = client.dry_run([document.value for document in documents])
+            tried = client.dry_run([document.value for document in documents], on_behalf_of=user)
     _print_warnings(tried.warnings, documents)
     if output.is_data:
         print_data([data_of(one) for one in tried], output)

@@ -47,31 +47,44 @@ class AwaitedCalls:
 
     # Jobs
 
-    async def submit(self, specs: Spec | Sequence[Spec], *, idempotency_key: str | None = None) -> WithWarnings[str]:
+    async def submit(
+        self, specs: Spec | Sequence[Spec], *, idempotency_key: str | None = None, on_behalf_of: str | None = None
+    ) -> WithWarnings[str]:
         """Submit one specification or many, all or nothing; return their ids in the given order, and ``warnings``.
+
+        ``on_behalf_of``: the user whose jobs these are, for a key that may submit for that user.
 
         Repeating a call with the same ``idempotency_key`` and specifications within seven days makes the jobs only once.
         """
-        return await self._transport.run(self._verbs.submit(specs, idempotency_key=idempotency_key))
+        return await self._transport.run(
+            self._verbs.submit(specs, idempotency_key=idempotency_key, on_behalf_of=on_behalf_of)
+        )
 
     async def submit_parameters(
-        self, spec: Spec, parameters: Sequence[Parameters], *, idempotency_key: str | None = None
+        self,
+        spec: Spec,
+        parameters: Sequence[Parameters],
+        *,
+        idempotency_key: str | None = None,
+        on_behalf_of: str | None = None,
     ) -> WithWarnings[str]:
         """Submit one job for each set of parameters, all or nothing; return their ids in that order, and ``warnings``.
 
         ``${name}`` in the commands, arguments and environment values of ``spec`` is replaced by the set's value.
         """
         return await self._transport.run(
-            self._verbs.submit_parameters(spec, parameters, idempotency_key=idempotency_key)
+            self._verbs.submit_parameters(spec, parameters, idempotency_key=idempotency_key, on_behalf_of=on_behalf_of)
         )
 
-    async def dry_run(self, specs: Spec | Sequence[Spec]) -> WithWarnings[TriedJob]:
+    async def dry_run(self, specs: Spec | Sequence[Spec], *, on_behalf_of: str | None = None) -> WithWarnings[TriedJob]:
         """Return what would happen to up to 100 jobs if they were submitted now; raises as ``submit`` does, and stores nothing."""
-        return await self._transport.run(self._verbs.dry_run(specs))
+        return await self._transport.run(self._verbs.dry_run(specs, on_behalf_of=on_behalf_of))
 
-    async def dry_run_parameters(self, spec: Spec, parameters: Sequence[Parameters]) -> WithWarnings[TriedJob]:
+    async def dry_run_parameters(
+        self, spec: Spec, parameters: Sequence[Parameters], *, on_behalf_of: str | None = None
+    ) -> WithWarnings[TriedJob]:
         """Return what would happen to the jobs of ``submit_parameters``, all of them as one; raises as it does, and stores nothing."""
-        return await self._transport.run(self._verbs.dry_run_parameters(spec, parameters))
+        return await self._transport.run(self._verbs.dry_run_parameters(spec, parameters, on_behalf_of=on_behalf_of))
 
     def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> AsyncGenerator[JobPage, None]:
         """Yield pages of the jobs that match, newest first."""

@@ -54,23 +54,30 @@ Parameters = Mapping[str, str | int | float | bool]
 """Values for the placeholders ``${name}`` of a specification, for one job."""
 
 
-def submit(specs: Sequence[Spec], idempotency_key: str | None = None) -> Request:
-    return core.post("/v1/jobs", {"jobs": [_plain(spec) for spec in specs]}, idempotency_key)
+def submit(specs: Sequence[Spec], idempotency_key: str | None = None, on_behalf_of: str | None = None) -> Request:
+    body = {"jobs": [_plain(spec) for spec in specs]}
+    return core.post("/v1/jobs", body, idempotency_key, [("onBehalfOf", on_behalf_of)])
 
 
-def submit_parameters(spec: Spec, parameters: Iterable[Parameters], idempotency_key: str | None = None) -> Request:
+def submit_parameters(
+    spec: Spec,
+    parameters: Iterable[Parameters],
+    idempotency_key: str | None = None,
+    on_behalf_of: str | None = None,
+) -> Request:
     """Submit one specification with a table of parameter sets."""
     body = {"job": _plain(spec), "parameters": [dict(row) for row in parameters]}
-    return core.post("/v1/jobs", body, idempotency_key)
+    return core.post("/v1/jobs", body, idempotency_key, [("onBehalfOf", on_behalf_of)])
 
 
-def dry_run(specs: Sequence[Spec]) -> Request:
-    return core.ask("/v1/jobs", {"jobs": [_plain(spec) for spec in specs]}, dryRun="true")
+def dry_run(specs: Sequence[Spec], on_behalf_of: str | None = None) -> Request:
+    body = {"jobs": [_plain(spec) for spec in specs]}
+    return core.ask("/v1/jobs", body, dryRun="true", onBehalfOf=on_behalf_of)
 
 
-def dry_run_parameters(spec: Spec, parameters: Iterable[Parameters]) -> Request:
+def dry_run_parameters(spec: Spec, parameters: Iterable[Parameters], on_behalf_of: str | None = None) -> Request:
     body = {"job": _plain(spec), "parameters": [dict(row) for row in parameters]}
-    return core.ask("/v1/jobs", body, dryRun="true")
+    return core.ask("/v1/jobs", body, dryRun="true", onBehalfOf=on_behalf_of)
 
 
 def _plain(spec: Spec) -> Mapping[str, Any]:

@@ -81,10 +81,11 @@ def get(path: str, query: Query = (), *, accept: str = "application/json", heade
     return Request("GET", path, given, {"Accept": accept, **headers})
 
 
-def post(path: str, value: Any, idempotency_key: str | None = None) -> Request:
+def post(path: str, value: Any, idempotency_key: str | None = None, query: Query = ()) -> Request:
     """Return a POST with an idempotency key, made up unless given: however often this request is sent, it takes effect once."""
     body = b"" if value is None else to_json(value)
-    return Request("POST", path, (), _json_headers() | {"Idempotency-Key": idempotency_key or uuid4().hex}, body)
+    given = tuple((name, one) for name, one in query if one is not None)
+    return Request("POST", path, given, _json_headers() | {"Idempotency-Key": idempotency_key or uuid4().hex}, body)
 
 
 def post_once(path: str, value: Any) -> Request:
@@ -92,9 +93,10 @@ def post_once(path: str, value: Any) -> Request:
     return Request("POST", path, (), _json_headers(), to_json(value), repeatable=False)
 
 
-def ask(path: str, value: Any, **query: str) -> Request:
+def ask(path: str, value: Any, **query: str | None) -> Request:
     """Return a POST that changes nothing."""
-    return Request("POST", path, tuple(query.items()), _json_headers(), to_json(value))
+    given = tuple((name, one) for name, one in query.items() if one is not None)
+    return Request("POST", path, given, _json_headers(), to_json(value))
 
 
 def post_state(path: str, model: BaseModel) -> Request:

@@ -434,6 +434,8 @@ class KeyView(Lenient):
     """Clusters that an owner's key may look after."""
     cluster: str | None = None
     """Cluster whose agent has the key."""
+    on_behalf_of: tuple[str, ...] = ()
+    """Users for whom the key may submit; a * at the end of one stands for any text."""
     created_at: Timestamp
     """Time of its creation."""
     expires_at: Timestamp | None = None
@@ -459,6 +461,8 @@ class Identity(Lenient):
     """Queues, with all below them, that a user's key may use."""
     clusters: tuple[str, ...] = ()
     """Clusters that an owner's key may look after."""
+    on_behalf_of: tuple[str, ...] = ()
+    """Users for whom the key may submit; a * at the end of one stands for any text."""
     expires_at: Timestamp | None = None
     """Time from which it is invalid; None: it does not expire."""
     version: str

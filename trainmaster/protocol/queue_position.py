@@ -60,6 +60,8 @@ class Factors(Lenient):
     """Priority within the class."""
     seconds_earlier: float
     """Seconds that the priority adds to its age."""
+    slowdown: float | None = None
+    """Wait plus expected run time in run times, by which its queue orders the jobs of a class; None: it orders them by age."""
     queues: tuple[QueueTurn, ...] = ()
     """Turns of its queues, from the root to its own."""
     user: UserTurn | None = None

@@ -164,10 +164,10 @@ class Token(StrEnum):
         code="UserLimit",
         tier=Tier.QUOTA,
         sentence="{finding}.",
-        advice="It starts when other jobs of the same user end. An admin can raise maxRunningPerUser.",
+        advice="It starts when other jobs of the same user end. An admin can raise the limit of users.",
         sentence_for_ever=_NEVER_IN_QUEUE,
         advice_for_ever=_MAKE_SMALLER,
-        meaning="it would exceed the `maxRunningPerUser` of its queue or one above",
+        meaning="it would exceed the `maxRunningPerUser` or `limitsPerUser` of its queue or one above",
     )
     BORROWING_LIMIT = ReasonKind(
         code="BorrowingLimit",

@@ -176,6 +176,13 @@ class FairBy(StrEnum):
     NONE = "none"
 
 
+class OrderBy(StrEnum):
+    """Order of jobs inside a class: by age, or by what their wait is to their run time."""
+
+    AGE = "age"
+    SLOWDOWN = "slowdown"
+
+
 class ClusterKind(StrEnum):
     """Kind of a cluster; jobs go to public ones by burst policies."""
 

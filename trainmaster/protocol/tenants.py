@@ -11,10 +11,10 @@ from trainmaster.protocol.agent import MOST_NODES
 from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp, WrittenTime, bounded, example
 from trainmaster.protocol.bursting import HoursSpec
 from trainmaster.protocol.durations import Duration, parse_duration
-from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, Labels, RegionName
+from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, Labels, RegionName, ResourceName
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.prices import Factor
-from trainmaster.protocol.quantities import Quantity, parse_quantity
+from trainmaster.protocol.quantities import Quantity, parse_quantity, parse_resources
 from trainmaster.protocol.quota import FlavorName, QuotaSpec, canonical_flavor, parse_flavor
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import (
@@ -25,6 +25,7 @@ from trainmaster.protocol.states import (
     JobState,
     KeyRole,
     Order,
+    OrderBy,
     Preemption,
     QueueState,
     RunState,
@@ -78,6 +79,10 @@ class QueueSpec(Strict):
     """Guarantees and limits of this queue and all below it, by flavor. ``limits: {cpu: 10}`` is short for only limits."""
     order: Order = Order.BEST_EFFORT
     """Rule for jobs behind one that cannot start: ``strict``, they wait; ``bestEffort``, they may pass it."""
+    order_by: OrderBy | None = None
+    """Order of jobs inside a class in this queue, and in those below it that say nothing: ``age``; or ``slowdown``, by wait plus
+    expected run time in run times, so that short jobs do not wait as long as long ones. Without it: ``age``.
+    """
     fair_by: FairBy | None = None
     """Sharing of the turns of one class in this queue, and in those below it that say nothing: ``user``, between the users who
     submitted jobs, by what they use; ``none``, by age alone. Without it: ``user``, and ``none`` in a queue whose order is ``strict``.
@@ -86,6 +91,8 @@ class QueueSpec(Strict):
     """Weights of users among each other in this queue and in those below it, by the names of their keys; 1 for others."""
     max_running_per_user: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
     """The most jobs that one user has dispatched or running at a time in this queue and all below it."""
+    limits_per_user: Annotated[dict[ResourceName, Quantity], bounded(64)] = Field(default_factory=dict)
+    """The most of each resource that the jobs of one user use at a time in this queue and all below it."""
     default_time_limit: Duration | None = None
     """Assumed run time of a job without a time limit, for reservations; it does not end the job."""
     preemption: Preemption = Preemption.ANY_BORROWER
@@ -167,6 +174,12 @@ class QueueSpec(Strict):
                 quota.check(parse_flavor(flavor)[0])
             except ValueError as error:
                 raise ValueError(f"{flavor}: {error}") from error
+        return value
+
+    @field_validator("limits_per_user")
+    @classmethod
+    def _are_amounts(cls, value: dict[str, str]) -> dict[str, str]:
+        parse_resources(value)
         return value
 
     @model_validator(mode="after")
@@ -350,6 +363,10 @@ class ReservationSpec(Strict):
         return self
 
 
+UserPattern = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+"""A user's name, or the beginning of names and a ``*``."""
+
+
 class KeySpec(Strict):
     """A new API key. The secret is shown once, in the answer."""
 
@@ -365,6 +382,8 @@ class KeySpec(Strict):
     """Clusters that an owner's key may look after; only for the role owner."""
     cluster: Name40 | None = None
     """Cluster whose agent has the key; only for the role agent."""
+    on_behalf_of: Annotated[tuple[UserPattern, ...], bounded(1000)] = ()
+    """Users for whom the key may submit jobs, which are theirs then; only for the role user. A * at the end stands for any text."""
     expires_in: Duration | None = None
     """Time above 0s after which the key is invalid; without it, the key does not expire."""
 
@@ -469,7 +488,9 @@ class JobView(Lenient):
     ended_at: Timestamp | None = None
     """Time of its end."""
     submitted_by: str = ""
-    """Name of the API key that submitted it."""
+    """User whose job it is: the name of the API key that submitted it, or the user on whose behalf one did."""
+    submitted_through: str | None = None
+    """Name of the API key that submitted it on behalf of ``submittedBy``."""
     labels: dict[str, str] = {}
     """Its labels."""
     parameters: dict[str, Any] | None = None

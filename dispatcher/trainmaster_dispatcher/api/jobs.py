@@ -109,6 +109,14 @@ async def submit_jobs(
     is_dry: Annotated[
         bool, Query(alias="dryRun", description="Store nothing; say what would become of the jobs.")
     ] = False,
+    user: Annotated[
+        str | None,
+        Query(
+            alias="onBehalfOf",
+            max_length=100,
+            description="Name of the user whose jobs these are, if the key may submit for that user.",
+        ),
+    ] = None,
 ) -> Response:
     """Submit one job, ``{"jobs": [...]}`` with up to 10,000, or ``{"job": {...}, "parameters": [...]}``; all or nothing.
 
@@ -116,15 +124,19 @@ async def submit_jobs(
     parameters, however many, are tried as one.
     """
     body = await request.body()
+    submitter = await state.stores.on_behalf.submitter(caller, user)
     prepared = await state.parser.prepare(body, caller.key_id, request, await state.admissions.known())
     if prepared.named:
         missing = await state.admissions.warnings(caller, prepared.named)
         prepared = replace(prepared, warnings=(*prepared.warnings, *missing))
-    claim, body_hash = idempotency(request, caller, body)
+    submission = Submission(submitter, prepared, None if submitter is caller else caller)
     if is_dry:
-        return answer(await leader_queries.dry_run(state.stores, state.leader, caller, prepared))
+        return answer(await leader_queries.dry_run(state.stores, state.leader, submission))
 
-    pending = PendingSubmission(Submission(caller, prepared), claim, body_hash, request_id.get(), client_address.get())
+    # The same key and body for another user is another submission.
+    identified = body if submitter is caller else body + b"\n" + submitter.name.encode()
+    claim, body_hash = idempotency(request, caller, identified)
+    pending = PendingSubmission(submission, claim, body_hash, request_id.get(), client_address.get())
     if state.group_commits.takes(pending):
         with suppress(ByItselfError):
             payload = await state.group_commits.submit(pending)
@@ -133,12 +145,16 @@ async def submit_jobs(
     details: dict[str, Any] = {}
 
     async def work(tx: Transaction) -> tuple[int, Any]:
-        done = await submit_one(tx, state.stores, caller, prepared)
+        done = await submit_one(tx, state.stores, submission)
         details.update(auditing.jobs_of(done.ids))
+        if submission.through is not None:
+            details["onBehalfOf"] = submitter.name
         return CREATED, prepared.answer(done.ids)
 
     target = auditing.number_of_jobs(len(prepared))
-    return _created(await once(request, state, caller, body, work, action="submit", target=target, details=details))
+    return _created(
+        await once(request, state, caller, identified, work, action="submit", target=target, details=details)
+    )
 
 
 def _created(answer: Response) -> Response:

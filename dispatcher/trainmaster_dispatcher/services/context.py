@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainmaster_dispatcher.services.backlog import Backlog
+from trainmaster_dispatcher.services.on_behalf import OnBehalf
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store.database import Database
 from trainmaster_dispatcher.store.log_store import LogStore, open_log_store
@@ -20,6 +21,7 @@ class Stores:
     settings: Settings
     backlog: Backlog
     logs: LogStore
+    on_behalf: OnBehalf
 
     @classmethod
     def open(cls, settings: Settings) -> "Stores":
@@ -27,7 +29,8 @@ class Stores:
         channels = RedisChannels(settings.redis_url)
         channels.start()
         database = Database(settings.database_url, pool_size=settings.pool_size)
-        return cls(database, channels, settings, Backlog(settings), open_log_store(settings.log_store, database))
+        logs = open_log_store(settings.log_store, database)
+        return cls(database, channels, settings, Backlog(settings), logs, OnBehalf(database))
 
     async def close(self) -> None:
         await self.channels.close()

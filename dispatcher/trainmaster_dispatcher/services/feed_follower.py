@@ -17,6 +17,7 @@ from trainmaster_dispatcher.containment import Part, contained, note
 from trainmaster_dispatcher.domain.burst_policies import NOTHING_SPENT
 from trainmaster_dispatcher.domain.prices import FREE, Tariff
 from trainmaster_dispatcher.domain.provisioning import MOST_SAMPLES, Learnt, learn
+from trainmaster_dispatcher.domain.run_times import RunTimes
 from trainmaster_dispatcher.domain.shapes import shape_from
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.quotas import quota
@@ -183,6 +184,7 @@ class Follower:
     async def _load(self, tx: Transaction) -> None:
         # The cursor is read first: changes committed while the rest is read are absorbed again, which is idempotent.
         cursor = await scheduling.start_cursor(tx)
+        self.state.run_times = RunTimes.of(await scheduling.run_times(tx))
         await self._load_tenants(tx)
         async for page in scheduling.live_jobs(tx):
             await self._take(tx, page)
@@ -204,6 +206,7 @@ class Follower:
             if version <= self._known_version(job_id):
                 continue
             if is_over:
+                self.state.end_job(job_id, self.now)
                 self._drop(job_id)
             else:
                 changed.append(job_id)

@@ -177,7 +177,10 @@ async def store_group(tx: Transaction, stores: Stores, group: Sequence[PendingSu
         pending = group[place]
         if isinstance(outcome, Submitted):
             body = outcomes[place] = orjson.dumps(pending.submission.prepared.answer(outcome.ids))
-            caller, target, details = pending.submission.caller, number_of_jobs(pending.jobs), jobs_of(outcome.ids)
+            one, target, details = pending.submission, number_of_jobs(pending.jobs), jobs_of(outcome.ids)
+            caller = one.through or one.caller
+            if one.through is not None:
+                details = details | {"onBehalfOf": one.caller.name}
             line = AuditLine(caller.key_id, caller.name, "submit", target, pending.request_id, pending.address, details)
             made.append(line)
             if pending.claim is not None:

@@ -25,7 +25,6 @@ from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.services import bursting, job_queries
 from trainmaster_dispatcher.services.context import Stores
-from trainmaster_dispatcher.services.submission_parsing import PreparedSubmission
 from trainmaster_dispatcher.services.submit import Submission, admit
 from trainmaster_dispatcher.store import bursts, scheduling
 from trainmaster_dispatcher.store.keys import Caller
@@ -217,16 +216,17 @@ def _dump(model: Lenient) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: PreparedSubmission) -> dict[str, Any]:
+async def dry_run(stores: Stores, leader: Leader, submission: Submission) -> dict[str, Any]:
     """Check jobs as a submission does, and return what would become of each. Stores nothing.
 
     The jobs of a table of parameters are tried as one. Raises ProblemError when one of the jobs would be refused.
     """
+    caller, prepared = submission.caller, submission.prepared
     many = len(prepared.specs)
     if many > MOST_TRIED:
         raise ProblemError(Code.INVALID_SPEC, f"{many} jobs in one dry run, at most {MOST_TRIED} are allowed")
     async with stores.database.transaction() as tx:
-        admitted = await admit(tx, stores, [Submission(caller, prepared)])
+        admitted = await admit(tx, stores, [submission])
         if admitted.refused:
             raise admitted.refused[0]
         address = await scheduling.leader_address(tx)

@@ -28,10 +28,11 @@ from trainmaster_dispatcher.store.keys import Caller
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A checked submission and its caller."""
+    """A checked submission and whose jobs it makes. ``through``: the caller who submits them on behalf of another."""
 
     caller: Caller
     prepared: PreparedSubmission
+    through: Caller | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +124,9 @@ async def _store(tx: Transaction, stores: Stores, admitted: Admitted, taken: Seq
     return out
 
 
-async def submit_one(tx: Transaction, stores: Stores, caller: Caller, prepared: PreparedSubmission) -> Submitted:
+async def submit_one(tx: Transaction, stores: Stores, one: Submission) -> Submitted:
     """Store a single submission as ``submit`` does. Raises ProblemError and stores nothing when one of its jobs may not be stored."""
-    (outcome,) = await submit(tx, stores, [Submission(caller, prepared)])
+    (outcome,) = await submit(tx, stores, [one])
     if not isinstance(outcome, Submitted):
         raise outcome
     return outcome
@@ -159,7 +160,7 @@ def _check(
     if hooked:
         webhooks.check_hooks(stores.settings, hooked)
     for path in sorted({spec.queue for spec in one.prepared.specs}):
-        _check_queue(one.caller, path, queues, known)
+        _check_queue(one.through or one.caller, path, queues, known)
         _check_grace(path, max(spec.grace_seconds for spec in one.prepared.specs if spec.queue == path), queues)
     _check_admission(one, queues)
     default = next((row.spec.name for row in classes.values() if row.spec.default), "")

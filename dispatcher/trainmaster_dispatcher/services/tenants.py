@@ -312,6 +312,12 @@ async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) ->
         raise ProblemError(Code.INVALID_PARAMETER, "a user's key needs at least one queue: --queue PATH")
     if spec.role is not KeyRole.USER and spec.queues:
         raise ProblemError(Code.INVALID_PARAMETER, f"only a user's key has queues, this one is for {spec.role}")
+    if spec.role is not KeyRole.USER and spec.on_behalf_of:
+        more = "; an admin's may for everybody" if spec.role is KeyRole.ADMIN else ""
+        raise ProblemError(
+            Code.INVALID_PARAMETER,
+            f"only a user's key has a list of users for whom it may submit, this one is for {spec.role}{more}",
+        )
     missing = sorted(set(spec.queues) - (await store.QUEUES.by_name(tx, spec.queues)).keys())
     if missing:
         near = suggestion(missing[0], await store.QUEUES.wire(tx))
@@ -330,6 +336,7 @@ async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) ->
         queues=spec.queues,
         cluster_id=cluster_id,
         clusters=owned,
+        on_behalf_of=spec.on_behalf_of,
         expires_at=expires_at,
     )
     return {"id": key_id, "name": spec.name, "role": spec.role.value, "key": secret}
@@ -362,6 +369,7 @@ async def list_keys(tx: Transaction, caller: keys.Caller) -> list[dict[str, Any]
             "queues": list(row.queues),
             "clusters": list(row.clusters),
             "cluster": row.cluster,
+            "onBehalfOf": list(row.on_behalf_of),
             "createdAt": row.created_at.isoformat(),
             "expiresAt": row.expires_at.isoformat() if row.expires_at else None,
             "revokedAt": row.revoked_at.isoformat() if row.revoked_at else None,
@@ -395,6 +403,7 @@ async def whoami(tx: Transaction, caller: keys.Caller) -> dict[str, Any]:
         "role": caller.role.value,
         "queues": list(caller.queues),
         "clusters": list(caller.clusters),
+        "onBehalfOf": list(caller.on_behalf_of),
         "expiresAt": row.expires_at.isoformat() if row is not None and row.expires_at else None,
         "version": __version__,
     }

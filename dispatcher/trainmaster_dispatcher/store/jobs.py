@@ -141,12 +141,18 @@ async def lock(tx: Transaction, ids: Iterable[int]) -> dict[int, JobRecord]:
     return {row.id: _record(row) for row in rows}
 
 
+_OWN_KEYS = """
+    (SELECT k.id FROM api_keys k LEFT JOIN api_keys t ON t.id = k.through_id WHERE k.name = :{name} OR t.name = :{name})
+"""
+"""The keys whose jobs a caller may change: of the caller's name, and of users whose jobs came through a key of that name."""
+
+
 async def submitted_by_others(tx: Transaction, ids: Iterable[int], name: str) -> set[int]:
-    """Return those of these jobs that no key of this name submitted."""
+    """Return those of these jobs that no key of this name submitted, for itself or on behalf of a user."""
     rows = await tx.all(
-        """
+        f"""
         SELECT j.id FROM jobs j
-        WHERE j.id = ANY(:ids) AND j.api_key_id NOT IN (SELECT k.id FROM api_keys k WHERE k.name = :name)
+        WHERE j.id = ANY(:ids) AND j.api_key_id NOT IN {_OWN_KEYS.format(name="name")}
         """,
         ids=list(ids),
         name=name,
@@ -455,7 +461,7 @@ class Filter:
             parts.append("j.api_key_id IN (SELECT k.id FROM api_keys k WHERE k.name = :f_submitter)")
             parameters["f_submitter"] = self.submitter
         if self.not_submitter is not None:
-            parts.append("j.api_key_id NOT IN (SELECT k.id FROM api_keys k WHERE k.name = :f_not_submitter)")
+            parts.append(f"j.api_key_id NOT IN {_OWN_KEYS.format(name='f_not_submitter')}")
             parameters["f_not_submitter"] = self.not_submitter
         for sign, name, moment in ((">=", "f_since", self.since), ("<", "f_until", self.until)):
             if moment is not None:
@@ -492,6 +498,8 @@ class ShownJob(NamedTuple):
     notifies: bool
     submitted_by: str | None
     """None where the API key was removed."""
+    submitted_through: str | None
+    """The key that submitted it on behalf of ``submitted_by``."""
     cluster: str | None
     """The cluster of the job's newest run."""
 
@@ -550,12 +558,14 @@ class StoredEvent(NamedTuple):
 _COLUMNS_OF_VIEW = """
     SELECT j.id, j.name, j.version, q.path AS queue, p.name AS priority_class, j.priority, j.state, j.wish, j.hold_cause,
            j.hold_until, j.attempt, j.retries_used, j.message, j.submitted_at, j.started_at, j.ended_at, j.labels, j.parameters,
-           j.spec_id, j.queue_id, j.class_id, j.shape_id, j.notifies, k.name AS submitted_by, c.name AS cluster
+           j.spec_id, j.queue_id, j.class_id, j.shape_id, j.notifies, k.name AS submitted_by,
+           t.name AS submitted_through, c.name AS cluster
 """
 _JOINS_OF_VIEW = """
     JOIN queues q ON q.id = j.queue_id
     JOIN priority_classes p ON p.id = j.class_id
     LEFT JOIN api_keys k ON k.id = j.api_key_id
+    LEFT JOIN api_keys t ON t.id = k.through_id
     LEFT JOIN runs r ON r.job_id = j.id AND r.attempt = j.attempt
     LEFT JOIN clusters c ON c.id = r.cluster_id
 """

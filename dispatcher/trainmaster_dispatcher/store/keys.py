@@ -28,6 +28,8 @@ class Caller:
     cluster: str | None = None
     clusters: tuple[str, ...] = ()
     """Clusters that an owner looks after."""
+    on_behalf_of: tuple[str, ...] = ()
+    """Users for whom the key may submit; a ``*`` at the end of one stands for any text."""
 
     @property
     def is_admin(self) -> bool:
@@ -49,6 +51,12 @@ class Caller:
     def may_use(self, queue: str) -> bool:
         """Return whether the caller may see and change jobs of this queue."""
         return self.is_admin or any(queue == own or queue.startswith(own + "/") for own in self.queues)
+
+    def may_submit_for(self, user: str) -> bool:
+        """Return whether the caller may submit jobs that are those of this user."""
+        return self.is_admin or any(
+            user.startswith(one[:-1]) if one.endswith("*") else user == one for one in self.on_behalf_of
+        )
 
     def is_below(self, queue: str) -> bool:
         """Return whether a queue of the caller is below this one."""
@@ -81,7 +89,7 @@ async def all_that_count(tx: Transaction) -> dict[bytes, CountingKey]:
     """Return all keys that were neither revoked nor have expired, by hash."""
     rows = await tx.all(
         f"""
-        SELECT k.hash, k.id, k.name, {_ROLE}, k.queues, k.cluster_id, c.name AS cluster, {_CLUSTERS},
+        SELECT k.hash, k.id, k.name, {_ROLE}, k.queues, k.cluster_id, c.name AS cluster, {_CLUSTERS}, k.on_behalf_of,
                extract(epoch FROM k.expires_at - now())::float8 AS expires_in
         FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id
         WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
@@ -90,7 +98,14 @@ async def all_that_count(tx: Transaction) -> dict[bytes, CountingKey]:
     return {
         bytes(row.hash): CountingKey(
             Caller(
-                row.id, row.name, KeyRole(row.role), tuple(row.queues), row.cluster_id, row.cluster, tuple(row.clusters)
+                row.id,
+                row.name,
+                KeyRole(row.role),
+                tuple(row.queues),
+                row.cluster_id,
+                row.cluster,
+                tuple(row.clusters),
+                tuple(row.on_behalf_of),
             ),
             row.expires_in,
         )
@@ -103,7 +118,7 @@ async def revision(tx: Transaction) -> str:
     row = await tx.one(
         """
         SELECT (SELECT concat_ws(' ', count(*), max(id), count(revoked_at), max(revoked_at), sum(cardinality(clusters)))
-                FROM api_keys)
+                FROM api_keys WHERE through_id IS NULL)
                || '/' || (SELECT concat_ws(' ', count(*), max(id)) FROM clusters) AS revision
         """
     )
@@ -120,13 +135,14 @@ async def insert(
     queues: Sequence[str],
     cluster_id: int | None,
     clusters: Sequence[int] | None,
+    on_behalf_of: Sequence[str],
     expires_at: datetime | None,
 ) -> int:
     """Store an API key and return its number. ``clusters``: of an owner's key, which is stored with the role of a user; else None."""
     row = await tx.one(
         """
-        INSERT INTO api_keys (name, hash, hint, role, queues, cluster_id, clusters, expires_at)
-        VALUES (:name, :hash, :hint, CAST(:role AS key_role), :queues, :cluster, CAST(:clusters AS int[]), :expires)
+        INSERT INTO api_keys (name, hash, hint, role, queues, cluster_id, clusters, on_behalf_of, expires_at)
+        VALUES (:name, :hash, :hint, CAST(:role AS key_role), :queues, :cluster, CAST(:clusters AS int[]), :users, :expires)
         ON CONFLICT (hash) DO UPDATE SET revoked_at = NULL RETURNING id
         """,
         name=name,
@@ -136,14 +152,36 @@ async def insert(
         queues=list(queues),
         cluster=cluster_id,
         clusters=None if clusters is None else list(clusters),
+        users=list(on_behalf_of),
         expires=expires_at,
     )
     return int(row.id)
 
 
+async def user_through(tx: Transaction, key_id: int, user: str, most: int) -> int | None:
+    """Return the row that stands for a user whose jobs come through a key; made if it is missing. None: the key has ``most`` users."""
+    row = await tx.first(
+        """
+        WITH made AS (
+            INSERT INTO api_keys (name, hash, hint, role, queues, through_id, revoked_at)
+            SELECT :user, sha256(convert_to(gen_random_uuid()::text, 'UTF8')), '', 'user', '{}', :key, now()
+            WHERE (SELECT count(*) FROM api_keys WHERE through_id = :key) < :most
+               OR EXISTS (SELECT 1 FROM api_keys WHERE through_id = :key AND name = :user)
+            ON CONFLICT (through_id, name) WHERE through_id IS NOT NULL DO UPDATE SET name = excluded.name
+            RETURNING id
+        )
+        SELECT id FROM made
+        """,
+        key=key_id,
+        user=user,
+        most=most,
+    )
+    return None if row is None else int(row.id)
+
+
 class ListedKey(NamedTuple):
     """An API key as admins see it. ``hint``: its first characters; ``cluster``: the cluster of an agent's key; ``clusters``: those
-    of an owner's.
+    of an owner's; ``on_behalf_of``: users for whom it may submit.
     """
 
     id: int
@@ -157,6 +195,7 @@ class ListedKey(NamedTuple):
     revoked_at: datetime | None
     last_used_at: datetime | None
     clusters: list[str]
+    on_behalf_of: list[str]
 
 
 async def listing(tx: Transaction) -> Sequence[ListedKey]:
@@ -164,8 +203,8 @@ async def listing(tx: Transaction) -> Sequence[ListedKey]:
         ListedKey,
         f"""
         SELECT k.id, k.name, k.hint, {_ROLE}, k.queues, c.name AS cluster, k.created_at, k.expires_at, k.revoked_at,
-               k.last_used_at, {_CLUSTERS}
-        FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id ORDER BY k.id
+               k.last_used_at, {_CLUSTERS}, k.on_behalf_of
+        FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id WHERE k.through_id IS NULL ORDER BY k.id
         """,
     )
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypedDict
 
 from trainmaster.protocol.placement import MemberPlacement
+from trainmaster_dispatcher.domain.run_times import RunTime
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
 
@@ -199,6 +200,8 @@ async def read_feed(tx: Transaction, cursor: Cursor) -> Feed:
 
 
 _PAGE = 10_000
+_LEARNT_FROM = 50_000
+"""The latest submissions of which run times are read, so that the cost does not grow with the jobs that are stored."""
 
 
 class BoundsJson(TypedDict):
@@ -339,6 +342,20 @@ async def jobs_between(tx: Transaction, first: int, last: int) -> Sequence[Sched
 def live_jobs(tx: Transaction) -> AsyncIterator[Sequence[ScheduledJob]]:
     """Yield rows of all jobs that have not ended, by page: reading a million takes longer than a transaction may be idle."""
     return tx.pages_of(ScheduledJob, f"{_JOBS} WHERE j.ended_at IS NULL", _PAGE)
+
+
+async def run_times(tx: Transaction) -> Sequence[RunTime]:
+    """Return how long the last runs of the latest jobs took that have ended, in the order of their ends."""
+    return await tx.all_of(
+        RunTime,
+        """
+        SELECT coalesce(k.name, '') AS user, j.shape_id, extract(epoch FROM r.ended_at - r.started_at)::float8 AS seconds
+        FROM jobs j JOIN runs r ON r.job_id = j.id AND r.attempt = j.attempt LEFT JOIN api_keys k ON k.id = j.api_key_id
+        WHERE j.id > (SELECT coalesce(max(id), 0) FROM jobs) - :most AND j.ended_at IS NOT NULL AND r.started_at IS NOT NULL
+        ORDER BY r.ended_at
+        """,
+        most=_LEARNT_FROM,
+    )
 
 
 async def shapes(tx: Transaction, ids: Sequence[int]) -> Sequence[StoredShape]:

@@ -404,6 +404,25 @@ api_keys = Table(
         ARRAY(Integer),
         comment="Clusters of an owner's key, whose role is stored as user; null: the key is no owner's.",
     ),
+    Column(
+        "on_behalf_of",
+        ARRAY(Text),
+        nullable=False,
+        server_default=text("'{}'"),
+        comment="Users for whom the key may submit; * at the end of one stands for any text.",
+    ),
+    Column(
+        "through_id",
+        Integer,
+        comment="Not null: no key but a user whose jobs come through that key; it authenticates nobody.",
+    ),
+    Index(
+        "uq_api_keys_through_id_name",
+        "through_id",
+        "name",
+        unique=True,
+        postgresql_where=text("through_id IS NOT NULL"),
+    ),
     CheckConstraint("(role = 'agent') = (cluster_id IS NOT NULL)", name="agent_has_cluster"),
 )
 

@@ -313,7 +313,10 @@ class Simulation:
             self._note_growth(number, min(run.started_at, run.ended_at) if run.placed else inf)
         self._growing.pop(number, None)
         self._note_spent(number, run)
-        self._state.drop_job(number)
+        if record.machine.state.is_terminal:
+            self._state.end_job(number, now)
+        else:
+            self._state.drop_job(number)
         if settled.cool_down_seconds:
             heappush(self._cooling, (now + settled.cool_down_seconds, number, key))
             if ending.lacks_room:

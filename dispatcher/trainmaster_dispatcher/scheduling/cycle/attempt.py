@@ -72,7 +72,7 @@ def attempt(cycle: CycleContext, bursts: Bursts, job: WaitingJob, key: ClassKey,
     if obstacle is not None:
         return _over_quota(cycle, key, queue, allowed, obstacle)
     if len(allowed) > 1:
-        allowed = [size for size in allowed if quotas.obstacle(queue.id, size.charge) is None]
+        allowed = [size for size in allowed if quotas.obstacle(queue.id, size.charge, user=key.user) is None]
     entitled = cycle.advance.entitled(queue.id)
     weights = state.weights_of(key)
     scheduling_key = SchedulingKey(

@@ -94,7 +94,7 @@ def _growth(cycle: CycleContext, run: LiveRun) -> Growth | None:
         return None
     members = [(group, name, many) for group, roles in fitted.placement.items() for name, many in roles.items()]
     charge = state.flavors.charge(state.places_at(run.cluster_id, run.shape_id, members))
-    if quotas.obstacle(run.queue_id, charge, runs=0) is not None:
+    if quotas.obstacle(run.queue_id, charge, runs=0, user=run.user) is not None:
         return None
     cycle.index.take_fitted(run.cluster_id, fitted)
     quotas.add(run.queue_id, charge, running=0, user=run.user)

@@ -105,12 +105,12 @@ def note_start(cycle: CycleContext, job: WaitingJob, cluster_id: int, fitted: Fi
     """Count a start against reservations and preemption; ``limit``: its expected run time in seconds."""
     state = cycle.index.state
     ends_at = cycle.now + limit
-    kept, roles = cycle.reservations.kept.get(cluster_id), roles_by_name(state, job.shape_id)
+    kept = cycle.reservations.kept.get(cluster_id)
     if kept is not None:
-        kept.take(roles, fitted.placement, ends_at)
+        kept.take(roles_by_name(state, job.shape_id), fitted.placement, ends_at)
     if cycle.advance:
-        entitled = cycle.advance.entitled(job.queue_id)
-        cycle.advance.note_start(cluster_id, entitled, roles, fitted.placement, ends_at)
+        entitled, named = cycle.advance.entitled(job.queue_id), roles_by_name(state, job.shape_id)
+        cycle.advance.note_start(cluster_id, entitled, named, fitted.placement, ends_at)
     load = {
         LoadKey(group, job.shape_id, role): count
         for group, roles in fitted.placement.items()

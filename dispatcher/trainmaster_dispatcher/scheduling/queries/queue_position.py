@@ -14,7 +14,7 @@ from sortedcontainers import SortedList
 from trainmaster.protocol.queue_position import Factors, Place, QueueTurn, QueueUsage, Usages, UserTurn
 from trainmaster.protocol.reasons import Reason, Tier
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
-from trainmaster_dispatcher.scheduling.quotas.fair_share import Head, head_of, lifted_users
+from trainmaster_dispatcher.scheduling.quotas.fair_share import Head, head_of, lifted_users, ordering_seconds, slowdown
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
 from trainmaster_dispatcher.scheduling.state.flavors import plain
@@ -71,7 +71,7 @@ def position_of(
         jobs_ahead=ahead,
         jobs_in_queue=sum(len(keys) for keys in classes.values()) + (job.id not in state.jobs),
         jobs_that_cannot_run=sum(len(classes[key]) for key in cannot_run),
-        factors=_factors(state, quotas, job, own).model_copy(update={"user": turn}),
+        factors=_factors(state, quotas, job, own, now).model_copy(update={"user": turn}),
     )
 
 
@@ -88,11 +88,12 @@ def _among_users(
     Jobs of a higher class, and urgent ones of users who may have these lifted, go first. Of its own class a user has a turn as long
     as the share that the user has reached is lower; a job of another user counts there with the mean of that user's waiting jobs.
     """
-    queue, own_class = state.queues[job.queue_id], state.classes[job.class_id]
+    queue = state.queues[job.queue_id]
     lifted = lifted_users(state, quotas, queue, of_user)
 
     def head(key: ClassKey, one: StaticKey) -> Head:
-        return head_of(state.classes[key.class_id], one, now, knows_urgency=key.user in lifted)
+        seconds = ordering_seconds(state, key)
+        return head_of(state.classes[key.class_id], one, now, knows_urgency=key.user in lifted, run_seconds=seconds)
 
     def each(key: ClassKey) -> float:
         """Return the share that a job of a class adds to that of its user."""
@@ -104,10 +105,8 @@ def _among_users(
         there = ((amount, quotas.capacity.get(plain(name), 0)) for name, amount in needs.items())
         return max((amount / has for amount, has in there if has > 0), default=0.0) / weight
 
-    own, share = (
-        head_of(own_class, job.key, now, knows_urgency=job.user in lifted),
-        quotas.standing_of_user(queue, job.user),
-    )
+    own = head(state.key_of(job), job.key)
+    share = quotas.standing_of_user(queue, job.user)
     before = {
         key: bisect_left(keys, own, key=lambda one, key=key: head(key, one))  # type: ignore[misc]
         for key, keys in of_user[job.user].items()
@@ -172,7 +171,8 @@ def usage_of(state: SchedulerState, quotas: QuotaTree) -> Usages:
 
 
 def head_of_job(state: SchedulerState, job: WaitingJob, now: float) -> Head:
-    return head_of(state.classes[job.class_id], job.key, now)
+    seconds = ordering_seconds(state, state.key_of(job))
+    return head_of(state.classes[job.class_id], job.key, now, run_seconds=seconds)
 
 
 def _before(state: SchedulerState, key: ClassKey, keys: SortedList, own: Head, now: float) -> int:
@@ -181,12 +181,14 @@ def _before(state: SchedulerState, key: ClassKey, keys: SortedList, own: Head, n
     priority_class = state.classes.get(key.class_id)
     if priority_class is None:
         return 0
-    return bisect_left(keys, own, key=lambda other: head_of(priority_class, other, now))
+    seconds = ordering_seconds(state, key)
+    return bisect_left(keys, own, key=lambda other: head_of(priority_class, other, now, run_seconds=seconds))
 
 
-def _factors(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, own: Head) -> Factors:
+def _factors(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, own: Head, now: float) -> Factors:
     priority_class = state.classes[job.class_id]
     longest = priority_class.longest_wait
+    seconds = ordering_seconds(state, state.key_of(job))
     return Factors(
         urgent=own.is_urgent,
         urgent_at=None if longest is None else moment(job.key.at + longest),
@@ -195,6 +197,7 @@ def _factors(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, own: Hea
         submitted_at=moment(job.submitted_at),
         priority=job.priority,
         seconds_earlier=PRIORITY_SECONDS * job.priority,
+        slowdown=None if seconds is None else round(slowdown(now - job.key.at, seconds), 3),
         queues=_turns(state, quotas, job.queue_id),
     )
 

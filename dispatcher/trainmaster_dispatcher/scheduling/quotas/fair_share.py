@@ -1,13 +1,16 @@
 """The order of turns: weighted dominant-resource fairness between sibling queues; inside a queue urgency and class, then the users'
-shares, then age and priority.
+shares, then age and priority, or slowdown.
 
 Between queues (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011): of the children with something to start, the
 one whose dominant share beyond its guarantees, divided by its weight, is lowest goes next; applied again at each level
 of the tree. Among the users whose first jobs are of one class it is the same: without it, whoever submits first and most
-goes first. Past usage counts too (``usage_decay.py``), between queues if the installation is configured so. Among the jobs of a user
-keys are static until a job becomes urgent. Urgent jobs go first, by the time that they have waited as a multiple of the
-longest wait of their class (Kleinrock, "A delay dependent queue discipline", 1964): where all of them wait for long,
-their waits are in the proportion of their longest waits, so that classes keep their meaning and none of them starves.
+goes first. Past usage counts too (``usage_decay.py``), between queues if the installation is configured so.
+
+Among the jobs of a user keys are static until a job becomes urgent. Urgent jobs go first, by the time that they have waited as a
+multiple of the longest wait of their class (Kleinrock, "A delay dependent queue discipline", 1964): where all of them wait for
+long, their waits are in the proportion of their longest waits, so that classes keep their meaning and none of them starves. Where a
+queue orders its jobs by slowdown, those of a class go by wait plus run time in run times (the response ratio: Brinch Hansen, "An
+analysis of response ratio scheduling", IFIP 1971), the run time as the last equivalent jobs suggest, at most the time limit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +21,7 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedList
 
+from trainmaster.protocol.states import OrderBy
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import PriorityClass, Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor
@@ -28,6 +32,9 @@ _URGENT = -(10**9)
 """The rank of urgent jobs: before every class, whose values are at most a million."""
 _SHORTEST_WAIT = 1.0
 """The least longest wait that waits are divided by, in seconds: one of none makes all jobs of a class urgent at once."""
+
+_SHORTEST_RUN = 10.0
+_LONGEST_RUN = 3e8
 
 _A_MOMENT = 1e-3
 """Seconds by which times may be rounded."""
@@ -44,7 +51,8 @@ LONGEST_ROW = 64
 class Head(NamedTuple):
     """A job's position in its queue: minus the value of its class, or the rank of urgent jobs; then ``at``; then its id.
 
-    ``at``: the time of its static key. Of an urgent job: minus the time that it has waited, in longest waits of its class.
+    ``at``: the time of its static key; in a queue ordered by slowdown, minus its wait in run times. Of an
+    urgent job: minus the time that it has waited, in longest waits of its class.
     """
 
     rank: int
@@ -56,12 +64,40 @@ class Head(NamedTuple):
         return self.rank == _URGENT
 
 
-def head_of(priority_class: PriorityClass, key: StaticKey, now: float, *, knows_urgency: bool = True) -> Head:
-    """Return the position of a job with this key now. Of one class, older jobs stay before younger ones."""
+def head_of(
+    priority_class: PriorityClass,
+    key: StaticKey,
+    now: float,
+    knows_urgency: bool = True,
+    run_seconds: float | None = None,
+) -> Head:
+    """Return the position of a job with this key now. Of one class, older jobs stay before younger ones.
+
+    ``run_seconds``: how long it is expected to run, if its queue orders jobs by slowdown; else None.
+    """
     longest, waited = priority_class.longest_wait, now - key.at
     if longest is not None and waited >= longest and knows_urgency:
         return Head(_URGENT, -waited / max(longest, _SHORTEST_WAIT), key.job_id)
+    if run_seconds is not None:
+        return Head(-priority_class.value, -_wait_in_runs(waited, run_seconds), key.job_id)
     return Head(-priority_class.value, key.at, key.job_id)
+
+
+def slowdown(waited: float, run_seconds: float) -> float:
+    """Return wait plus run time in run times. Runs shorter than ten seconds count as that long, so that they do not decide alone; one
+    of unknown time counts as very long, so that it goes after others and keeps its order among its like.
+    """
+    return 1.0 + _wait_in_runs(waited, run_seconds)
+
+
+def _wait_in_runs(waited: float, run_seconds: float) -> float:
+    return waited / min(max(run_seconds, _SHORTEST_RUN), _LONGEST_RUN)
+
+
+def ordering_seconds(state: SchedulerState, key: ClassKey) -> float | None:
+    """Return how long a job of a class is expected to run, if its queue orders jobs by slowdown; else None."""
+    is_by_slowdown = state.grouping_of(key.queue_id).order is OrderBy.SLOWDOWN
+    return state.run_seconds(key) if is_by_slowdown else None
 
 
 Entry = tuple[float, float, int, ClassKey]
@@ -78,11 +114,22 @@ def in_order(
     heads = state.heads.get(queue_id, {}).get(user)
     if heads is None:
         return iter(())
+    if state.grouping_of(queue_id).order is OrderBy.SLOWDOWN:
+        return iter(sorted(_by_slowdown(state, heads, now, knows_urgency=knows_urgency)))
     bounded = [one for one in state.classes.values() if one.longest_wait is not None]
     if not bounded or not knows_urgency:
         return iter(heads)
     urgent = merge(*(_urgent(heads, one, now) for one in bounded))
     return chain(urgent, _others(state, heads, now))
+
+
+def _by_slowdown(state: SchedulerState, heads: SortedList, now: float, *, knows_urgency: bool) -> Iterator[Entry]:
+    """Return all entries with their positions now, which change from cycle to cycle."""
+    for _, at, job_id, key in heads:
+        of = state.classes.get(key.class_id)
+        if of is not None:
+            seconds = ordering_seconds(state, key)
+            yield (*head_of(of, StaticKey(at, job_id), now, knows_urgency=knows_urgency, run_seconds=seconds), key)
 
 
 def _urgent(heads: SortedList, priority_class: PriorityClass, now: float) -> Iterator[Entry]:
@@ -122,27 +169,40 @@ class _TurnOrder:
     ) -> None:
         self._state = state
         self._knows_urgency = knows_urgency
+        self._is_by_slowdown = state.grouping_of(queue_id).order is OrderBy.SLOWDOWN
         self._now = now
         self._heap: list[tuple[Head, ClassKey, Iterator[StaticKey]]] = []
         """Classes that were pushed here: their positions, and the jobs behind the first."""
         self._waiting = state.waiting.get(queue_id, {})
         self._rest = in_order(state, queue_id, user, now, knows_urgency=knows_urgency)
         self._next = next(self._rest, None)
-        self.oldest = min((entry[1] for entry in state.heads[queue_id][user]), default=0.0)
-        """The time of the oldest job of any class."""
+        self._oldest: float | None = None
+        self._heads: SortedList = state.heads[queue_id][user]
         self._row: tuple[ClassKey, list[StaticKey], Iterator[StaticKey]] | None = None
         """A class that starts a row of jobs, the jobs that may be in the row, and the jobs behind them."""
 
-    def _head_of(self, of: PriorityClass, key: StaticKey) -> Head:
-        return head_of(of, key, self._now, knows_urgency=self._knows_urgency)
+    def _head_of(self, of: PriorityClass, key: ClassKey, job: StaticKey) -> Head:
+        seconds = ordering_seconds(self._state, key) if self._is_by_slowdown else None
+        return head_of(of, job, self._now, self._knows_urgency, seconds)
 
     def _push(self, key: ClassKey, jobs: Iterator[StaticKey]) -> None:
         of, first = self._state.classes.get(key.class_id), next(jobs, None)
         if first is not None and of is not None:
-            heappush(self._heap, (self._head_of(of, first), key, jobs))
+            heappush(self._heap, (self._head_of(of, key, first), key, jobs))
+
+    @property
+    def oldest(self) -> float:
+        """The time of the oldest job of any class; looked for only where there are several users."""
+        if self._oldest is None:
+            self._oldest = min((entry[1] for entry in self._heads), default=0.0)
+        return self._oldest
 
     def __bool__(self) -> bool:
-        return bool(self._heap) or self._next is not None
+        return not self.is_over()
+
+    def is_over(self) -> bool:
+        """Return whether all jobs were handled."""
+        return self._next is None and not self._heap
 
     def head(self) -> Head:
         """Return the position of the first job that was not handled yet."""
@@ -199,10 +259,12 @@ class _TurnOrder:
             others.append(Head(int(rank), at, job_id))
         until = min(others, default=None)
         of, candidates = self._state.classes[key.class_id], list[StaticKey]()
+        now, knows_urgency = self._now, self._knows_urgency
+        seconds = ordering_seconds(self._state, key) if self._is_by_slowdown else None
         limit, many = 1, 0
         for job in jobs:
             candidates.append(job)
-            if until is not None and self._head_of(of, job) > until:
+            if until is not None and head_of(of, job, now, knows_urgency, seconds) > until:
                 break
             if not many:
                 limit = most()
@@ -268,8 +330,11 @@ class _Users:
         self._is_alone = len(heads) < 2
         lifted = frozenset(heads) if self._is_alone else lifted_users(state, quotas, queue, heads)
         self._orders = {user: _TurnOrder(state, queue.id, user, now, knows_urgency=user in lifted) for user in heads}
-        self._heap = [self._place(user) for user, order in self._orders.items() if order]
-        heapify(self._heap)
+        self.places = [self._place(user) for user, order in self._orders.items() if order]
+        """A heap of the users that have something to start, by their positions."""
+        heapify(self.places)
+        self.only = next(iter(self._orders.values())) if self._is_alone and self._orders else None
+        """The order of the only user, if there is one alone."""
 
     def _place(self, user: str) -> tuple[int, float, float, str]:
         if self._is_alone:
@@ -278,18 +343,18 @@ class _Users:
         return first.rank, self._quotas.standing_of_user(self._queue, user), self._orders[user].oldest, user
 
     def __bool__(self) -> bool:
-        return bool(self._heap)
+        return bool(self.places)
 
     def turns(self) -> _TurnOrder | None:
         """Return the order of the user whose turn it is; None if nothing is left."""
-        return self._orders[self._heap[0][3]] if self._heap else None
+        return self._orders[self.places[0][3]] if self.places else None
 
     def pass_by(self, is_blocked: Callable[[ClassKey], bool]) -> bool:
         """Drop blocked classes from the front of the user that has the turn until another user is due; return whether any were."""
-        user, passed = self._heap[0][3], False
-        while self._heap and self._heap[0][3] == user:
+        user, passed = self.places[0][3], False
+        while self.places and self.places[0][3] == user:
             order = self._orders[user]
-            most = inf if len(self._heap) < 2 else order.head().rank
+            most = inf if len(self.places) < 2 else order.head().rank
             if not order.pass_by(is_blocked, most):
                 return passed
             passed = True
@@ -302,20 +367,21 @@ class _Users:
 
     def settle(self) -> None:
         """Move the user that had the turn to the new position in the heap."""
-        if self._heap:
-            user = self._heap[0][3]
-            if not self._orders[user]:
-                heappop(self._heap)
-            elif len(self._heap) > 1:
-                heapreplace(self._heap, self._place(user))
+        places = self.places
+        if places:
+            user = places[0][3]
+            if self._orders[user].is_over():
+                heappop(places)
+            elif len(places) > 1:
+                heapreplace(places, self._place(user))
 
     def lead(self, charge: Mapping[Flavor, int], most: int) -> int:
         """Return how many jobs with this charge, up to ``most``, may start behind the one that has the turn before another user
         is due. Found by halving.
         """
-        if len(self._heap) < 2:
+        if len(self.places) < 2:
             return most
-        runner_up, (rank, _, _, user) = min(self._heap[1:3]), self._heap[0]
+        runner_up, (rank, _, _, user) = min(self.places[1:3]), self.places[0]
         if runner_up[0] > rank:
             return most
         while most and self._quotas.standing_of_user(self._queue, user, charge, most) > runner_up[1] + STEP:
@@ -324,8 +390,8 @@ class _Users:
 
     def clear(self) -> list[ClassKey]:
         """Empty it and return the classes that were in it."""
-        left = [key for _, _, _, user in self._heap for key in self._orders[user].clear()]
-        self._heap = []
+        left = [key for _, _, _, user in self.places for key in self._orders[user].clear()]
+        self.places = []
         return left
 
 
@@ -364,7 +430,8 @@ class FairShareQueue:
 
     def _order_of(self, key: ClassKey) -> _TurnOrder:
         """Return the order that a class is in, whose turn it is."""
-        return self._users[key.queue_id].of(key)
+        users = self._users[key.queue_id]
+        return users.of(key) if users.only is None else users.only
 
     def next(self) -> tuple[ClassKey, int] | None:
         """Return the class whose turn it is and the id of its first job; None when nothing is left."""
@@ -462,8 +529,8 @@ class FairShareQueue:
         if users is not None:
             users.settle()
         for queue in self._state.ancestry(queue_id):
-            siblings = self._children[queue.parent_id]
-            if queue.id in self._waiting or self._users.get(queue.id) or self._children.get(queue.id):
+            siblings, own = self._children[queue.parent_id], self._users.get(queue.id)
+            if queue.id in self._waiting or (own is not None and own.places) or self._children.get(queue.id):
                 if len(siblings) > 1:
                     heapreplace(siblings, self._place(queue))
             else:

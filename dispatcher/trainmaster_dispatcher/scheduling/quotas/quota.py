@@ -70,7 +70,7 @@ class QuotaLimits:
         """Flavors with a product or cluster kind of which any queue keeps something for itself."""
         self.owed = {queue_id for queue_id, _ in self.guarantees}
         """Queues that have any guarantee."""
-        self.limits_users = any(queue.max_running_per_user is not None for queue in state.queues.values())
+        self.limits_users = any(queue.limits_users for queue in state.queues.values())
         """Whether any queue limits what one user may have."""
         self._limits: dict[int, tuple[tuple[Queue, tuple[tuple[Flavor, Quota, int], ...]], ...]] = {}
         self._measures: dict[int, dict[Flavor, tuple[float, int | None]]] = {}
@@ -92,7 +92,7 @@ class QuotaLimits:
             found = self._limits[queue_id] = tuple(
                 (queue, flavors)
                 for queue, flavors in every
-                if flavors or queue.max_running is not None or queue.max_running_per_user is not None
+                if flavors or queue.max_running is not None or queue.limits_users
             )
         return found
 
@@ -131,6 +131,14 @@ def _over_of_user(path: str, user: str, running: int, most: int) -> str:
     """Return the sentence of a limit of users. Cached, as those of queues."""
     runs = protected(f"runs {running} of at most {most} jobs", path, "runs as many jobs as it may")
     return f"user {user} {runs} in queue {path}"
+
+
+@lru_cache(maxsize=4096)
+def _beyond_of_user(path: str, user: str, flavor: Flavor, used: int, need: int, most: int) -> str:
+    """Return the sentence of a limit of users on a resource. Cached, as those of queues."""
+    uses = f"uses {flavor.format(used)} of the {flavor.format(most)} {flavor} that each user may have"
+    uses = protected(uses, path, f"may not have enough {flavor} more")
+    return f"user {user} {uses} in queue {path}; this job needs {flavor.format(need)} more"
 
 
 def past_shares(state: SchedulerState, now: float) -> Mapping[int, float]:
@@ -184,6 +192,8 @@ class QuotaTree:
         self._accounts: dict[int, Account] = {}
         self._users: dict[tuple[int, str], Account] = {}
         """By queue and user: what the user's runs in the queue itself use; ``running`` counts those in the queues below it, too."""
+        self._limited: dict[tuple[int, str], Amounts] = {}
+        """By queue and user: what the user's runs in the queue and all below it use of what the queue limits for users."""
         for queue_id, many in state.running.items():
             self.add(queue_id, state.flavors.charge(state.used.get(queue_id, {})), many)
         for (queue_id, user), many in state.running_by.items():
@@ -216,8 +226,17 @@ class QuotaTree:
             account.used[flavor] = account.used.get(flavor, 0) + sign * amount
         account.running += sign * running
         if self.tree.limits_users:
-            for queue in self.state.ancestry(queue_id)[1:]:
-                self._of_user(queue.id, user).running += sign * running
+            for queue in self.state.ancestry(queue_id):
+                if queue.id != queue_id:
+                    self._of_user(queue.id, user).running += sign * running
+                if queue.limits_per_user:
+                    amounts = self._limited.setdefault((queue.id, user), {})
+                    for flavor in queue.limits_per_user.keys() & charge.keys():
+                        amounts[flavor] = amounts.get(flavor, 0) + sign * charge[flavor]
+
+    def _limited_of(self, queue: Queue, user: str, flavor: Flavor) -> int:
+        """Return what a user's runs in a queue and all below it use of a resource that the queue limits for users."""
+        return self._limited.get((queue.id, user), _NOTHING).get(flavor, 0)
 
     def _of_user(self, queue_id: int, user: str) -> Account:
         account = self._users.get((queue_id, user))
@@ -236,11 +255,16 @@ class QuotaTree:
 
         ``runs``: 0 if a run grows that is counted already. ``user``: who submitted the job; without one, limits of users do not count.
         """
-        if user and runs and self.tree.limits_users:
+        if user and self.tree.limits_users:
             for queue in self.state.ancestry(queue_id):
-                most, running = queue.max_running_per_user, self._of_user(queue.id, user).running
-                if most is not None and running >= most:
-                    return Obstacle(Token.USER_LIMIT, queue, _over_of_user(queue.path, user, running, most))
+                most_runs, running = queue.max_running_per_user, self._of_user(queue.id, user).running
+                if runs and most_runs is not None and running >= most_runs:
+                    return Obstacle(Token.USER_LIMIT, queue, _over_of_user(queue.path, user, running, most_runs))
+                for flavor, most in queue.limits_per_user.items():
+                    need, used = charge.get(flavor, 0), self._limited_of(queue, user, flavor)
+                    if need and used + need > most:
+                        text = _beyond_of_user(queue.path, user, flavor, used, need, most)
+                        return Obstacle(Token.USER_LIMIT, queue, text)
         for queue, limits in self.tree.limits(queue_id):
             account = self.account(queue.id)
             for flavor, quota, most in limits:
@@ -261,7 +285,9 @@ class QuotaTree:
         """
         usage = []
         if user and self.tree.limits_users:
-            usage = [self._of_user(queue.id, user).running for queue in self.state.ancestry(queue_id)]
+            for queue in self.state.ancestry(queue_id):
+                usage.append(self._of_user(queue.id, user).running)
+                usage += [self._limited_of(queue, user, flavor) for flavor in queue.limits_per_user]
         for queue, limits in self.tree.limits(queue_id):
             account = self.account(queue.id)
             usage += [account.used.get(flavor, 0) for flavor, _, _ in limits]
@@ -279,6 +305,9 @@ class QuotaTree:
             for queue in self.state.ancestry(queue_id):
                 if queue.max_running_per_user is not None:
                     most = min(most, queue.max_running_per_user - self._of_user(queue.id, user).running)
+                for flavor, allowed in queue.limits_per_user.items():
+                    if need := charge.get(flavor, 0):
+                        most = min(most, (allowed - self._limited_of(queue, user, flavor)) // need)
         for queue, limits in self.tree.limits(queue_id):
             account = self.account(queue.id)
             for flavor, _, allowed in limits:
@@ -329,6 +358,12 @@ class QuotaTree:
         for queue in self.state.ancestry(queue_id) if self.tree.limits_users else ():
             if queue.max_running_per_user == 0:
                 return Obstacle(Token.USER_LIMIT, queue, f"no user may run a job in queue {queue.path}")
+            for flavor, most in queue.limits_per_user.items():
+                need = charge.get(flavor, 0)
+                if need > most:
+                    needed, allowed_text = format_apart(flavor.resource, need, most)
+                    text = f"it needs {needed} {flavor}, and each user may have {allowed_text} in queue {queue.path}"
+                    return Obstacle(Token.USER_LIMIT, queue, text)
         return None
 
     # Fairness

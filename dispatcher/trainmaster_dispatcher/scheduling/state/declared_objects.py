@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainmaster.protocol.agent import CapacityReport
-from trainmaster.protocol.states import ClusterKind, FairBy, Order, Preemption, QueueState
+from trainmaster.protocol.states import ClusterKind, FairBy, Order, OrderBy, Preemption, QueueState
 from trainmaster_dispatcher.domain.burst_policies import Hours
 from trainmaster_dispatcher.domain.datasets import Holder
 from trainmaster_dispatcher.domain.prices import FREE, Tariff
@@ -31,18 +31,27 @@ class Queue:
     """The rule for which of its runs may be ended for others."""
     min_run_time: float = 0.0
     """The seconds after its start in which a run of the queue is not ended for others."""
+    order_by: OrderBy | None = None
+    """The order of its jobs inside a class; None: as in the queue above."""
     fair_by: FairBy | None = None
     """What its turns are shared between; None: as in the queue above."""
     user_weights: dict[str, float] = field(default_factory=dict)
     """The weights of users among each other, where they are not 1."""
     max_running_per_user: int | None = None
     """The most live runs of one user in the queue and all below it."""
+    limits_per_user: dict[Flavor, int] = field(default_factory=dict)
+    """The most that the runs of one user in the queue and all below it use, of resources as a whole."""
     weights: Weights | None = None
     """The score weights for its jobs, if the queue sets any itself."""
     regions: frozenset[str] = frozenset()
     """The regions where its jobs, and those of the queues below it, may run; empty for all."""
     fault: str = ""
     """Why nothing of the queue but its path can be read: until that is corrected, nothing starts in the queue or in those below it."""
+
+    @property
+    def limits_users(self) -> bool:
+        """Return whether it limits what one user may have."""
+        return self.max_running_per_user is not None or bool(self.limits_per_user)
 
 
 @dataclass(frozen=True, slots=True)

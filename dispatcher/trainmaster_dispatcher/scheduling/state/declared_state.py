@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList
 
-from trainmaster.protocol.states import ClusterKind, FairBy, Order
+from trainmaster.protocol.states import ClusterKind, FairBy, Order, OrderBy
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy
 from trainmaster_dispatcher.domain.datasets import Dataset
 from trainmaster_dispatcher.domain.provisioning import UNSEEN, Learnt
@@ -26,13 +26,15 @@ from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
 _PUBLIC = frozenset({ClusterKind.PUBLIC})
 
 
-class UserGrouping(NamedTuple):
-    """The ways in which the plan depends on the users who submitted the jobs of a queue."""
+class JobGrouping(NamedTuple):
+    """The ways in which the jobs of a queue are put in order, and whether that depends on the users who submitted them."""
 
     shares: bool
     """Whether its turns are shared between them."""
     tells_apart: bool
-    """Whether it matters at all who submitted a job: turns are shared, or a user has a limit."""
+    """Whether it matters at all who submitted a job: turns are shared, a user has a limit, or jobs are ordered by slowdown."""
+    order: OrderBy
+    """The order of its jobs inside a class."""
 
 
 class DeclaredState:
@@ -62,7 +64,7 @@ class DeclaredState:
         """By cluster and pool: what is known of the pool's growth."""
         self.policies: dict[int, BurstPolicy] = {}
         self._policies_of: dict[int, tuple[BurstPolicy, ...]] = {}
-        self._groupings: dict[int, UserGrouping] = {}
+        self._groupings: dict[int, JobGrouping] = {}
 
     def _own(self) -> None:
         """Copy the indexes that are still shared with the state that this one was forked from."""
@@ -188,15 +190,18 @@ class DeclaredState:
             return found
         return next((queue.weights for queue in self.ancestry(key.queue_id) if queue.weights is not None), BALANCED)
 
-    def grouping_of(self, queue_id: int) -> "UserGrouping":
-        """Return how the plan depends on the users who submitted the jobs of a queue."""
+    def grouping_of(self, queue_id: int) -> "JobGrouping":
+        """Return how the jobs of a queue are put in order."""
         found = self._groupings.get(queue_id)
         if found is None:
             way = self.ancestry(queue_id)
             said = next((one.fair_by for one in way if one.fair_by is not None), FairBy.USER)
             shares = bool(way) and way[0].order is not Order.STRICT and said is FairBy.USER
-            has_limits = any(one.max_running_per_user is not None for one in way)
-            found = self._groupings[queue_id] = UserGrouping(shares, shares or has_limits)
+            has_limits = any(one.limits_users for one in way)
+            # The order by slowdown goes by what a user's jobs took before.
+            order = next((one.order_by for one in way if one.order_by is not None), OrderBy.AGE)
+            tells_apart = shares or has_limits or order is OrderBy.SLOWDOWN
+            found = self._groupings[queue_id] = JobGrouping(shares, tells_apart, order)
         return found
 
     def weight_of_user(self, queue_id: int, user: str) -> float:

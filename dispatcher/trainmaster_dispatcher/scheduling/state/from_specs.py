@@ -8,7 +8,7 @@ from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.durations import parse_duration
-from trainmaster.protocol.quantities import parse_quantity
+from trainmaster.protocol.quantities import parse_quantity, parse_resources
 from trainmaster.protocol.quota import QuotaSpec, parse_flavor
 from trainmaster.protocol.states import ClusterKind, Preemption, QueueState
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec, ReservationSpec
@@ -38,9 +38,11 @@ def queue_of(key: int, parent: int | None, spec: QueueSpec) -> Queue:
         time_limit=None if spec.default_time_limit is None else parse_duration(spec.default_time_limit),
         preemption=spec.preemption,
         min_run_time=parse_duration(spec.min_run_time),
+        order_by=spec.order_by,
         fair_by=spec.fair_by,
         user_weights=dict(spec.user_weights),
         max_running_per_user=spec.max_running_per_user,
+        limits_per_user={Flavor(name): amount for name, amount in parse_resources(spec.limits_per_user).items()},
         weights=weights_of(spec.profile),
         regions=frozenset(spec.allowed_regions),
     )

@@ -13,6 +13,7 @@ from sortedcontainers import SortedList
 
 from trainmaster_dispatcher.domain.budgets import Window, add_commitment
 from trainmaster_dispatcher.domain.burst_policies import NOTHING_SPENT, Spending
+from trainmaster_dispatcher.domain.run_times import RunTimes
 from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.state.changes import Changes
 from trainmaster_dispatcher.scheduling.state.declared_objects import (
@@ -20,7 +21,7 @@ from trainmaster_dispatcher.scheduling.state.declared_objects import (
     PriorityClass,
     Queue,
 )
-from trainmaster_dispatcher.scheduling.state.declared_state import DeclaredState, UserGrouping
+from trainmaster_dispatcher.scheduling.state.declared_state import DeclaredState, JobGrouping
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, product_of
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import COMING, LiveRun, LoadKey, Placed, Sizes, load_of
@@ -78,7 +79,7 @@ class SchedulerState(DeclaredState):
         """By queue and user: the amounts of the user's live runs there by place."""
         self.running_by: dict[tuple[int, str], int] = {}
         """By queue and user: the number of live runs."""
-        self._grouping: dict[int, UserGrouping] = {}
+        self._grouping: dict[int, JobGrouping] = {}
         """By queue: how its waiting jobs were put into the indexes."""
         self.running_classes: dict[int, dict[int, int]] = {}
         """By queue and priority class: the number of live runs."""
@@ -100,6 +101,8 @@ class SchedulerState(DeclaredState):
         """The past usage of queues, where that counts."""
         self.past_of_users: DecayedUsage[tuple[int, str]] | None = None
         """The past usage of users, by queue and user, where that counts."""
+        self.run_times = RunTimes()
+        """How long jobs have run lately; shared by all forks."""
 
     # -- forks and changes
 
@@ -225,6 +228,23 @@ class SchedulerState(DeclaredState):
             self._charge(run, 1)
 
     # -- jobs
+
+    def end_job(self, job_id: int, now: float) -> None:
+        """Remove a job that has ended, and remember how long its run took."""
+        run = self.runs.get(job_id)
+        if run is not None and run.began_at:
+            self.run_times.note(run.user, run.shape_id, now - run.began_at)
+        self.drop_job(job_id)
+
+    def run_seconds(self, key: ClassKey) -> float:
+        """Return how many seconds a job of a class is expected to run: as predicted, at most its limit; else its limit, if any."""
+        limit, predicted = self.limit_of(key.shape_id, key.queue_id), self.run_times.predicted(key.user, key.shape_id)
+        return limit if predicted is None else min(limit, predicted)
+
+    def key_of(self, job: WaitingJob) -> ClassKey:
+        """Return the class of a job that may not wait yet, and avoids no cluster."""
+        user = job.user if self.grouping_of(job.queue_id).tells_apart else ""
+        return ClassKey(job.queue_id, job.class_id, job.shape_id, user=user)
 
     def put_waiting(self, job: WaitingJob) -> None:
         """Add or replace a queued job, which has no live run."""

@@ -26,9 +26,9 @@ def _by_fit(score: Score) -> Callable[[Fit], float]:
         case DependsOn.CAPACITY:
             return lambda fit: of(usage_of(fit.free, fit.capacity), fit.needs)
         case DependsOn.COST:
-            return lambda fit: of(fit.cost)
+            return lambda fit: of(fit.cost) if fit.cost else 1.0
         case DependsOn.DEVICES:
-            return lambda fit: of(fit.common)
+            return lambda fit: of(fit.common) if fit.common != 1.0 else 1.0
         case DependsOn.CLUSTER | DependsOn.PLACEMENT | DependsOn.QUEUE:
             return of
 
@@ -40,7 +40,9 @@ def _places(*groups: DependsOn, applies: Sequence[Applies] = tuple(Applies)) -> 
     )
 
 
-_ALL = tuple((name, _by_fit(one), one.depends_on) for name, one in SCORES.items())
+_ALL = tuple((name, _by_fit(one), int(one.depends_on)) for name, one in SCORES.items())
+_GROUPS = len(DependsOn)
+_NAMED = tuple(SCORES.items())
 _FIXED = tuple((place, tuple(SCORES.values())[place].of) for place in _places(DependsOn.CLUSTER))
 _QUEUE = _places(DependsOn.QUEUE)
 _DEVICES = _places(DependsOn.DEVICES)
@@ -59,9 +61,12 @@ def score(fit: Fit, weights: Weights = BALANCED) -> tuple[float, dict[str, float
     """Return the total and each score, rounded as people read it."""
     parts: dict[str, float] = {}
     # Grouped by what the scores depend on. Not ``sum``: since Python 3.12 it adds floats up in another way than ``+``.
-    sums = [0.0] * len(DependsOn)
+    sums = [0.0] * _GROUPS
     for (name, of, group), weight in zip(_ALL, weights, strict=True):
-        part = parts[name] = _rounded(of(fit))
+        part = of(fit)
+        if part != 1.0:  # most are, and rounding is slow
+            part = round(part, 4)
+        parts[name] = part
         sums[group] += weight * part
     kind, capacity, cost, cluster, placement, devices, queue = sums
     return round((kind + capacity + cost) + cluster + (placement + devices + queue), 4), parts
@@ -176,8 +181,8 @@ def scorer(weights: Weights) -> Total:
 
 def deciding(best: Mapping[str, float], second: Mapping[str, float], weights: Weights) -> Score:
     """Return the score by which the best option is ahead of the second most."""
-    found, most = next(iter(SCORES.values())), -inf
-    for (name, one), weight in zip(SCORES.items(), weights, strict=True):
+    found, most = _NAMED[0][1], -inf
+    for (name, one), weight in zip(_NAMED, weights, strict=True):
         gain = weight * (best[name] - second[name])
         if gain > most:
             found, most = one, gain

@@ -1,0 +1,107 @@
+"""The scheduling engine on logs with users' estimates as time limits, beside EASY by the book in the same order of the queue.
+
+    python -m bench.backfill [--log nasa|lublin256|lublin128] [--jobs N]
+
+The logs are those of ``bench.backfill_book``, which has policies of the literature on them. ``age`` is EASY in order of arrival,
+``slowdown`` (``orderBy`` of a queue) EASY in order of the expansion factor, with run times predicted for the order and estimates for
+reservations; the cases with users share turns between users as well, which no policy by the book does. Waits are in seconds;
+``below_easy`` is how much lower a mean is than that of EASY in order of arrival, and ``worst_user`` as in ``bench.backfill_book``.
+"""
+
+import argparse
+import json
+import sys
+import time
+from typing import Any, NamedTuple
+
+from bench.backfill_book import LOGS
+from bench.nasa import LOG, simulate_engine
+from bench.swf import LoggedJob
+from tests import textbook_easy
+from tests.textbook_backfill import Policy, simulate
+from tests.textbook_easy import Job
+from tests.textbook_figures import Figures
+from tests.textbook_machine import Order
+from tests.textbook_planning import ESTIMATES, last_two_equivalent, predictions
+from trainmaster.protocol.states import FairBy, OrderBy
+
+
+class Case(NamedTuple):
+    name: str
+    order_by: OrderBy
+    fair_by: FairBy
+    by_the_book: Order | None
+
+
+CASES = (
+    Case("age", OrderBy.AGE, FairBy.NONE, Order.ARRIVAL),
+    Case("slowdown", OrderBy.SLOWDOWN, FairBy.NONE, Order.EXPANSION),
+    Case("age, users", OrderBy.AGE, FairBy.USER, None),
+    Case("slowdown, users", OrderBy.SLOWDOWN, FairBy.USER, None),
+)
+
+
+def _estimate(job: Job) -> float:
+    assert isinstance(job, LoggedJob)
+    return job.estimate
+
+
+def _user(job: Job) -> str:
+    assert isinstance(job, LoggedJob)
+    return str(job.user)
+
+
+def run_log(name: str, count: int | None) -> dict[str, Any]:
+    """Return the figures of the engine in both orders on the first ``count`` jobs of a log."""
+    log = LOGS[name]
+    jobs = log.jobs()[:count]
+    results = []
+    reference: Figures | None = None
+    for case in CASES:
+        began = time.process_time()
+        ours = simulate_engine(
+            jobs, log.processors, textbook_easy.Policy.EASY, _estimate, _user, case.order_by, case.fair_by
+        )
+        seconds = time.process_time() - began
+        figures = Figures.of(jobs, ours)
+        reference = reference or figures
+        user, ratio = figures.worst_change(reference)
+        result = {
+            "case": case.name,
+            "mean_wait": round(figures.mean_wait, 1),
+            "wait_95": round(figures.wait_95, 1),
+            "longest_wait": round(figures.longest_wait, 1),
+            "mean_bounded_slowdown": round(figures.mean_bounded_slowdown, 2),
+            "below_easy": {
+                "mean_wait": round(1 - figures.mean_wait / reference.mean_wait, 3),
+                "mean_bounded_slowdown": round(1 - figures.mean_bounded_slowdown / reference.mean_bounded_slowdown, 3),
+            },
+            "worst_user": {"user": user, "times_as_long": round(ratio, 2)},
+            "cpu_seconds": round(seconds, 1),
+        }
+        if case.by_the_book is not None:
+            ordering = predictions(last_two_equivalent)
+            book = simulate(jobs, log.processors, Policy.EASY, ESTIMATES, case.by_the_book, ordering)
+            result["jobs_started_at_another_time_than_by_the_book"] = sum(
+                ours[number] != at for number, at in book.items()
+            )
+        print(json.dumps({"log": name, **result}), file=sys.stderr, flush=True)
+        results.append(result)
+    return {"log": name, "jobs": len(jobs), "processors": log.processors, "results": results}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--log", choices=LOGS, help="one log only")
+    parser.add_argument("--jobs", type=int, metavar="N", help="only the first N jobs of each log; at least 2")
+    options = parser.parse_args()
+    if options.jobs is not None and options.jobs < 2:
+        parser.error(f"--jobs {options.jobs} is not allowed; minimum: 2")
+    names = [options.log] if options.log else list(LOGS)
+    if "nasa" in names and not LOG.is_file():
+        parser.error(f"no log at {LOG}; it is the Parallel Workloads Archive's")
+    print(json.dumps({"bench": "backfill", "logs": [run_log(name, options.jobs) for name in names]}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
