@@ -208,7 +208,7 @@ def quietly(said: str) -> bool:
 
 
 def moments(longest: float) -> list[float]:
-    parts = (0.0, 0.1, 0.2, 0.3, 0.42, 0.55, 0.7, 0.85, 1.0) if DEEP else (0.0, 0.2, 0.5, 1.0)
+    parts = (0.0, 0.1, 0.2, 0.3, 0.42, 0.55, 0.7, 0.85, 1.0) if DEEP else (0.0, 0.3, 0.8)
     return [round(longest * part, 2) for part in parts]
 
 

@@ -11,7 +11,7 @@ from tests.faults.stage import CLUSTERS, LEASE, LIMIT, Flow, Stage, started
 
 pytestmark = pytest.mark.faults
 
-JOBS = 120 if os.environ.get("TRAINMASTER_DEEP") else 60
+JOBS = 120 if os.environ.get("TRAINMASTER_DEEP") else 40
 FLOW_SECONDS = 4.0
 
 

@@ -52,7 +52,7 @@ from trainmaster_dispatcher.cli.up import Child
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
 from trainmaster_dispatcher.services.settings import Settings
 
-EXAMPLES = 40 if IS_DEEP else 2
+EXAMPLES = 40 if IS_DEEP else 1
 """Of each operation and key, beside those of the coverage phase, which are at the bounds of each schema."""
 NOT_CHECKED = (
     "use_after_free",

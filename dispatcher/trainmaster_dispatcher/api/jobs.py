@@ -130,12 +130,12 @@ async def submit_jobs(
         missing = await state.admissions.warnings(caller, prepared.named)
         prepared = replace(prepared, warnings=(*prepared.warnings, *missing))
     submission = Submission(submitter, prepared, None if submitter is caller else caller)
-    if is_dry:
-        return answer(await leader_queries.dry_run(state.stores, state.leader, submission))
-
     # The same key and body for another user is another submission.
     identified = body if submitter is caller else body + b"\n" + submitter.name.encode()
     claim, body_hash = idempotency(request, caller, identified)
+    if is_dry:
+        return answer(await leader_queries.dry_run(state.stores, state.leader, submission))
+
     pending = PendingSubmission(submission, claim, body_hash, request_id.get(), client_address.get())
     if state.group_commits.takes(pending):
         with suppress(ByItselfError):

@@ -18,6 +18,14 @@ def upgrade() -> None:
     op.execute("ALTER TABLE api_keys ADD COLUMN on_behalf_of text[] NOT NULL DEFAULT '{}'")
     op.execute("ALTER TABLE api_keys ADD COLUMN through_id integer")
     op.execute(
+        "COMMENT ON COLUMN api_keys.on_behalf_of IS"
+        " 'Users for whom the key may submit; * at the end of one stands for any text.'"
+    )
+    op.execute(
+        "COMMENT ON COLUMN api_keys.through_id IS"
+        " 'Not null: no key but a user whose jobs come through that key; it authenticates nobody.'"
+    )
+    op.execute(
         "CREATE UNIQUE INDEX uq_api_keys_through_id_name ON api_keys (through_id, name) WHERE through_id IS NOT NULL"
     )
 
