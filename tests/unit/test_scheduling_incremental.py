@@ -5,6 +5,7 @@ Worlds are made from a seed, so that an example is told by its number; ``TRAINMA
 
 import os
 import random
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -199,7 +200,7 @@ class Life:
         """End a run; its job may wait again."""
         job_id = self.chance.choice(sorted(self.world.runs))
         run = self.world.runs.pop(job_id)
-        self.state.drop_job(job_id)
+        self.state.end_job(job_id, self.now)
         if run.is_stopping or self.chance.random() < 0.2:
             again = WaitingJob(
                 job_id, 9, f"j{job_id}", run.queue_id, run.class_id, run.shape_id, 0, self.now, run.attempt, run.user
@@ -321,6 +322,7 @@ class Life:
         for step in steps:
             step(state)
         state.shrunk_at = dict(self.state.shrunk_at)
+        state.run_times = deepcopy(self.state.run_times)
         self.world.put_policies(state)
         return Engine(state, self.follower.engine.carried)
 
