@@ -44,6 +44,7 @@ from trainmaster_dispatcher.api.parameters import (
     LastEventId,
     Limit,
     MemberIndex,
+    OnBehalfOf,
     QueueFilter,
     SubmitterFilter,
 )
@@ -109,14 +110,7 @@ async def submit_jobs(
     is_dry: Annotated[
         bool, Query(alias="dryRun", description="Store nothing; say what would become of the jobs.")
     ] = False,
-    user: Annotated[
-        str | None,
-        Query(
-            alias="onBehalfOf",
-            max_length=100,
-            description="Name of the user whose jobs these are, if the key may submit for that user.",
-        ),
-    ] = None,
+    user: Annotated[OnBehalfOf | None, Query(alias="onBehalfOf")] = None,
 ) -> Response:
     """Submit one job, ``{"jobs": [...]}`` with up to 10,000, or ``{"job": {...}, "parameters": [...]}``; all or nothing.
 

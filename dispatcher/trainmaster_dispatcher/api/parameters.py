@@ -35,6 +35,15 @@ QueueInPath = Annotated[
     str,
     text_schema("^[-a-z0-9_]+(/[-a-z0-9_]+){0,9}$", 200, "research/vision", description="Path of the queue."),
 ]
+OnBehalfOf = Annotated[
+    str,
+    text_schema(
+        "^[A-Za-z0-9_.@+/-][A-Za-z0-9_.@+/ -]*$",
+        100,
+        "alice",
+        description="Name of the user whose jobs these are, if the key may submit for that user.",
+    ),
+]
 NumberInPath = Annotated[int, Path(ge=0, le=MOST_KEY, description="Number of the object, as lists show it.")]
 """The number of a key, a simulation or a message."""
 Limit = Annotated[int, Query(ge=1, le=MOST_PER_PAGE, description="The most entries of the answer.")]
