@@ -88,7 +88,7 @@ async def list_events_of_jobs(
         frozenset(one.value for one in kind or ()),
     )
     # Both are read, so that a mistake in the one that does not count is answered as well.
-    positions = [Position.read(one) for one in (last_event_id or None, after) if one is not None]
+    positions = [Position.read(one) for one in (last_event_id, after) if one is not None]
     position = positions[0] if positions else None
     async with state.stores.database.reading() as tx:
         await wanted.check(tx)
