@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.conftest import Service
+from tests.waiting import eventually
 from trainmaster.protocol.ids import parse_job_id
 from trainmaster_dispatcher.services.followers import Followers, Happened
 from trainmaster_dispatcher.store import jobs as job_store
@@ -19,6 +20,8 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
+        self.done = 0
+        """Reads that have seen the store."""
         self.may_go = asyncio.Event()
         self.error: Exception | None = None
         monkeypatch.setattr(job_store, "events_after", self._read)
@@ -26,6 +29,7 @@ class Reads:
     async def _read(self, tx: Transaction, job_id: int, seq: int, limit: int) -> Sequence[job_store.StoredEvent]:
         self.count += 1
         rows = await _real(tx, job_id, seq, limit)
+        self.done += 1
         await self.may_go.wait()
         if self.error is not None:
             raise self.error
@@ -55,6 +59,11 @@ async def test_who_comes_while_a_read_is_under_way_gets_a_later_one(
     job = await service.submit()
     followers, reads = Followers(service.stores), Reads(monkeypatch)
     early = await follow(followers, parse_job_id(job)[1], 3)
+
+    async def is_read() -> bool:
+        return reads.done == 1
+
+    await eventually(is_read)
     assert reads.count == 1
     assert (await service.http.post(f"/v1/jobs/{job}/cancel")).status_code == 200
     late = await follow(followers, parse_job_id(job)[1], 3)
