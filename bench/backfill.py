@@ -14,8 +14,8 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from bench.backfill_book import LOGS
-from bench.nasa import LOG, simulate_engine
+from bench.backfill_book import LOGS, add_log_options, chosen_logs
+from bench.nasa import simulate_engine
 from bench.swf import LoggedJob
 from tests import textbook_easy
 from tests.textbook_backfill import Policy, simulate
@@ -92,14 +92,9 @@ def run_log(name: str, count: int | None) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--log", choices=LOGS, help="one log only")
-    parser.add_argument("--jobs", type=int, metavar="N", help="only the first N jobs of each log; at least 2")
+    add_log_options(parser)
     options = parser.parse_args()
-    if options.jobs is not None and options.jobs < 2:
-        parser.error(f"--jobs {options.jobs} is not allowed; minimum: 2")
-    names = [options.log] if options.log else list(LOGS)
-    if "nasa" in names and not LOG.is_file():
-        parser.error(f"no log at {LOG}; it is the Parallel Workloads Archive's")
+    names = chosen_logs(parser, options)
     print(json.dumps({"bench": "backfill", "logs": [run_log(name, options.jobs) for name in names]}, indent=2))
 
 

@@ -104,20 +104,31 @@ def measure(
     return Figures.of(jobs, starts), time.process_time() - began
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_log_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which logs are chosen."""
     parser.add_argument("--log", choices=LOGS, help="one log only")
     parser.add_argument("--jobs", type=int, metavar="N", help="only the first N jobs of each log; at least 2")
-    parser.add_argument(
-        "--policy", choices=[policy.value for policy in Policy], help="one policy, beside EASY with estimates"
-    )
-    parser.add_argument("--users", action="store_true", help="print every user's mean wait, too")
-    options = parser.parse_args()
+
+
+def chosen_logs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:
+    """Return the names of the chosen logs; end the program with an error for what cannot be."""
     if options.jobs is not None and options.jobs < 2:
         parser.error(f"--jobs {options.jobs} is not allowed; minimum: 2")
     names = [options.log] if options.log else list(LOGS)
     if "nasa" in names and not LOG.is_file():
         parser.error(f"no log at {LOG}; it is the Parallel Workloads Archive's")
+    return names
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_log_options(parser)
+    parser.add_argument(
+        "--policy", choices=[policy.value for policy in Policy], help="one policy, beside EASY with estimates"
+    )
+    parser.add_argument("--users", action="store_true", help="print every user's mean wait, too")
+    options = parser.parse_args()
+    names = chosen_logs(parser, options)
     policies = [Policy(options.policy)] if options.policy else list(Policy)
     logs = [run_log(name, options.jobs, policies, options.users) for name in names]
     print(json.dumps({"bench": "backfill_book", "logs": logs}, indent=2))

@@ -136,3 +136,11 @@ async def test_only_a_users_key_has_a_list(service: Service, role: str) -> None:
     answer = await service.http.post("/v1/keys", json={"name": "x", "role": role, "onBehalfOf": ["bob"], **more})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid-parameter")
     assert "only a user's key has a list of users for whom it may submit" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("wrong", ["", "a*b", "**", "x" * 101, 7])
+async def test_what_names_no_users_is_refused(service: Service, wrong: object) -> None:
+    spec = {"name": "x", "role": "user", "queues": ["default"], "onBehalfOf": [wrong]}
+    answer = await service.http.post("/v1/keys", json=spec)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["mistakes"][0]["path"].startswith("onBehalfOf")

@@ -118,6 +118,10 @@ async def test_a_limit_of_users_holds_for_each_and_is_the_reason_of_that_user_al
         ({"fairBy": "group"}, "fairBy"),
         ({"userWeights": {"ann": 0}}, "userWeights.ann"),
         ({"maxRunningPerUser": -1}, "maxRunningPerUser"),
+        ({"limitsPerUser": {"cpu": "many"}}, "limitsPerUser.cpu"),
+        ({"limitsPerUser": {"cpu": "-1"}}, "limitsPerUser.cpu"),
+        ({"limitsPerUser": {"cpu@kind=public": "1"}}, "limitsPerUser"),
+        ({"orderBy": "size"}, "orderBy"),
     ],
 )
 async def test_what_makes_no_sense_is_refused(service: Service, fields: dict[str, object], words: str) -> None:

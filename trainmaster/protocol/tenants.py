@@ -387,6 +387,14 @@ class KeySpec(Strict):
     expires_in: Duration | None = None
     """Time above 0s after which the key is invalid; without it, the key does not expire."""
 
+    @field_validator("on_behalf_of")
+    @classmethod
+    def _has_stars_at_ends(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            if "*" in one[:-1]:
+                raise ValueError(f"a * stands for any text at the end of a name alone, not as in {one!r}")
+        return value
+
     @field_validator("expires_in")
     @classmethod
     def _lives(cls, value: str | None) -> str | None:

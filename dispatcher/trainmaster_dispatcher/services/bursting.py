@@ -10,7 +10,6 @@ from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.states import ClusterKind
-from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.validation_errors import worded
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.domain.budgets import Commitment, Span, windows
@@ -19,7 +18,14 @@ from trainmaster_dispatcher.domain.prices import MICROS
 from trainmaster_dispatcher.scheduling.cycle.burst import BudgetState, budget_states_of
 from trainmaster_dispatcher.scheduling.state.plan import Granted
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
-from trainmaster_dispatcher.services.references import Checks, Reference, check_references, each_checked, names_like
+from trainmaster_dispatcher.services.references import (
+    Checks,
+    check_references,
+    each_checked,
+    names_like,
+    unknown_clusters,
+    unknown_queues,
+)
 from trainmaster_dispatcher.services.tenants import unknown_classes
 from trainmaster_dispatcher.store import bursts as store
 from trainmaster_dispatcher.store import tenants
@@ -56,28 +62,8 @@ def _check_policy(
     kinds: Mapping[str, ClusterKind],
     classes: Sequence[str],
 ) -> Columns:
-    missing = [
-        Reference(
-            "Queue",
-            path,
-            f"queues[{index}]",
-            Code.UNKNOWN_QUEUE,
-            f"there is no queue {path!r}{suggestion(path, every_queue)}",
-        )
-        for index, path in enumerate(spec.queues)
-        if path not in queues
-    ]
-    missing += [
-        Reference(
-            "Cluster",
-            name,
-            f"clusters[{index}]",
-            Code.UNKNOWN_CLUSTER,
-            f"there is no cluster {name!r}{suggestion(name, kinds)}",
-        )
-        for index, name in enumerate(spec.clusters)
-        if name not in kinds
-    ]
+    missing = unknown_queues(spec.queues, "queues", queues, every_queue)
+    missing += unknown_clusters(spec.clusters, kinds, kinds)
     if spec.when.class_at_least is not None:
         missing += unknown_classes(classes, [("when.classAtLeast", spec.when.class_at_least)])
     check_references(missing)

@@ -207,7 +207,7 @@ class Follower:
                 continue
             if is_over:
                 self.state.end_job(job_id, self.now)
-                self._drop(job_id)
+                self._forget(job_id)
             else:
                 changed.append(job_id)
         if changed:
@@ -255,6 +255,9 @@ class Follower:
 
     def _drop(self, job_id: int) -> None:
         self.state.drop_job(job_id)
+        self._forget(job_id)
+
+    def _forget(self, job_id: int) -> None:
         self.run_versions.pop(job_id, None)
         if self.quarantine.entries:
             self.quarantine.release(Part.JOB, job_id)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.resource_kinds import Kind
+from trainmaster.protocol.suggestions import suggestion
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.declared import Columns, DeclaredTable
 
@@ -38,6 +39,28 @@ async def names_like(
 ) -> Collection[str]:
     """Return the names of all objects of a table where one of ``names`` is not ``there``, to suggest one of them; else none."""
     return () if all(name in there for name in names) else await table.wire(tx)
+
+
+def unknown_queues(names: Sequence[str], field: str, there: Container[str], every: Iterable[str]) -> list[Reference]:
+    """Return those queues of a list in ``field`` that are not ``there``, each with the most similar one of ``every``."""
+    return _unknown("Queue", Code.UNKNOWN_QUEUE, names, field, there, every)
+
+
+def unknown_clusters(names: Sequence[str], there: Container[str], every: Iterable[str] = ()) -> list[Reference]:
+    """Return those of the list ``clusters`` that are not ``there``, each with the most similar one of ``every``."""
+    return _unknown("Cluster", Code.UNKNOWN_CLUSTER, names, "clusters", there, every)
+
+
+def _unknown(
+    kind: Kind, code: Code, names: Sequence[str], field: str, there: Container[str], every: Iterable[str]
+) -> list[Reference]:
+    return [
+        Reference(
+            kind, name, f"{field}[{index}]", code, f"there is no {kind.lower()} {name!r}{suggestion(name, every)}"
+        )
+        for index, name in enumerate(names)
+        if name not in there
+    ]
 
 
 def check_references(missing: Sequence[Reference]) -> None:

@@ -21,7 +21,15 @@ from trainmaster.protocol.tenants import (
 )
 from trainmaster_dispatcher.services import pricing
 from trainmaster_dispatcher.services.ownership import clusters_of
-from trainmaster_dispatcher.services.references import Checks, Reference, check_references, each_checked, names_like
+from trainmaster_dispatcher.services.references import (
+    Checks,
+    Reference,
+    check_references,
+    each_checked,
+    names_like,
+    unknown_clusters,
+    unknown_queues,
+)
 from trainmaster_dispatcher.store import agents, bursts, keys, outbox, prices
 from trainmaster_dispatcher.store import tenants as store
 from trainmaster_dispatcher.store.database import Transaction
@@ -145,19 +153,7 @@ async def check_clusters(tx: Transaction, specs: Sequence[ClusterSpec]) -> Check
 
     def check(spec: ClusterSpec) -> Columns:
         pricing.check_book(spec.price_book, books)
-        check_references(
-            [
-                Reference(
-                    "Queue",
-                    path,
-                    f"onlyQueues[{index}]",
-                    Code.UNKNOWN_QUEUE,
-                    f"there is no queue {path!r}{suggestion(path, every)}",
-                )
-                for index, path in enumerate(spec.only_queues)
-                if path not in there
-            ]
-        )
+        check_references(unknown_queues(spec.only_queues, "onlyQueues", there, every))
         return {"kind": spec.cluster_kind.value}
 
     return each_checked(specs, check)
@@ -229,7 +225,7 @@ async def check_datasets(tx: Transaction, specs: Sequence[DatasetSpec]) -> Check
     every = await names_like(tx, store.CLUSTERS, [name for spec in specs for name in spec.clusters], there)
 
     def check(spec: DatasetSpec) -> Columns:
-        check_references(_unknown_clusters(spec.clusters, there, every))
+        check_references(unknown_clusters(spec.clusters, there, every))
         return {}
 
     return each_checked(specs, check)
@@ -239,21 +235,6 @@ async def _clusters_of(tx: Transaction, specs: Iterable[DatasetSpec | Reservatio
     """Return those of the clusters that are named which exist."""
     names = [name for spec in specs for name in spec.clusters]
     return await store.CLUSTERS.wire(tx, names) if names else ()
-
-
-def _unknown_clusters(names: Sequence[str], there: Container[str], every: Iterable[str] = ()) -> list[Reference]:
-    """Return those names of clusters that are not ``there``, each with the most similar one of ``every``."""
-    return [
-        Reference(
-            "Cluster",
-            name,
-            f"clusters[{index}]",
-            Code.UNKNOWN_CLUSTER,
-            f"there is no cluster {name!r}{suggestion(name, every)}",
-        )
-        for index, name in enumerate(names)
-        if name not in there
-    ]
 
 
 async def check_reservations(tx: Transaction, specs: Sequence[ReservationSpec]) -> Checks:
@@ -267,7 +248,7 @@ async def check_reservations(tx: Transaction, specs: Sequence[ReservationSpec]) 
 
     def check(spec: ReservationSpec) -> Columns:
         queue = queues.get(spec.queue)
-        missing = _unknown_clusters(spec.clusters, there, every)
+        missing = unknown_clusters(spec.clusters, there, every)
         if queue is None:
             message = f"there is no queue {spec.queue!r}{suggestion(spec.queue, every_queue)}"
             missing.insert(0, Reference("Queue", spec.queue, "queue", Code.UNKNOWN_QUEUE, message))
@@ -354,7 +335,7 @@ async def _owned_clusters(tx: Transaction, spec: KeySpec) -> list[int] | None:
         raise ProblemError(Code.INVALID_PARAMETER, "an owner's key needs at least one cluster: --cluster NAME")
     there = await store.hold_clusters(tx, spec.clusters)
     if len(there) < len(set(spec.clusters)):
-        check_references(_unknown_clusters(spec.clusters, there, await store.CLUSTERS.wire(tx)))
+        check_references(unknown_clusters(spec.clusters, there, await store.CLUSTERS.wire(tx)))
     return sorted(there.values())
 
 
