@@ -123,6 +123,8 @@ class Agent:
         """Ended runs that are not forgotten yet, with the time when the end was first seen."""
         self._digests: dict[str, int] = {}
         self._full = False
+        self._is_known = False
+        """Whether the dispatcher has answered a sync of this session."""
         self._capacity: CapacityReport | None = None
         self._send_capacity = True
         self._capacity_at = -1e9
@@ -229,6 +231,7 @@ class Agent:
             self._send_capacity = self._send_capacity or capacity is not None
             raise
         self._sync_took = self._clock() - asked_at
+        self._is_known = True
         self._tails.answered()
         await self._take_answer(request, answer, asked_at)
         if answer.send_full or answer.send_capacity:
@@ -308,13 +311,16 @@ class Agent:
     async def _keep_tails(self) -> None:
         """Send the last output of runs before their end is reported.
 
-        A sync waits at most a sixth of the lease for them; a later sync reports the ends of late ones.
+        A sync waits at most a sixth of the lease for them; a later sync reports the ends of late ones. Before the first answer to this
+        session none is sent: the dispatcher refuses the output of a session that it does not know.
         """
         over = [status.run for status in self._news() if self._awaits_tail(status)]
         now = self._clock()
         for run in over:
             self._ended_at.setdefault(run, now)
-        if over and not await self._tails.keep(over, self._lease_seconds / 6, self._lease_seconds):
+        if over and not self._is_known:
+            self._kick.set()
+        elif over and not await self._tails.keep(over, self._lease_seconds / 6, self._lease_seconds):
             self._kick.set()
 
     async def _take_answer(self, request: SyncRequest, answer: SyncAnswer, asked_at: float) -> None:

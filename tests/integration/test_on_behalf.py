@@ -8,7 +8,9 @@ import pytest
 
 from tests.conftest import Service, job
 from tests.integration.rows import rows, value
+from trainmaster.protocol.states import RunState
 from trainmaster_dispatcher.services import on_behalf
+from trainmaster_dispatcher.services.usage_ledger import Accounting
 
 
 @pytest.fixture
@@ -66,6 +68,19 @@ async def test_its_user_counts_for_the_scheduler_and_for_limits(service: Service
     tried = await engine.post("/v1/jobs", params={"onBehalfOf": "vision-ben", "dryRun": "true"}, json=job("tried"))
     assert tried.status_code == 200
     assert tried.json()["jobs"][0]["trial"]["place"]["factors"]["user"]["user"] == "vision-ben"
+
+
+async def test_its_usage_is_that_users(service: Service, engine: httpx.AsyncClient) -> None:
+    agent = service.agent()
+    await agent.connect()
+    assert (await submit(engine, "bob")).status_code == 201
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 1}})
+    await agent.report(run, RunState.SUCCEEDED, 3)
+    for _ in range(2):
+        found = (await service.http.get("/v1/usage", params={"by": "user"})).json()
+        assert [row["of"] for row in found["rows"]] == [{"user": "bob"}]
+        await Accounting(service.stores.database).run()
 
 
 async def test_who_may_not_is_refused_and_nothing_is_stored(

@@ -177,6 +177,25 @@ async def test_a_refused_tail_is_not_offered_again(runtime: SimulatedRuntime) ->
     assert dispatcher.tries == {"alpha-0000001-r1": 1}
 
 
+async def test_runs_that_ended_before_the_agent_started_have_their_tails_sent_once_its_session_is_known(
+    runtime: SimulatedRuntime,
+) -> None:
+    def refuse_unknown(_run: str, _tries: int) -> None:
+        if not dispatcher.syncs:
+            raise ProblemError(Code.NOT_FOUND, "no session of this cluster has this name")
+
+    dispatcher = ScriptedDispatcher(refuse_unknown)
+    await runtime.start(order(1))
+
+    async def has_ended() -> bool:
+        return all(status.state.is_terminal for status in runtime.held().values())
+
+    await eventually(has_ended)
+    await hold(dispatcher, runtime, "alpha-0000001-r1")
+    assert texts(dispatcher.pushed["alpha-0000001-r1"]) == ["output of 1\n"]
+    assert len(dispatcher.syncs) == 2, "its end is told by the second sync, without the pause between syncs"
+
+
 async def test_a_full_sync_names_every_run_even_without_its_tail(runtime: SimulatedRuntime) -> None:
     dispatcher = ScriptedDispatcher(lambda _run, _tries: asyncio.Event().wait())
     dispatcher.send_full = True

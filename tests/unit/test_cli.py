@@ -346,3 +346,14 @@ def test_help_and_version_import_nothing_heavy() -> None:
     code = "import sys, trainmaster.cli.main; print(*(m for m in ('httpx', 'pydantic', 'yaml', 'rich') if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
+
+
+def test_commands_of_other_distributions_import_no_driver_of_a_database() -> None:
+    """An agent's process has them as well, where the dispatcher is installed beside it."""
+    code = """
+import sys, typer, trainmaster_dispatcher.cli as cli
+cli.register(typer.Typer())
+print(*(m for m in ('sqlalchemy', 'psycopg', 'fastapi', 'celery') if m in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"

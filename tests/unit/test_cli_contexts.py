@@ -131,6 +131,39 @@ def test_without_an_address_the_one_in_use_gets_another_key(api: Api) -> None:
     )
 
 
+def test_login_with_an_address_leaves_other_keys_for_it_as_they_are(api: Api) -> None:
+    """An admin who tries a user's key keeps the admin's."""
+    run("login", PROD, "--name", "admin", says="tmk_admin\n")
+    done = run("login", PROD, says="tmk_user\n")
+    assert done.stdout.startswith("prod.example.org  logged in")
+    assert "replaces" not in done.stderr
+    assert {name: one.key for name, one in config.read_contexts().by_name.items()} == {
+        "default": "tmk_x",
+        "admin": "tmk_admin",
+        "prod.example.org": "tmk_user",
+    }
+    again = run("login", PROD, says="tmk_other\n")
+    assert f"it replaces the key of this context for {PROD}" in again.stderr
+    assert run("--context", "admin", "login", says="tmk_rotated\n").stdout.startswith("admin  logged in")
+    assert config.read_contexts().by_name["admin"].key == "tmk_rotated"
+
+
+def test_the_environments_context_chooses_among_the_keys_of_one_address(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("login", PROD, "--name", "admin", says="tmk_admin\n")
+    run("login", PROD, "--name", "user", says="tmk_user\n")
+    monkeypatch.setenv("TRAINMASTER_CONTEXT", "admin")
+    run("--url", PROD, "jobs")
+    assert last_call(api) == (PROD, "tmk_admin")
+    monkeypatch.setenv("TRAINMASTER_URL", PROD)
+    run("jobs")
+    assert last_call(api) == (PROD, "tmk_admin")
+    monkeypatch.delenv("TRAINMASTER_CONTEXT")
+    run("jobs")
+    assert last_call(api) == (PROD, "tmk_user"), "that of the context in use"
+
+
 def test_contexts_are_listed_chosen_and_removed(api: Api) -> None:
     run("login", PROD, "--name", "prod", says="tmk_prod\n")
     run("login", LAB, "--name", "lab", says="tmk_lab\n")

@@ -11,8 +11,8 @@ from tests.unit.test_kubernetes_reconcile import RUN, pod
 from tests.waiting import eventually
 from trainmaster_agent import containment
 from trainmaster_agent.kube.client import ApiServer
-from trainmaster_agent.kube.errors import RefusedError, UnavailableError
-from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.kube.errors import NotFoundError, RefusedError, UnavailableError
+from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_RUN, PodSight
 from trainmaster_agent.runtime.kubernetes import output
 from trainmaster_agent.runtime.kubernetes.output import Outputs
 
@@ -34,11 +34,23 @@ class Body:
 
 
 class Logs:
-    """Answers to requests for the log of pods, by name, one after the other; the last one stays."""
+    """Answers to requests for the log of pods, by name, one after the other; the last one stays. ``phases``: of pods that exist."""
 
     def __init__(self, **answers: list[list[bytes | Exception]]) -> None:
         self.answers = answers
         self.queries: list[Mapping[str, str]] = []
+        self.phases: dict[str, list[str]] = {}
+
+    async def get(self, _resource: object, namespace: str, name: str) -> dict[str, Any]:
+        if name not in self.phases:
+            raise NotFoundError(404, f"pods {name!r} not found")
+        phases = self.phases[name]
+        labels = {LABEL_RUN: RUN, LABEL_ROLE: "worker", LABEL_INDEX: "0"}
+        return {
+            "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}", "labels": labels},
+            "spec": {"nodeName": "node-0"},
+            "status": {"phase": phases.pop(0) if len(phases) > 1 else phases[0]},
+        }
 
     @asynccontextmanager
     async def stream(self, path: str, query: Mapping[str, str], *, silence: float) -> AsyncIterator[Body]:
@@ -259,3 +271,19 @@ async def test_a_live_member_whose_kubelet_was_away_is_read_on_afterwards() -> N
     assert not piece.end
     await asyncio.gather(*(spool.task for spool in of._spools.values() if spool.task))
     assert (await of.read(life("one"), 7, 100)).data == b"after\n"
+
+
+async def test_a_log_that_ends_before_its_member_is_read_on_when_the_kubelet_is_back() -> None:
+    """An API server ends a followed log without an error when the kubelet stops."""
+    logs = Logs(one=[[b"before\n"], [b"before\nafter\n"]])
+    logs.phases = {"one": ["Running", "Running", "Running", "Running", "Succeeded"]}
+    of = Outputs(cast("ApiServer", logs))
+    running = life("one", "running")
+    assert (await of.read(running, 0, 100)).data == b"before\n"
+    await asyncio.gather(*(spool.task for spool in of._spools.values() if spool.task))
+    assert not (await of.read(running, 7, 100)).end
+    assert of.whole_length((RUN, "worker", 0)) is None
+    await asyncio.gather(*(spool.task for spool in of._spools.values() if spool.task))
+    assert (await of.read(running, 7, 100)).data == b"after\n"
+    assert of.whole_length((RUN, "worker", 0)) == 13
+    assert len(logs.queries) == 2, "the end of a pod that ended meanwhile needs no other reading"

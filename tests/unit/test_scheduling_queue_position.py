@@ -100,6 +100,20 @@ def test_jobs_that_can_never_run_are_ahead_of_nobody() -> None:
     assert placed(builder, "j").position == 3, "without reasons, nothing is known of them"
 
 
+def test_so_are_jobs_that_a_limit_keeps_from_ever_starting() -> None:
+    builder = StateBuilder().queue("main", limits={"cpu": 2}).cluster("c", nodes(1, cpu=4))
+    builder.job("never", simple(cpu=3), age=90).job("full", simple(cpu=2)).job("j", simple(cpu=1))
+    plan = decide(builder.engine, builder.now)
+    quotas = quotas_of(builder.engine, builder.now)
+    of_never = next(reason for key, reason in plan.reasons.items() if reason.for_ever)
+    assert (of_never.token, of_never.tier) == (Token.QUEUE_LIMIT, Tier.QUOTA)
+    places = [
+        place_of(builder.state, quotas, builder.ids[name], builder.now, plan.reasons) for name in ("never", "full", "j")
+    ]
+    assert [place.position for place in places if place] == [1, 1, 2]
+    assert [place.jobs_that_cannot_run for place in places if place] == [1, 1, 1]
+
+
 def test_a_trial_is_not_behind_jobs_that_can_never_run() -> None:
     builder = StateBuilder().cluster("c", nodes(1, cpu=4)).job("huge", simple(cpu=99))
     plan = decide(builder.engine, builder.now)
@@ -452,6 +466,17 @@ def test_by_slowdown_short_jobs_go_before_long_ones_that_have_waited_longer() ->
     builder.queue("main", order_by=OrderBy.AGE)
     assert builder.cycle().started == ["day"]
     assert placed(builder, "day").factors.slowdown is None
+
+
+def test_by_slowdown_a_trial_has_the_position_that_its_run_time_gives_it() -> None:
+    builder = StateBuilder().queue("main", order_by=OrderBy.SLOWDOWN).cluster("c", nodes(1, cpu=1))
+    builder.job("hour", gang(role(1), time_limit_seconds=3600.0), age=3600)
+    builder.job("day", gang(role(1), time_limit_seconds=86_400.0), age=3600)
+    for limit, position in ((60.0, 3), (None, 3)):
+        trial = tried(builder, gang(role(1), time_limit_seconds=limit))
+        assert (trial.place.position, trial.place.jobs_in_queue) == (position, 3), limit
+    builder.now += 100.0
+    assert tried(builder, gang(role(1), time_limit_seconds=60.0)).place.factors.slowdown == 1.0
 
 
 def test_by_slowdown_a_job_of_unknown_time_goes_last_of_its_class_until_it_is_urgent() -> None:

@@ -53,10 +53,15 @@ def login(
     key = checked_key(key, origin)
     with config.open_client(config.Context(address, key)) as client:
         identity = _owner_of_key(client, origin)
-    chosen = name or contexts.at(address) or urlsplit(address).netloc
+    # With an address, a context is made: another one may have a key for the same address, such as an admin's.
+    in_use = "" if url or flags.url else flags.context or contexts.current
+    chosen = name or in_use or urlsplit(address).netloc
+    before = contexts.by_name.get(chosen)
     write_contexts(contexts.having(chosen, config.Context(address, key)))
     print(f"{chosen}  logged in at {address} as {identity.name} ({identity.role})")
     note(f"the key is in {config.config_path()}, which only you may read")
+    if before is not None and before.key and before.key != key:
+        note(f"it replaces the key of this context for {before.url}; with --name NAME both are kept")
 
 
 def _current(contexts: Contexts, name: str | None) -> str:

@@ -89,7 +89,8 @@ def load(
         url = url or os.environ.get(URL_VARIABLE)
         if url and key:
             return Context(_checked_url(url, given_as[0]), key)
-        context = None if url else os.environ.get(CONTEXT_VARIABLE)
+        # With an address too, which the contexts of several keys may share.
+        context = os.environ.get(CONTEXT_VARIABLE)
     contexts = read_contexts()
     chosen = contexts.named(context) if context else contexts.by_name.get(contexts.current, Context("", ""))
     url = _checked_url(url or chosen.url, given_as[0])

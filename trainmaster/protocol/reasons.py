@@ -416,3 +416,8 @@ class Reason(Lenient):
     """Number of the scheduler's cycle that found it."""
     at: Timestamp | None = None
     """Time at which it was found."""
+
+    @property
+    def has_no_turn(self) -> bool:
+        """Return whether the job cannot start as it is, however long it waits, so that it is neither next nor ahead of others."""
+        return self.for_ever or self.tier is Tier.CANNOT_RUN

@@ -29,7 +29,6 @@ from trainmaster_dispatcher.cli.backup_archive import Backup, BackupFileError
 from trainmaster_dispatcher.cli.data_folder import DataFolder, FolderInUseError, FolderUnusableError
 from trainmaster_dispatcher.cli.embedded import EmbeddedError, EmbeddedPostgres, private_file
 from trainmaster_dispatcher.cli.processes import checked_settings
-from trainmaster_dispatcher.store.database import check_address
 
 _LEAVING_SECONDS = 6.0
 """Time in which sessions and the lead of processes that have just ended disappear."""
@@ -155,6 +154,9 @@ def _reported() -> Iterator[None]:
 def _opened_store(folder: DataFolder, *, for_restore: bool = False) -> Iterator[str]:
     """Yield the address of the store: DATABASE_URL, or the Postgres in the folder, which is started for as long if it does not run."""
     if url := os.environ.get("DATABASE_URL"):
+        # Here, because every command's start, and so every agent beside a dispatcher, would import the driver with it.
+        from trainmaster_dispatcher.store.database import check_address
+
         try:
             check_address(url)
         except ValueError as error:

@@ -118,7 +118,7 @@ async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict
         age = {} if answer.get("at") is None else {"ageSeconds": _age(answer["at"])}
         return answer | {"live": False} | age
     shown = {} if place is None else _dump(_known_to(caller, place))
-    if answer.get("tier") == Tier.CANNOT_RUN:
+    if answer.get("tier") == Tier.CANNOT_RUN or answer.get("forEver"):
         for field in ("position", "jobsAhead"):  # it has no turn
             shown.pop(field, None)
     return answer | {"live": True} | shown

@@ -180,7 +180,7 @@ async def _names(tx: Transaction, by: Sequence[str]) -> dict[str, Callable[[_Fac
             queues = {row.id: row.spec.path for row in await tenants.QUEUES.every(tx)}
             found[one] = lambda fact, queues=queues: queues.get(fact.queue_id, "")  # type: ignore[misc]
         elif one == "user":
-            users = {row.id: row.name for row in await keys.listing(tx)}
+            users = await keys.names(tx)
             found[one] = lambda fact, users=users: users.get(fact.api_key_id, "")  # type: ignore[misc]
         elif one in ("cluster", "kind"):
             clusters = {row.id: (row.name if one == "cluster" else row.kind.value) for row in await store.clusters(tx)}

@@ -209,6 +209,11 @@ async def listing(tx: Transaction) -> Sequence[ListedKey]:
     )
 
 
+async def names(tx: Transaction) -> dict[int, str]:
+    """Return the name of each key, and of each user whose jobs come through a key, by its number."""
+    return {row.id: row.name for row in await tx.all("SELECT id, name FROM api_keys")}
+
+
 async def of_cluster(tx: Transaction, cluster_id: int) -> list[int]:
     """Return keys that are valid now for the calls of a cluster's agent."""
     rows = await tx.all(

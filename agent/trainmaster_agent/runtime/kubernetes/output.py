@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from trainmaster_agent.containment import contain
 from trainmaster_agent.kube.client import ApiServer
-from trainmaster_agent.kube.errors import KubeError, RefusedError
+from trainmaster_agent.kube.errors import KubeError, NotFoundError, RefusedError
 from trainmaster_agent.kube.paths import PODS
-from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.kube.pods import PodSight, see
 from trainmaster_agent.runtime.port import LogSlice
 
 log = logging.getLogger(__name__)
@@ -301,7 +301,10 @@ class Outputs:
                     if attempt + 1 < _TRIES:
                         await asyncio.sleep(_PAUSE)  # a kubelet that has just started answers so too
                         continue
-                spool.end_life(pod)
+                if ended or await self._has_ended(pod):
+                    spool.end_life(pod)
+                else:
+                    log.info("reading the output of pod %s ended before the pod did, trying again", pod.name)
                 return
         except RefusedError as error:
             # The pod, its node or its output is gone, and nothing more will come; or, of a pod that lives, the kubelet is away.
@@ -318,6 +321,23 @@ class Outputs:
                 spool.end_life(pod)
         finally:
             spool.fresh.set()
+
+    async def _has_ended(self, pod: PodSight) -> bool:
+        """Return whether a pod whose followed log has ended writes nothing more. Raises KubeError.
+
+        An API server ends a followed log without an error when the kubelet stops, too, and the member may write on. A kubelet reports
+        the end of a pod a moment after that of its log.
+        """
+        for attempt in range(_TRIES):
+            if attempt:
+                await asyncio.sleep(_PAUSE)
+            try:
+                now = see(await self._api.get(PODS, pod.namespace, pod.name))
+            except NotFoundError:
+                return True
+            if now is None or now.uid != pod.uid or now.is_over:
+                return True
+        return False
 
     async def _read_once(self, spool: Spool, pod: PodSight, *, ended: bool, skip: int) -> None:
         """Read until the log ends. Raises OutputGoneError for a kubelet's error text in place of output; KubeError."""

@@ -50,8 +50,9 @@ def try_out(
     if queue is None or job.class_id not in state.classes:
         return None
     trial = replace(job, id=TRIAL_JOB, shape_id=next(_TRIAL_SHAPES))
-    place = position_of(state, quotas, trial, now, reasons)
-    fork = engine.fork(waiting=[*_not_overtaken(engine, queue, now), trial], shapes={trial.shape_id: shape})
+    shapes = {trial.shape_id: shape}
+    place = position_of(state.knowing(shapes), quotas, trial, now, reasons)
+    fork = engine.fork(waiting=[*_not_overtaken(engine, queue, now), trial], shapes=shapes)
     fork.begin(now)
     index = fork.index
     access = state.access_of(queue)

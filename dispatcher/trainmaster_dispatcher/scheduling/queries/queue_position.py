@@ -12,7 +12,7 @@ from math import ceil
 from sortedcontainers import SortedList
 
 from trainmaster.protocol.queue_position import Factors, Place, QueueTurn, QueueUsage, Usages, UserTurn
-from trainmaster.protocol.reasons import Reason, Tier
+from trainmaster.protocol.reasons import Reason
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.quotas.fair_share import Head, head_of, lifted_users, ordering_seconds, slowdown
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
@@ -39,7 +39,7 @@ def place_of(
 ) -> Place | None:
     """Return the position of a waiting job. ``now`` is in seconds since the epoch, as all times of the state.
 
-    Jobs that by their reason cannot run as they are written are ahead of nobody.
+    Jobs that by their reason can never start as they are written are ahead of nobody.
 
     None if the job does not wait, or if its queue or its class is unknown.
     """
@@ -54,7 +54,7 @@ def position_of(
 ) -> Place:
     """Return the position of a job, whether or not it waits already. ``reasons``: see ``place_of``."""
     classes = state.waiting.get(job.queue_id, {})
-    cannot_run = {key for key in classes if key in reasons and reasons[key].tier is Tier.CANNOT_RUN}
+    cannot_run = {key for key in classes if key in reasons and reasons[key].has_no_turn}
     shares = state.grouping_of(job.queue_id).shares
     of_user: dict[str, dict[ClassKey, SortedList]] = {job.user if shares else "": {}}
     for key, keys in classes.items():

@@ -121,15 +121,20 @@ class SchedulerState(DeclaredState):
         fork._changes = Changes()
         return fork
 
+    def knowing(self, shapes: Mapping[int, Shape]) -> "SchedulerState":
+        """Return a fork that knows these shapes as well."""
+        fork = self.fork()
+        fork.shapes = {**self.shapes, **shapes}
+        return fork
+
     def fork_with(
         self,
         waiting: Iterable[WaitingJob],
         shapes: Mapping[int, Shape],
     ) -> "SchedulerState":
         """Return a fork in which only these jobs wait, and which knows these shapes as well. Nothing else is copied."""
-        fork = self.fork()
+        fork = self.knowing(shapes)
         fork.jobs, fork.waiting, fork.heads, fork._keys, fork._head_of, fork._grouping = {}, {}, {}, {}, {}, {}
-        fork.shapes = {**self.shapes, **shapes}
         for job in waiting:
             fork._add_waiting(job)
         return fork
