@@ -119,6 +119,18 @@ async def test_a_cluster_in_contact_that_returns_jobs_is_named_with_what_it_said
     assert ids[0] in found["agent private"]["message"]
 
 
+async def test_a_cluster_in_contact_that_can_start_nothing_is_named_with_its_reason(
+    service: Service, tmp_path: Path
+) -> None:
+    await service.agent().connect(closed="the API server does not answer")
+    _, found = await doctor(tmp_path, TRAINMASTER_URL=service.url, TRAINMASTER_API_KEY=ADMIN_KEY)
+    check = found["agent private"]
+    assert (check["state"], check["message"]) == (
+        "warning",
+        "in contact, but it can start nothing now: the API server does not answer",
+    )
+
+
 async def test_without_leader_and_redis_it_says_what_does_not_work(service: Service) -> None:
     settings = service.settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{free_port()}/0"})
     found = {check.name: check for check in await examine(service.stores.database, settings)}

@@ -112,6 +112,22 @@ async def test_the_place_follows_what_changes(busy: Service) -> None:
     assert (await why_with(busy, first, position=2))["jobsAhead"] == 1
 
 
+async def test_a_job_that_a_limit_keeps_from_ever_starting_has_no_turn(busy: Service) -> None:
+    assert (await busy.http.patch("/v1/queues/default", json={"limits": {"cpu": "2"}})).is_success
+    never, waits = await busy.submit("never", cpu="3", priority=9), await busy.submit("waits", cpu="2")
+    await busy.until(waits, "dispatched")
+    later = await busy.submit("later", cpu="2")
+
+    async def is_told() -> bool:
+        return bool((await why(busy, never)).get("forEver"))
+
+    await eventually(is_told)
+    answer = await why(busy, never)
+    assert (answer["token"], answer["tier"]) == ("QueueLimit", "quota")
+    assert not answer.keys() & {"position", "jobsAhead"}
+    assert (await why_with(busy, later, position=1))["jobsThatCannotRun"] == 1
+
+
 async def test_a_job_that_does_not_queue_has_no_place(busy: Service) -> None:
     held, running = await busy.submit("held", suspend=True), await busy.submit("runs")
     await busy.until(running, "dispatched")

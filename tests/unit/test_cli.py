@@ -342,6 +342,17 @@ def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("command", ["up", "backup", "restore x", "doctor", "support-bundle"])
+def test_an_empty_data_folder_is_not_the_current_one(command: str, tmp_path: Path) -> None:
+    for given, variables in ((["--data", ""], {}), ([], {"TRAINMASTER_DATA": " "})):
+        words = [sys.executable, "-m", "trainmaster.cli.main", *command.split(), *given]
+        env = os.environ | {"HOME": str(tmp_path)} | variables
+        done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
+        assert done.returncode == Exit.USAGE
+        assert "it is empty; name the folder of" in " ".join(done.stderr.split())
+    assert not list(tmp_path.iterdir())
+
+
 def test_help_and_version_import_nothing_heavy() -> None:
     code = "import sys, trainmaster.cli.main; print(*(m for m in ('httpx', 'pydantic', 'yaml', 'rich') if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

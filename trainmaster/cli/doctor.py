@@ -13,6 +13,7 @@ import typer
 
 from trainmaster import __version__
 from trainmaster.cli import config, tables
+from trainmaster.cli.data_option import DATA_VARIABLE, DEFAULT_DATA, named_folder
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, clean, data_of, print_data, styled
 from trainmaster.client.config import KEY_VARIABLE, URL_VARIABLE
@@ -38,8 +39,14 @@ def register(app: typer.Typer) -> None:
 def doctor(
     ctx: typer.Context,
     data: Annotated[
-        Path, typer.Option(envvar="TRAINMASTER_DATA", help="Folder of 'trainmaster up', if there is one here.")
-    ] = Path.home() / ".trainmaster",
+        Path,
+        typer.Option(
+            parser=named_folder,
+            metavar="<path>",
+            envvar=DATA_VARIABLE,
+            help="Folder of 'trainmaster up', if there is one here.",
+        ),
+    ] = DEFAULT_DATA,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Check the way to the dispatcher and, with an admin's key, its stores, processes and agents. Changes nothing.

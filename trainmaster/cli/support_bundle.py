@@ -17,6 +17,7 @@ import typer
 
 from trainmaster import __version__
 from trainmaster.cli import config
+from trainmaster.cli.data_option import DATA_VARIABLE, DEFAULT_DATA, named_folder
 from trainmaster.cli.doctor import examine
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import data_of, note
@@ -54,8 +55,14 @@ def support_bundle(
         Path | None, typer.Option(help="File to write; must not exist. trainmaster-support-TIME.tar.gz unless given.")
     ] = None,
     data: Annotated[
-        Path, typer.Option(envvar="TRAINMASTER_DATA", help="Folder of 'trainmaster up', whose logs are included.")
-    ] = Path.home() / ".trainmaster",
+        Path,
+        typer.Option(
+            parser=named_folder,
+            metavar="<path>",
+            envvar=DATA_VARIABLE,
+            help="Folder of 'trainmaster up', whose logs are included.",
+        ),
+    ] = DEFAULT_DATA,
 ) -> None:
     """Write one file for whoever helps with a fault: versions, findings of doctor, settings, clusters, queues, audit, metrics, logs.
 

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster import __version__
+from trainmaster.cli.data_option import DATA_VARIABLE, DEFAULT_DATA, named_folder
 from trainmaster.cli.process import end_at_interrupt, fail
 from trainmaster.protocol.errors import ProblemError, TrainmasterError
 from trainmaster.protocol.states import Exit
@@ -39,10 +40,12 @@ _MIB = 1024 * 1024
 DataOption = Annotated[
     Path,
     typer.Option(
-        envvar="TRAINMASTER_DATA", help="Folder of 'trainmaster up', where DATABASE_URL names no other Postgres."
+        parser=named_folder,
+        metavar="<path>",
+        envvar=DATA_VARIABLE,
+        help="Folder of 'trainmaster up', where DATABASE_URL names no other Postgres.",
     ),
 ]
-_DEFAULT_DATA = Path.home() / ".trainmaster"
 
 
 class BackupError(TrainmasterError):
@@ -60,7 +63,7 @@ def register(app: typer.Typer) -> None:
 
 
 def backup(
-    data: DataOption = _DEFAULT_DATA,
+    data: DataOption = DEFAULT_DATA,
     out: Annotated[
         Path | None, typer.Option(help="File to write; must not exist. trainmaster-TIME.backup unless given.")
     ] = None,
@@ -93,7 +96,7 @@ def backup(
 
 def restore(
     file: Annotated[Path, typer.Argument(help="A file that 'trainmaster backup' wrote.")],
-    data: DataOption = _DEFAULT_DATA,
+    data: DataOption = DEFAULT_DATA,
     replace: Annotated[
         bool, typer.Option("--replace", help="Remove what the database holds now, jobs and history included.")
     ] = False,

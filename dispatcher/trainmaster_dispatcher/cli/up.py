@@ -19,6 +19,7 @@ import typer
 import yaml
 
 from trainmaster.cli.config import write_context
+from trainmaster.cli.data_option import DATA_VARIABLE, DEFAULT_DATA, named_folder
 from trainmaster.cli.process import end_at_interrupt, fail, need, port_obstacle, user_ids
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.states import ClusterKind, Exit
@@ -234,8 +235,14 @@ class LocalInstallation:
 
 def up(
     data: Annotated[
-        Path, typer.Option(envvar="TRAINMASTER_DATA", help="Folder for the database, the logs and the members' output.")
-    ] = Path.home() / ".trainmaster",
+        Path,
+        typer.Option(
+            parser=named_folder,
+            metavar="<path>",
+            envvar=DATA_VARIABLE,
+            help="Folder for the database, the logs and the members' output.",
+        ),
+    ] = DEFAULT_DATA,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the api; 0 takes a free one.")] = 8470,
     schedulers: Annotated[int, typer.Option(min=1, max=3, help="How many schedulers: one leads, others stand by.")] = 1,
     write_config: Annotated[bool, typer.Option(help="Let other commands find this installation.")] = True,

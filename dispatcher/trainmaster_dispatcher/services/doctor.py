@@ -133,6 +133,12 @@ def _agent(facts: store.AgentFacts) -> HealthCheck:
             "look at the agent's log and at the way to the api; a new key for it: trainmaster clusters rotate "
             + facts.cluster,
         )
+    if facts.closed:
+        return warning(
+            name,
+            f"in contact, but it can start nothing now: {facts.closed}",
+            "its owner sees to it; the agent's log has more",
+        )
     if facts.quarantined:
         return warning(
             name,

@@ -33,7 +33,7 @@ class AgentFacts(NamedTuple):
     """The agent of a cluster: its release, and the seconds since its last contact; None if it never had any.
 
     ``returned``: the held jobs that it returned last, for other causes than room; ``example``, ``number`` and ``said``: name, key and
-    message of the newest of them.
+    message of the newest of them. ``closed``: why the cluster can start nothing now, as its agent says; else None.
     """
 
     cluster: str
@@ -45,6 +45,7 @@ class AgentFacts(NamedTuple):
     example: str | None
     number: int | None
     said: str | None
+    closed: str | None
 
 
 async def database_facts(tx: Transaction) -> DatabaseFacts:
@@ -89,8 +90,10 @@ async def agent_facts(tx: Transaction) -> Sequence[AgentFacts]:
                CASE WHEN k.contact_at > 'epoch' THEN extract(epoch FROM clock_timestamp() - k.contact_at)::float8 END AS age,
                CASE WHEN k.contact_at > 'epoch' THEN extract(epoch FROM k.lease_until - clock_timestamp())::float8 END AS left,
                (SELECT count(*) FROM quarantined_runs q WHERE q.cluster_id = c.id) AS quarantined,
-               coalesce(r.many, 0) AS returned, r.name AS example, r.id AS number, r.said
+               coalesce(r.many, 0) AS returned, r.name AS example, r.id AS number, r.said,
+               nullif(p.report ->> 'closed', '') AS closed
         FROM clusters c LEFT JOIN cluster_contacts k ON k.cluster_id = c.id LEFT JOIN returned r ON r.cluster_id = c.id
+             LEFT JOIN capacity p ON p.cluster_id = c.id
         WHERE c.removed_at IS NULL ORDER BY c.name
         """,
     )

@@ -1,0 +1,17 @@
+"""``--data``: the folder of ``trainmaster up``, the same for each command that has it."""
+
+from pathlib import Path
+
+import typer
+
+DATA_VARIABLE = "TRAINMASTER_DATA"
+DEFAULT_DATA = Path.home() / ".trainmaster"
+
+
+def named_folder(text: str) -> Path:
+    """Return the folder of a text. Raises BadParameter for an empty one, which would stand for the current folder."""
+    if not text.strip():
+        raise typer.BadParameter(
+            f"it is empty; name the folder of 'trainmaster up', or leave out --data and {DATA_VARIABLE} for {DEFAULT_DATA}"
+        )
+    return Path(text)
