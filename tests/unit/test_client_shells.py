@@ -22,7 +22,7 @@ from tests.unit.scripted import JOB, URL, Broken, Script, job, problem
 from trainmaster.client.aio import AgentClient
 from trainmaster.client.async_http import AsyncClient
 from trainmaster.client.config import write_context
-from trainmaster.client.errors import AddressError, ClosedError, ConfigurationError
+from trainmaster.client.errors import ClosedError, ConfigurationError
 from trainmaster.client.http import Client
 from trainmaster.client.streams import Ended
 from trainmaster.protocol.errors import Code, ProblemError
@@ -339,8 +339,8 @@ def test_the_environment_comes_before_the_file_and_arguments_before_both(monkeyp
 
 
 def test_an_address_of_another_kind_is_refused_at_once() -> None:
-    with Client("ftp://a.test", "tmk_x") as client, pytest.raises(AddressError):
-        client.job(JOB)
+    with pytest.raises(ConfigurationError, match="is not the address of a dispatcher"):
+        Client("ftp://a.test", "tmk_x")
 
 
 def test_a_problem_has_code_status_and_mistakes() -> None:

@@ -25,6 +25,7 @@ from trainmaster.cli.output import (
 from trainmaster.cli.overrides import pairs_of
 from trainmaster.cli.refresh import WatchOption, repeated
 from trainmaster.cli.watch import seconds_of
+from trainmaster.client.address import checked_address
 from trainmaster.protocol.states import ClusterKind, Exit
 
 if TYPE_CHECKING:
@@ -199,11 +200,8 @@ def _print_key(made: "AgentKey", command: str, output: Format) -> None:
 
 def _reachable(url: str | None, own: str) -> str:
     """Return the dispatcher's address for the agent; warn where pods cannot reach it."""
-    address = (url or own).rstrip("/")
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"--url takes an address such as https://trainmaster.example.org, not {url!r}")
-    if parts.hostname in _OWN_MACHINE:
+    address = checked_address(url or own)
+    if urlsplit(address).hostname in _OWN_MACHINE:
         note(
             f"warning: {address} is this machine, which pods cannot reach; give an address that they can reach with --url"
         )

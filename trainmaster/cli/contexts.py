@@ -11,6 +11,7 @@ from trainmaster import __version__
 from trainmaster.cli import completion, config
 from trainmaster.cli.errors import UsageError, tell
 from trainmaster.cli.output import Format, OutputOption, data_of, note, print_data, print_pairs, print_table
+from trainmaster.client.address import checked_address
 from trainmaster.client.config import Contexts, checked_key, is_this_machine, read_contexts, write_contexts
 from trainmaster.protocol.states import Exit
 
@@ -72,13 +73,11 @@ def _current(contexts: Contexts, name: str | None) -> str:
 
 
 def _address(text: str) -> str:
-    """Return an address of a dispatcher; without a scheme, ``https://`` is meant. Raises UsageError."""
-    if "://" not in text:
-        text = f"{'http' if is_this_machine(f'http://{text}') else 'https'}://{text}"
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{text!r} is not the address of a dispatcher; it looks like https://trainmaster.example.org")
-    return text.rstrip("/")
+    """Return an address of a dispatcher; without a scheme, ``https://`` is meant. Raises ConfigurationError."""
+    if "://" in text:
+        return checked_address(text)
+    checked = checked_address(f"https://{text}")
+    return checked.replace("https://", "http://", 1) if is_this_machine(checked) else checked
 
 
 def _owner_of_key(client: "Client", origin: str) -> "Identity":

@@ -8,10 +8,13 @@ DATA_VARIABLE = "TRAINMASTER_DATA"
 DEFAULT_DATA = Path.home() / ".trainmaster"
 
 
-def named_folder(text: str) -> Path:
-    """Return the folder of a text. Raises BadParameter for an empty one, which would stand for the current folder."""
-    if not text.strip():
+def named_folder(given: str | Path) -> Path:
+    """Return the folder of a text. Raises BadParameter for an empty one, which would stand for the current folder.
+
+    The default, a path already, comes through here, too.
+    """
+    if not str(given).strip():
         raise typer.BadParameter(
             f"it is empty; name the folder of 'trainmaster up', or leave out --data and {DATA_VARIABLE} for {DEFAULT_DATA}"
         )
-    return Path(text)
+    return Path(given)

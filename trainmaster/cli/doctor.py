@@ -4,10 +4,10 @@ import os
 import shutil
 import stat
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -16,6 +16,7 @@ from trainmaster.cli import config, tables
 from trainmaster.cli.data_option import DATA_VARIABLE, DEFAULT_DATA, named_folder
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, clean, data_of, print_data, styled
+from trainmaster.client.address import checked_address
 from trainmaster.client.config import KEY_VARIABLE, URL_VARIABLE
 from trainmaster.protocol.states import Exit
 
@@ -76,14 +77,16 @@ def _examine(flags: config.Flags, data: Path) -> "Iterator[HealthCheck]":
     from trainmaster.client.reach import examine_way
     from trainmaster.protocol.health import HealthState, error
 
-    report = None
+    report, usable = None, ""
     try:
         context = config.load(flags)
     except (ConfigurationError, UsageError) as problem:
         address = flags.url or os.environ.get(URL_VARIABLE) or ""
-        yield error("configuration", str(problem), f"trainmaster login {address or 'URL'}")
-        if urlsplit(address).scheme in ("http", "https") and urlsplit(address).hostname:
-            yield from examine_way(address.rstrip("/"))
+        with suppress(ConfigurationError):
+            usable = checked_address(address)
+        yield error("configuration", str(problem), f"trainmaster login {usable or 'URL'}")
+        if usable:
+            yield from examine_way(usable)
     else:
         yield from _configuration(flags, context)
         is_reached = True

@@ -41,7 +41,7 @@ class AsyncClient(AwaitedCalls):
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        context = config.Context(url, config.checked_key(key, "key=")) if url and key else config.load(url, key)
+        context = config.load(url, key)
         super().__init__(
             AsyncTransport(context.url, context.key, transport=transport, sleep=sleep),
             Verbs(CallTerms(retries, timeout, on_retry, clock)),

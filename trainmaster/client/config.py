@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from trainmaster.client.address import checked_address
 from trainmaster.protocol.suggestions import suggestion
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def load(
     """Return the context in use. Raises ConfigurationError; ``given_as`` names the two first arguments in its message.
 
     A given context comes before the environment's address and key, these before the environment's context, and that before the
-    file's. A key of the file is sent only to its own address, so that another address never sees it. An empty key is a mistake,
+    one in use; with an address and no key, a context chooses among the keys for that address. A key of the file is sent only to its own address, so that another address never sees it. An empty key is a mistake,
     never the same as none: a script whose variable is not set would act with the rights of the file's key.
     """
     if key is not None:
@@ -118,10 +119,7 @@ def _checked_url(url: str, given_as: str) -> str:
             f"no dispatcher is configured: give {given_as} or {URL_VARIABLE}, "
             f"use: trainmaster login URL, or start one here with: trainmaster up"
         )
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _wrong(f"{url!r} is not the address of a dispatcher; it looks like https://trainmaster.example.org")
-    return url.rstrip("/")
+    return checked_address(url)
 
 
 def _given_key(key: str, origin: str) -> str:

@@ -39,7 +39,7 @@ class Client(BlockingCalls):
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        context = config.Context(url, config.checked_key(key, "key=")) if url and key else config.load(url, key)
+        context = config.load(url, key)
         super().__init__(
             Transport(context.url, context.key, transport=transport, sleep=sleep),
             Verbs(CallTerms(retries, timeout, on_retry, clock)),

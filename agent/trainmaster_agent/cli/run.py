@@ -23,6 +23,7 @@ from trainmaster.cli.process import (
     user_ids,
 )
 from trainmaster.cli.yaml_files import read_config
+from trainmaster.client.address import checked_address
 from trainmaster.client.config import KEY_VARIABLE, checked_key, is_this_machine, plain_http_warning
 from trainmaster.client.errors import ConfigurationError
 from trainmaster.protocol.states import Exit
@@ -77,6 +78,10 @@ def agent_run(
     """
     end_at_interrupt()
     process_logs.set_up(json=not plain_logs)
+    try:
+        url = checked_address(url)
+    except ConfigurationError as error:
+        raise fail(f"--url (TRAINMASTER_URL): {error}", Exit.USAGE) from error
     secret = _read_secret(key_file, key)
     if warning := plain_http_warning(url):
         log.warning("%s", warning)
