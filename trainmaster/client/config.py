@@ -78,9 +78,10 @@ def load(
 ) -> Context:
     """Return the context in use. Raises ConfigurationError; ``given_as`` names the two first arguments in its message.
 
-    A given context comes before the environment's address and key, these before the environment's context, and that before the
-    one in use; with an address and no key, a context chooses among the keys for that address. A key of the file is sent only to its own address, so that another address never sees it. An empty key is a mistake,
-    never the same as none: a script whose variable is not set would act with the rights of the file's key.
+    A given context comes before the environment's address and key, these before the environment's context, and that before the one in
+    use; with an address and no key, a context chooses among the keys for that address. A key of the file is sent only to its own
+    address, so that another address never sees it. An empty key is a mistake, never the same as none: a script whose variable is not
+    set would act with the rights of the file's key.
     """
     if key is not None:
         key = _given_key(key, given_as[1])
