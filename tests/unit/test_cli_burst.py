@@ -143,7 +143,7 @@ def test_where_no_scheduler_answers_the_list_shows_what_admins_wrote(api: Api) -
     done = run("burst")
     assert done.exit_code == Exit.SUCCEEDED
     assert [row[3:5] for row in cells(done.stdout)[1:]] == [
-        ["?", "hour 5, day 20.5, month 300"],
+        ["?", "hour 5, day 20.5, month 300, job 7"],
         ["? of 4", "day 100"],
     ]
 

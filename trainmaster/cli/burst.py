@@ -65,7 +65,9 @@ def _state(policy: Mapping[str, Any]) -> str:
 
 
 def _limits(budget: Mapping[str, Any]) -> str:
-    return ", ".join(f"{span} {budget[span]}" for span in ("hour", "day", "month") if budget.get(span) is not None)
+    return ", ".join(
+        f"{span} {budget[span]}" for span in ("hour", "day", "month", "job") if budget.get(span) is not None
+    )
 
 
 def _budget(one: Mapping[str, Any]) -> str:

@@ -284,7 +284,10 @@ def declare_lost(
     with config.connect(ctx) as client:
         view = client.cluster(name)
         runs, what = (view.orphaned_runs, f"those orphans of {name}") if orphans else (view.live_runs, f"{name}")
-        question = f"are you sure that nothing of {what} runs any more? {_many(runs)} will be lost and queued again"
+        question = (
+            f"are you sure that nothing of {what} runs any more? {_many(runs)} will be lost and queued again;"
+            " what does still run there runs twice, until its agent is back and has stopped it"
+        )
         if not agreed(question, yes=yes):
             return
         done = client.declare_lost(name, force=force, orphans=orphans)

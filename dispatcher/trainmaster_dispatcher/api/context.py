@@ -328,7 +328,8 @@ def idempotency(request: Request, caller: Caller, body: bytes) -> tuple[Claim | 
 def _replay(claim: Claim, kept: tuple[bytes, int, bytes], body_hash: bytes) -> Response:
     if kept[0] != body_hash:
         raise ProblemError(
-            Code.IDEMPOTENCY_MISMATCH, f"the idempotency key {claim.key!r} came with another body before"
+            Code.IDEMPOTENCY_MISMATCH,
+            f"the idempotency key {claim.key!r} came with another body or other parameters before",
         )
     return Response(
         kept[2], status_code=kept[1], media_type="application/json", headers={"Idempotency-Replayed": "true"}

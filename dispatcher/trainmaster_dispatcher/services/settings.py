@@ -6,6 +6,7 @@ from ipaddress import ip_network
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from trainmaster.protocol.base import worded_pattern
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.suggestions import similar
 from trainmaster.protocol.validation_errors import sentence_of
@@ -83,7 +84,7 @@ class Settings(BaseSettings):
     """After so long, what a queue has used counts half as much for its turn; without it only what it uses now counts."""
     user_usage_half_life: Duration = USER_HALF_LIFE
     """The same for users in a queue; with 0s only what they use now counts."""
-    currency: str = Field(default="EUR", pattern=r"^[A-Z]{3}$")
+    currency: str = Field(default="EUR", pattern=worded_pattern(r"^[A-Z]{3}$", "three capital letters, such as EUR"))
     """What all money is in; other currencies have an exchange rate in their price book."""
     usage_labels: str = ""
     """Keys of jobs' labels by which usage is counted, with commas between."""

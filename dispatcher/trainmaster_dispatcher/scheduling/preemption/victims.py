@@ -402,6 +402,8 @@ class VictimSearch:
         self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, product: Product | None
     ) -> "Guess | None":
         what_if = self._what_if(cluster_id, key, size, product)
+        if not what_if.could_ever_fit():
+            return None
         chosen: list[Victim] = []
         try:
             victims = self._victims(cluster_id, key, queue, what_if.need)

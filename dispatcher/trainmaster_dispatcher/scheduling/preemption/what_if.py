@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainmaster.protocol.quantities import Resources
+from trainmaster_dispatcher.domain.shapes import RoleKey, RoleShape
 from trainmaster_dispatcher.scheduling.packing.free_capacity import (
     ClusterLayouts,
     FreeCapacity,
     add_members,
     needs_of_load,
 )
-from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, fit
+from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, eligible_groups, fit
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
@@ -53,10 +54,22 @@ class ClearedCluster:
         ] = {}
         """By group: the load under which it was packed, its nodes, their free amounts in all, and the largest on one node."""
         self._totals: tuple[Resources, Resources] | None = None
+        self._takers: dict[tuple[RoleKey, Product | None], tuple[str, ...]] = {}
+        """By role and product: the groups with a node that takes a member; valid until the load moves."""
 
     def move(self, members: Iterable[tuple[LoadKey, int]], sign: int) -> None:
         add_members(self.load, members, sign)
         self._totals = None
+        self._takers.clear()
+
+    def takers(self, role: RoleShape, product: Product | None, eligible: Iterable[str]) -> tuple[str, ...]:
+        """Return those of the groups eligible for a role that have a node with enough free for one member; without strays."""
+        known = self._takers.get((role.key, product))
+        if known is None:
+            known = self._takers[role.key, product] = tuple(
+                name for name in eligible if any(one.takes(role.needs) for one in self.group(name)[0])
+            )
+        return known
 
     @property
     def has_strays(self) -> bool:
@@ -128,6 +141,10 @@ class WhatIf:
     _groups: Collection[str] = field(init=False)
     _alone: Resources | None = None
     """The needs of the gang's only member."""
+    _role: RoleShape | None = None
+    """The role of the gang's only member."""
+    _eligible: tuple[str, ...] = ()
+    """The groups that are eligible for it."""
     _was_over: bool = False
     """Whether quota was an obstacle at the beginning: then any run that ends may be the one that helps."""
 
@@ -139,6 +156,10 @@ class WhatIf:
             self._groups = self.cleared.layouts.empty(self.cleared.cluster_id).groups
             if self.size.total == 1:
                 self._alone = self.size.needs
+                roles = self.state.shapes[self.key.shape_id].roles
+                self._role = next(role for role in roles if self.size.members.get(role.name))
+                empty = self.cleared.layouts.empty(self.cleared.cluster_id)
+                self._eligible = eligible_groups(self._role, empty, self.product)
         self._was_over = self.quotas.obstacle(self.key.queue_id, self.need) is not None
 
     @property
@@ -159,16 +180,38 @@ class WhatIf:
         """Return whether the sum of the free amounts of all nodes is enough."""
         return all(self._free.get(name, 0) >= amount for name, amount in self.size.needs.items())
 
+    def could_ever_fit(self) -> bool:
+        """Return whether an eligible node has enough for the only member of a gang once all else has ended; of others, True."""
+        if self._role is None:
+            return True
+        most = self.cleared.layouts.empty(self.cleared.cluster_id).most(self._eligible)
+        return all(most.get(name, 0) >= amount for name, amount in self._role.needs.items())
+
     def fits(self, queue: Queue) -> Fitted | None:
         """Return how the gang fits, within quota; None if it does not."""
-        if not self.has_total() or self.quotas.obstacle(queue.id, self.need) is not None:
+        if not self.has_total() or self.quotas.obstacle(queue.id, self.need) is not None or not self._has_node():
             return None
         outcome = fit(self.state.shapes[self.key.shape_id], self.size.members, self._free_capacity(), self.product)
         return outcome if isinstance(outcome, Fitted) else None
 
     def may_have_helped(self, victim: Victim) -> bool:
         """Return whether to try again after this victim. For a gang of one, only the groups of the victim have changed."""
-        return self._alone is None or self._was_over or any(self._has(key.group) for key, _ in victim.members)
+        if self._alone is None or self._was_over:
+            return True
+        return any(key.group in self._eligible and self._has(key.group) for key, _ in victim.members)
+
+    def _has_node(self) -> bool:
+        """Return whether any node has enough free for the gang's only member, without which no packing has; of other gangs, True.
+
+        Groups from which nothing was removed are looked up, so that each victim costs its own groups alone.
+        """
+        if self._role is None:
+            return True
+        load, before, needs = self.load, self.cleared.load, self._role.needs
+        takers = self.cleared.takers(self._role, self.product, self._eligible)
+        if any(load.get(name) is before.get(name) for name in takers):
+            return True
+        return any(one.takes(needs) for name in self._freed if name in self._eligible for one in self._entries_of(name))
 
     def _has(self, name: str) -> bool:
         """Return whether one node of a group may have enough for the member: its largest free amounts plus all that was freed."""
@@ -182,16 +225,19 @@ class WhatIf:
             return self.cleared.layouts.under(self.cleared.cluster_id, self.load)
         groups: Groups = {}
         for name in self._groups:
-            members = self.load.get(name)
-            if members is self.cleared.load.get(name):
-                groups[name] = self.cleared.group(name)[0]
-                continue
-            known = self._packed_groups.get(name)
-            if known is None or known[0] is not members:
-                entries = self.cleared.layouts.group(self.cleared.cluster_id, name, members)
-                known = self._packed_groups[name] = members, entries
-            groups[name] = known[1]
+            groups[name] = self._entries_of(name)
         return FreeCapacity(groups, self.cleared.layouts.empty(self.cleared.cluster_id).eligible)
+
+    def _entries_of(self, name: str) -> Sequence[NodeBucket]:
+        """Return the nodes of a group with what is left of its load; each is packed again only when that has changed."""
+        members = self.load.get(name)
+        if members is self.cleared.load.get(name):
+            return self.cleared.group(name)[0]
+        known = self._packed_groups.get(name)
+        if known is None or known[0] is not members:
+            entries = self.cleared.layouts.group(self.cleared.cluster_id, name, members)
+            known = self._packed_groups[name] = members, entries
+        return known[1]
 
     def let_go(self, victim: Victim) -> None:
         self._move(victim, -1)
