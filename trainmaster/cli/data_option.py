@@ -5,7 +5,8 @@ from pathlib import Path
 import typer
 
 DATA_VARIABLE = "TRAINMASTER_DATA"
-DEFAULT_DATA = Path.home() / ".trainmaster"
+DEFAULT_DATA = Path("~/.trainmaster")
+"""Below the home folder of whoever runs the command, not of whoever imported this."""
 
 
 def named_folder(given: str | Path) -> Path:
@@ -17,4 +18,4 @@ def named_folder(given: str | Path) -> Path:
         raise typer.BadParameter(
             f"it is empty; name the folder of 'trainmaster up', or leave out --data and {DATA_VARIABLE} for {DEFAULT_DATA}"
         )
-    return Path(given)
+    return Path(given).expanduser()
