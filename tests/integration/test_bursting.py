@@ -1,6 +1,7 @@
 """Jobs that go to public clusters by policies, from the API to the agent and back to the budget."""
 
 import asyncio
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +25,14 @@ POLICY: dict[str, Any] = {
 PRICE = Decimal(36)
 """Of a core for an hour: a hundredth for a second."""
 SPOT = {"trainmaster.dev/spot": "true"}
+
+
+@pytest.fixture(autouse=True)
+async def _within_one_day() -> None:
+    """Wait for the next day if this one is nearly over: a budget by day begins anew at midnight UTC."""
+    left = 86400 - time.time() % 86400
+    if left < 60:
+        await asyncio.sleep(left + 1)
 
 
 async def put(service: Service, kind: str, name: str, body: dict[str, Any]) -> None:

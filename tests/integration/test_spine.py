@@ -145,6 +145,8 @@ async def test_why_of_a_run_says_that_it_is_being_ended_and_that_its_cluster_is_
     assert "silent" not in await sentence()
     await age_contact(service.stores, "private", 3600)
     assert "The agent of private has been silent since " in await sentence()
+    (run,) = (await service.job(job_id))["runs"]
+    assert run["silentSince"] < run["startedAt"]
     assert (await service.http.post(f"/v1/jobs/{job_id}/suspend")).is_success
     assert "it is being suspended, and is over once its members have ended" in await sentence()
     assert (await service.http.post(f"/v1/jobs/{job_id}/cancel")).is_success

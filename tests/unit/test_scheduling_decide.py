@@ -158,19 +158,19 @@ REASONS: dict[str, tuple[StateBuilder, Token, Tier, str]] = {
         StateBuilder().cluster("c", nodes(), lease=-1).job("j"),
         Token.UNREACHABLE,
         Tier.CAPACITY,
-        "The clusters it could go to are not in contact; c: its agent is out of contact; nothing new is sent there.",
+        "The clusters it could go to can start nothing now; c: its agent is out of contact; nothing new is sent there.",
     ),
     "the agents of its clusters can start nothing": (
         StateBuilder().cluster("c", nodes(), closed="the API server does not answer").job("j"),
         Token.UNREACHABLE,
         Tier.CAPACITY,
-        "The clusters it could go to are not in contact; c: its agent can start nothing there now: the API server does not answer.",
+        "The clusters it could go to can start nothing now; c: its agent can start nothing there now: the API server does not answer.",
     ),
     "its clusters have not reported": (
         StateBuilder().cluster("c", silent=True).job("j"),
         Token.UNREACHABLE,
         Tier.CAPACITY,
-        "The clusters it could go to are not in contact; c: its agent has not reported its capacity yet.",
+        "The clusters it could go to can start nothing now; c: its agent has not reported its capacity yet.",
     ),
     "its clusters are closed": (
         StateBuilder().cluster("c", nodes(), cordoned=True).job("j"),

@@ -231,6 +231,7 @@ def _print_runs(item: "JobView") -> None:
         live = None if run.state.is_terminal else moment
         code = run.exit_code if run.exit_code is not None else f"signal {run.signal}" if run.signal else "-"
         ran = took(run.started_at, run.ended_at or live)
+        silent = f"its agent was last in contact {age(run.silent_since, moment)}" if run.silent_since else ""
         rows.append(
             [
                 run.id,
@@ -240,7 +241,7 @@ def _print_runs(item: "JobView") -> None:
                 ran,
                 run.category or "-",
                 code,
-                run.message or "-",
+                "; ".join(filter(None, (run.message, silent))) or "-",
             ]
         )
     print_table(["RUN", "CLUSTER", "STATE", "SENT", "RAN", "CATEGORY", "EXIT", "MESSAGE"], rows)

@@ -245,9 +245,9 @@ class Token(StrEnum):
     UNREACHABLE = ReasonKind(
         code="ClustersUnreachable",
         tier=Tier.CAPACITY,
-        sentence="The clusters it could go to are not in contact; {cluster}: {finding}{others}.",
-        advice="It can start when the agent is back; the cluster's owner can look at the agent's log.",
-        meaning="the clusters it could go to are out of contact or have not reported yet",
+        sentence="The clusters it could go to can start nothing now; {cluster}: {finding}{others}.",
+        advice="It can start when they can again; the cluster's owner can look at trainmaster doctor and at the agent's log.",
+        meaning="the clusters it could go to are out of contact, can start nothing now, or have not reported yet",
     )
     CORDONED = ReasonKind(
         code="ClustersCordoned",

@@ -432,6 +432,8 @@ class RunView(Lenient):
     """Time at which its members ran."""
     ended_at: Timestamp | None = None
     """Time of its end."""
+    silent_since: Timestamp | None = None
+    """Time of the last contact with its cluster's agent, where that is out of contact: what it has done since then is not known."""
     members: list[dict[str, Any]] = []
     """States of its members, where the agent reported them."""
     placement: MemberPlacement = {}

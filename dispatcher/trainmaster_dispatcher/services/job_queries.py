@@ -203,6 +203,7 @@ def _run_view(job: str, row: runs.ShownRun) -> RunView:
         leased_at=row.leased_at,
         started_at=row.started_at,
         ended_at=row.ended_at,
+        silent_since=row.silent_since,
         members=list(result.get("members", ())),
         placement=row.placement,
         burst=_burst_view(row.decision.get("burst")),
@@ -354,7 +355,7 @@ def _running_reason(row: store.ShownJob, attempts: Sequence[runs.ShownRun]) -> R
         chosen = f"; it is being stopped: {row.message}" if is_stopping else f"; {row.message}"
     said = str((last.result or {}).get("message") or "") if last is not None and last.ended_at is None else ""
     added = f" Its cluster says: {said}." if said else ""
-    if last is not None and last.ended_at is None and last.silent_since is not None:
+    if last is not None and last.silent_since is not None:
         since = last.silent_since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         added += f" The agent of {last.cluster} has been silent since {since}: what has become of it since then is not known here."
     details = {"clusterSays": said} if said else {}

@@ -152,7 +152,7 @@ class ShownRun(NamedTuple):
     placement: MemberPlacement
     known: bool
     silent_since: datetime | None
-    """The last contact with the agent of its cluster, if the agent's lease is over."""
+    """The last contact with the agent of its cluster, if the agent's lease is over and the run has not ended."""
     is_stopping: bool
 
 
@@ -574,7 +574,8 @@ async def of_job(tx: Transaction, job_id: int) -> Sequence[ShownRun]:
         """
         SELECT r.attempt, c.name AS cluster, r.cluster_id, r.state, r.leased_at, r.started_at, r.ended_at, r.result,
                r.decision, coalesce(r.placement, r.assumed) AS placement, r.known,
-               CASE WHEN k.contact_at > 'epoch' AND k.lease_until <= now() THEN k.contact_at END AS silent_since,
+               CASE WHEN r.ended_at IS NULL AND k.contact_at > 'epoch' AND k.lease_until <= now() THEN k.contact_at END
+                   AS silent_since,
                r.stop_cause IS NOT NULL AS is_stopping
         FROM runs r JOIN clusters c ON c.id = r.cluster_id LEFT JOIN cluster_contacts k ON k.cluster_id = r.cluster_id
         WHERE r.job_id = :job ORDER BY r.attempt

@@ -64,6 +64,17 @@ class Guess(NamedTuple):
     product: Product | None
 
 
+class _Rights(NamedTuple):
+    """What a queue may reclaim from others."""
+
+    resources: tuple[str, ...]
+    """The resources on which it has a guarantee of any flavor."""
+    used: Mapping[Flavor, int]
+    """What it and the queues below it use, as it changes."""
+    most: Mapping[Flavor, int]
+    """By each flavor on which any queue has a guarantee: the use at which its own is used up, which what is stopping adds to."""
+
+
 def _by_cost(guess: Guess) -> tuple[int, int, float, int, str]:
     return guess.value, guess.runs, guess.work, guess.cluster_id, guess.product.name if guess.product else ""
 
@@ -94,6 +105,7 @@ class VictimSearch:
     _leaving_runs: dict[int, int] = field(default_factory=dict)
     _above: dict[int, Amounts] | None = None
     _lower: dict[tuple[int, int], bool] = field(default_factory=dict)
+    _rights: dict[int, _Rights] = field(default_factory=dict)
     _spent: dict[int, list[Flavor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -119,13 +131,20 @@ class VictimSearch:
             return False
         if self.state.flavors.any_narrowed or (for_quota and self._leaving_of()):
             return True  # it depends on the cluster, or on what is stopping
-        above, used, nothing = self._leaving_above(), self.quotas.used, Amounts()
-        return all(
-            used(queue.id, flavor) - above.get(queue.id, nothing).get(flavor, 0) + amount
-            <= self.quotas.guarantee(queue, flavor)
-            for flavor, amount in size.charge.items()
-            if flavor in self.quotas.tree.guaranteed
-        )
+        _, used, most = self._rights_of(queue)
+        owed = (flavor for flavor in size.charge if flavor in most)
+        return all(used.get(flavor, 0) + size.charge[flavor] <= most[flavor] for flavor in owed)
+
+    def _rights_of(self, queue: Queue) -> _Rights:
+        """Return what the queue may reclaim, kept until something more is stopping."""
+        found = self._rights.get(queue.id)
+        if found is None:
+            above: Amounts = self._leaving_above().get(queue.id, {})
+            guarantees = {flavor: self.quotas.guarantee(queue, flavor) for flavor in self.quotas.tree.guaranteed}
+            resources = dict.fromkeys(flavor.resource for flavor, amount in guarantees.items() if amount)
+            most = {flavor: amount + above.get(flavor, 0) for flavor, amount in guarantees.items()}
+            found = self._rights[queue.id] = _Rights(tuple(resources), self.quotas.account(queue.id).used, most)
+        return found
 
     def helpless(self, queue: Queue) -> Callable[[int, Size | None], bool | None] | None:
         """Return a function that reports, by priority class and size, whether no run can be ended for jobs of a queue
@@ -143,10 +162,7 @@ class VictimSearch:
         is_spent = len(spent) == len(self.quotas.tree.guaranteed)
 
         def is_helpless(class_id: int, size: Size | None) -> bool | None:
-            lower = self._lower.get((queue.id, class_id))
-            if lower is None:
-                lower = self._lower[queue.id, class_id] = self._has_lower(class_id, queue)
-            if lower:
+            if self._has_lower(class_id, queue):
                 return False
             if is_spent:
                 return True
@@ -183,12 +199,8 @@ class VictimSearch:
 
     def _spent_flavors(self, queue: Queue) -> list[Flavor]:
         """Return the flavors on which the queue has used up its guarantee, if any; starts can only add to them."""
-        above: Amounts = self._leaving_above().get(queue.id, {})
-        return [
-            flavor
-            for flavor in self.quotas.tree.guaranteed
-            if self.quotas.used(queue.id, flavor) - above.get(flavor, 0) >= self.quotas.guarantee(queue, flavor)
-        ]
+        _, used, most = self._rights_of(queue)
+        return [flavor for flavor, amount in most.items() if used.get(flavor, 0) >= amount]
 
     def _leaving_above(self) -> dict[int, Amounts]:
         """Return, by queue, the charge of stopping runs in the queue and below it."""
@@ -205,8 +217,7 @@ class VictimSearch:
     def _may_be_owed(self, queue: Queue, size: Size) -> bool:
         """Return whether the queue has a guarantee on any resource that is needed; with quota by product it depends on
         the cluster."""
-        guaranteed = (flavor for flavor in self.quotas.tree.guaranteed if size.needs.get(flavor.resource))
-        return any(self.quotas.guarantee(queue, flavor) for flavor in guaranteed)
+        return any(size.needs.get(name) for name in self._rights_of(queue).resources)
 
     def _is_owed_somewhere(self, queue: Queue, size: Size) -> bool:
         """Return whether the queue has a right to what others use; with quota by product that depends on the cluster."""
@@ -230,10 +241,14 @@ class VictimSearch:
         )
 
     def _has_lower(self, class_id: int, queue: Queue) -> bool:
-        """Return whether the queue itself has runs of a lower class."""
-        value = self.state.classes[class_id].value
-        of_queue = (self.state.classes.get(class_id) for class_id in self.state.running_classes.get(queue.id, ()))
-        return any(of is not None and of.preemptible and of.value < value for of in of_queue)
+        """Return whether the queue itself had runs of a lower class when the cycle began."""
+        lower = self._lower.get((queue.id, class_id))
+        if lower is None:
+            value = self.state.classes[class_id].value
+            of_queue = (self.state.classes.get(class_id) for class_id in self.state.running_classes.get(queue.id, ()))
+            lower = any(of is not None and of.preemptible and of.value < value for of in of_queue)
+            self._lower[queue.id, class_id] = lower
+        return lower
 
     def _is_owed(self, queue: Queue, need: Amounts) -> bool:
         """Return whether the queue itself would still be within its guarantee, and has one on what is needed."""
@@ -323,6 +338,7 @@ class VictimSearch:
                 total[flavor] = total.get(flavor, 0) + amount
             self._leaving_runs[queue_id] = self._leaving_runs.get(queue_id, 0) + runs
             self._above = None
+            self._rights.clear()
             self._spent.clear()
 
     def take(self, plan: PreemptionPlan) -> None:
