@@ -42,12 +42,17 @@ class Starter:
         kept = {name: value for name, value in os.environ.items() if name not in dropped}
         return kept | {MARK: self.mark, "TRAINMASTER_CONFIG": str(self.folder / "config.yaml")}
 
-    def start(self, *words: str | Path, **more: str) -> "subprocess.Popen[bytes]":
-        """Start the program in a process group of its own, as a shell does."""
+    def start(self, *words: str | Path | int, is_piped: bool = False, **more: str) -> "subprocess.Popen[bytes]":
+        """Start the program in a process group of its own, as a shell does. ``is_piped``: its output is for the caller to read."""
         with (self.folder / f"{len(self.started)}.log").open("wb") as log:
             command = [str(word) for word in (PROGRAM, *words)]
             process = subprocess.Popen(
-                command, cwd=self.folder, env=self.env | more, stdout=log, stderr=log, process_group=0
+                command,
+                cwd=self.folder,
+                env=self.env | more,
+                stdout=subprocess.PIPE if is_piped else log,
+                stderr=log,
+                process_group=0,
             )
         self.started.append(process)
         return process
@@ -122,10 +127,13 @@ def test_a_folder_has_one_installation_that_outlives_every_attempt_to_start_anot
     first.wait()
     with psycopg.connect(EmbeddedPostgres(data / "postgres").running_url() or "") as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,), "Postgres goes on without it"
-    third = starter.up(data, port)
+    third = starter.start("up", "--data", data, "--port", port, "--no-write-config", is_piped=True)
+    assert third.stdout is not None
+    assert any(b"is up" in line for line in third.stdout)
     assert is_ready(port)
-    assert interrupt(third) == 0
-    eventually_sync(lambda: starter.living() == [], 30)
+    third.stdout.close()
+    interrupt(third)
+    eventually_sync(lambda: starter.living() == [], 30)  # also where nobody reads that it is stopping
     assert (data / "lock").read_text() == ""
 
 

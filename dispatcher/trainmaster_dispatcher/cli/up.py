@@ -294,10 +294,13 @@ def up(
         logs = f"; the logs are in {installation.folder / 'logs'}" if begun else ""
         raise fail(f"{error}{logs}", _exit_of(error)) from error
     finally:
-        if begun:
-            typer.echo("stopping ...")
-            installation.stop()
-        folder.release()
+        try:
+            if begun:
+                typer.echo("stopping ...")
+        finally:  # also where nobody reads any more what is said
+            if begun:
+                installation.stop()
+            folder.release()
 
 
 def _exit_of(error: Exception) -> Exit:
