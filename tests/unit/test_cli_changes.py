@@ -113,7 +113,7 @@ def test_apply_shows_the_change_and_makes_it_in_one_call(api: Api, tmp_path: Pat
     assert done.exit_code == 0
     assert done.stdout.startswith(
         "= PriorityClass batch  unchanged\n+ Queue a  create\n~ Queue a/b  change\n    weight: 2 -> 3\n"
-        "    resources.cpu.limit: 9 -> 8\n    resources.memory.limit: none -> 4Gi\n+ Job bert  submit\n"
+        "    resources.cpu.limit: 9 -> 8\n    resources.memory.limit: (unset) -> 4Gi\n+ Job bert  submit\n"
     )
     assert "make 2 changes and submit 1 job? [y/N]" in done.stderr
     assert "Queue a  created\nQueue a/b  changed\n" in done.stdout
@@ -239,8 +239,8 @@ def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(api: Api) -> N
     assert api.calls() == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "3"])
-def test_a_patch_has_to_be_an_object_in_json(api: Api, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "{", "[1]", "3", "{}"])
+def test_a_patch_has_to_be_an_object_in_json_with_a_field(api: Api, text: str) -> None:
     done = run("patch", "queue", "a", "-p", text)
     assert (done.exit_code, "--patch" in done.stderr, api.calls()) == (Exit.USAGE, True, [])
 

@@ -34,6 +34,21 @@ def last_call(api: Api) -> tuple[str, str]:
     return f"{request.url.scheme}://{request.url.host}", request.headers["authorization"].removeprefix("Bearer ")
 
 
+@pytest.mark.parametrize("given", ["--url", "--context", "TRAINMASTER_URL", "TRAINMASTER_CONTEXT"])
+def test_an_empty_address_or_context_is_not_the_stored_one(
+    api: Api, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRAINMASTER_URL", raising=False)
+    if given.startswith("--"):
+        done = run(given, "", "jobs")
+    else:
+        monkeypatch.setenv(given, " ")
+        done = run("jobs")
+    assert (done.exit_code, api.calls()) == (Exit.USAGE, [])
+    named = given.replace("--context", "the context")
+    assert done.stderr == f"error: {named} is empty; leave it out to use what is stored\n"
+
+
 def test_login_checks_the_key_and_keeps_it_for_the_owner_alone(api: Api) -> None:
     done = run("login", PROD, says="tmk_prod\n")
     assert (done.exit_code, done.stdout) == (0, f"prod.example.org  logged in at {PROD} as ann (user)\n")

@@ -139,6 +139,13 @@ TABLES: dict[str, tuple[str, str, str]] = {
     "no list": ("t.yaml", "lr: 1\n", "a table has to be a list of mappings"),
     "too few values": ("t.csv", "lr,seed\n1\n", "line 2 has 1 value, and the first line has 2 names"),
     "nothing": ("t.csv", "", "the table is empty"),
+    "a column without a name": ("t.csv", "lr, ,seed\n1,2,3\n", "line 1: column 2 has no name"),
+    "an open quote": ("t.csv", 'lr,seed\n1,2\n"3,4\n5,6\n', 'line 3: a value begins with " and has no " at its end'),
+    "a quote in a quoted value": (
+        "t.csv",
+        'lr,seed\n"a"b,2\n',
+        "line 2: a value in double quotes is not followed by a comma",
+    ),
 }
 
 
@@ -150,6 +157,11 @@ def test_a_table_with_a_mistake_is_refused_with_its_line(tmp_path: Path, case: s
         read_table(file)
     assert str(caught.value).startswith(f"{file}: ")
     assert said in str(caught.value)
+
+
+def test_values_of_a_table_keep_blanks_and_line_breaks_and_names_have_none_around_them(tmp_path: Path) -> None:
+    file = written(tmp_path, "t.csv", b'lr, text\r\n0.1,"two\nlines"\r\n 2,\xe2\x80\xa8\r\n')
+    assert read_table(file) == [{"lr": "0.1", "text": "two\nlines"}, {"lr": " 2", "text": "\u2028"}]
 
 
 @pytest.mark.parametrize("read", [read_table, lambda file: read_documents([file], {})])

@@ -97,6 +97,8 @@ def patch(
         raise UsageError(f"--patch is not JSON, {example}: column {error.colno}: {error.msg.lower()}") from error
     if not isinstance(value, dict):
         raise UsageError("""--patch takes a JSON object such as '{"weight": 2}'""")
+    if not value:
+        raise UsageError("--patch names no field to change")
     with config.connect(ctx) as client:
         client.patch(wanted.kind, name, value)
     print(f"{wanted.kind} {clean(name)}  changed")

@@ -64,4 +64,4 @@ def _value(value: Any) -> str:
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, float):
         return f"{value:g}"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else clean(str(value))
+    return "(unset)" if value is None else str(value).lower() if isinstance(value, bool) else clean(str(value))

@@ -1,6 +1,7 @@
 """Tables of parameter sets: CSV with a header line, or YAML and JSON with a list of mappings."""
 
 import csv
+import io
 from typing import Any
 
 import yaml
@@ -22,17 +23,22 @@ def read_table(name: str) -> list[dict[str, Any]]:
 
 
 def _from_csv(name: str, text: str) -> list[dict[str, Any]]:
-    reader = csv.DictReader(text.splitlines(), strict=True)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     sets = []
+    began = 1
     try:
-        names = list(reader.fieldnames or ())
+        names = reader.fieldnames = [one.strip() for one in reader.fieldnames or ()]
+        if "" in names:
+            raise UsageError(f"{name}: line 1: column {names.index('') + 1} has no name")
         twice = next((one for index, one in enumerate(names) if one in names[:index]), None)
         if twice is not None:
             raise UsageError(f"{name}: line 1: the column {twice!r} is given twice")
         if len(names) == 1 and (signs := [sign for sign in ";\t" if sign in names[0]]):
             found = {";": "semicolons", "\t": "tabs"}[signs[0]]
             raise UsageError(f"{name}: line 1: columns are separated by commas, here there are {found}: {names[0]!r}")
+        began = reader.line_num + 1
         for row in reader:
+            began = reader.line_num + 1
             if None in row or None in row.values():
                 has = sum(value is not None for value in row.values()) + len(row.get(None, ())) - (None in row)
                 raise UsageError(
@@ -41,8 +47,16 @@ def _from_csv(name: str, text: str) -> list[dict[str, Any]]:
                 )
             sets.append(dict(row))
     except csv.Error as error:
-        raise UsageError(f"{name}: line {reader.line_num}: {error}") from error
+        found = _CSV_ERRORS.get(str(error), str(error))
+        raise UsageError(f"{name}: line {began}: {found}") from error
     return sets
+
+
+_CSV_ERRORS = {
+    "unexpected end of data": 'a value begins with " and has no " at its end',
+    "',' expected after '\"'": 'a value in double quotes is not followed by a comma; a " in it is written twice',
+}
+"""In place of what the csv module says."""
 
 
 def _from_yaml(name: str, text: str) -> list[dict[str, Any]]:

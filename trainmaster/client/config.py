@@ -81,18 +81,19 @@ def load(
     A given context comes before the environment's address and key, these before the environment's context, and that before the one in
     use; with an address and no key, a context chooses among the keys for that address. A key of the file is sent only to its own
     address, so that another address never sees it. An empty key is a mistake, never the same as none: a script whose variable is not
-    set would act with the rights of the file's key.
+    set would act with the rights of the file's key. So is an empty address or context: it would act at another dispatcher.
     """
     if key is not None:
         key = _given_key(key, given_as[1])
     elif context is None and (found := os.environ.get(KEY_VARIABLE)) is not None:
         key = _given_key(found, KEY_VARIABLE)
+    url, context = _stated(url, given_as[0]), _stated(context, "the context")
     if context is None:
-        url = url or os.environ.get(URL_VARIABLE)
+        url = url or _stated(os.environ.get(URL_VARIABLE), URL_VARIABLE)
         if url and key:
             return Context(_checked_url(url, given_as[0]), key)
         # With an address too, which the contexts of several keys may share.
-        context = os.environ.get(CONTEXT_VARIABLE)
+        context = _stated(os.environ.get(CONTEXT_VARIABLE), CONTEXT_VARIABLE)
     contexts = read_contexts()
     chosen = contexts.named(context) if context else contexts.by_name.get(contexts.current, Context("", ""))
     url = _checked_url(url or chosen.url, given_as[0])
@@ -108,6 +109,13 @@ def load(
             f"no API key for {url}: give {given_as[1]} or {KEY_VARIABLE}, or use: trainmaster login {url}{kept}"
         )
     return Context(url, key)
+
+
+def _stated(text: str | None, origin: str) -> str | None:
+    """Return a text, or None where there is none. Raises ConfigurationError for an empty one."""
+    if text is not None and not text.strip():
+        raise _wrong(f"{origin} is empty; leave it out to use what is stored")
+    return text
 
 
 def _is_same(one: str, other: str) -> bool:
