@@ -42,8 +42,17 @@ class Starter:
         kept = {name: value for name, value in os.environ.items() if name not in dropped}
         return kept | {MARK: self.mark, "TRAINMASTER_CONFIG": str(self.folder / "config.yaml")}
 
-    def start(self, *words: str | Path | int, is_piped: bool = False, **more: str) -> "subprocess.Popen[bytes]":
-        """Start the program in a process group of its own, as a shell does. ``is_piped``: its output is for the caller to read."""
+    def start(self, *words: str | Path, **more: str) -> "subprocess.Popen[bytes]":
+        """Start the program in a process group of its own, as a shell does."""
+        return self._start(words, more, is_piped=False)
+
+    def pipe(self, *words: str | Path) -> "subprocess.Popen[bytes]":
+        """Start the program with a pipe for its output."""
+        return self._start(words, {}, is_piped=True)
+
+    def _start(
+        self, words: tuple[str | Path, ...], more: dict[str, str], *, is_piped: bool
+    ) -> "subprocess.Popen[bytes]":
         with (self.folder / f"{len(self.started)}.log").open("wb") as log:
             command = [str(word) for word in (PROGRAM, *words)]
             process = subprocess.Popen(
@@ -127,7 +136,7 @@ def test_a_folder_has_one_installation_that_outlives_every_attempt_to_start_anot
     first.wait()
     with psycopg.connect(EmbeddedPostgres(data / "postgres").running_url() or "") as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,), "Postgres goes on without it"
-    third = starter.start("up", "--data", data, "--port", port, "--no-write-config", is_piped=True)
+    third = starter.pipe("up", "--data", data, "--port", str(port), "--no-write-config")
     assert third.stdout is not None
     assert any(b"is up" in line for line in third.stdout)
     assert is_ready(port)

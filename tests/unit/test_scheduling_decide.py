@@ -5,6 +5,7 @@ import pytest
 from tests.unit.building import GPU, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token
 from trainmaster.protocol.states import ClusterKind, Order
+from trainmaster_dispatcher.domain.weights import Weights
 
 ANY_KIND = tuple(ClusterKind)
 BIG = simple(cpu=8)
@@ -263,7 +264,9 @@ def test_a_job_waits_because(builder: StateBuilder, token: Token, tier: Tier, se
 
 def test_every_token_of_the_scheduler_is_reached_by_a_scenario_above() -> None:
     elsewhere = {Token.INTERNAL_ERROR, Token.PREEMPTING, Token.BURST_NOT_YET, Token.BURST_LIMIT, Token.BURST_BUDGET}
-    assert {token for _, token, _, _ in REASONS.values()} | elsewhere == set(Token) - NOT_OF_THE_SCHEDULER
+    reached = {token for _, token, _, _ in REASONS.values()} | elsewhere
+    said = "each token has a scenario in REASONS or is in NOT_OF_THE_SCHEDULER"
+    assert reached == set(Token) - NOT_OF_THE_SCHEDULER, said
 
 
 NEARER: dict[str, tuple[StateBuilder, Token]] = {
@@ -434,9 +437,10 @@ def test_the_cluster_that_is_taken(builder: StateBuilder, cluster: str, why: str
 
 def test_the_table_shows_what_each_candidate_scored() -> None:
     builder = StateBuilder().cluster("a", nodes(1, cpu=4)).cluster("e", nodes(1, cpu=2), kind=ClusterKind.EDGE).job("j")
+    builder.profile("normal", Weights(kind=2, packing=1, money=1))
     assert builder.cycle().start("j").table == (
-        {"cluster": "a", "score": 8.25, "kind": 1.0, "packing": 0.25, "money": 1.0},
-        {"cluster": "e", "score": 7.7, "kind": 0.6, "packing": 0.5, "money": 1.0},
+        {"cluster": "a", "score": 3.25, "kind": 1.0, "packing": 0.25, "money": 1.0},
+        {"cluster": "e", "score": 2.7, "kind": 0.6, "packing": 0.5, "money": 1.0},
     )
 
 

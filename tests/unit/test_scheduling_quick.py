@@ -1,4 +1,4 @@
-"""What is found with less work is what is found with more: layouts, orders of nodes and scores."""
+"""What is found with less work is what is found with more: layouts and orders of nodes."""
 
 import gc
 from collections import Counter
@@ -10,17 +10,12 @@ from hypothesis import strategies as st
 from tests.unit.building import GPU, role, simple
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.quantities import Resources
-from trainmaster.protocol.states import ClusterKind
-from trainmaster_dispatcher.domain.weights import Weights
 from trainmaster_dispatcher.scheduler.gc_tuning import GcTuning
 from trainmaster_dispatcher.scheduling.packing.best_fit import fill
 from trainmaster_dispatcher.scheduling.packing.bin_layout import lay_out
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import eligible_groups, only_role, size_choices
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket
-from trainmaster_dispatcher.scheduling.selection.scores import SCORES, Fit, fixed_score, score, scorer, usage_of
-from trainmaster_dispatcher.scheduling.selection.scores.base import DependsOn
-from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
@@ -84,43 +79,6 @@ def test_nodes_kept_in_order_are_found_in_the_order_of_a_search(
             capacity.put({name: work[name] for name in placed}, {})
         work = dict(plain.groups)
         assert fill(dict(ranked.groups), needs, 3, eligible, ranked.ranking(eligible, needs)) == fill(work, needs, 3)
-
-
-kinds = st.sampled_from(list(ClusterKind))
-
-
-weights = st.builds(
-    Weights,
-    *(
-        st.just(0.0) if one.depends_on is DependsOn.QUEUE else st.sampled_from([0.0, 0.1, 1.0, 2.5, 10.0])
-        for one in SCORES.values()
-    ),
-)
-"""Without scores that depend on the queue."""
-parts = st.floats(0, 1)
-costs = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
-
-
-@given(kinds, amounts, amounts, amounts, costs, weights, costs, parts, costs, parts, parts)
-def test_the_total_alone_is_the_total(
-    kind: ClusterKind,
-    free: Resources,
-    capacity: Resources,
-    needs: Resources,
-    cost: float,
-    by: Weights,
-    wait: float,
-    local: float,
-    trouble: float,
-    preferred: float,
-    common: float,
-) -> None:
-    cluster = Cluster(1, "c", kind)
-    usage = usage_of(free, capacity)
-    fit = Fit(cluster, free, capacity, needs, cost)
-    assert scorer(by)(kind, usage, needs, cost, None, None) == score(fit, by)[0]
-    fit = Fit(cluster, free, capacity, needs, cost, wait, local, trouble, preferred, common=common)
-    assert scorer(by)(kind, usage, needs, cost, fixed_score(fit, by), common) == score(fit, by)[0]
 
 
 def test_only_a_gang_of_one_that_may_be_anywhere_is_looked_at_as_one() -> None:

@@ -62,7 +62,7 @@ CASES: dict[str, tuple[tuple[Fit, float], tuple[Fit, float], str]] = {
 
 
 def test_each_score_has_a_case() -> None:
-    assert list(CASES) == list(SCORES)
+    assert list(CASES) == list(SCORES), "CASES has one case for each score, in the order of the registry"
 
 
 @pytest.mark.parametrize(("better", "worse", "words"), CASES.values(), ids=CASES)
@@ -91,7 +91,8 @@ def test_a_score_that_counts_alone_decides_and_is_told(name: str) -> None:
 def test_the_registry_has_each_module_once() -> None:
     folder = Path(scores.__file__).parent
     assert list(SCORES) == [one.name for one in SCORES.values()] == list(SCORE_WEIGHTS)
-    assert set(SCORES) == {path.stem for path in folder.glob("*.py")} - FOUNDATIONS
+    modules = {path.stem for path in folder.glob("*.py")} - FOUNDATIONS
+    assert set(SCORES) == modules, "each module has an entry in the registry, trainmaster/protocol/scoring.py"
 
 
 def test_profiles_have_a_field_and_a_weight_for_each_score() -> None:
@@ -116,8 +117,9 @@ def test_weights_of_what_is_no_score_are_refused(wrong: Any) -> None:
 def row_of(name: str) -> list[str]:
     """Return the cells of the score's line in the documentation, links as their text."""
     section = PAGE.read_text().split("\n## 6. Scores\n")[1].split("\n## ")[0]
-    (row,) = re.findall(rf"^\| `{name}` \|(.*)\|$", section, re.MULTILINE)
-    return [cell.strip() for cell in re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", row).split("|")]
+    rows = re.findall(rf"^\| `{name}` \|(.*)\|$", section, re.MULTILINE)
+    assert len(rows) == 1, f"the table of {PAGE} has a line for the score {name}"
+    return [cell.strip() for cell in re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", rows[0]).split("|")]
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -212,6 +214,7 @@ def test_no_score_but_those_of_a_placement_or_a_queue_is_left_out_by_the_quick_w
     fixed = scores.fixed_score(fit, counted)
     quick = scorer(counted)(fit.cluster.kind, usage, fit.needs, fit.cost, fixed, fit.common)
     assert quick == score(fit, counted)[0]
+    assert quick <= scorer(counted)(fit.cluster.kind, usage, fit.needs, fit.cost, None, None), "at best"
 
 
 def test_a_decision_without_a_profile_shows_the_scores_that_make_a_difference() -> None:

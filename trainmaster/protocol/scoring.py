@@ -20,32 +20,30 @@ class ProfileName(StrEnum):
 
 
 _BALANCED, _CHEAPEST, _FASTEST = ProfileName
-SCORE_WEIGHTS: Mapping[str, Mapping[ProfileName, float]] = {
-    "kind": {_BALANCED: 2},
-    "packing": {_BALANCED: 1, _CHEAPEST: 0.1, _FASTEST: 0.1},
-    "money": {_BALANCED: 1, _CHEAPEST: 10},
-    "wait": {_BALANCED: 1, _FASTEST: 10},
-    "data": {_BALANCED: 1, _FASTEST: 1},
-    "reliability": {_BALANCED: 0.5, _CHEAPEST: 0.1, _FASTEST: 1},
-    "affinity": {_BALANCED: 1, _CHEAPEST: 0.1, _FASTEST: 0.1},
-    "topology": {_BALANCED: 0.5, _FASTEST: 1},
-    "spread": {},
-    "sparing": {_BALANCED: 1, _CHEAPEST: 0.1, _FASTEST: 0.1},
+_REGISTRY: Mapping[str, tuple[str, Mapping[ProfileName, float]]] = {
+    "kind": ("Private clusters before edge and public ones.", {_BALANCED: 2}),
+    "packing": ("Clusters that it leaves fullest.", {_BALANCED: 1, _CHEAPEST: 0.1, _FASTEST: 0.1}),
+    "money": ("Clusters where it costs least.", {_BALANCED: 1, _CHEAPEST: 10}),
+    "wait": ("Clusters where it starts soonest.", {_BALANCED: 1, _FASTEST: 10}),
+    "data": ("Clusters where most of its data is.", {_BALANCED: 1, _FASTEST: 1}),
+    "reliability": (
+        "Clusters that have not returned or lost runs lately.",
+        {_BALANCED: 0.5, _CHEAPEST: 0.1, _FASTEST: 1},
+    ),
+    "affinity": ("Clusters that the job prefers.", {_BALANCED: 1, _CHEAPEST: 0.1, _FASTEST: 0.1}),
+    "topology": (
+        "Clusters where it is spread over the fewest domains of the level that it prefers.",
+        {_BALANCED: 0.5, _FASTEST: 1},
+    ),
+    "spread": ("Clusters where few of the runs of its queue are.", {}),
+    "sparing": (
+        "Clusters where it takes devices of a common product, if it may have any.",
+        {_BALANCED: 1, _CHEAPEST: 0.1, _FASTEST: 0.1},
+    ),
 }
-"""The scores, each with its weights in the profiles that count it. The dispatcher has a module of each name, which measures it."""
-SCORE_DESCRIPTIONS: Mapping[str, str] = {
-    "kind": "Private clusters before edge and public ones.",
-    "packing": "Clusters that it leaves fullest.",
-    "money": "Clusters where it costs least.",
-    "wait": "Clusters where it starts soonest.",
-    "data": "Clusters where most of its data is.",
-    "reliability": "Clusters that have not returned or lost runs lately.",
-    "affinity": "Clusters that the job prefers.",
-    "topology": "Clusters where it is spread over the fewest domains of the level that it prefers.",
-    "spread": "Clusters where few of the runs of its queue are.",
-    "sparing": "Clusters where it takes devices of a common product, if it may have any.",
-}
-"""The clusters that each score prefers."""
+"""The scores: the clusters that each prefers, and its weights in the profiles that count it. The dispatcher has a module of each name,
+which measures it."""
+SCORE_WEIGHTS: Mapping[str, Mapping[ProfileName, float]] = {name: weights for name, (_, weights) in _REGISTRY.items()}
 
 
 class _Weighed(Strict):
@@ -71,7 +69,7 @@ else:
         __base__=_Weighed,
         __doc__="A profile of one's own: how much each score counts. What is not named counts nothing.",
         __module__=__name__,
-        **{name: (Weight, Field(0.0, description=SCORE_DESCRIPTIONS[name])) for name in SCORE_WEIGHTS},
+        **{name: (Weight, Field(0.0, description=description)) for name, (description, _) in _REGISTRY.items()},
     )
 
 

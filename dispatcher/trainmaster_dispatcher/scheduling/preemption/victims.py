@@ -65,7 +65,7 @@ class Guess(NamedTuple):
 
 
 class _Rights(NamedTuple):
-    """What a queue may reclaim from others."""
+    """The rights of a queue to what others use."""
 
     resources: tuple[str, ...]
     """The resources on which it has a guarantee of any flavor."""
