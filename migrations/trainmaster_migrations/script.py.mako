@@ -1,8 +1,8 @@
 """${message}
 
 Rules for every migration (CONTRIBUTING.md tells why):
-* Expand, then contract: this release must run on the schema before and after it, and so must the one before.
-  Add columns nullable or with a constant default; drop or rename only what the previous release no longer reads,
+* Expand, then contract: this release and the one before must run on the schema after it; on the schema before it only where EARLIER_SCHEMAS
+  says so. Add columns nullable or with a constant default; drop or rename only what the previous release no longer reads,
   and set schema_compatibility.oldest_release then.
 * Lock and statement time-outs are set by env.py; a migration that waits for a lock fails and can be run again.
 * Indexes on big tables: CREATE INDEX CONCURRENTLY, in a migration of its own, in ``op.get_context().autocommit_block()``.

@@ -8,15 +8,15 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from tests.fuzz.values import LARGE, NASTY, RAW, to_json
 from trainmaster.protocol.agent import StreamPush, SyncRequest
 from trainmaster.protocol.base import Name24, QueuePath, Timestamp
-from trainmaster.protocol.bursting import BurstPolicySpec, ClockTime
+from trainmaster.protocol.bursting import ClockTime
 from trainmaster.protocol.durations import Duration
 from trainmaster.protocol.ids import BadIdError, parse_job_id, parse_run_id
 from trainmaster.protocol.jobs import JobSpec, LabelKey, LabelValue
-from trainmaster.protocol.prices import Device, Factor, Money, PriceBookSpec
+from trainmaster.protocol.prices import Device, Factor, Money
 from trainmaster.protocol.quantities import Quantity
 from trainmaster.protocol.quota import FlavorName
+from trainmaster.protocol.resource_kinds import KINDS
 from trainmaster.protocol.scoring import Profile
-from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
 SCALARS: dict[str, Any] = {
     "Duration": Duration,
@@ -35,13 +35,7 @@ SCALARS: dict[str, Any] = {
 }
 MODELS: tuple[type[BaseModel], ...] = (
     JobSpec,
-    QueueSpec,
-    PriorityClassSpec,
-    ClusterSpec,
-    DatasetSpec,
-    ReservationSpec,
-    PriceBookSpec,
-    BurstPolicySpec,
+    *(kind.spec for kind in KINDS.values()),
     SyncRequest,
     StreamPush,
 )

@@ -28,11 +28,13 @@ from tests.integration.rows import rows
 from trainmaster.cli.main import app
 from trainmaster.protocol.resource_kinds import KINDS
 from trainmaster.protocol.states import Exit
+from trainmaster_dispatcher.services import declared_kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTOR = 10 if IS_DEEP else 1
 REST_VALUES, REST_TEXTS, FILES, CSV, ADDRESSES = (count * FACTOR for count in (60, 20, 25, 13, 20))
-_KEPT = "jobs job_specs queues priority_classes price_books clusters datasets burst_policies reservations api_keys simulations"
+_DECLARED = [kind.table.table for kind in declared_kinds.KINDS]
+_KEPT = ["jobs", "job_specs", "api_keys", "simulations", *_DECLARED]
 _PLACED = re.compile(r"\bline \d+|\bcolumn \d+|document \d+: ")
 _CODES = (Exit.SUCCEEDED, Exit.USAGE, Exit.BAD_REQUEST, Exit.NOT_FOUND, Exit.CONFLICT)
 
@@ -87,10 +89,10 @@ class Findings:
 
 async def _stored(service: Service) -> list[Any]:
     """Return what is stored of each kind of object: its number, and the contents of what is declared."""
-    counts = " UNION ALL ".join(f"SELECT '{name}', count(*)::text FROM {name}" for name in _KEPT.split())
+    counts = " UNION ALL ".join(f"SELECT '{name}', count(*)::text FROM {name}" for name in _KEPT)
     specs = " UNION ALL ".join(
         f"SELECT '{name} spec', md5(coalesce(string_agg(spec::text, ' ' ORDER BY id), '')) FROM {name}"
-        for name in ("queues", "clusters", "price_books", "datasets", "burst_policies", "reservations")
+        for name in _DECLARED
     )
     return [tuple(row) for row in await rows(service.stores, f"{counts} UNION ALL {specs}")]
 

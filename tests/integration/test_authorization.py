@@ -135,7 +135,7 @@ async def make_key(service: Service, role: str, **fields: object) -> str:
 
 
 def test_the_table_of_rights_has_every_route(every_call: list[Call]) -> None:
-    assert every_call == sorted(ALLOWED)
+    assert set(every_call) == set(ALLOWED), "each route is in ALLOWED"
 
 
 async def test_every_route_refuses_who_shows_no_valid_key(service: Service, every_call: list[Call]) -> None:

@@ -164,8 +164,7 @@ async def test_the_number_of_statements_does_not_depend_on_the_number_of_documen
     monkeypatch.setattr(declarations, "apply_documents", noted)
 
     async def applying(many: int, description: str) -> tuple[int, int]:
-        kinds = ("Queue", "Cluster", "PriceBook", "PriorityClass", "Dataset", "BurstPolicy", "Reservation")
-        names = [(kind, f"{description}-{number}") for kind in kinds for number in range(many)]
+        names = [(kind, f"{description}-{number}") for kind in KINDS for number in range(many)]
         more: dict[str, Document] = {
             "Cluster": {"priceBook": "list", "onlyQueues": ["org/team-0"], "clusterKind": "public"},
             "PriorityClass": {"value": 5},

@@ -15,20 +15,15 @@ from tests.fuzz.values import changed, to_json
 from trainmaster.fake_cluster.fleet import Fleet
 from trainmaster.protocol.agent import MOST_PUSH_VALUES, MOST_SYNC_VALUES, StreamPush, SyncRequest
 from trainmaster.protocol.base import Bounded, Strict
-from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, JobSpec
 from trainmaster.protocol.json_limits import check_values, has_more_marks
-from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.resource_kinds import KINDS
 from trainmaster.protocol.simulations import SimulationSpec
 from trainmaster.protocol.sync_parts import read_push, read_sync
 from trainmaster.protocol.tenants import (
-    ClusterSpec,
-    DatasetSpec,
     JoinSpec,
     KeySpec,
-    QueueSpec,
-    ReservationSpec,
     StopQuarantinedSpec,
 )
 from trainmaster.protocol.validation_errors import mistakes_of
@@ -39,14 +34,9 @@ from trainmaster_dispatcher.services.submission_parsing import Most, parse_json,
 
 MODELS: tuple[type[BaseModel], ...] = (
     JobSpec,
-    QueueSpec,
-    ClusterSpec,
-    DatasetSpec,
+    *(kind.spec for kind in KINDS.values()),
     JoinSpec,
     KeySpec,
-    ReservationSpec,
-    PriceBookSpec,
-    BurstPolicySpec,
     SimulationSpec,
     BulkFilter,
     StopQuarantinedSpec,

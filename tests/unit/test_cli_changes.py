@@ -11,6 +11,7 @@ from tests.unit.fake_api import OTHER, SPEC, Api, connected, jobs_file, run
 from tests.unit.scripted import JOB, job, problem
 from trainmaster.cli.declared_objects import kind_of
 from trainmaster.protocol.errors import Code, Mistake
+from trainmaster.protocol.resource_kinds import KINDS
 from trainmaster.protocol.states import Exit
 
 
@@ -147,7 +148,7 @@ def test_apply_names_job_among_the_kinds_that_it_takes(api: Api, tmp_path: Path)
     done = run("apply", "-f", jobs_file(tmp_path, {"kind": "Queu", "path": "a"}, {"kind": "Queue"}), "--dry-run")
     said = " ".join(done.stderr.split())
     assert done.exit_code == Exit.BAD_REQUEST
-    assert "Reservation, Job, not 'Queu'; did you mean Queue?" in said
+    assert f"{list(KINDS)[-1]}, Job, not 'Queu'; did you mean Queue?" in said
     assert "document 2: path: x" in said
     assert message not in said
 

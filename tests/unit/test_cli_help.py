@@ -73,7 +73,8 @@ def test_no_example_is_of_a_command_that_does_not_exist() -> None:
 
 def test_every_command_is_in_a_section() -> None:
     named = {name for names in command_help.SECTIONS.values() for name in names}
-    assert named | {"version"} == {words for words in EVERY if words and " " not in words}
+    every = {words for words in EVERY if words and " " not in words}
+    assert named | {"version"} == every, "each command is in SECTIONS of trainmaster/cli/command_help.py"
     text = run("--help").stdout
     places = [text.index(f"{section}:") for section in ("Jobs", "Access", "Administration", "Other commands")]
     assert places == sorted(places)

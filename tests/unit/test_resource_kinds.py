@@ -27,7 +27,7 @@ def test_columns_are_fields_of_the_model(kind: ResourceKind[Strict]) -> None:
 
 def test_the_dispatcher_has_each_kind() -> None:
     known: dict[Kind, object] = {one.kind.kind: one.kind for one in declared_kinds.KINDS}
-    assert known == KINDS
+    assert known == KINDS, "KINDS of services/declared_kinds.py has each kind"
 
 
 def test_a_list_has_its_objects_where_clients_look() -> None:

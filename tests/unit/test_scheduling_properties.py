@@ -270,7 +270,7 @@ def needs(shape: Shape, sizes: dict[str, int]) -> Counter[str]:
 def members_by_group(world: World, cluster_id: int, plan: Plan) -> dict[str, list[Resources]]:
     """Return what each group has to hold, member by member: runs and starts together."""
     out: dict[str, list[Resources]] = {}
-    leaving = {one.job_id for start in plan.starts for one in start.evicts}
+    leaving = {one.job_id for start in plan.starts for one in start.evicts} | {one.job_id for one in plan.stops}
     placements = [
         (run.shape_id, dict(run.placement))
         for run in world.runs.values()

@@ -18,12 +18,14 @@ LISTED = {
 
 
 def test_every_verb_has_a_line_and_no_other_has_one() -> None:
-    assert set(VERBS) == set(LISTED)
+    assert set(VERBS) == set(LISTED), "docs/reference/sdk.md has one line for each verb"
 
 
 def test_every_parameter_of_a_verb_is_in_its_line() -> None:
     wrong = {}
     for name, verb in VERBS.items():
+        if name not in LISTED:
+            continue
         _, *there = inspect.signature(verb).parameters
         listed = re.findall(r"(?:^|, )(\w+)", LISTED[name])
         if listed != there:

@@ -20,7 +20,7 @@ def example_of(schema: Schema, components: Mapping[str, Schema]) -> Any:
     if examples := schema.get("examples"):
         return examples[0]
     if ref := schema.get("$ref"):
-        return example_of(components[ref.rpartition("/")[2]], components)
+        return _model(ref.rpartition("/")[2], components)
     for one in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
         with suppress(NoExampleError):
             return example_of(one, components)
@@ -41,6 +41,13 @@ def example_of(schema: Schema, components: Mapping[str, Schema]) -> Any:
     if schema.get("format") == "date-time":
         return _TIME
     raise NoExampleError(str(schema)[:100])
+
+
+def _model(name: str, components: Mapping[str, Schema]) -> Any:
+    try:
+        return example_of(components[name], components)
+    except NoExampleError as error:
+        raise NoExampleError(f"{name} needs a model_config = example(...): {error}") from error
 
 
 def _object(schema: Schema, components: Mapping[str, Schema]) -> dict[str, Any]:
