@@ -182,6 +182,7 @@ async def test_the_wrong_scheme_and_a_wrong_key_are_named(service: Service, tmp_
     assert (code, found["tls"]["state"]) == (Exit.UNHEALTHY, "error")
     assert "begins with http://" in found["tls"]["advice"]
     code, found = await doctor(tmp_path, TRAINMASTER_URL=service.url, TRAINMASTER_API_KEY="tmk_wrong")
+    assert "key" in found, found
     assert (code, found["key"]["state"]) == (Exit.UNHEALTHY, "error")
 
 
