@@ -406,7 +406,7 @@ async def test_what_earlier_runs_of_a_job_have_cost_counts_when_it_is_tried_agai
 
     async def refused() -> bool:
         why = (await service.http.get(f"/v1/jobs/{job_id}/why")).json()
-        return "the budget of 6.45 for a job is not enough: earlier runs of it have cost 0.0" in why["sentence"]
+        return "the budget of 6.45 for a job is not enough: earlier runs of it have cost 0." in why["sentence"]
 
     await eventually(refused)
 
