@@ -26,7 +26,7 @@ from trainmaster_dispatcher.api.parameters import (
 )
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.services.event_feed import EventFilter, Position, job_event_view
-from trainmaster_dispatcher.services.job_actions import BulkFilter, ShownState
+from trainmaster_dispatcher.services.job_actions import MOST_LABELS, BulkFilter, ShownState
 from trainmaster_dispatcher.store.redis_channels import wait_set
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
@@ -55,7 +55,8 @@ async def list_events_of_jobs(
     name: JobNameFilter | None = None,
     priority_class: ClassFilter = None,
     label: Annotated[
-        list[LabelFilter] | None, Query(description="Only of jobs with all of these labels, each as `key=value`.")
+        list[LabelFilter] | None,
+        Query(max_length=MOST_LABELS, description="Only of jobs with all of these labels, each as `key=value`."),
     ] = None,
     cluster: ClusterOfRun = None,
     submitted_by: SubmitterFilter = None,

@@ -53,6 +53,7 @@ from trainmaster_dispatcher.containment import note as note_error
 from trainmaster_dispatcher.services import auditing, job_actions, job_queries, leader_queries, logs
 from trainmaster_dispatcher.services.group_commit import CREATED, ByItselfError, PendingSubmission
 from trainmaster_dispatcher.services.job_actions import (
+    MOST_LABELS,
     Action,
     BulkAction,
     BulkCancel,
@@ -170,7 +171,8 @@ async def list_jobs(
     name: JobNameFilter | None = None,
     priority_class: ClassFilter = None,
     label: Annotated[
-        list[LabelFilter] | None, Query(description="Only jobs with all of these labels, each as `key=value`.")
+        list[LabelFilter] | None,
+        Query(max_length=MOST_LABELS, description="Only jobs with all of these labels, each as `key=value`."),
     ] = None,
     cluster: Annotated[
         Name40 | None, Query(description="Only jobs whose latest run is or was on this cluster.")

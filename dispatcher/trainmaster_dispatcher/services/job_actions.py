@@ -27,6 +27,8 @@ from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 
 BATCH = 1000
+MOST_LABELS = 20
+"""By how many labels jobs may be chosen."""
 
 
 class Action(StrEnum):
@@ -83,7 +85,7 @@ class BulkFilter(Strict):
     """Jobs of this name, in which ``*`` stands for any text."""
     priority_class: Name40 | None = None
     """Jobs of this priority class."""
-    labels: Annotated[dict[LabelKey, LabelValue], bounded(20)] = Field(default_factory=dict)
+    labels: Annotated[dict[LabelKey, LabelValue], bounded(MOST_LABELS)] = Field(default_factory=dict)
     """Jobs with all of these labels."""
     cluster: Name40 | None = None
     """Jobs whose latest run is or was on this cluster."""
