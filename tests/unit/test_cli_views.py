@@ -60,6 +60,16 @@ def test_a_job_shows_runs_members_and_scores(api: Api) -> None:
     assert "CLUSTER  SCORE  KIND\nedge     2.5    1.0\n" in done
 
 
+@pytest.mark.parametrize("message", ["", "it is being stopped"])
+def test_a_run_whose_agent_is_away_says_since_when_beside_its_message(api: Api, message: str) -> None:
+    ran = {"id": f"{JOB}-r1", "attempt": 1, "cluster": "edge", "state": "running", "message": message}
+    ran |= {"leasedAt": "2026-01-01T00:00:00Z", "silentSince": "2026-01-01T00:01:00Z"}
+    api.has_job("running", runs=[ran])
+    said = " ".join(run("job", JOB).stdout.split())
+    assert f"{message}; its agent was last in contact".removeprefix("; ") in said
+    assert ("being stopped" in said) == bool(message)
+
+
 def test_queues_are_a_tree_whose_counts_add_up(api: Api) -> None:
     leaf = {"path": "a/b", "weight": 3.0, "resources": {"cpu": {"limit": "8"}}, "isLeaf": True, "jobs": {"queued": 4}}
     api.on("GET /v1/queues", {"queues": [leaf, {"path": "a", "state": "held", "isLeaf": False, "jobs": {}}]})
