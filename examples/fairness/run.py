@@ -153,11 +153,11 @@ class Story:
         self._headline("5. research has seen enough and cancels its jobs. greedy borrows again.")
         began = time.monotonic()
         self.client.bulk("cancel", JobFilter(queue="research"))
-        uses = self._until(lambda uses: uses["greedy"].running >= 16)
+        uses = self._until(lambda uses: _borrows_again(uses["greedy"]))
         seconds = time.monotonic() - began
         self._claim(
             f"greedy had {uses['greedy'].running} CPUs {seconds:.1f} s after research had gone idle",
-            uses["greedy"].running >= 16 and seconds <= LONGEST_SECONDS,
+            _borrows_again(uses["greedy"]) and seconds <= LONGEST_SECONDS,
         )
 
     def all_that_gave_way_ends(self) -> None:
@@ -229,6 +229,12 @@ class Story:
 
     def _claim(self, sentence: str, holds: bool) -> None:
         self.claims.append(Claim(sentence, holds))
+
+
+def _borrows_again(greedy: Use) -> bool:
+    """Return whether greedy has 16 CPUs, or more than its 8 of before and nothing that waits: on a slow machine some of its jobs have
+    ended by then, and the others ask for less than 16."""
+    return greedy.running >= 16 or (greedy.running > 8 and not greedy.waiting)
 
 
 def workloads(pace: float, *, fast: bool) -> tuple[Workload, Workload, Workload]:
