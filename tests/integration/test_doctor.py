@@ -78,6 +78,7 @@ async def test_what_is_wrong_is_found(service: Service, tmp_path: Path) -> None:
         "INSERT INTO outbox (job_id, seq, hook, body, created_at) VALUES (1, 1, 0, '{}', now() - interval '1 h')",
         "UPDATE installation SET recovering_since = clock_timestamp()",
         "UPDATE alembic_version SET version_num = '0001'",
+        "UPDATE priority_classes SET is_default = false, spec = spec - 'default'",
     )
     for statement in statements:
         await execute(service.stores, statement)
@@ -89,6 +90,7 @@ async def test_what_is_wrong_is_found(service: Service, tmp_path: Path) -> None:
     assert "run: trainmaster migrate" in found["schema"]["advice"]
     assert "private" in found["recovery"]["message"]
     assert "1 messages wait" in found["webhooks"]["message"]
+    assert "none is the default" in found["priority classes"]["message"]
 
 
 async def test_a_cluster_in_contact_that_returns_jobs_is_named_with_what_it_said(

@@ -32,6 +32,19 @@ async def test_a_class_without_a_longest_wait_is_allowed_and_warned_of(service: 
     assert (await apply(service, document | {"longestWait": "2h"}))["warnings"] == []
 
 
+async def test_an_installation_that_loses_its_default_class_is_told(service: Service) -> None:
+    normal = {"kind": "PriorityClass", "name": "normal", "value": 0, "longestWait": "30m", "default": False}
+    warnings = (await apply(service, normal, dryRun=True))["warnings"]
+    assert [(one["name"], one["message"]) for one in warnings] == [
+        ("normal", "it was the default, and now no class is: jobs that name none are refused")
+    ]
+    assert (await apply(service, normal))["warnings"] == warnings
+    refused = await service.http.post("/v1/jobs", json={"jobs": [job("a")]})
+    assert refused.status_code == 422
+    assert "none is the default: give it one of high, low, normal" in refused.json()["detail"]
+    assert (await apply(service, normal | {"default": True}))["warnings"] == []
+
+
 async def test_a_job_that_lacks_capacity_is_told_when_room_is_kept_for_it(service: Service) -> None:
     agent = service.agent()
     await agent.connect(cpu=4)

@@ -401,3 +401,12 @@ def test_mistakes_in_entries_of_a_list_keep_their_words(entries: int) -> None:
     assert found[1].path == "numbers[1]"
     assert {one.message for one in found} == {"must be a whole number, not true"}
     assert re.fullmatch(r"numbers\[\d+\]", found[-1].path)
+
+
+@pytest.mark.parametrize(
+    ("given", "paths"), [([], ["nodes"]), ([{"nme": "x"}], ["nodes[0].allocatable", "nodes[0].nme"])]
+)
+def test_a_list_with_wrong_entries_is_not_told_to_be_short(given: list[Any], paths: list[str]) -> None:
+    with pytest.raises(ValidationError) as raised:
+        LocalCluster.model_validate({"nodes": given})
+    assert [one.path for one in mistakes_of(raised.value)] == paths

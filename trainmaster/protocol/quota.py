@@ -22,7 +22,7 @@ def parse_flavor(text: str) -> tuple[str, str, str]:
         name, equals, value = part.partition("=")
         if name not in _ATTRIBUTES or not equals or not value:
             raise ValueError(
-                f"a flavor is written as cpu, cpu@kind=public or nvidia.com/gpu@product=H100; got {text!r}"
+                f"must be a flavor, such as cpu, cpu@kind=public or nvidia.com/gpu@product=H100; got {text!r}"
             )
         if name in found:
             raise ValueError(f"{name} is given twice in {text!r}")

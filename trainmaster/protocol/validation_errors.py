@@ -6,7 +6,7 @@ All messages about invalid input go through ``sentence_of``; none of pydantic's 
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from math import isfinite
 from typing import Any, get_args
@@ -32,8 +32,18 @@ Error = Mapping[str, Any]
 def mistakes_of(error: ValidationError, prefix: str = "") -> tuple[Mistake, ...]:
     """Return the first 100 of pydantic's errors as mistakes. The path of a mistake in the whole is ``prefix``, which may be empty."""
     roots = _models_called(error.title)
-    found = error.errors(include_url=False)[:_MOST]
+    found = own_errors(error.errors(include_url=False))[:_MOST]
     return tuple(mistake_of(item, prefix, roots) for item in found)
+
+
+def own_errors(errors: Sequence[Error]) -> list[Error]:
+    """Return the errors without those that only follow from others: of a list, pydantic counts the valid entries alone."""
+    return [item for item in errors if not _has_enough_entries(item)]
+
+
+def _has_enough_entries(item: Error) -> bool:
+    given = item["input"]
+    return item["type"] == "too_short" and isinstance(given, Sized) and len(given) >= item["ctx"]["min_length"]
 
 
 def mistake_of(item: Error, prefix: str = "", roots: Sequence[type[BaseModel]] = ()) -> Mistake:

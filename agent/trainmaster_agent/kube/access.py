@@ -43,6 +43,12 @@ class ApiServerAccess:
         return token
 
 
+def _check_exists(kubeconfig: Path | None) -> None:
+    """Raises AccessError for a missing file, of which the library says that it lacks a context."""
+    if kubeconfig is not None and not kubeconfig.exists():
+        raise AccessError(f"no access to a Kubernetes API server: {kubeconfig}: no such file")
+
+
 async def open_access(kubeconfig: Path | None = None, context: str | None = None) -> ApiServerAccess:
     """Read ``kubeconfig`` where it is given, else the service account of this pod. Raises AccessError."""
     with warnings.catch_warnings():
@@ -51,6 +57,7 @@ async def open_access(kubeconfig: Path | None = None, context: str | None = None
         from kubernetes.aio.client import Configuration
         from kubernetes.aio.client.rest import RESTClientObject
 
+    _check_exists(kubeconfig)
     load: Any = config  # kubernetes.aio has no types
     configuration = Configuration()
     try:

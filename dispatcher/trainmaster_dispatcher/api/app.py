@@ -18,7 +18,7 @@ from trainmaster import __version__
 from trainmaster.metrics import exporter
 from trainmaster.metrics.kinds import Process
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.validation_errors import mistake_of, mistakes_of, worded
+from trainmaster.protocol.validation_errors import mistake_of, mistakes_of, own_errors, worded
 from trainmaster_dispatcher.api import (
     agents,
     bursts,
@@ -312,7 +312,7 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
         mistakes = mistakes_of(error)
     else:
         assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for these two alone
-        mistakes = tuple(mistake_of({**item, "loc": item["loc"][1:]}) for item in error.errors())
+        mistakes = tuple(mistake_of({**item, "loc": item["loc"][1:]}) for item in own_errors(error.errors()))
     detail = worded(mistakes[0])
     return problem_response(ProblemError(Code.INVALID_PARAMETER, detail, mistakes=mistakes), request.url.path)
 

@@ -101,9 +101,10 @@ def read_backup(path: Path) -> Backup:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(archive.read(MANIFEST))
             names = set(archive.namelist()) - {MANIFEST}
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it has no manifest of one"
-        raise BackupFileError(f"{path} is no backup of Trainmaster: {reason}") from error
+    except OSError as error:
+        raise BackupFileError(f"{path}: {error.strerror}") from error
+    except (KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise BackupFileError(f"{path} is no backup of Trainmaster: it has no manifest of one") from error
     if not isinstance(manifest, dict) or manifest.get("kind") != _KIND:
         raise BackupFileError(f"{path} is no backup of Trainmaster")
     if manifest["format"] != FORMAT:

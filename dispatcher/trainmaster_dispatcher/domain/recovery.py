@@ -6,6 +6,7 @@ from typing import Any
 from trainmaster_dispatcher.domain.redaction import protected
 
 ANOTHER_CLUSTER = "a cluster of other queues"
+_RESTORED = "the dispatcher's store was restored from a backup"
 _OF_ADMINS = ""
 """Path that no queue has."""
 
@@ -15,10 +16,12 @@ def closed_by_recovery(awaited: Iterable[Mapping[str, Any]]) -> str:
 
     Each is its ``name`` and, if it is for some queues alone, ``onlyQueues``; only people with rights to all of these read its name.
     """
+    names = ", ".join(map(_named, awaited))
+    if not names:
+        return f"{_RESTORED}, and every cluster has reported what it runs: starts go on in seconds"
     return (
-        "the dispatcher's store was restored from a backup, and jobs that it holds as queued may be running. Nothing starts before"
-        f" these clusters have reported what they run: {', '.join(map(_named, awaited))}. If one of them is gone for good:"
-        " trainmaster clusters declare-lost NAME"
+        f"{_RESTORED}, and jobs that it holds as queued may be running. Nothing starts before these clusters have reported what they"
+        f" run: {names}. If one of them is gone for good: trainmaster clusters declare-lost NAME"
     )
 
 

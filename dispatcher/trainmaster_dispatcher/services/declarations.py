@@ -53,6 +53,7 @@ _ALL = "all declared state"
 _WARNED = (QUEUE.kind, CLUSTER.kind)
 """Kinds whose changes may make a guarantee exceed what the clusters have."""
 _UNBOUNDED = "no longestWait: its jobs may wait for as long as smaller or higher ones come; the shipped classes have 10m, 30m and 2h"
+_NO_DEFAULT = "it was the default, and now no class is: jobs that name none are refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +317,7 @@ class _Application:
         changed = [one.target for one in effects if one.outcome is not ApplyOutcome.UNCHANGED]
         return (
             *await self._unbounded(changed),
+            *await self._without_default(effects),
             *await self._overpromised({one.kind for one in changed}),
             *await self._short_of_nodes(changed),
         )
@@ -328,6 +330,16 @@ class _Application:
             for name, one in found.items()
             if one.spec.longest_wait is None
         )
+
+    async def _without_default(self, effects: Sequence[ObjectChange]) -> tuple[ApplyWarning, ...]:
+        """Return a warning of the class that was the default, if no class is after the changes."""
+        classes = [one for one in effects if one.kind.kind == PRIORITY_CLASS]
+        before = [one.name for one in classes if (one.before or {}).get("default")]
+        if not before or any((one.after or {}).get("default") for one in classes):
+            return ()
+        if any(one.spec.default for one in await tenants.CLASSES.every(self.tx)):
+            return ()
+        return (ApplyWarning(kind=PRIORITY_CLASS.kind, name=before[0], message=_NO_DEFAULT),)
 
     async def _overpromised(self, touched: Set[str]) -> tuple[ApplyWarning, ...]:
         if touched.isdisjoint(_WARNED):

@@ -11,7 +11,7 @@ from trainmaster.protocol.health import HealthCheck, clock_check, error, fine, w
 from trainmaster.protocol.ids import job_id
 from trainmaster_dispatcher.services.settings import Settings, mistyped
 from trainmaster_dispatcher.store import doctor as store
-from trainmaster_dispatcher.store import metrics, recovery, redis_channels
+from trainmaster_dispatcher.store import metrics, recovery, redis_channels, tenants
 from trainmaster_dispatcher.store.database import Database, Transaction
 from trainmaster_dispatcher.store.schema import newest_revision
 
@@ -31,6 +31,7 @@ async def examine(database: Database, settings: Settings) -> list[HealthCheck]:
         ("schema", _schema),
         ("leader", _leader),
         ("agents", _agents),
+        ("priority classes", _classes),
         ("recovery", _recovery),
         ("webhooks", _webhooks),
     )
@@ -114,6 +115,20 @@ async def _leader(tx: Transaction) -> Sequence[HealthCheck]:
     if facts.left > 0:
         return [fine("leader", f"{facts.holder} leads")]
     return [error("leader", "no scheduler leads: no job starts", "start one: trainmaster scheduler; look at its log")]
+
+
+async def _classes(tx: Transaction) -> Sequence[HealthCheck]:
+    found = await tenants.CLASSES.every(tx)
+    default = next((one.spec.name for one in found if one.spec.default), None)
+    if default is not None:
+        return [fine("priority classes", f"{len(found)}, of which {default} is the default")]
+    return [
+        warning(
+            "priority classes",
+            "none is the default: jobs that name none are refused",
+            """trainmaster patch priority-class NAME -p '{"default": true}'""",
+        )
+    ]
 
 
 async def _agents(tx: Transaction) -> Sequence[HealthCheck]:

@@ -230,7 +230,8 @@ def _unknown_class(name: str, classes: dict[str, tenants.ClassRow]) -> ProblemEr
         Code.UNKNOWN_PRIORITY_CLASS,
         f"there is no priority class {name!r}; there are: {', '.join(sorted(classes))}{suggestion(name, classes)}"
         if name
-        else "the job names no priority class, and there is no default one",
+        else f"the job names no priority class, and none is the default: give it one of {', '.join(sorted(classes))}, or let an admin"
+        " make one the default (default: true)",
     )
 
 

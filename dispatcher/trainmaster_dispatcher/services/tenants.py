@@ -407,7 +407,7 @@ async def revoke_key(tx: Transaction, caller: keys.Caller, key_id: int, *, force
         raise ProblemError(
             Code.IN_USE,
             f"key {key_id} is the last valid key of an admin: without it nobody administers this installation;"
-            " make another one first, or use --force (force=true)",
+            " make another one first, or insist with force",
         )
     if not await keys.revoke(tx, key_id):
         raise ProblemError(Code.NOT_FOUND, f"there is no key {key_id}")
