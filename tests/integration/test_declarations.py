@@ -704,6 +704,8 @@ async def test_a_patch_changes_some_fields_unless_somebody_has_changed_the_objec
         ({"weight": -1}, "weight"),
         ({"path": "other"}, "path"),
         ({"wight": 1}, "wight"),
+        ({"wight": None}, "wight"),
+        ({"limts": {"cpu": None}}, "limts"),
         ({"max_running": 1}, "max_running"),
         ({"limits": {"cpu": 1}, "resources": {"cpu": {"limit": 2}}}, "patch"),
     ],

@@ -153,6 +153,14 @@ def specification_of(document: "Document") -> "Document":
     return replace(document, value=spec)
 
 
+def _not_a_job(kind: object) -> str:
+    from trainmaster.protocol.resource_kinds import KINDS
+    from trainmaster.protocol.suggestions import did_you_mean
+
+    hint = did_you_mean(str(kind), ["Job", *KINDS]) if str(kind) not in KINDS else ""
+    return f"{kind!r} is not a Job" + (hint or "; for other kinds use: trainmaster apply -f FILE")
+
+
 def check_kinds(documents: "list[Document]") -> None:
     """Raise ProblemError when a document is not a job."""
     from trainmaster.protocol.errors import Code, Mistake, ProblemError
@@ -160,7 +168,7 @@ def check_kinds(documents: "list[Document]") -> None:
     mistakes = tuple(
         Mistake(
             path=f"{document.place}: kind",
-            message=f"{document.value['kind']!r} is not a Job; for other kinds use: trainmaster apply -f FILE",
+            message=_not_a_job(document.value["kind"]),
         )
         for document in documents
         if document.value.get("kind", "Job") != "Job"

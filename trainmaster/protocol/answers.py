@@ -226,7 +226,7 @@ class BulkAnswer(Lenient):
     matched: int
     """Number of jobs that match the filter."""
     changed: int
-    """Number of jobs that were changed, or that would be."""
+    """Number of jobs that were changed; 0 in a dry run, which only counts those that match."""
     refused: int = 0
     """Number of matching jobs left out because others submitted them and their queue's ``jobActions`` is ``own``."""
     dry_run: bool = False

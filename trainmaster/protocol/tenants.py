@@ -494,7 +494,7 @@ class JobView(Lenient):
     submitted_at: Timestamp
     """Time of its submission."""
     started_at: Timestamp | None = None
-    """Time at which its latest run started."""
+    """Time at which it first ran; each of its runs has its own."""
     ended_at: Timestamp | None = None
     """Time of its end."""
     submitted_by: str = ""

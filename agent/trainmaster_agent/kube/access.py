@@ -44,7 +44,7 @@ class ApiServerAccess:
 
 
 def _check_exists(kubeconfig: Path | None) -> None:
-    """Raises AccessError for a missing file, of which the library says that it lacks a context."""
+    """Refuse a missing file, of which the library says that it lacks a context. Raises AccessError."""
     if kubeconfig is not None and not kubeconfig.exists():
         raise AccessError(f"no access to a Kubernetes API server: {kubeconfig}: no such file")
 

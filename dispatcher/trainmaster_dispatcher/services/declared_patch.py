@@ -31,7 +31,9 @@ async def patch_object(
     if kind.kind.name_of(spec) != name:
         raise _refused([Mistake(path=kind.kind.key, message=f"is {name!r} and cannot be changed")])
     full = spec.model_dump(mode="json", by_alias=True)
-    unknown = [path for path, value in kind.fields_of(whole).items() if value is not None and not is_known(full, path)]
+    # What null removes further down may be a key of a mapping, which need not be there.
+    stated = {path if value is not None else path[:1] for path, value in kind.fields_of(whole).items()}
+    unknown = sorted(path for path in stated if not is_known(full, path))
     if unknown:
         raise _refused([Mistake(path=written(path), message="this field is not known") for path in unknown])
     await kind.patch(tx, spec, author, whole)
