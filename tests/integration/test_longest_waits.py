@@ -41,7 +41,7 @@ async def test_an_installation_that_loses_its_default_class_is_told(service: Ser
     assert (await apply(service, normal))["warnings"] == warnings
     refused = await service.http.post("/v1/jobs", json={"jobs": [job("a")]})
     assert refused.status_code == 422
-    assert "none is the default: give it one of high, low, normal" in refused.json()["detail"]
+    assert "none is the default; there are: high, low, normal. An admin can" in refused.json()["detail"]
     assert (await apply(service, normal | {"default": True}))["warnings"] == []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, get_args
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core.core_schema import ErrorType
 
 from tests.forbidden_words import forbidden
@@ -410,3 +410,9 @@ def test_a_list_with_wrong_entries_is_not_told_to_be_short(given: list[Any], pat
     with pytest.raises(ValidationError) as raised:
         LocalCluster.model_validate({"nodes": given})
     assert [one.path for one in mistakes_of(raised.value)] == paths
+
+
+def test_a_set_that_is_short_because_entries_are_equal_is_told() -> None:
+    with pytest.raises(ValidationError) as raised:
+        TypeAdapter(Annotated[frozenset[int], Field(min_length=2)]).validate_python([1, 1])
+    assert [one.message for one in mistakes_of(raised.value)] == ["must have at least 2 entries, this has 1"]

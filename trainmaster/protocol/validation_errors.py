@@ -6,7 +6,7 @@ All messages about invalid input go through ``sentence_of``; none of pydantic's 
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
 from typing import Any, get_args
@@ -37,13 +37,13 @@ def mistakes_of(error: ValidationError, prefix: str = "") -> tuple[Mistake, ...]
 
 
 def own_errors(errors: Sequence[Error]) -> list[Error]:
-    """Return the errors without those that only follow from others: of a list, pydantic counts the valid entries alone."""
-    return [item for item in errors if not _has_enough_entries(item)]
+    """Return the errors without those that only follow from others: pydantic counts the entries of a list that are valid."""
+    return [item for item in errors if item["type"] != "too_short" or not _has_wrong_entry(item, errors)]
 
 
-def _has_enough_entries(item: Error) -> bool:
-    given = item["input"]
-    return item["type"] == "too_short" and isinstance(given, Sized) and len(given) >= item["ctx"]["min_length"]
+def _has_wrong_entry(item: Error, errors: Sequence[Error]) -> bool:
+    place = tuple(item["loc"])
+    return any(len(one["loc"]) > len(place) and tuple(one["loc"][: len(place)]) == place for one in errors)
 
 
 def mistake_of(item: Error, prefix: str = "", roots: Sequence[type[BaseModel]] = ()) -> Mistake:

@@ -18,7 +18,7 @@ def closed_by_recovery(awaited: Iterable[Mapping[str, Any]]) -> str:
     """
     names = ", ".join(map(_named, awaited))
     if not names:
-        return f"{_RESTORED}, and every cluster has reported what it runs: starts go on in seconds"
+        return f"{_RESTORED}, and every cluster has reported what it runs: starts go on once the leading scheduler has seen it"
     return (
         f"{_RESTORED}, and jobs that it holds as queued may be running. Nothing starts before these clusters have reported what they"
         f" run: {names}. If one of them is gone for good: trainmaster clusters declare-lost NAME"

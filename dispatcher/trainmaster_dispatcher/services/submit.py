@@ -226,12 +226,12 @@ def job_actions_of(path: str, queues: Mapping[str, tenants.QueueRow]) -> JobActi
 
 
 def _unknown_class(name: str, classes: dict[str, tenants.ClassRow]) -> ProblemError:
+    known = ", ".join(sorted(classes)) or "none"
     return ProblemError(
         Code.UNKNOWN_PRIORITY_CLASS,
-        f"there is no priority class {name!r}; there are: {', '.join(sorted(classes))}{suggestion(name, classes)}"
+        f"there is no priority class {name!r}; there are: {known}{suggestion(name, classes)}"
         if name
-        else f"the job names no priority class, and none is the default: give it one of {', '.join(sorted(classes))}, or let an admin"
-        " make one the default (default: true)",
+        else f"the job names no priority class, and none is the default; there are: {known}. An admin can give one `default: true`",
     )
 
 
