@@ -56,9 +56,9 @@ def job_id(name: str, key: int) -> str:
     return f"{name}-{_suffix(key)}"
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=4096)
 def _suffix(key: int) -> str:
-    """Return the scrambled key of a job. Cached: the same jobs are listed and reported again and again."""
+    """Return the scrambled key of a job. Cached, some 1 MB at most: the same jobs are listed and reported again and again."""
     bits = _SHORT_BITS if key < 1 << _SHORT_BITS else _LONG_BITS
     if not 0 < key < 1 << _LONG_BITS:
         raise BadIdError(f"job key {key} is outside 1..2**{_LONG_BITS}-1")
