@@ -1,6 +1,6 @@
 """A dispatcher that answers what was written down: at the seam where the client's transport meets the network."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import httpx
@@ -8,7 +8,7 @@ import httpx
 from trainmaster.client.async_http import AsyncClient
 from trainmaster.client.core import Retries
 from trainmaster.client.http import Client
-from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 
 URL = "http://dispatcher.test"
 JOB = "bert-7k2p9xq"
@@ -47,9 +47,18 @@ class Script:
     async def pass_time(self, seconds: float) -> None:
         self.sleep(seconds)
 
-    def client(self, retries: Retries = _RETRIES) -> Client:
-        transport = httpx.MockTransport(self)
-        return Client(URL, "tmk_x", retries=retries, transport=transport, sleep=self.sleep, clock=lambda: self.now)
+    def client(
+        self, retries: Retries = _RETRIES, on_retry: Callable[[TrainmasterError, float], None] | None = None
+    ) -> Client:
+        return Client(
+            URL,
+            "tmk_x",
+            retries=retries,
+            on_retry=on_retry,
+            transport=httpx.MockTransport(self),
+            sleep=self.sleep,
+            clock=lambda: self.now,
+        )
 
     def async_client(self, retries: Retries = _RETRIES) -> AsyncClient:
         transport = httpx.MockTransport(self)

@@ -229,6 +229,22 @@ def test_waiting_for_several_goes_on_past_a_missing_one(api: Api) -> None:
     assert done.stderr == f"error: there is no job '{JOB}'\n"
 
 
+def test_a_wait_for_jobs_that_do_not_exist_is_no_success(api: Api) -> None:
+    api.on("GET /v1/jobs", {"jobs": [], "next": None})
+    mistyped = run("wait", "--name", "bret*")
+    assert (mistyped.exit_code, mistyped.stdout, mistyped.stderr) == (Exit.NOT_FOUND, "", "error: no job matches\n")
+    none_left = run("wait", "--name", "bert*", "--state", "running")
+    assert (none_left.exit_code, none_left.stderr) == (Exit.SUCCEEDED, "no job matches\n")
+
+
+@pytest.mark.parametrize("option", ["--url", "--key", "--context"])
+def test_an_option_of_all_commands_stands_before_the_command(option: str) -> None:
+    done = run("jobs", option, "x")
+    assert done.exit_code == Exit.USAGE
+    assert f"{option} stands before the command: trainmaster {option} VALUE COMMAND" in done.stderr
+    assert "Possible options" not in done.stderr
+
+
 def test_a_wait_that_takes_too_long_says_so(api: Api) -> None:
     api.has_job("running")
     done = run("wait", JOB, "--timeout", "0s")

@@ -49,6 +49,29 @@ def test_an_empty_address_or_context_is_not_the_stored_one(
     assert done.stderr == f"error: {named} is empty; leave it out to use what is stored\n"
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("contexts: [", ", line 1, column 12: this is no YAML: "),
+        ("contxts: {}", ": the field 'contxts' is not known; did you mean 'contexts'?"),
+        ("contexts: {a: {url: http://x, kei: k}}", ": context 'a': the field 'kei' is not known; did you mean 'key'?"),
+        ("url: http://x\nkye: tmk_x", ": the field 'kye' is not known; did you mean 'key'?"),
+        ("current: [a]\ncontexts: {a: {url: http://x, key: k}}", ": current has to be the name of a context"),
+        ("current: b\ncontexts: {a: {url: http://x, key: k}}", "there is no context 'b' in "),
+    ],
+)
+def test_a_mistyped_configuration_file_is_told_as_such(
+    api: Api, content: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRAINMASTER_URL", raising=False)
+    monkeypatch.delenv("TRAINMASTER_API_KEY", raising=False)
+    config.config_path().parent.mkdir(parents=True, exist_ok=True)
+    config.config_path().write_text(content)
+    done = run("jobs")
+    assert (done.exit_code, api.calls(), done.stderr.count("\n")) == (Exit.USAGE, [], 1)
+    assert said in done.stderr
+
+
 def test_login_checks_the_key_and_keeps_it_for_the_owner_alone(api: Api) -> None:
     done = run("login", PROD, says="tmk_prod\n")
     assert (done.exit_code, done.stdout) == (0, f"prod.example.org  logged in at {PROD} as ann (user)\n")

@@ -41,6 +41,24 @@ def test_a_watch_goes_on_after_the_last_event_that_was_told() -> None:
     assert "trying again" in next(item.text for item in items if isinstance(item, Notice))
 
 
+def test_a_wait_tells_its_lost_connections_as_calls_do() -> None:
+    script = Script(
+        httpx.Response(200, json=job("running")),
+        httpx.Response(200, stream=Broken(sse(1))),
+        httpx.ConnectError("Connection refused"),
+        httpx.Response(200, content=b"event: end\ndata: succeeded\n\n"),
+        httpx.Response(200, json=job("succeeded")),
+    )
+    told: list[str] = []
+    with script.client(on_retry=lambda error, _: told.append(str(error))) as client:
+        assert client.wait(JOB).state == "succeeded"
+    cut, refused = (
+        "the connection to http://dispatcher.test was cut",
+        "cannot reach http://dispatcher.test: connection refused",
+    )
+    assert told == [cut, refused]
+
+
 def of_many(job_id: str, position: str) -> bytes:
     event = {
         "job": job_id,

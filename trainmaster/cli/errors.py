@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 BROKEN_PIPE = 141
 """The exit code that shells show for a program whose reader closed the pipe."""
+_OF_ALL_COMMANDS = ("--url", "--key", "--context")
 _QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -46,6 +47,15 @@ def in_words(error: "typer.BadParameter") -> str:
         return sentence
     given, known = str(mistake["input"]), _QUOTED.findall(listed)
     return f"must be one of {', '.join(known)}, not {given!r}{did_you_mean(given, known)}"
+
+
+def name_place(error: Exception) -> None:
+    """Let the error about an option of all commands say that it stands before the command; leave others as they are."""
+    option = getattr(error, "option_name", None)
+    if option in _OF_ALL_COMMANDS and hasattr(error, "possibilities"):
+        error.possibilities = None
+        error.args = (f"{option} stands before the command: trainmaster {option} VALUE COMMAND",)
+        error.message = error.args[0]  # type: ignore[attr-defined]
 
 
 def report(error: BaseException) -> int:

@@ -69,7 +69,10 @@ class Commands(TyperGroup):
         except typer.BadParameter as error:
             error.message = errors.in_words(error)
             raise
-        except (typer.Exit, typer.Abort, TyperException):
+        except TyperException as error:
+            errors.name_place(error)
+            raise
+        except (typer.Exit, typer.Abort):
             raise
         except errors.reported_errors() as error:
             raise typer.Exit(errors.report(error)) from error

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.errors import tell
 from trainmaster.protocol.states import Exit
 
 PlainLogs = Annotated[bool, typer.Option("--plain-logs", help="Write logs for people instead of JSON lines.")]
@@ -31,7 +32,7 @@ def need(requirement: str, *modules: str) -> None:
 
 
 def fail(message: str, code: Exit) -> typer.Exit:
-    typer.echo(message, err=True)
+    tell(message)
     return typer.Exit(code)
 
 

@@ -100,7 +100,8 @@ def wait(
 
 
 def _chosen(command: str, client: "Client", ids: list[str] | None, given: "filters.Given") -> list[str]:
-    """Return the ids, or those of the jobs that match now, oldest first. Raises UsageError for both, or neither."""
+    """Return the ids, or those of the jobs that match now, oldest first. Raises UsageError for both, or neither; ends the command
+    where no job matches."""
     if bool(ids) == given.is_given:
         raise errors.UsageError(
             f"which jobs? trainmaster {command} ID..., or a filter: --queue, --state, --name, --label, --mine"
@@ -109,7 +110,9 @@ def _chosen(command: str, client: "Client", ids: list[str] | None, given: "filte
         return ids
     found = [job.id for job in client.jobs(given.to_filter(client), page_size=1000)]
     if not found:
-        note("no job matches")
+        # With states, no match is an answer: none is left in them. Without, the filter may be mistyped.
+        note("no job matches" if given.states else "error: no job matches")
+        raise typer.Exit(Exit.SUCCEEDED if given.states else Exit.NOT_FOUND)
     return found[::-1]
 
 

@@ -95,6 +95,8 @@ def load(
         # With an address too, which the contexts of several keys may share.
         context = _stated(os.environ.get(CONTEXT_VARIABLE), CONTEXT_VARIABLE)
     contexts = read_contexts()
+    if not context and contexts.current and not (url and key):
+        contexts.named(contexts.current)  # says so where it is not there
     chosen = contexts.named(context) if context else contexts.by_name.get(contexts.current, Context("", ""))
     url = _checked_url(url or chosen.url, given_as[0])
     if not key:
@@ -193,19 +195,35 @@ def read_contexts() -> Contexts:
         value: Any = yaml.safe_load(path.read_text())
     except FileNotFoundError:
         return Contexts()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        raise _wrong(f"{path}{place}: this is no YAML: {error.problem}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise _wrong(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     if value is None:
         return Contexts()
+    _check_fields(value, ("url", "key", "current", "contexts"), str(path))
     given = value.get("contexts", {}) if isinstance(value, dict) else None
     entries = {DEFAULT: value} | given if isinstance(given, dict) and "url" in value else given
     if not isinstance(entries, dict) or not all(map(_is_entry, entries.items())):
         raise _wrong(
             f"{path} has to be a mapping with the texts 'url' and 'key', or with such a mapping for each of 'contexts'"
         )
+    for name, entry in entries.items():
+        _check_fields(entry, ("url", "key") if entry is not value else tuple(value), f"{path}: context {name!r}")
     by_name = {name: Context(entry.get("url", ""), entry.get("key", "")) for name, entry in entries.items()}
     current = value.get("current", DEFAULT if "url" in value else "")
-    return Contexts(by_name, current if isinstance(current, str) else "")
+    if not isinstance(current, str):
+        raise _wrong(f"{path}: current has to be the name of a context")
+    return Contexts(by_name, current)
+
+
+def _check_fields(given: object, known: tuple[str, ...], place: str) -> None:
+    """Raise ConfigurationError for a field that is not known: a mistyped one would be left out silently."""
+    for name in given if isinstance(given, dict) else ():
+        if name not in known:
+            raise _wrong(f"{place}: the field {name!r} is not known{suggestion(str(name), known)}")
 
 
 def _is_entry(item: tuple[object, Any]) -> bool:

@@ -125,11 +125,12 @@ def send(terms: CallTerms, request: Request, within: float | None = None) -> Ste
 
 
 def follow(
-    terms: CallTerms, stream: Stream[Item], timeout: float | None, *, known: bool = False
+    terms: CallTerms, stream: Stream[Item], timeout: float | None, *, known: bool = False, is_read: bool = True
 ) -> Telling[Item | Notice, None]:
     """Follow a stream to its end. The first connection is retried as any request; a lost one is reopened until the time-out.
 
-    ``known``: the dispatcher has answered before, so the first connection is retried like a lost one.
+    ``known``: the dispatcher has answered before, so the first connection is retried like a lost one. ``is_read``: whether anyone
+    iterates over the items; if not, lost connections are told to ``on_retry`` instead of as notices.
     """
     ends = terms.clock() + (inf if timeout is None else timeout)
     gives_up = terms.clock() + terms.retries.deadline_seconds
@@ -152,9 +153,11 @@ def follow(
         if not known:
             pause = _pause(terms, stream.request(), tries, lost.error, gives_up)
         else:
-            if tries == 1:
-                yield Tell(Notice(f"{lost.error}; trying again"))
             pause = min(terms.retries.back_off(tries, terms.chance()), ends - terms.clock())
+            if tries == 1 and is_read:
+                yield Tell(Notice(f"{lost.error}; trying again"))
+            elif not is_read and terms.on_retry is not None:
+                terms.on_retry(lost.error, pause)
         yield Sleep(pause)
 
 

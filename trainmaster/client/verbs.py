@@ -228,7 +228,7 @@ class Verbs:
             left = self._left(ends)
             if left is not None and left <= 0:
                 break
-            yield from steps.follow(self._terms, EventWatch(job, now.version), left, known=True)
+            yield from steps.follow(self._terms, EventWatch(job, now.version), left, known=True, is_read=False)
             now = yield from self._look_again(now, ends)
         return now
 

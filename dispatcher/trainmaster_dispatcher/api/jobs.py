@@ -15,6 +15,7 @@ from trainmaster.protocol.base import Name40, WrittenTime
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.tenants import JobView
 from trainmaster_dispatcher.api.asgi import client_address, request_id
@@ -211,7 +212,7 @@ def labels_of(given: list[str]) -> dict[str, str]:
             raise ProblemError(
                 Code.INVALID_PARAMETER,
                 f"label {item!r} is not key=value",
-                mistakes=(Mistake(path="label", message=item),),
+                mistakes=(Mistake(path="label", message=f"must be key=value, not {shown(item)}"),),
             )
         out[key] = value
     return out

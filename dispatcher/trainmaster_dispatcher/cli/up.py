@@ -402,6 +402,6 @@ Try, in another terminal:
   trainmaster queues
   trainmaster submit examples/hello.yaml --follow
 
-Ctrl-C stops it; jobs and their history stay in {installation.folder}
+Ctrl-C stops it, and jobs that run go on; jobs and their history stay in {installation.folder}
 """
     )

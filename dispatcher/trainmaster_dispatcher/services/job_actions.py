@@ -13,7 +13,7 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, LabelKey, LabelValue
 from trainmaster.protocol.states import JobActions, JobState, Wish
-from trainmaster.protocol.suggestions import suggestion
+from trainmaster.protocol.suggestions import did_you_mean, suggestion
 from trainmaster_dispatcher.domain import job_machine, lifecycle, run_machine
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.priority_classes import not_allowed
@@ -250,7 +250,8 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> stor
     wrong = sorted(set(wanted.states) - known)
     if wrong:
         raise ProblemError(
-            Code.INVALID_PARAMETER, f"there is no job state {wrong[0]!r}; there are: {', '.join(sorted(known))}"
+            Code.INVALID_PARAMETER,
+            f"there is no job state {wrong[0]!r}; there are: {', '.join(sorted(known))}{did_you_mean(wrong[0], sorted(known))}",
         )
     return store.Filter(
         queue_ids,
