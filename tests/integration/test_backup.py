@@ -65,7 +65,7 @@ def test_a_wrong_setting_is_said_before_anything_is_restored(
     monkeypatch.setenv("TRAINMASTER_KEEP_OUTPUT", "soon")
     ended = run(empty_database_url, "restore", backup)
     assert ended.returncode == Exit.USAGE
-    assert ended.stderr.startswith("setting TRAINMASTER_KEEP_OUTPUT: 'soon' is not a duration")
+    assert ended.stderr.startswith("error: setting TRAINMASTER_KEEP_OUTPUT: 'soon' is not a duration")
     assert query(empty_database_url, "SELECT 1 FROM pg_class WHERE relname = 'jobs'") == []
 
 

@@ -218,5 +218,5 @@ def test_a_port_that_is_taken_is_said_in_one_line(processes: Processes) -> None:
         timeout=180,
     )
     assert ended.returncode == Exit.USAGE
-    assert ended.stderr.startswith(f"cannot serve metrics at 127.0.0.1, port {taken}: ")
+    assert ended.stderr.startswith(f"error: cannot serve metrics at 127.0.0.1, port {taken}: ")
     assert "Traceback" not in ended.stderr

@@ -61,14 +61,14 @@ def test_a_store_away_at_the_start_is_tried_again_and_then_said(
     lines = ended.stderr.splitlines()
     assert len(lines) >= 3, "tried more than once"
     assert all(line.startswith(f"waiting for {name} (") for line in lines[:-1])
-    assert lines[-1].startswith(f"{name} did not answer for 1 s: ")
+    assert lines[-1].startswith(f"error: {name} did not answer for 1 s: ")
     assert "Traceback" not in ended.stderr
 
 
 def test_an_address_that_is_none_is_said_at_once(away: Callable[..., dict[str, str]]) -> None:
     ended = run(away() | {"REDIS_URL": "http://somewhere"}, "scheduler")
     assert ended.returncode == Exit.USAGE
-    assert ended.stderr.startswith("setting REDIS_URL: ")
+    assert ended.stderr.startswith("error: setting REDIS_URL: ")
     assert "Traceback" not in ended.stderr
 
 

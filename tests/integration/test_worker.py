@@ -220,7 +220,7 @@ def test_a_store_away_at_the_start_ends_it_with_a_line(
     )
     ended = subprocess.run([*PROGRAM, name], env=env, capture_output=True, text=True, timeout=180, check=False)
     assert ended.returncode == Exit.STORE_AWAY
-    assert ended.stderr.splitlines()[-1].startswith(f"{store} did not answer for 1 s: ")
+    assert ended.stderr.splitlines()[-1].startswith(f"error: {store} did not answer for 1 s: ")
     assert "Traceback" not in ended.stderr
 
 
@@ -229,7 +229,7 @@ def test_without_redis_it_says_what_to_set(database_url: str, name: str) -> None
     env = {key: text for key, text in os.environ.items() if key != "REDIS_URL"} | {"DATABASE_URL": database_url}
     ended = subprocess.run([*PROGRAM, name], env=env, capture_output=True, text=True, timeout=180, check=False)
     assert ended.returncode == Exit.USAGE
-    assert ended.stderr.startswith("set REDIS_URL")
+    assert ended.stderr.startswith("error: set REDIS_URL")
 
 
 def test_a_side_loop_ends_with_its_threads(database_url: str) -> None:

@@ -49,14 +49,14 @@ def test_a_wait_tells_its_lost_connections_as_calls_do() -> None:
         httpx.Response(200, content=b"event: end\ndata: succeeded\n\n"),
         httpx.Response(200, json=job("succeeded")),
     )
-    told: list[str] = []
-    with script.client(on_retry=lambda error, _: told.append(str(error))) as client:
+    reported: list[str] = []
+    with script.client(on_retry=lambda error, _: reported.append(str(error))) as client:
         assert client.wait(JOB).state == "succeeded"
     cut, refused = (
         "the connection to http://dispatcher.test was cut",
         "cannot reach http://dispatcher.test: connection refused",
     )
-    assert told == [cut, refused]
+    assert reported == [cut, refused]
 
 
 def of_many(job_id: str, position: str) -> bytes:

@@ -12,7 +12,7 @@ from trainmaster_dispatcher.cli.checks import store_checks
 from trainmaster_dispatcher.services.settings import mistyped
 
 ADDRESS = (
-    "setting DATABASE_URL: must be the address of a Postgres database, such as postgresql://user@host:5432/trainmaster"
+    "error: setting DATABASE_URL: must be the address of a Postgres database, such as postgresql://user@host:5432/trainmaster"
 )
 
 app = typer.Typer()
@@ -41,7 +41,8 @@ def test_every_wrong_setting_is_said_in_words_of_users(monkeypatch: pytest.Monke
     for name, value in wrong.items():
         monkeypatch.setenv(f"TRAINMASTER_{name}", value)
     done = CliRunner().invoke(app, ["scheduler"])
-    lines = done.stderr.splitlines()
+    assert all(line.startswith("error: ") for line in done.stderr.splitlines())
+    lines = [line.removeprefix("error: ") for line in done.stderr.splitlines()]
     assert done.exit_code == 2
     assert sorted(line.partition(":")[0] for line in lines) == sorted(f"setting TRAINMASTER_{name}" for name in wrong)
     assert "setting TRAINMASTER_LEASE_SECONDS: must be a number, not 'long'" in lines
@@ -59,7 +60,7 @@ def test_up_says_a_wrong_setting_before_it_starts_or_makes_anything(
         monkeypatch.setenv(f"TRAINMASTER_{name}", value)
     done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data")])
     assert (done.exit_code, done.stdout) == (2, "")
-    assert sorted(line.partition(":")[0] for line in done.stderr.splitlines()) == [
+    assert sorted(line.removeprefix("error: ").partition(":")[0] for line in done.stderr.splitlines()) == [
         "setting TRAINMASTER_KEEP_OUTPUT",
         "setting TRAINMASTER_OUTPUT_BYTES",
     ]

@@ -14,6 +14,7 @@ import typer
 from pydantic import ValidationError
 
 from trainmaster import process_logs
+from trainmaster.cli.errors import tell
 from trainmaster.cli.process import (
     MetricsPort,
     PlainLogs,
@@ -62,7 +63,10 @@ def checked_settings() -> Any:
     try:
         return Settings()
     except ValidationError as error:
-        raise fail("\n".join(mistakes_in(error)), Exit.USAGE) from error
+        *others, last = mistakes_in(error)
+        for mistake in others:
+            tell(mistake)
+        raise fail(last, Exit.USAGE) from error
 
 
 def _settings() -> Any:
