@@ -11,9 +11,7 @@ from trainmaster_dispatcher.cli import register
 from trainmaster_dispatcher.cli.checks import store_checks
 from trainmaster_dispatcher.services.settings import mistyped
 
-ADDRESS = (
-    "error: setting DATABASE_URL: must be the address of a Postgres database, such as postgresql://user@host:5432/trainmaster"
-)
+ADDRESS = "error: setting DATABASE_URL: must be the address of a Postgres database, such as postgresql://user@host:5432/trainmaster"
 
 app = typer.Typer()
 register(app)
