@@ -47,14 +47,15 @@ class CycleContext:
     """The reasons of blocked jobs that avoid no cluster, by the terms of their queue, then by shape."""
     blocked_in_queue: dict[int, dict[int, Reason] | None] = field(default_factory=dict)
     """By queue: its part of ``blocked_shapes``; None where each class needs an attempt of its own."""
+    terms: dict[int, QueueTerms] = field(default_factory=dict)
+    """By queue."""
     prepared: dict[tuple[int, int], "PreparedClass"] = field(default_factory=dict)
     """By queue and shape."""
     closed_queues: dict[int, tuple[str, Queue | None]] = field(default_factory=dict)
     """By queue: the fault of the nearest queue that cannot be used, and the nearest one that starts no jobs."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedClass:
+class PreparedClass(NamedTuple):
     """The values that hold for a class during a whole cycle. ``stops``: why the class cannot start in this cycle at all."""
 
     sizes: list[Size]
@@ -64,8 +65,11 @@ class PreparedClass:
 
 def terms_of(cycle: CycleContext, queue: Queue) -> QueueTerms:
     """Return the terms of a queue."""
-    limit = cycle.index.state.limit_of(None, queue.id)
-    return QueueTerms(cycle.index.state.access_of(queue), limit, cycle.advance.entitled(queue.id))
+    found = cycle.terms.get(queue.id)
+    if found is None:
+        limit, access = cycle.index.state.limit_of(None, queue.id), cycle.index.state.access_of(queue)
+        found = cycle.terms[queue.id] = QueueTerms(access, limit, cycle.advance.entitled(queue.id))
+    return found
 
 
 def closed_queue(cycle: CycleContext, queue: Queue) -> tuple[str, Queue | None]:

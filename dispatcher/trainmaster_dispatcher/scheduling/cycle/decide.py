@@ -170,6 +170,8 @@ def _carry_out(
             take(cycle, job, best, limit_of(state, job))
             plan.starts.append(start_of(job, best, top, verdicts))
             start_equivalent(cycle, turns, plan, key, most_more)
+        case Wait():
+            _leave(turns, plan, queue, job, key, outcome)
         case BurstStart():
             start_burst(cycle, bursts, plan, job, outcome)
             turns.done(key)
@@ -190,8 +192,6 @@ def _carry_out(
         case HoldJob(message):
             plan.holds.append(Hold(job, message))
             turns.done(key)
-        case Wait():
-            _leave(turns, plan, queue, job, key, outcome)
         case _:
             assert_never(outcome)
 

@@ -1,6 +1,7 @@
 """Outcomes of the turn of a class of jobs: a closed set of values, each carried out in one place of ``decide``."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainmaster.protocol.reasons import Reason
 from trainmaster_dispatcher.scheduling.cycle.burst import BurstStart
@@ -29,8 +30,7 @@ class HoldJob:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """The first job waits for a reason. ``only_it``: other jobs of the class may start."""
 
     reason: Reason
