@@ -139,6 +139,7 @@ SUBMISSIONS = [
     Case("beyond a bigint", SUBMIT, job(priority=0) | {"priority": 2**63}, 422, "invalid-spec", "priority"),
     Case("beyond 64 bits", SUBMIT, b'{"priority": %d}' % HUGE, 422, "invalid-spec", "priority"),
     Case("a bad duration", SUBMIT, job(timeLimit="soon"), 422, "invalid-spec", "timeLimit"),
+    Case("a duration as a clock shows it", SUBMIT, job(timeLimit="1:30:00"), 422, "invalid-spec", "timeLimit"),
     Case("a duration of digits", SUBMIT, job(timeLimit="1" * 60_000), 422, "invalid-spec", "timeLimit"),
     Case("a duration of a megabyte", SUBMIT, job(timeLimit="1" * 2**20), 422, "invalid-spec", "timeLimit"),
     Case("a duration of many parts", SUBMIT, job(stopGrace="0s" * 500_000), 422, "invalid-spec", "stopGrace"),

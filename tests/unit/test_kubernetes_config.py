@@ -106,6 +106,10 @@ def test_the_policy_of_the_longest_path_holds_for_a_queue() -> None:
 
 MISTAKES = {
     "a field that does not exist": ("cluster: east\nnodes: 3\n", "nodes: this field is not known"),
+    "a price, which is declared at the dispatcher": (
+        "cluster: east\npricePerHour: 3\n",
+        "pricePerHour: this field is not known",
+    ),
     "no cluster": ("namespace: x\n", "cluster: is missing"),
     "a lease that is too short": (
         "cluster: east\nlease: {duration: 1s}\n",
