@@ -223,6 +223,8 @@ STEERING = [
         "label",
     ),
     Case("a cursor of no text", "GET /v1/jobs?cursor=%ff%00", None, 400, "bad-cursor"),
+    Case("a label without a value", "GET /v1/jobs?label=foo", None, 422, "invalid-parameter", "label"),
+    Case("a state that does not exist", "GET /v1/jobs?state=foo", None, 422, "invalid-parameter"),
     Case("no limit", "GET /v1/jobs?limit=0", None, 422, "invalid-parameter", "limit"),
     Case("a high limit", "GET /v1/jobs?limit=1001", None, 422, "invalid-parameter", "limit"),
     Case("a limit of words", "GET /v1/jobs?limit=all", None, 422, "invalid-parameter", "limit"),
@@ -297,6 +299,13 @@ async def test_a_body_above_the_limit_is_refused_however_it_is_sent(world: World
     assert (await reader.readline()).split()[1] == b"413"
     writer.close()
     assert await picture(world.service.stores) == before
+
+
+async def test_a_wrong_filter_is_told_with_what_is_allowed(service: Service) -> None:
+    label = (await service.http.get("/v1/jobs?label=foo")).json()
+    assert label["mistakes"] == [{"path": "label", "message": "must be key=value, not 'foo'"}]
+    state = (await service.http.get("/v1/jobs?state=runing")).json()
+    assert state["detail"].endswith("; did you mean running?")
 
 
 async def test_a_name_pattern_may_hold_any_character(service: Service) -> None:

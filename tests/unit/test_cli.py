@@ -235,6 +235,7 @@ def test_a_wait_for_jobs_that_do_not_exist_is_no_success(api: Api) -> None:
     assert (mistyped.exit_code, mistyped.stdout, mistyped.stderr) == (Exit.NOT_FOUND, "", "error: no job matches\n")
     none_left = run("wait", "--name", "bert*", "--state", "running")
     assert (none_left.exit_code, none_left.stderr) == (Exit.SUCCEEDED, "no job matches\n")
+    assert run("wait", "--state", "running", "-o", "json").stdout == "[]\n", "programs read a list"
 
 
 @pytest.mark.parametrize("option", ["--url", "--key", "--context"])

@@ -72,6 +72,16 @@ def test_a_mistyped_configuration_file_is_told_as_such(
     assert said in done.stderr
 
 
+def test_a_given_address_needs_no_context_in_use(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRAINMASTER_URL", raising=False)
+    monkeypatch.delenv("TRAINMASTER_API_KEY", raising=False)
+    config.config_path().parent.mkdir(parents=True, exist_ok=True)
+    config.config_path().write_text(f"current: gone\ncontexts: {{lab: {{url: '{LAB}', key: tmk_lab}}}}")
+    assert run("--url", LAB, "jobs").exit_code == 0
+    assert last_call(api) == (LAB, "tmk_lab")
+    assert "there is no context 'gone'" in run("jobs").stderr
+
+
 def test_login_checks_the_key_and_keeps_it_for_the_owner_alone(api: Api) -> None:
     done = run("login", PROD, says="tmk_prod\n")
     assert (done.exit_code, done.stdout) == (0, f"prod.example.org  logged in at {PROD} as ann (user)\n")

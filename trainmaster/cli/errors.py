@@ -54,8 +54,7 @@ def name_place(error: Exception) -> None:
     option = getattr(error, "option_name", None)
     if option in _OF_ALL_COMMANDS and hasattr(error, "possibilities"):
         error.possibilities = None
-        error.args = (f"{option} stands before the command: trainmaster {option} VALUE COMMAND",)
-        error.message = error.args[0]  # type: ignore[attr-defined]
+        error.message = f"{option} stands before the command: trainmaster {option} VALUE COMMAND"  # type: ignore[attr-defined]
 
 
 def report(error: BaseException) -> int:

@@ -100,8 +100,10 @@ def wait(
 
 
 def _chosen(command: str, client: "Client", ids: list[str] | None, given: "filters.Given") -> list[str]:
-    """Return the ids, or those of the jobs that match now, oldest first. Raises UsageError for both, or neither; ends the command
-    where no job matches."""
+    """Return the ids, or those of the jobs that match now, oldest first. Raises UsageError for both, or neither.
+
+    Ends the command where no job matches. With states that is an answer: none is left in them. Without, the filter may be mistyped.
+    """
     if bool(ids) == given.is_given:
         raise errors.UsageError(
             f"which jobs? trainmaster {command} ID..., or a filter: --queue, --state, --name, --label, --mine"
@@ -109,10 +111,11 @@ def _chosen(command: str, client: "Client", ids: list[str] | None, given: "filte
     if ids:
         return ids
     found = [job.id for job in client.jobs(given.to_filter(client), page_size=1000)]
+    if not found and not given.states:
+        errors.tell("no job matches")
+        raise typer.Exit(Exit.NOT_FOUND)
     if not found:
-        # With states, no match is an answer: none is left in them. Without, the filter may be mistyped.
-        note("no job matches" if given.states else "error: no job matches")
-        raise typer.Exit(Exit.SUCCEEDED if given.states else Exit.NOT_FOUND)
+        note("no job matches")
     return found[::-1]
 
 

@@ -95,9 +95,8 @@ def load(
         # With an address too, which the contexts of several keys may share.
         context = _stated(os.environ.get(CONTEXT_VARIABLE), CONTEXT_VARIABLE)
     contexts = read_contexts()
-    if not context and contexts.current and not (url and key):
-        contexts.named(contexts.current)  # says so where it is not there
-    chosen = contexts.named(context) if context else contexts.by_name.get(contexts.current, Context("", ""))
+    named = context or (contexts.current if not url else "")
+    chosen = contexts.named(named) if named else contexts.by_name.get(contexts.current, Context("", ""))
     url = _checked_url(url or chosen.url, given_as[0])
     if not key:
         name = contexts.at(url)
@@ -204,14 +203,14 @@ def read_contexts() -> Contexts:
     if value is None:
         return Contexts()
     _check_fields(value, ("url", "key", "current", "contexts"), str(path))
-    given = value.get("contexts", {}) if isinstance(value, dict) else None
+    given: Any = value.get("contexts", {}) if isinstance(value, dict) else None
     entries = {DEFAULT: value} | given if isinstance(given, dict) and "url" in value else given
     if not isinstance(entries, dict) or not all(map(_is_entry, entries.items())):
         raise _wrong(
             f"{path} has to be a mapping with the texts 'url' and 'key', or with such a mapping for each of 'contexts'"
         )
-    for name, entry in entries.items():
-        _check_fields(entry, ("url", "key") if entry is not value else tuple(value), f"{path}: context {name!r}")
+    for name, entry in given.items():
+        _check_fields(entry, ("url", "key"), f"{path}: context {name!r}")
     by_name = {name: Context(entry.get("url", ""), entry.get("key", "")) for name, entry in entries.items()}
     current = value.get("current", DEFAULT if "url" in value else "")
     if not isinstance(current, str):
