@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import orjson
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -105,7 +105,7 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
     for other, (prefix, routers) in _ROUTERS.items():
         if audience.includes(other):
             for router in routers:
-                app.include_router(router, dependencies=[Depends(openapi.known_parameters)] * (other is Audience.USERS))
+                app.include_router(router)
         else:
             app.mount(prefix, _for_others(audience, other))
     for other, (prefix, _) in _ROUTERS.items():

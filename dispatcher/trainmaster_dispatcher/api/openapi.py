@@ -119,7 +119,7 @@ def operation_id(route: APIRoute) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-async def known_parameters(request: Request) -> None:
+def check_parameters(request: Request) -> None:
     """Refuse query parameters that a call does not have, or has once and gets twice: a mistyped filter would otherwise select all.
 
     Raises ProblemError.
