@@ -70,7 +70,7 @@ def test_a_setting_that_only_a_comment_names_needs_no_value(api: Api, tmp_path: 
 def test_mistakes_are_told_by_file_and_document(api: Api, tmp_path: Path) -> None:
     mistakes = (
         Mistake(path="jobs[1].roles[0].name", message="a name has at most 12 characters"),
-        Mistake(path="jobs[1]", message="two roles have the same name"),
+        Mistake(path="jobs[1]", message="minMember 3 is more than the 1 members of the roles"),
     )
     detail = "2 mistakes; the first: jobs[1].roles[0].name: a name has at most 12 characters"
     api.on("POST /v1/jobs", problem(Code.INVALID_SPEC, detail, mistakes=mistakes))
@@ -78,7 +78,7 @@ def test_mistakes_are_told_by_file_and_document(api: Api, tmp_path: Path) -> Non
     done = run("submit", file)
     assert done.exit_code == Exit.BAD_REQUEST
     assert f"  {file} document 2: roles[0].name: a name has at most 12 characters\n" in done.stderr
-    assert f"  {file} document 2: two roles have the same name\n" in done.stderr
+    assert f"  {file} document 2: minMember 3 is more than the 1 members of the roles\n" in done.stderr
     assert "jobs[1]" not in done.stderr
 
 

@@ -240,6 +240,14 @@ def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(api: Api) -> N
     assert api.calls() == []
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"), [("burst", "BurstPolicy"), ("price", "PriceBook"), ("Queu", "Queue"), ("Cluser", "Cluster")]
+)
+def test_a_kind_named_by_its_beginning_or_mistyped_is_suggested(api: Api, word: str, meant: str) -> None:
+    done = run("history", word, "x")
+    assert (done.exit_code, done.stderr.endswith(f"; did you mean {meant}?\n")) == (Exit.USAGE, True), done.stderr
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", "3", "{}"])
 def test_a_patch_has_to_be_an_object_in_json_with_a_field(api: Api, text: str) -> None:
     done = run("patch", "queue", "a", "-p", text)

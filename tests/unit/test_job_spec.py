@@ -162,7 +162,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "another kind": ({"kind": "CronJob"}, "kind", "Job"),
     "no roles": ({"roles": []}, "", "1 to 16 roles"),
     "seventeen roles": ({"roles": [{"name": f"r{n}", "template": {}} for n in range(17)]}, "roles", "at most 16"),
-    "two roles of one name": ({"roles": worker() + worker()}, "", "same name"),
+    "two roles of one name": ({"roles": worker() + worker()}, "roles", "two roles have the name 'main'"),
     "a role name of 13 letters": ({"roles": worker(name="a" * 13)}, "roles[0].name", "1 to 12"),
     "a role without members": ({"roles": worker(replicas=0)}, "roles[0].replicas", "1"),
     "a role with too many members": ({"roles": worker(replicas=10_001)}, "roles[0].replicas", "10000"),

@@ -40,7 +40,8 @@ def kind_of(text: str) -> "ResourceKind[Strict]":
     for kind in KINDS.values():
         if wanted in (_letters(kind.kind), _letters(kind.command)):
             return kind
-    near = did_you_mean(text, KINDS)
+    begun = [kind for kind in KINDS if wanted and _letters(kind).startswith(wanted)]
+    near = f"; did you mean {begun[0]}?" if len(begun) == 1 else did_you_mean(text, KINDS)
     raise UsageError(f"{text!r} is no kind of declared object; there are: {', '.join(KINDS)}{near}")
 
 

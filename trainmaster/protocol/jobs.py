@@ -453,14 +453,20 @@ class JobSpec(Strict):
     suspend: bool = False
     """True to submit the job held until it is resumed."""
 
+    @field_validator("roles")
+    @classmethod
+    def _names_differ(cls, value: tuple[Role, ...]) -> tuple[Role, ...]:
+        names = [role.name for role in value]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two roles have the name {name!r}")
+        return value
+
     @model_validator(mode="after")
     def _gang_fits_roles(self) -> Self:
         # Counted here because pydantic would count roles with mistakes as missing.
         if not 1 <= len(self.roles) <= 16:
             raise ValueError(f"a job has 1 to 16 roles, this one has {len(self.roles)}")
-        names = [role.name for role in self.roles]
-        if len(set(names)) < len(names):
-            raise ValueError("two roles have the same name")
         total = sum(role.replicas for role in self.roles)
         if total > MOST_MEMBERS:
             raise ValueError(f"the roles have {total} members together, at most {MOST_MEMBERS} are allowed")

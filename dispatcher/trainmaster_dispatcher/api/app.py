@@ -329,6 +329,8 @@ async def _on_http(request: Request, error: Exception) -> Response:
     detail = str(error.detail)
     if code is Code.NOT_FOUND:
         detail = f"there is nothing at {request.url.path}"
+        if request.url.path == "/":
+            detail += "; the API begins at /v1, and /docs describes it"
     elif code is Code.METHOD_NOT_ALLOWED:
         detail = f"{request.url.path} does not take {request.method}" + (f"; it takes {methods}" if methods else "")
     answer = problem_response(ProblemError(code, detail), request.url.path)

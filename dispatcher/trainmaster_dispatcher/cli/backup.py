@@ -84,9 +84,14 @@ def backup(
         size = _write(url, path, folder.path / "keys" if with_keys else None)
     written = archive.read_backup(path)
     typer.echo(
-        f"{path}: {written.rows['jobs']} jobs, {size / _MIB:.1f} MiB in {path.stat().st_size / _MIB:.1f} MiB,"
+        f"{path}: {_jobs(written)}, {size / _MIB:.1f} MiB in {path.stat().st_size / _MIB:.1f} MiB,"
         f" {time.monotonic() - began:.1f} s; schema {written.revision}, store epoch {written.epoch}, as of {written.taken_at}"
     )
+
+
+def _jobs(of: archive.Backup) -> str:
+    many = of.rows["jobs"]
+    return "1 job" if many == 1 else f"{many} jobs"
 
 
 def restore(
@@ -106,7 +111,7 @@ def restore(
         found = archive.read_backup(file)
         archive.verify(file, found)
         typer.echo(
-            f"{file}: {found.rows['jobs']} jobs of installation {found.installation}, as of {found.taken_at};"
+            f"{file}: {_jobs(found)} of installation {found.installation}, as of {found.taken_at};"
             f" release {found.release}, schema {found.revision}, keys: {', '.join(found.keys) or 'none'}; checksums match"
         )
         if check:
