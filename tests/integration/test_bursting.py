@@ -396,20 +396,24 @@ async def test_a_policy_can_be_paused_though_a_cluster_that_it_names_has_gone(se
 
 
 async def test_what_earlier_runs_of_a_job_have_cost_counts_when_it_is_tried_again(service: Service) -> None:
-    # A job may cost 6.40, so half a second of the earlier run is too much, however late the reports of its 4 s are taken in.
+    # A job may cost 6.40, so half a second of the earlier run is too much; a machine that stands still may make it cost far more.
     _, public = await two_clusters(service, budget={"day": "100", "job": "6.41"})
     job_id, start = await gone(service, public, name="a", cpu="2")
     await public.report(start["run"], RunState.RUNNING, 2, placement={"node": {"main": 1}})
-    await asyncio.sleep(4.0)
+    await service.until(job_id, "running")
+    await asyncio.sleep(2.0)
     await public.report(start["run"], RunState.FAILED, 3)
     await service.until(job_id, "failed")
     assert (await service.http.post(f"/v1/jobs/{job_id}/retry")).status_code == 200
+    sentence = ""
 
     async def refused() -> bool:
-        why = (await service.http.get(f"/v1/jobs/{job_id}/why")).json()
-        return "the budget of 6.41 for a job is not enough: earlier runs of it have cost 0." in why["sentence"]
+        nonlocal sentence
+        sentence = (await service.http.get(f"/v1/jobs/{job_id}/why")).json()["sentence"]
+        return "the budget of 6.41 for a job is not enough: earlier runs of it have cost " in sentence
 
     await eventually(refused)
+    assert Decimal(sentence.split("have cost ")[1].split()[0].rstrip(",;")) > Decimal("0.01")
 
 
 async def test_how_long_a_pool_took_is_learnt_from_runs_that_waited_for_it(service: Service) -> None:
