@@ -118,11 +118,18 @@ def is_ready(port: int) -> bool:
     return httpx.get(f"http://127.0.0.1:{port}/readyz").is_success
 
 
+def states_of_clusters(data: Path, port: int) -> dict[str, str]:
+    key = (data / "keys" / "admin").read_text()
+    answer = httpx.get(f"http://127.0.0.1:{port}/v1/clusters", headers={"Authorization": f"Bearer {key}"})
+    return {one["name"]: one["state"] for one in answer.raise_for_status().json()["clusters"]}
+
+
 def test_a_folder_has_one_installation_that_outlives_every_attempt_to_start_another(
     starter: Starter, tmp_path: Path
 ) -> None:
     data, port = tmp_path / "data", free_port()
     first = starter.up(data, port)
+    assert states_of_clusters(data, port) == {"private": "ready", "public": "ready", "edge": "ready"}
     before = {path: path.stat().st_mtime_ns for path in [data / "lock", *(data / "keys").iterdir()]}
     for other in (port, free_port()):
         second = starter.run("up", "--data", data, "--port", str(other), "--no-write-config")

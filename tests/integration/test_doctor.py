@@ -164,6 +164,14 @@ async def test_a_users_key_sees_its_rights_and_nothing_of_the_installation(servi
     assert "database" not in found
 
 
+async def test_the_key_of_an_agent_is_told_to_be_no_persons_key(service: Service, tmp_path: Path) -> None:
+    made = await service.http.post("/v1/keys", json={"name": "a", "role": "agent", "cluster": "private"})
+    _, found = await doctor(tmp_path, TRAINMASTER_URL=service.url, TRAINMASTER_API_KEY=made.json()["key"])
+    assert found["key"]["state"] == "error"
+    assert found["key"]["message"].startswith("this needs the role admin or user or owner; the key 'a' has agent")
+    assert found["key"]["advice"].startswith("use a key of a person")
+
+
 @pytest.mark.parametrize(
     ("url", "name", "word"),
     [

@@ -231,10 +231,27 @@ async def test_a_mistyped_name_of_a_declared_object_is_answered_with_the_nearest
     assert history.json()["detail"].endswith("did you mean 'default'?")
 
 
+async def test_a_parameter_with_a_nul_character_is_told_by_its_name(service: Service) -> None:
+    job_id = await service.submit()
+    for path in (
+        "jobs?name=%00",
+        "audit?actor=a%00",
+        "events?name=x%00y",
+        "history?kind=Queue&name=%00",
+        f"jobs/{job_id}/logs?role=%00",
+    ):
+        answer = await service.http.get(f"/v1/{path}")
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid-parameter"), path
+        name = path.rpartition("?")[2].rpartition("&")[2].partition("=")[0]
+        (mistake,) = answer.json()["mistakes"]
+        assert (mistake["path"], mistake["message"]) == (name, "has a NUL character, which no text may hold")
+
+
 async def test_a_time_that_is_a_number_is_refused(service: Service) -> None:
     for time in ("1764316800", "1764316800000", "2026-11-28", "2026-11-28T00:00:00"):
         answer = await service.http.get("/v1/usage", params={"begin": time, "end": "2026-11-29T00:00:00Z"})
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid-parameter"), time
+        assert "T" in time or f"not {time!r}" in answer.json()["detail"]
     answer = await service.http.get(
         "/v1/usage", params={"begin": "2026-11-28T00:00:00Z", "end": "2026-11-29T00:00:00Z"}
     )

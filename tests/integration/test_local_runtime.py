@@ -588,6 +588,16 @@ async def test_two_agents_on_one_directory_are_refused(lab: LocalLab) -> None:
         await second.open()
 
 
+async def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for wrong in (file, file / "below", Path("/proc/foo")):
+        with pytest.raises(
+            RuntimeRefusedError, match=f"the folder {wrong} cannot be used: .*; give this agent another --state-dir"
+        ):
+            await LocalRuntime(wrong, CLUSTER).open()
+
+
 # Restarts of the machine
 
 

@@ -144,7 +144,8 @@ def test_apply_changes_nothing_unless_told_to(api: Api, tmp_path: Path, words: t
 def test_apply_names_job_among_the_kinds_that_it_takes(api: Api, tmp_path: Path) -> None:
     message = "must be one of PriorityClass, Queue, not 'Queu'"
     mistakes = (Mistake(path="documents[0]: kind", message=message), Mistake(path="documents[1]: path", message="x"))
-    api.on("POST /v1/apply", problem(Code.INVALID_SPEC, message, mistakes=mistakes))
+    detail = f"2 mistakes; the first: documents[0]: kind: {message}"
+    api.on("POST /v1/apply", problem(Code.INVALID_SPEC, detail, mistakes=mistakes))
     done = run("apply", "-f", jobs_file(tmp_path, {"kind": "Queu", "path": "a"}, {"kind": "Queue"}), "--dry-run")
     said = " ".join(done.stderr.split())
     assert done.exit_code == Exit.BAD_REQUEST

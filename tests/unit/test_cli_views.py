@@ -166,7 +166,22 @@ def test_the_secret_of_a_new_key_is_all_that_stdout_gets(api: Api) -> None:
     done = run("keys", "make", "bob", "--queue", "a/b")
     assert done.stdout == "tmk_secret\n"
     assert api.sent("POST /v1/keys") == {"name": "bob", "role": "user", "queues": ["a/b"]}
-    assert run("keys", "make", "bob", "--expires-in", "soon").exit_code == Exit.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("keys", "make", "bob", "--expires-in", "soon"), "--expires-in: 'soon' is not a duration"),
+        (
+            ("cancel", "job-1", "--grace", "5"),
+            "--grace: '5' is not a duration; write for example 500ms, 30s, 10m, 1h30m or 2d; did you mean 5s?",
+        ),
+        (("webhooks", "rotate", "a/b", "--overlap", "1x"), "--overlap: '1x' is not a duration"),
+    ],
+)
+def test_a_wrong_duration_is_told_by_the_name_of_its_option(api: Api, words: tuple[str, ...], says: str) -> None:
+    done = run(*words)
+    assert (done.exit_code, says in " ".join(done.stderr.split()), api.calls()) == (Exit.USAGE, True, []), done.stderr
 
 
 def test_the_audit_is_listed_by_actor_and_time(api: Api) -> None:

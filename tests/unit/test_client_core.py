@@ -14,7 +14,8 @@ from trainmaster.client import calls, core
 from trainmaster.client.aio import AgentClient
 from trainmaster.client.config import Context
 from trainmaster.client.core import Request, Response, Retries
-from trainmaster.client.errors import AddressError, StrangerError
+from trainmaster.client.errors import AddressError, ConfigurationError, StrangerError
+from trainmaster.client.http import Client
 from trainmaster.client.values import JobFilter
 from trainmaster.client.wire import goes_through_proxies, trusted_certificates
 from trainmaster.protocol.agent import StreamPush, SyncRequest
@@ -260,6 +261,18 @@ def test_certificates_of_ones_own_are_trusted_on_every_machine(
     trusted = trusted_certificates(url)
     assert isinstance(trusted, ssl.SSLContext)
     assert len(trusted.get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize(("content", "why"), [(None, "No such file or directory"), ("no certificate", "")])
+def test_certificates_that_cannot_be_read_are_told_with_their_variable(
+    content: str | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    with pytest.raises(ConfigurationError, match=f"SSL_CERT_FILE={file}: the certificates .* cannot be read: .*{why}"):
+        Client("https://trainmaster.example.org", "tmk_x")
 
 
 @pytest.mark.parametrize(

@@ -116,3 +116,8 @@ def test_a_bare_number_counts_as_seconds() -> None:
     for wrong in refused:
         with pytest.raises(ValidationError):
             adapter.validate_python(wrong)
+
+
+def test_a_bare_number_as_text_is_refused_with_what_is_meant() -> None:
+    with pytest.raises(ValueError, match=r"'300' is not a duration; .*; did you mean 300s\?$"):
+        parse_duration("300")

@@ -185,3 +185,12 @@ def test_any_text_is_a_quantity_within_bounds_or_is_refused(text: str, resource:
     except ValueError:
         return
     assert 0 <= amount <= 2**62
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("8GB", "8Gi or 8G"), ("8 gb", "8Gi or 8G"), ("1.5GiB", "1.5Gi"), ("10kb", "10Ki or 10k")],
+)
+def test_other_units_of_bytes_are_refused_with_what_is_meant(text: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=rf"; did you mean {meant}\?$"):
+        parse_quantity("memory", text)

@@ -21,6 +21,7 @@ from trainmaster.cli.output import (
     print_table,
 )
 from trainmaster.cli.refresh import WatchOption, repeated
+from trainmaster.cli.time_arguments import duration_of
 from trainmaster.protocol.states import KeyRole
 
 if TYPE_CHECKING:
@@ -179,6 +180,8 @@ def make_key(
     from trainmaster.cli.documents import validated
     from trainmaster.protocol.tenants import KeySpec
 
+    if expires_in is not None:
+        duration_of(expires_in, "--expires-in")
     fields: dict[str, object] = {"name": name, "role": role, "queues": queue or [], "expiresIn": expires_in}
     fields["onBehalfOf"] = on_behalf_of or []
     if role is KeyRole.OWNER:

@@ -226,7 +226,9 @@ def _with_places(error: "ProblemError", documents: "Sequence[Document]", more: "
         return documents[number].place if number < len(documents) else match[0]
 
     mistakes = [Mistake(path=_DOCUMENT.sub(place, one.path), message=message(one)) for one in error.mistakes]
-    is_first = bool(mistakes) and error.detail == error.mistakes[0].message
+    # Without it the detail would name the kinds once more, as the dispatcher does.
+    names_kinds = any(_KIND.fullmatch(one.path) for one in error.mistakes)
+    is_first = bool(mistakes) and (names_kinds or error.detail == error.mistakes[0].message)
     mistakes += more.mistakes if more is not None else ()
     return ProblemError(
         error.code,

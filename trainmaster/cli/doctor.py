@@ -128,6 +128,8 @@ def _ask_api(context: "Context") -> "Generator[HealthCheck, None, HealthReport |
             yield warning(
                 "release", "the api is of an older release, or serves agents only", "upgrade the dispatcher first"
             )
+        elif problem.code is Code.FORBIDDEN:
+            yield error("key", problem.detail, "use a key of a person; an agent's log says how the agent is served")
         else:
             yield error("api", str(problem), "look at the api's log")
         return None

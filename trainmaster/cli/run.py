@@ -224,6 +224,7 @@ def rerun(
         if item.spec is None:
             raise UsageError(f"the dispatcher does not show the specification of {job}")
         spec = changes.applied({"kind": "Job"} | item.spec)
+        _check(spec)
         if not dry_run and not output.is_data:
             note(f"as {item.id}:")
         raise typer.Exit(_submit(client, spec, stay, output, place=item.id))

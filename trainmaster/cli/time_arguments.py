@@ -4,6 +4,19 @@ from datetime import UTC, datetime, timedelta
 
 import typer
 
+from trainmaster.cli.errors import UsageError
+
+
+def duration_of(text: str, option: str) -> str:
+    """Return the duration of an option as it was given. Raises UsageError."""
+    from trainmaster.protocol.durations import parse_duration
+
+    try:
+        parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from error
+    return text
+
 
 def moment_of(text: str, reference: datetime, option: str) -> datetime:
     """Return a date or time in UTC, or the moment a duration before ``reference``."""

@@ -1,5 +1,6 @@
 """httpx for all transports: its setup, and the mapping of its values and errors to ours."""
 
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import httpx
 
 from trainmaster.client.config import checked_key, is_this_machine
 from trainmaster.client.core import USER_AGENT, Request, Response
-from trainmaster.client.errors import AddressError, CutError, SilentError, UnknownHostError
+from trainmaster.client.errors import AddressError, ConfigurationError, CutError, SilentError, UnknownHostError
 from trainmaster.protocol.errors import UnreachableError
 
 CONNECT_SECONDS = 5.0
@@ -22,6 +23,8 @@ _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_L
 """OpenSSL's reasons for an answer that is not TLS; which one depends on its version and on the first bytes."""
 _TLS_ALERT = r"\x15\x03"
 """The begin of an alert of TLS, as h11 quotes it in place of a status line."""
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+"""Of these variables, httpx heeds the first one that is set."""
 _SPEAKS_TLS = "this port speaks TLS; use {}"
 _EXPIRED, _OTHER_NAME, _OTHER_ADDRESS = 10, 62, 64
 """OpenSSL's codes of verification: X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
@@ -44,8 +47,18 @@ def goes_through_proxies(url: str) -> bool:
 
 def trusted_certificates(url: str) -> ssl.SSLContext:
     """Return what a server is verified by. ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` hold for this machine's own names, too, which
-    httpx would only heed together with its proxies. Nothing is trusted, nor loaded for 40 ms, where the server has no TLS."""
-    return httpx.create_ssl_context() if urlsplit(url).scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    httpx would only heed together with its proxies. Nothing is trusted, nor loaded for 40 ms, where the server has no TLS.
+
+    Raises ConfigurationError where these variables name nothing that can be read.
+    """
+    if urlsplit(url).scheme != "https":
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        return httpx.create_ssl_context()
+    except OSError as error:
+        given = next((f"{name}={os.environ[name]}" for name in _CERTIFICATES if os.environ.get(name)), "httpx")
+        why = error.strerror or error
+        raise ConfigurationError(f"{given}: the certificates to verify {url} by cannot be read: {why}") from error
 
 
 def build(http: httpx.Client | httpx.AsyncClient, request: Request, seconds: float) -> httpx.Request:

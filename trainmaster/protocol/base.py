@@ -30,11 +30,12 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 
 
-def _format_time(value: datetime) -> str:
+def format_time(value: datetime) -> str:
+    """Return a moment as answers have it: RFC 3339 in UTC with milliseconds."""
     return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-Timestamp = Annotated[AwareDatetime, PlainSerializer(_format_time, return_type=str, when_used="json")]
+Timestamp = Annotated[AwareDatetime, PlainSerializer(format_time, return_type=str, when_used="json")]
 """A moment, RFC 3339 in UTC with milliseconds when written as JSON."""
 
 _DATE_FIRST = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]")
@@ -43,7 +44,11 @@ _DATE_FIRST = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]")
 def _written_time(value: object) -> object:
     if isinstance(value, datetime) or (isinstance(value, str) and _DATE_FIRST.match(value)):
         return value
-    raise ValueError("a time is written as in RFC 3339 with its zone, such as 2026-11-28T08:00:00Z")
+    from trainmaster.protocol.json_limits import shown  # which imports this module
+
+    raise ValueError(
+        f"a time is written as in RFC 3339 with its zone, such as 2026-11-28T08:00:00Z, not {shown(value)}"
+    )
 
 
 WrittenTime = Annotated[Timestamp, BeforeValidator(_written_time)]

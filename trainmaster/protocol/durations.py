@@ -12,6 +12,7 @@ from trainmaster.protocol.json_limits import shown
 MOST_CHARACTERS = 32
 """The most characters of a duration. Checked before the text is parsed."""
 _WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MOST = 10 * 365 * 86400.0
@@ -30,7 +31,8 @@ def parse_duration(text: str) -> float:
 @lru_cache(maxsize=4096)
 def _seconds(text: str) -> float:
     if not _WHOLE.fullmatch(text):
-        raise ValueError(f"{text!r} is not a duration; write for example 500ms, 30s, 10m, 1h30m or 2d")
+        meant = f"; did you mean {text}s?" if _NUMBER.fullmatch(text) else ""
+        raise ValueError(f"{text!r} is not a duration; write for example 500ms, 30s, 10m, 1h30m or 2d{meant}")
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
     if seconds > _MOST:
         raise ValueError(f"{text!r} is longer than ten years")

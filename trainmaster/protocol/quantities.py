@@ -35,6 +35,7 @@ _SUFFIX = {
     "Pi": Decimal(2**50),
     "Ei": Decimal(2**60),
 }
+_BYTES = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmgtpeKMGTPE])(i)?[bB]?")
 _MOST = 2**62
 _LONGEST = 64
 _NOT_ONE = "is not a Kubernetes quantity; write a number with an optional suffix, such as 500m, 2, 1.5 or 4Gi"
@@ -61,7 +62,7 @@ def _amount(text: str, *, is_cpu: bool) -> int:
     """Return the amount of a short text; for one above 2**62 units, only some amount above."""
     match = _FORM.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} {_NOT_ONE}")
+        raise ValueError(f"{text!r} {_NOT_ONE}{_meant(text)}")
     number, suffix, exponent = match.groups()
     value = _EXACT.multiply(Decimal(number), _SUFFIX.get(suffix or "", Decimal(1)))
     if exponent:
@@ -70,6 +71,17 @@ def _amount(text: str, *, is_cpu: bool) -> int:
         raise ValueError(f"{text!r} is negative; a quantity is 0 or more")
     scaled = _EXACT.scaleb(value, 3) if is_cpu else value
     return _MOST + 1 if scaled > _MOST else int(_EXACT.to_integral_value(scaled))
+
+
+def _meant(text: str) -> str:
+    """Return which quantities one with a unit of bytes may be meant to be: 8Gi and 8G for 8GB."""
+    match = _BYTES.fullmatch(text)
+    if match is None:
+        return ""
+    number, unit, is_binary = match.group(1), match.group(2).upper(), match.group(3)
+    decimal = "k" if unit == "K" else unit
+    meant = f"{number}{unit}i" if is_binary else f"{number}{unit}i or {number}{decimal}"
+    return f"; did you mean {meant}?"
 
 
 @lru_cache(maxsize=16_384)

@@ -36,7 +36,15 @@ def similar(name: str, known: Iterable[str], cutoff: float = _SIMILAR) -> str | 
     if by_ending is not None:
         return by_ending
     close = get_close_matches(plain(name), by_plain, n=1, cutoff=cutoff)
-    return by_plain[close[0]] if close else None
+    if close:
+        return by_plain[close[0]]
+    return next((known for text, known in by_plain.items() if _has_swapped(plain(name), text)), None)
+
+
+def _has_swapped(one: str, other: str) -> bool:
+    """Return whether two words differ by two neighbouring letters that have changed places, as ``Jbo`` and ``Job``."""
+    swapped = (one[:at] + one[at + 1] + one[at] + one[at + 2 :] for at in range(len(one) - 1))
+    return len(one) == len(other) and other in swapped
 
 
 def plain(name: str) -> str:

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from math import isfinite
 from typing import Any, get_args
 
@@ -137,7 +138,7 @@ def _bound(words: str, key: str) -> Write:
 
 
 def _bare(bound: Any) -> str:
-    return f"{bound:.15g}" if isinstance(bound, float) else str(bound)
+    return format(Decimal(f"{bound:.15g}"), "f") if isinstance(bound, float) else str(bound)
 
 
 def _too_few(context: Context, given: Any) -> str:

@@ -88,7 +88,7 @@ def agent_run(
     if kubernetes is not None:
         if simulated is not None or cluster is not None:
             raise fail("give only one of --cluster, --simulated and --kubernetes", Exit.USAGE)
-        _run_on_kubernetes(kubernetes, url, secret, kubeconfig, context, metrics_port)
+        _run_on_kubernetes(kubernetes, url, secret, key_file, kubeconfig, context, metrics_port)
         return
     if simulated is not None and cluster is None:
         os.environ.pop("TRAINMASTER_API_KEY", None)
@@ -97,8 +97,10 @@ def agent_run(
         return
     if simulated is not None or cluster is None or state_dir is None:
         raise fail("give either --cluster and --state-dir, or --simulated, or --kubernetes", Exit.USAGE)
+    if kubeconfig is not None or context is not None:
+        raise fail("--kubeconfig and --context are of --kubernetes; leave them out", Exit.USAGE)
     if not secret:
-        raise fail("give the agent's API key with --key-file or TRAINMASTER_API_KEY", Exit.USAGE)
+        raise _no_key(key_file)
     if not trust_submitters and not is_this_machine(url):
         raise fail(
             f"{url} is not on this machine: whoever may submit there could run any command here as this user; "
@@ -131,11 +133,24 @@ def _read_secret(key_file: Path | None, key: str) -> str:
         raise fail(str(error), Exit.USAGE) from error
 
 
+def _no_key(key_file: Path | None) -> typer.Exit:
+    """Print that no key is given; return the end of the process."""
+    if key_file is not None:
+        return fail(f"{key_file} is empty; it has to hold the agent's API key, which looks like tmk_...", Exit.USAGE)
+    return fail("give the agent's API key with --key-file or TRAINMASTER_API_KEY", Exit.USAGE)
+
+
 def _run_on_kubernetes(
-    path: Path, url: str, secret: str, kubeconfig: Path | None, context: str | None, metrics_port: int | None
+    path: Path,
+    url: str,
+    secret: str,
+    key_file: Path | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    metrics_port: int | None,
 ) -> None:
     if not secret:
-        raise fail("give the agent's API key with --key-file or TRAINMASTER_API_KEY", Exit.USAGE)
+        raise _no_key(key_file)
     from trainmaster_agent.cli.kubernetes import Pulse, read_cluster, run_kubernetes_agent
     from trainmaster_agent.kube.access import AccessError
     from trainmaster_agent.kube.lease import LeaseLostError

@@ -136,6 +136,9 @@ def check_parameters(request: Request) -> None:
         there = f"it has {', '.join(known)}" if known else "it has none"
         hint = did_you_mean(name, known)
         raise _wrong_parameter(name, f"this call has no query parameter of this name; {there}{hint}")
+    for name, value in request.query_params.multi_items():
+        if "\x00" in value:
+            raise _wrong_parameter(name, "has a NUL character, which no text may hold")
     if len(request.query_params) == len(request.query_params.multi_items()):
         return
     for parameter in route.dependant.query_params:

@@ -33,7 +33,9 @@ Usage = Annotated[bool, Query(description="Show what each queue uses now, by the
 def refuse_idempotency_key(request: Request) -> None:
     """Raise ProblemError for an Idempotency-Key, as an answer with a secret in it is not stored."""
     if request.headers.get("idempotency-key") is not None:
-        raise ProblemError(Code.INVALID_PARAMETER, "making a key takes no Idempotency-Key: its secret is not kept")
+        raise ProblemError(
+            Code.INVALID_PARAMETER, "this call takes no Idempotency-Key: the secret that it makes is not kept"
+        )
 
 
 @router.get("/queues", **contract(gives=answers.QueueList))

@@ -78,6 +78,8 @@ def backup(
     path = out or Path(f"trainmaster-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.backup")
     if path.exists():
         raise fail(f"{path} exists already; choose another file with --out", Exit.USAGE)
+    if not path.absolute().parent.is_dir():
+        raise fail(f"there is no folder {path.parent}; choose another file with --out", Exit.USAGE)
     folder = DataFolder(data.resolve())
     began = time.monotonic()
     with _reported(), _opened_store(folder) as url:

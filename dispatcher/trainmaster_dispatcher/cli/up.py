@@ -43,6 +43,10 @@ _START_SECONDS = 120.0
 """Time in which Redis and the api must listen, on a slow machine and when every module is still to be compiled."""
 _PORT_SECONDS = 10.0
 """Time that an api which was left behind by a killed ``up`` may take to end."""
+_AGENT_SECONDS = 15.0
+"""Time in which the local agents must connect before the installation is said to be up without them."""
+_IN_CONTACT = ("ready", "cordoned", "draining", "drained", "closed")
+"""States of a cluster whose agent is in contact."""
 _LONGEST_WORDS = 300
 _SIGNALLED = 128
 """Added to a signal's number it is the exit code by which shells name a program's end by that signal."""
@@ -281,6 +285,7 @@ def up(
         installation.start(schedulers, check)
         if write_config:
             write_context(installation.url, installation.keys["admin"])
+        _await_agents(installation, check)
         _greet(installation)
         while not stopping:
             for sentence in installation.keep():
@@ -342,6 +347,19 @@ def _await_ports(
             if time.monotonic() >= ends:
                 raise PortTakenError(f"port {port} cannot be used: {obstacle}; {other}")
             time.sleep(0.1)
+
+
+def _await_agents(installation: LocalInstallation, check: Callable[[], None]) -> None:
+    """Wait until the agents of the local clusters are in contact; after some seconds it is up without them."""
+    from trainmaster.client.http import Client
+
+    ends = time.monotonic() + _AGENT_SECONDS
+    with suppress(TrainmasterError), Client(installation.url, installation.keys["admin"]) as client:
+        while time.monotonic() < ends:
+            if all(one.state in _IN_CONTACT for one in client.clusters() if one.name in CLUSTERS):
+                return
+            check()
+            time.sleep(0.2)
 
 
 def _say_user() -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.base import format_time
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, run_id
@@ -326,7 +327,7 @@ _HELD = {
 def _held_reason(row: store.ShownJob) -> Reason:
     if row.hold_cause is None:
         raise LookupError(f"job {row.id} is held and has no cause")
-    details = {"until": row.hold_until.isoformat()} if row.hold_until is not None else {}
+    details = {"until": format_time(row.hold_until)} if row.hold_until is not None else {}
     return _HELD[row.hold_cause].reason(
         (),
         details,
@@ -414,7 +415,7 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
                 "cordoned": row.cordoned,
                 "draining": row.draining,
                 "closed": fault or _closed(row, report),
-                "lastContact": contact.isoformat() if contact else None,
+                "lastContact": format_time(contact) if contact else None,
                 "agentVersion": row.agent_version or "",
                 **(
                     {
@@ -487,7 +488,7 @@ async def list_audit(
     return {
         "audit": [
             {
-                "at": row.at.isoformat(),
+                "at": format_time(row.at),
                 "actor": row.actor,
                 "action": row.action,
                 "target": row.target,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.protocol.agent import RunReport, run_digest
+from trainmaster.protocol.base import format_time
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import RunRef, job_id, run_id
 from trainmaster.protocol.states import JobState
@@ -213,7 +214,7 @@ async def list_quarantined(tx: Transaction, caller: Caller, name: str) -> list[d
     """Return the runs that the agent of a cluster holds and that the store has forgotten. Raises ProblemError NOT_FOUND."""
     cluster_id = await _cluster_id(tx, caller, name)
     return [
-        {"run": row.run, "state": row.state, "stopping": row.stop, "since": row.created_at.isoformat()}
+        {"run": row.run, "state": row.state, "stopping": row.stop, "since": format_time(row.created_at)}
         for row in await store.quarantined(tx, cluster_id)
     ]
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainmaster import __version__
+from trainmaster.protocol.base import format_time
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.states import KeyRole
@@ -351,10 +352,10 @@ async def list_keys(tx: Transaction, caller: keys.Caller) -> list[dict[str, Any]
             "clusters": list(row.clusters),
             "cluster": row.cluster,
             "onBehalfOf": list(row.on_behalf_of),
-            "createdAt": row.created_at.isoformat(),
-            "expiresAt": row.expires_at.isoformat() if row.expires_at else None,
-            "revokedAt": row.revoked_at.isoformat() if row.revoked_at else None,
-            "lastUsedAt": row.last_used_at.isoformat() if row.last_used_at else None,
+            "createdAt": format_time(row.created_at),
+            "expiresAt": format_time(row.expires_at) if row.expires_at else None,
+            "revokedAt": format_time(row.revoked_at) if row.revoked_at else None,
+            "lastUsedAt": format_time(row.last_used_at) if row.last_used_at else None,
         }
         for row in await keys.listing(tx)
         if caller.is_admin or _is_of_own_agent(row, caller)
@@ -385,7 +386,7 @@ async def whoami(tx: Transaction, caller: keys.Caller) -> dict[str, Any]:
         "queues": list(caller.queues),
         "clusters": list(caller.clusters),
         "onBehalfOf": list(caller.on_behalf_of),
-        "expiresAt": row.expires_at.isoformat() if row is not None and row.expires_at else None,
+        "expiresAt": format_time(row.expires_at) if row is not None and row.expires_at else None,
         "version": __version__,
     }
 
@@ -407,7 +408,7 @@ async def revoke_key(tx: Transaction, caller: keys.Caller, key_id: int, *, force
         raise ProblemError(
             Code.IN_USE,
             f"key {key_id} is the last valid key of an admin: without it nobody administers this installation;"
-            " make another one first, or insist with force",
+            " make another one first, or insist with force=true (--force)",
         )
     if not await keys.revoke(tx, key_id):
         raise ProblemError(Code.NOT_FOUND, f"there is no key {key_id}")

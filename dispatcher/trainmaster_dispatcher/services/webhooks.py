@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import orjson
 from pydantic import field_validator
 
-from trainmaster.protocol.base import Strict, example
+from trainmaster.protocol.base import Strict, example, format_time
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError
 from trainmaster.protocol.ids import job_id
@@ -344,7 +344,7 @@ def _secrets_answer(settings: Settings, path: str, row: outbox.SecretRow) -> dic
     answer: dict[str, Any] = {"queue": path, "version": row.version, "secrets": current}
     if row.previous_until is not None:
         answer["previous"] = [secret_of(root, path, row.version - 1) for root in settings.webhook_secrets]
-        answer["previousUntil"] = row.previous_until.isoformat()
+        answer["previousUntil"] = format_time(row.previous_until)
     return answer
 
 
@@ -388,6 +388,6 @@ def _letter(row: outbox.StoredDeadLetter) -> dict[str, Any]:
         "states": row.body["states"],
         "attempts": row.attempts,
         "error": row.error,
-        "createdAt": row.created_at.isoformat(),
-        "deadAt": row.dead_at.isoformat(),
+        "createdAt": format_time(row.created_at),
+        "deadAt": format_time(row.dead_at),
     }

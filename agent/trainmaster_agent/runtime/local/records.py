@@ -62,9 +62,15 @@ class LocalRecords:
     def open(self) -> str:
         """Lock the directory for this process alone and return the identity of the records.
 
-        Raises RuntimeRefusedError when another agent holds the lock.
+        Raises RuntimeRefusedError when another agent holds the lock, and where nothing can be written.
         """
-        self.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (self.state_dir / layout.AGENT_LOCK).touch()
+        except OSError as error:
+            raise RuntimeRefusedError(
+                f"the folder {self.state_dir} cannot be used: {error.strerror}; give this agent another --state-dir"
+            ) from error
         self._lock = lock_file(
             self.state_dir / layout.AGENT_LOCK,
             "two agents must never act on the same runs; stop that process first, or give this agent another --state-dir",
