@@ -359,6 +359,38 @@ def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def run_installed(words: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a command with those of dispatcher and agent, in a folder."""
+    command = [sys.executable, "-m", "trainmaster.cli.main", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+
+
+def test_a_backup_names_the_folder_that_does_not_exist(tmp_path: Path) -> None:
+    words = ["backup", "--data", str(tmp_path), "--out", str(tmp_path / "none" / "a.backup")]
+    done = run_installed(words, tmp_path)
+    assert done.returncode == Exit.USAGE
+    assert f"there is no folder {tmp_path / 'none'}; choose another file with --out" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--kubeconfig", "k"), "--kubeconfig and --context are of --kubernetes; leave them out"),
+        (("--context", "c"), "--kubeconfig and --context are of --kubernetes; leave them out"),
+        (("--key-file", "EMPTY"), "EMPTY is empty; it has to hold the agent's API key"),
+        ((), "give the agent's API key with --key-file or TRAINMASTER_API_KEY"),
+    ],
+)
+def test_an_agent_says_which_option_is_wrong(
+    more: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRAINMASTER_API_KEY", raising=False)
+    (tmp_path / "EMPTY").touch()
+    where = ("--url", "http://127.0.0.1:1", "--cluster", "cluster.yaml", "--state-dir", "state")
+    done = run_installed(["agent", "run", *where, *more], tmp_path)
+    assert (done.returncode, says in " ".join(done.stderr.split())) == (Exit.USAGE, True), done.stderr
+
+
 @pytest.mark.parametrize("command", ["up", "backup", "restore x", "doctor", "support-bundle"])
 def test_an_empty_data_folder_is_not_the_current_one(command: str, tmp_path: Path) -> None:
     for given, variables in ((["--data", ""], {}), ([], {"TRAINMASTER_DATA": " "})):

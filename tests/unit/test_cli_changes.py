@@ -242,7 +242,8 @@ def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(api: Api) -> N
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"), [("burst", "BurstPolicy"), ("price", "PriceBook"), ("Queu", "Queue"), ("Cluser", "Cluster")]
+    ("word", "meant"),
+    [("burst", "BurstPolicy"), ("price", "PriceBook"), ("Queu", "Queue"), ("Cluser", "Cluster"), ("Qeuue", "Queue")],
 )
 def test_a_kind_named_by_its_beginning_or_mistyped_is_suggested(api: Api, word: str, meant: str) -> None:
     done = run("history", word, "x")

@@ -160,6 +160,14 @@ def test_a_job_is_run_again_as_it_was_or_changed(api: Api) -> None:
     assert sent(api) == SPEC | {"queue": "p", "roles": [{"name": "main", "template": template}]}
 
 
+def test_a_wrong_option_of_a_job_that_is_run_again_is_told_by_its_name(api: Api) -> None:
+    api.has_job("succeeded")
+    done = run("rerun", JOB, "--memory", "8GB")
+    assert done.exit_code == Exit.BAD_REQUEST
+    assert "--memory: '8GB' is not a Kubernetes quantity" in " ".join(done.stderr.split())
+    assert not [call for call in api.calls() if call.startswith("POST")]
+
+
 def test_parts_of_one_role_are_not_changed_in_several(api: Api) -> None:
     roles = [{"name": "a", "template": {}}, {"name": "b", "template": {}}]
     api.has_job("succeeded", spec=SPEC | {"roles": roles})

@@ -160,6 +160,13 @@ CASES: dict[str, tuple[type[BaseModel], dict[str, Any], str, str, str]] = {
         "must be a finite number, not nan",
     ),
     "no flag": (JobSpec, JOB | {"suspend": "yes"}, "bool_type", "suspend", "must be true or false, not 'yes'"),
+    "too small": (
+        QueueSpec,
+        {"path": "a", "weight": 0},
+        "greater_than_equal",
+        "weight",
+        "must be at least 0.000001, not 0",
+    ),
     "too little": (JobSpec, JOB | {"minMember": 0}, "greater_than_equal", "minMember", "must be at least 1, not 0"),
     "too much": (JobSpec, JOB | {"priority": 1001}, "less_than_equal", "priority", "must be at most 1000, not 1001"),
     "nothing": (
