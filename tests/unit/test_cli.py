@@ -377,7 +377,7 @@ def test_a_backup_names_the_folder_that_does_not_exist(tmp_path: Path) -> None:
     [
         (("--kubeconfig", "k"), "--kubeconfig and --context are of --kubernetes; leave them out"),
         (("--context", "c"), "--kubeconfig and --context are of --kubernetes; leave them out"),
-        (("--key-file", "EMPTY"), "EMPTY is empty; it has to hold the agent's API key"),
+        (("--key-file", "EMPTY"), "EMPTY: the API key is empty; a key looks like tmk_..."),
         ((), "give the agent's API key with --key-file or TRAINMASTER_API_KEY"),
     ],
 )

@@ -21,7 +21,7 @@ from trainmaster.cli.output import (
     print_table,
 )
 from trainmaster.cli.refresh import WatchOption, repeated
-from trainmaster.cli.time_arguments import duration_of
+from trainmaster.cli.time_arguments import seconds_of
 from trainmaster.protocol.states import KeyRole
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def make_key(
     from trainmaster.protocol.tenants import KeySpec
 
     if expires_in is not None:
-        duration_of(expires_in, "--expires-in")
+        seconds_of(expires_in, "--expires-in")
     fields: dict[str, object] = {"name": name, "role": role, "queues": queue or [], "expiresIn": expires_in}
     fields["onBehalfOf"] = on_behalf_of or []
     if role is KeyRole.OWNER:

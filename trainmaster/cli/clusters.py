@@ -24,7 +24,7 @@ from trainmaster.cli.output import (
 )
 from trainmaster.cli.overrides import pairs_of
 from trainmaster.cli.refresh import WatchOption, repeated
-from trainmaster.cli.watch import seconds_of
+from trainmaster.cli.watch import timeout_of
 from trainmaster.client.address import checked_address
 from trainmaster.protocol.states import ClusterKind, Exit
 
@@ -234,7 +234,7 @@ def drain(
     """
     if timeout is not None and not wait:
         raise UsageError("--timeout bounds --wait; give both")
-    seconds = None if timeout is None else seconds_of(timeout)
+    seconds = None if timeout is None else timeout_of(timeout)
     with config.connect(ctx) as client:
         done = client.drain(name, let_finish=let_finish)
         if not done.reachable and done.live_runs:

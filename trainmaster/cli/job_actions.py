@@ -11,7 +11,7 @@ from trainmaster.cli.errors import UsageError
 from trainmaster.cli.filters import LabelOption, NameOption, QueueOption, StateOption
 from trainmaster.cli.output import note, styled
 from trainmaster.cli.overrides import pairs_of
-from trainmaster.cli.time_arguments import duration_of
+from trainmaster.cli.time_arguments import seconds_of
 
 if TYPE_CHECKING:
     from trainmaster.client.calls import Action
@@ -57,7 +57,7 @@ def cancel(
     yes: Yes = False,
 ) -> None:
     if grace is not None:
-        duration_of(grace, "--grace")
+        seconds_of(grace, "--grace")
     wanted = _wanted("cancel", ids, queue, state, name, label, everything, dry_run)
     with config.connect(ctx) as client:
         if wanted is None:

@@ -7,15 +7,14 @@ import typer
 from trainmaster.cli.errors import UsageError
 
 
-def duration_of(text: str, option: str) -> str:
-    """Return the duration of an option as it was given. Raises UsageError."""
+def seconds_of(text: str, option: str) -> float:
+    """Return the seconds of an option's duration. Raises UsageError."""
     from trainmaster.protocol.durations import parse_duration
 
     try:
-        parse_duration(text)
+        return parse_duration(text)
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from error
-    return text
 
 
 def moment_of(text: str, reference: datetime, option: str) -> datetime:

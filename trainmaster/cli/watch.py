@@ -13,7 +13,7 @@ import typer
 from trainmaster.cli import completion, config, errors, filters
 from trainmaster.cli.event_lines import LinePrinter, transition
 from trainmaster.cli.output import Format, OutputOption, clean, data_of, hint, note, print_data, styled, took
-from trainmaster.cli.time_arguments import moment_of
+from trainmaster.cli.time_arguments import moment_of, seconds_of
 from trainmaster.protocol.states import Exit
 
 _STORED_WITHIN = 600.0
@@ -88,7 +88,7 @@ def wait(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Wait until jobs have ended: those with these ids, or all that match a filter now. The exit code is that of the worst job."""
-    seconds = None if timeout is None else seconds_of(timeout)
+    seconds = None if timeout is None else timeout_of(timeout)
     with config.connect(ctx) as client:
         chosen = _chosen("wait", client, jobs, filters.Given(queue, state, name, label, mine=mine))
         if not output.is_data:
@@ -171,14 +171,9 @@ def pattern_of(text: str | None) -> re.Pattern[str] | None:
         raise errors.UsageError(f"--grep: {text!r} is not a regular expression: {error}") from error
 
 
-def seconds_of(text: str) -> float:
-    """Parse ``--timeout``. Raises UsageError."""
-    from trainmaster.protocol.durations import parse_duration
-
-    try:
-        return parse_duration(f"{text}s" if text.isdecimal() else text)
-    except ValueError as error:
-        raise errors.UsageError(f"--timeout: {error}") from error
+def timeout_of(text: str) -> float:
+    """Parse ``--timeout``, where a number without a unit means seconds. Raises UsageError."""
+    return seconds_of(f"{text}s" if text.isdecimal() else text, "--timeout")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from trainmaster.cli.output import (
     print_data,
     print_table,
 )
-from trainmaster.cli.time_arguments import duration_of
+from trainmaster.cli.time_arguments import seconds_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -82,7 +82,7 @@ def rotate(
     output: SecretOutputOption = Format.TABLE,
 ) -> None:
     """Replace a queue's webhook secret and print the new one; the previous one stays valid for a while."""
-    duration_of(overlap, "--overlap")
+    seconds_of(overlap, "--overlap")
     with config.connect(ctx) as client:
         _print_secrets(client.rotate_webhook_secret(queue, overlap=overlap), output)
 

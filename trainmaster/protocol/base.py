@@ -7,7 +7,7 @@ fields that this side does not know, which are ignored.
 import re
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -32,10 +32,14 @@ from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 
 def format_time(value: datetime) -> str:
     """Return a moment as answers have it: RFC 3339 in UTC with milliseconds."""
+    return _format_time(value.astimezone(UTC))
+
+
+def _format_time(value: datetime) -> str:
     return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-Timestamp = Annotated[AwareDatetime, PlainSerializer(format_time, return_type=str, when_used="json")]
+Timestamp = Annotated[AwareDatetime, PlainSerializer(_format_time, return_type=str, when_used="json")]
 """A moment, RFC 3339 in UTC with milliseconds when written as JSON."""
 
 _DATE_FIRST = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]")

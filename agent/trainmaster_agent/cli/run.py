@@ -88,8 +88,10 @@ def agent_run(
     if kubernetes is not None:
         if simulated is not None or cluster is not None:
             raise fail("give only one of --cluster, --simulated and --kubernetes", Exit.USAGE)
-        _run_on_kubernetes(kubernetes, url, secret, key_file, kubeconfig, context, metrics_port)
+        _run_on_kubernetes(kubernetes, url, secret, kubeconfig, context, metrics_port)
         return
+    if kubeconfig is not None or context is not None:
+        raise fail("--kubeconfig and --context are of --kubernetes; leave them out", Exit.USAGE)
     if simulated is not None and cluster is None:
         os.environ.pop("TRAINMASTER_API_KEY", None)
         serve_metrics(metrics_port, "agent")
@@ -97,10 +99,8 @@ def agent_run(
         return
     if simulated is not None or cluster is None or state_dir is None:
         raise fail("give either --cluster and --state-dir, or --simulated, or --kubernetes", Exit.USAGE)
-    if kubeconfig is not None or context is not None:
-        raise fail("--kubeconfig and --context are of --kubernetes; leave them out", Exit.USAGE)
     if not secret:
-        raise _no_key(key_file)
+        raise fail("give the agent's API key with --key-file or TRAINMASTER_API_KEY", Exit.USAGE)
     if not trust_submitters and not is_this_machine(url):
         raise fail(
             f"{url} is not on this machine: whoever may submit there could run any command here as this user; "
@@ -124,7 +124,9 @@ def _read_secret(key_file: Path | None, key: str) -> str:
     """Return the agent's key; empty where none is given. Ends the process for what cannot be a key."""
     try:
         found = key_file.read_text() if key_file is not None else key
-        return checked_key(found, str(key_file or KEY_VARIABLE)) if found.strip() else ""
+        if key_file is None and not found.strip():
+            return ""
+        return checked_key(found, str(key_file or KEY_VARIABLE))
     except OSError as error:
         raise fail(f"{key_file}: {error.strerror}", Exit.USAGE) from error
     except UnicodeDecodeError as error:
@@ -133,24 +135,11 @@ def _read_secret(key_file: Path | None, key: str) -> str:
         raise fail(str(error), Exit.USAGE) from error
 
 
-def _no_key(key_file: Path | None) -> typer.Exit:
-    """Print that no key is given; return the end of the process."""
-    if key_file is not None:
-        return fail(f"{key_file} is empty; it has to hold the agent's API key, which looks like tmk_...", Exit.USAGE)
-    return fail("give the agent's API key with --key-file or TRAINMASTER_API_KEY", Exit.USAGE)
-
-
 def _run_on_kubernetes(
-    path: Path,
-    url: str,
-    secret: str,
-    key_file: Path | None,
-    kubeconfig: Path | None,
-    context: str | None,
-    metrics_port: int | None,
+    path: Path, url: str, secret: str, kubeconfig: Path | None, context: str | None, metrics_port: int | None
 ) -> None:
     if not secret:
-        raise _no_key(key_file)
+        raise fail("give the agent's API key with --key-file or TRAINMASTER_API_KEY", Exit.USAGE)
     from trainmaster_agent.cli.kubernetes import Pulse, read_cluster, run_kubernetes_agent
     from trainmaster_agent.kube.access import AccessError
     from trainmaster_agent.kube.lease import LeaseLostError

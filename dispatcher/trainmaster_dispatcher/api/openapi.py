@@ -136,10 +136,11 @@ def check_parameters(request: Request) -> None:
         there = f"it has {', '.join(known)}" if known else "it has none"
         hint = did_you_mean(name, known)
         raise _wrong_parameter(name, f"this call has no query parameter of this name; {there}{hint}")
-    for name, value in request.query_params.multi_items():
+    given = request.query_params.multi_items()
+    for name, value in given:
         if "\x00" in value:
             raise _wrong_parameter(name, "has a NUL character, which no text may hold")
-    if len(request.query_params) == len(request.query_params.multi_items()):
+    if len(request.query_params) == len(given):
         return
     for parameter in route.dependant.query_params:
         if not _is_list(parameter.field_info.annotation) and len(request.query_params.getlist(parameter.alias)) > 1:

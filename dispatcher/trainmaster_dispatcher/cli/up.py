@@ -45,8 +45,8 @@ _PORT_SECONDS = 10.0
 """Time that an api which was left behind by a killed ``up`` may take to end."""
 _AGENT_SECONDS = 15.0
 """Time in which the local agents must connect before the installation is said to be up without them."""
-_IN_CONTACT = ("ready", "cordoned", "draining", "drained", "closed")
-"""States of a cluster whose agent is in contact."""
+_WITHOUT_CONTACT = ("never connected", "unreachable")
+"""States of a cluster whose agent is not in contact."""
 _LONGEST_WORDS = 300
 _SIGNALLED = 128
 """Added to a signal's number it is the exit code by which shells name a program's end by that signal."""
@@ -356,7 +356,7 @@ def _await_agents(installation: LocalInstallation, check: Callable[[], None]) ->
     ends = time.monotonic() + _AGENT_SECONDS
     with suppress(TrainmasterError), Client(installation.url, installation.keys["admin"]) as client:
         while time.monotonic() < ends:
-            if all(one.state in _IN_CONTACT for one in client.clusters() if one.name in CLUSTERS):
+            if not any(one.state in _WITHOUT_CONTACT for one in client.clusters() if one.name in CLUSTERS):
                 return
             check()
             time.sleep(0.2)

@@ -115,7 +115,7 @@ def job_line(row: store.ShownJob) -> dict[str, Any]:
 
 
 def _moment(at: datetime | None) -> str | None:
-    return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if at is None else format_time(at)
 
 
 async def list_jobs(
@@ -415,7 +415,7 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
                 "cordoned": row.cordoned,
                 "draining": row.draining,
                 "closed": fault or _closed(row, report),
-                "lastContact": format_time(contact) if contact else None,
+                "lastContact": _moment(contact),
                 "agentVersion": row.agent_version or "",
                 **(
                     {

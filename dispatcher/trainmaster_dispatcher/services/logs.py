@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from trainmaster.protocol.agent import LogChunk, OutputPiece, StreamPush
+from trainmaster.protocol.base import format_time
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id, run_id
 from trainmaster_dispatcher.services import output
@@ -118,7 +119,7 @@ class _Seen:
             if missed > 0:
                 out["missed"], missed = missed, 0
             if at is not None:
-                out["at"] = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+                out["at"] = format_time(datetime.fromtimestamp(at, UTC))
             yield out
 
     def _stretches(self, start: int, end: int, marks: Sequence[Mark]) -> Iterator[tuple[int, int, float | None]]:

@@ -66,15 +66,14 @@ class LocalRecords:
         """
         try:
             self.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (self.state_dir / layout.AGENT_LOCK).touch()
+            self._lock = lock_file(
+                self.state_dir / layout.AGENT_LOCK,
+                "two agents must never act on the same runs; stop that process first, or give this agent another --state-dir",
+            )
         except OSError as error:
             raise RuntimeRefusedError(
                 f"the folder {self.state_dir} cannot be used: {error.strerror}; give this agent another --state-dir"
             ) from error
-        self._lock = lock_file(
-            self.state_dir / layout.AGENT_LOCK,
-            "two agents must never act on the same runs; stop that process first, or give this agent another --state-dir",
-        )
         try:
             self._runs.mkdir(exist_ok=True)
             trash = self.state_dir / layout.TRASH
