@@ -269,6 +269,10 @@ STEERING = [
         for wrong in ("", "x", "9" * 30)
     ),
     Case("an index below none", "GET /v1/jobs/{waiting}/logs?index=-1", None, 422, "invalid-parameter", "index"),
+    Case("a role that there is not", "GET /v1/jobs/{waiting}/logs?role=nope&follow=true", None, 404, "not-found"),
+    Case("a member beyond the last", "GET /v1/jobs/{waiting}/logs?index=9", None, 404, "not-found"),
+    Case("an attempt that there was not", "GET /v1/jobs/{waiting}/logs?attempt=9", None, 404, "not-found"),
+    Case("from an attempt that there was not", "GET /v1/jobs/{waiting}/logs?fromAttempt=9", None, 404, "not-found"),
     Case("a wrong method", "PUT /v1/jobs", None, 405, "method-not-allowed"),
     Case("an unknown path", "GET /v1/nothing", None, 404, "not-found"),
 ]

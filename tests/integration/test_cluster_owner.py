@@ -191,6 +191,10 @@ async def test_an_owner_makes_rotates_and_revokes_keys_of_the_own_agents(stage: 
         if key.get("cluster") != "private":
             await _refused(await stage.owner.delete(f"/v1/keys/{key['id']}"), "cluster private", "role owner")
     assert (await stage.owner.delete("/v1/keys/999999")).status_code == 404
+    other = next(key for key in every if key.get("cluster") == "edge")
+    assert (await stage.service.http.delete(f"/v1/keys/{other['id']}")).status_code == 204
+    lines = (await _get(stage.owner, "/v1/audit", action="revoke key"))["audit"]
+    assert [line["target"] for line in lines] == [str(made["id"])], "no key of another cluster's agent"
     await _refused(
         await stage.owner.post("/v1/keys", json={"name": "x", "role": "agent", "cluster": "private"}), "admin"
     )

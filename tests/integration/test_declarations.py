@@ -266,6 +266,18 @@ async def test_a_dry_run_finds_a_wrong_reference(service: Service, document: Doc
         assert (problem["code"], list(places(problem))) == (code, [f"documents[1]: {path}"])
 
 
+async def test_a_mistyped_reference_is_told_with_the_name_that_is_most_similar(service: Service) -> None:
+    problem = await refused(
+        service,
+        {"kind": "PriceBook", "name": "spot-west", "onDemand": {"cpu": 1}},
+        {"kind": "Cluster", "name": "west", "priceBook": "spot-wset"},
+        {"kind": "Queue", "path": "q", "defaultPriorityClass": "nromal"},
+    )
+    said = places(problem)
+    assert said["documents[1]: priceBook"] == "there is no price book 'spot-wset'; did you mean 'spot-west'?"
+    assert "'nromal'; did you mean normal?; there are: " in said["documents[2]: defaultPriorityClass"]
+
+
 async def test_fields_of_the_api_beside_a_declaration_are_refused_with_the_way_to_a_document(service: Service) -> None:
     (queue,) = (await service.http.get("/v1/queues")).json()["queues"]
     problem = await refused(service, queue)

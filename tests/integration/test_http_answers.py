@@ -21,6 +21,8 @@ from trainmaster_dispatcher.services import job_queries
         ("/v1/queues/org/a", "DELETE, GET, HEAD, OPTIONS, PATCH, PUT"),
         ("/v1/jobs/hello-1234567/cancel", "OPTIONS, POST"),
         ("/v1/jobs/cancel", "OPTIONS, POST"),
+        ("/healthz", "GET, HEAD, OPTIONS"),
+        ("/docs", "GET, HEAD, OPTIONS"),
     ],
 )
 async def test_a_method_that_is_not_taken_is_answered_with_those_that_are(

@@ -52,6 +52,34 @@ async def test_a_failed_run_is_tried_again_as_its_policy_says(service: Service) 
     assert [run["exitCode"] for run in shown["runs"]] == [3, 3]
 
 
+async def test_the_time_for_which_a_job_ran_is_that_of_its_runs_without_the_time_between(service: Service) -> None:
+    agent = service.agent()
+    await agent.connect()
+    job_id = await service.submit(retries={"limit": 1, "exitCodes": [3], "backOff": "100ms"})
+    assert not {"ranSeconds", "runningSince"} & (await service.job(job_id)).keys()
+    first = await agent.next_start()
+    await agent.report(first["run"], RunState.RUNNING, 1)
+    running = await service.job(job_id)
+    assert running["runningSince"] == running["startedAt"]
+    assert "ranSeconds" not in running
+    end = RunEnd(category=FailureCategory.EXIT, exit_code=3, member="main-0", message="exit code 3")
+    await agent.report(first["run"], RunState.FAILED, 2, end=end)
+    second = await agent.next_start()
+    assert "runningSince" not in await service.job(job_id)
+    await agent.report(second["run"], RunState.RUNNING, 1)
+    await agent.report(second["run"], RunState.SUCCEEDED, 2)
+    async with service.stores.database.transaction() as tx:
+        # As if an hour had passed between the two runs, of 10 and 20 seconds.
+        await tx.run(
+            "UPDATE runs SET started_at = now() - make_interval(secs => CASE attempt WHEN 1 THEN 3630 ELSE 20 END),"
+            " ended_at = now() - make_interval(secs => CASE attempt WHEN 1 THEN 3620 ELSE 0 END)"
+        )
+    ended = await service.job(job_id)
+    assert (ended["ranSeconds"], "runningSince" in ended) == (pytest.approx(30), False)
+    (line,) = (await service.http.get("/v1/jobs")).json()["jobs"]
+    assert line["ranSeconds"] == pytest.approx(30)
+
+
 async def test_an_exit_code_that_is_not_listed_is_not_tried_again(service: Service) -> None:
     agent = service.agent()
     await agent.connect()

@@ -282,12 +282,6 @@ def test_output_before_a_restart_that_was_none_is_said_to_be_none(api: Api) -> N
     assert run("logs", JOB, "--previous").stderr == "r1 on edge\n"
 
 
-def test_the_log_of_a_member_that_does_not_exist_is_not_waited_for(api: Api) -> None:
-    api.has_job("running")
-    done = run("logs", JOB, "-f", "--role", "worker")
-    assert (done.exit_code, done.stderr) == (Exit.NOT_FOUND, f"error: {JOB} has no role 'worker'; it has: main\n")
-
-
 # Errors and the context
 
 

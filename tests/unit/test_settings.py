@@ -35,6 +35,7 @@ def test_every_wrong_setting_is_said_in_words_of_users(monkeypatch: pytest.Monke
         "POOL_SIZE": "0",
         "CURRENCY": "euro",
         "WEBHOOK_SECRET": "short",
+        "USAGE_LABELS": "team, project name",
     }
     for name, value in wrong.items():
         monkeypatch.setenv(f"TRAINMASTER_{name}", value)
@@ -48,6 +49,19 @@ def test_every_wrong_setting_is_said_in_words_of_users(monkeypatch: pytest.Monke
     assert "short" not in done.stderr
     assert not forbidden(done.stderr)
     assert [check.message for check in store_checks()] == lines
+
+
+@pytest.mark.parametrize("words", ["serve", "scheduler", "worker", "up --data {folder}"])
+@pytest.mark.parametrize("address", ["foo", "http://:hidden@h/0", "redis://:hidden@h:port/0"])
+def test_an_address_of_no_redis_is_said_before_anything_starts(
+    words: str, address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql:///x?host=/nowhere")
+    monkeypatch.setenv("REDIS_URL", address)
+    done = CliRunner().invoke(app, words.format(folder=tmp_path / "data").split())
+    said = "error: setting REDIS_URL: must be the address of a Redis server, such as redis://host:6379/0"
+    assert (done.exit_code, done.stderr.strip().splitlines()[-1]) == (2, said)
+    assert not (tmp_path / "data").exists()
 
 
 def test_up_says_a_wrong_setting_before_it_starts_or_makes_anything(

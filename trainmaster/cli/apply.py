@@ -75,20 +75,20 @@ def apply(
     with config.connect(ctx) as client:
         shown = declared.send(client, dry_run=True)
         changes = declared.show(shown)
-        if not changes and not declared.jobs:
+        nothing = not changes and not declared.jobs
+        if nothing:
             print("nothing to change: the dispatcher has everything as the files declare it")
-            return
         if dry_run:
             _warn(shown)
             return
-        if not agreed(_question(shown, len(declared.jobs)), yes=yes):
+        if not nothing and not agreed(_question(shown, len(declared.jobs)), yes=yes):
             return
-        if changes:
-            done = declared.send(client, dry_run=False)
-            for one in () if done is None else done.objects:
-                if one.outcome != "unchanged":
-                    print(f"{one.kind} {clean(one.name)}  {one.outcome}")
-            _warn(done)
+        # Also where nothing changes: whose fields they are may change.
+        done = declared.send(client, dry_run=False)
+        for one in () if done is None else done.objects:
+            if one.outcome != "unchanged":
+                print(f"{one.kind} {clean(one.name)}  {one.outcome}")
+        _warn(done)
         if declared.jobs:
             submit.show_ids(submit.send(client, declared.jobs))
 

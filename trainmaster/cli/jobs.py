@@ -14,6 +14,7 @@ from trainmaster.cli.output import (
     OutputOption,
     age,
     data_of,
+    lasted,
     note,
     now,
     print_data,
@@ -116,7 +117,7 @@ def sorted_jobs(found: "Sequence[JobView]", sort: SortKey) -> "list[JobView]":
             case SortKey.ENDED:
                 return item.ended_at
             case SortKey.RAN:
-                return None if item.started_at is None else (item.ended_at or moment) - item.started_at
+                return item.ran_until(moment)
             case SortKey.PRIORITY:
                 return item.priority
             case SortKey.NAME:
@@ -143,7 +144,7 @@ def _print_jobs(found: "Sequence[JobView]", *, wide: bool) -> None:
         columns += ["CLASS", "PRIORITY", "RUN", "BY", "LABELS", "MESSAGE"]
     rows = []
     for item in found:
-        ran = took(item.started_at, item.ended_at or (moment if item.state.has_live_run else None))
+        ran = lasted(item.ran_until(moment))
         row = [item.id, item.queue, _state(item), item.cluster or "-", age(item.submitted_at, moment), ran]
         if wide:
             labels = ", ".join(f"{key}={value}" for key, value in item.labels.items())

@@ -91,11 +91,15 @@ def age(moment: datetime | None, reference: datetime | None = None) -> str:
 
 def took(begin: datetime | None, end: datetime | None) -> str:
     """Return the time between two moments as text; ``-`` when one is missing."""
+    return lasted(None if begin is None or end is None else (end - begin).total_seconds())
+
+
+def lasted(seconds: float | None) -> str:
+    """Return a time as text; ``-`` for None."""
     from trainmaster.protocol.durations import format_duration
 
-    if begin is None or end is None:
+    if seconds is None:
         return "-"
-    seconds = (end - begin).total_seconds()
     return format_duration(round(seconds) if seconds >= 1 else max(seconds, 0))
 
 

@@ -12,7 +12,7 @@ import typer
 
 from trainmaster.cli import completion, config, errors, filters
 from trainmaster.cli.event_lines import LinePrinter, transition
-from trainmaster.cli.output import Format, OutputOption, clean, data_of, hint, note, print_data, styled, took
+from trainmaster.cli.output import Format, OutputOption, clean, data_of, hint, lasted, note, print_data, styled
 from trainmaster.cli.time_arguments import moment_of, seconds_of
 from trainmaster.protocol.states import Exit
 
@@ -248,7 +248,7 @@ def wait_all(
 
 
 def _tell_state(job: "JobView") -> None:
-    duration = f" after {took(job.started_at, job.ended_at)}" if job.started_at and job.ended_at else ""
+    duration = f" after {lasted(job.ran_seconds)}" if job.ended_at and job.ran_seconds is not None else ""
     message = f": {clean(job.message)}" if job.message else ""
     unfinished = "" if job.state.is_terminal else " (not finished)"
     print(f"{job.id}  {styled(job.shown_state)}{unfinished}{duration}{message}", flush=True)
@@ -283,8 +283,6 @@ def show_logs(client: "Client", job: str, choice: LogChoice, *, titled: bool = F
 
     role, index, attempt = choice.role, choice.index, choice.attempt
     shown = client.job(job)
-    _check_member(shown, role, index)
-    _check_attempt(shown, attempt, follow=choice.follow)
     prefix = f"{job} " if titled else ""
     yet = " yet: its cluster may still be sending them" if _has_just_ended(shown) else ""
     prefixed = titled or _members(shown, role, index) > 1
@@ -328,26 +326,3 @@ def _members(job: "JobView", role: str | None, index: int | None) -> int:
     """Return the number of members whose output is shown."""
     roles = [item for item in (job.spec or {}).get("roles", []) if role in (None, item["name"])]
     return sum(1 if index is not None else int(item.get("replicas", 1)) for item in roles)
-
-
-def _check_member(job: "JobView", role: str | None, index: int | None) -> None:
-    """Raise ProblemError when the job has no such member: its log would stay empty for ever."""
-    from trainmaster.protocol.errors import Code, ProblemError
-
-    sizes = {item["name"]: int(item.get("replicas", 1)) for item in (job.spec or {}).get("roles", [])}
-    if role is not None and sizes and role not in sizes:
-        raise ProblemError(Code.NOT_FOUND, f"{job.id} has no role {role!r}; it has: {', '.join(sizes)}")
-    most = max((size for name, size in sizes.items() if role in (None, name)), default=None)
-    if index is not None and most is not None and index >= most:
-        raise ProblemError(Code.NOT_FOUND, f"{job.id} has no member {index}; the indexes go from 0 to {most - 1}")
-
-
-def _check_attempt(job: "JobView", attempt: int | None, *, follow: bool) -> None:
-    """Raise ProblemError when the job has no such run. When following, a run that is to come is waited for."""
-    from trainmaster.protocol.errors import Code, ProblemError
-
-    known = [run.attempt for run in job.runs]
-    if attempt is None or attempt in known or (follow and not job.state.is_terminal):
-        return
-    there_are = f"its runs are: {', '.join(map(str, known))}" if known else "it has no run yet"
-    raise ProblemError(Code.NOT_FOUND, f"{job.id} has no run {attempt}; {there_are}")

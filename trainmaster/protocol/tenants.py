@@ -1,6 +1,7 @@
 """Objects that admins declare: queues, priority classes, clusters and keys; and the views of these and of jobs."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
@@ -497,6 +498,10 @@ class JobView(Lenient):
     """Time at which it first ran; each of its runs has its own."""
     ended_at: Timestamp | None = None
     """Time of its end."""
+    ran_seconds: float | None = None
+    """Seconds for which those of its runs that have ended were running, together; missing where none was."""
+    running_since: Timestamp | None = None
+    """Time at which its present run began to run."""
     submitted_by: str = ""
     """User whose job it is: the name of the API key that submitted it, or the user on whose behalf one did."""
     submitted_through: str | None = None
@@ -511,6 +516,14 @@ class JobView(Lenient):
     """Its runs, oldest first; only in answers on a single job."""
     undelivered: int = 0
     """Number of undelivered webhook messages; only in answers on a single job."""
+
+    def ran_until(self, moment: datetime) -> float | None:
+        """Return the seconds for which runs of the job were running until ``moment``; None where none has. Time between runs does
+        not count.
+        """
+        if self.running_since is None:
+            return self.ran_seconds
+        return (self.ran_seconds or 0.0) + max(0.0, (moment - self.running_since).total_seconds())
 
 
 class EventView(Lenient):

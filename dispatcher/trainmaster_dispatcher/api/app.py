@@ -317,15 +317,22 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
     return problem_response(ProblemError(Code.INVALID_PARAMETER, detail, mistakes=mistakes), request.url.path)
 
 
+def _allowed_at(request: Request, error: HTTPException) -> list[str]:
+    """Return the methods that an address takes. Probes and pages are in no document."""
+    described = openapi.methods_at(request.app, request.url.path)
+    known = (error.headers or {}).get("Allow", "")
+    return described or openapi.with_implied(one.strip() for one in known.split(",") if one.strip())
+
+
 async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for it alone
-    allowed = openapi.methods_at(request.app, request.url.path) if error.status_code == 405 else []
+    allowed = _allowed_at(request, error) if error.status_code == 405 else []
     if allowed and request.method == "OPTIONS":
         return Response(status_code=204, headers={"Allow": ", ".join(allowed)})
     code = Code.METHOD_NOT_ALLOWED if error.status_code == 405 else Code.NOT_FOUND
     if error.status_code not in (404, 405):
         code = Code.MALFORMED_BODY
-    methods = ", ".join(allowed) or (error.headers or {}).get("Allow")
+    methods = ", ".join(allowed)
     detail = str(error.detail)
     if code is Code.NOT_FOUND:
         detail = f"there is nothing at {request.url.path}"

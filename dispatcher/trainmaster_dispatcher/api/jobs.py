@@ -491,7 +491,10 @@ async def read_logs(
 ) -> Response:
     """Output of the job's members, one JSON object per line: what is stored of it, then live output through the cluster's agent.
 
-    ``offset`` and ``next`` are bytes of a member's own output; ``missed`` are bytes before a piece that are not available.
+    A piece of output has the ``role`` and ``index`` of its member, ``data``, and ``offset`` and ``next``, its begin and end in bytes
+    of the member's own output; ``missed`` are bytes before it that are not available, and ``at`` comes with ``timestamps``. A line
+    with ``note`` says what happens, such as which run the next pieces are of. The last line of a job that has ended has ``end``, its
+    state; a line with ``problem`` says what ended the stream.
     """
     options = logs.LogOptions(
         follow,
@@ -507,7 +510,7 @@ async def read_logs(
         limit,
         timestamps,
     )
-    key = await logs.find(state.stores, caller, job_id)
+    key = await logs.find(state.stores, caller, job_id, options)
     stream = state.limits.open_stream(
         request.scope, StreamKind.LOGS, lambda: state.stores.channels.wake_here(JOBS, [key])
     )

@@ -4,7 +4,7 @@ Handlers parse bodies and write answers by themselves; this module takes part in
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, get_args, get_origin
@@ -320,6 +320,12 @@ def methods_at(app: FastAPI, path: str) -> list[str]:
     # /v1/jobs/cancel is no job's address.
     fewest = min((template.count("{") for template in there), default=0)
     found = {method.upper() for template in there if template.count("{") == fewest for method in there[template]}
+    return with_implied(found)
+
+
+def with_implied(methods: Iterable[str]) -> list[str]:
+    """Return methods of an address, in order, with those that it takes because of them: HEAD beside GET, and OPTIONS beside any."""
+    found = set(methods)
     if "GET" in found:
         found.add("HEAD")
     return sorted(found | {"OPTIONS"}) if found else []

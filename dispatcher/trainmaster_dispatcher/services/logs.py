@@ -22,6 +22,7 @@ from trainmaster_dispatcher.services.output import Extent, Mark, MemberOutput, T
 from trainmaster_dispatcher.store import agents, runs
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store import output as output_store
+from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS, JOBS, wait_set
 
@@ -59,6 +60,11 @@ class LogOptions:
     limit: int | None = None
     """At most this many bytes of each member."""
     timestamps: bool = False
+
+    @property
+    def first_attempt(self) -> int | None:
+        """The attempt to begin with; None for the newest."""
+        return self.attempt or self.first
 
     @property
     def extent(self) -> Extent:
@@ -132,10 +138,39 @@ class _Seen:
             yield begin, after, time_of(marks, begin)
 
 
-async def find(stores: Stores, caller: Caller, text: str) -> int:
-    """Return the key of a job. Raises ProblemError when the job is not the caller's."""
+async def find(stores: Stores, caller: Caller, text: str, options: LogOptions) -> int:
+    """Return the key of a job. Raises ProblemError NOT_FOUND when the job is not the caller's, or lacks the wanted member or attempt:
+    its output would be empty for ever. Who follows may name an attempt that is to come.
+    """
     async with stores.database.transaction() as tx:
-        return await find_key(tx, caller, text)
+        key = await find_key(tx, caller, text)
+        if options.role is not None or options.index is not None:
+            await _check_member(tx, key, text, options)
+        if options.first_attempt is not None:
+            await _check_attempt(tx, key, text, options)
+    return key
+
+
+async def _check_member(tx: Transaction, key: int, text: str, options: LogOptions) -> None:
+    job = await job_store.view(tx, key)
+    if job is None:
+        return
+    spec = (await job_store.specs(tx, [job.spec_id]))[job.spec_id]
+    sizes = {str(role["name"]): int(role.get("replicas", 1)) for role in spec["roles"]}
+    if options.role is not None and options.role not in sizes:
+        raise ProblemError(Code.NOT_FOUND, f"{text} has no role {options.role!r}; it has: {', '.join(sizes)}")
+    most = max(size for name, size in sizes.items() if options.role in (None, name))
+    if options.index is not None and options.index >= most:
+        raise ProblemError(Code.NOT_FOUND, f"{text} has no member {options.index}; the indexes go from 0 to {most - 1}")
+
+
+async def _check_attempt(tx: Transaction, key: int, text: str, options: LogOptions) -> None:
+    job = await job_store.view(tx, key)
+    wanted = options.first_attempt
+    if job is None or wanted is None or wanted <= job.attempt or (options.follow and not job.state.is_terminal):
+        return
+    there_are = f"the attempts go from 1 to {job.attempt}" if job.attempt else "it has no run yet"
+    raise ProblemError(Code.NOT_FOUND, f"{text} has no run {wanted}; {there_are}")
 
 
 async def read(
@@ -145,7 +180,7 @@ async def read(
 
     ``check`` raises ProblemError once the caller may not go on; it is called every few seconds, and at each change of the job.
     """
-    attempt = options.attempt or options.first
+    attempt = options.first_attempt
     with stores.channels.waiter(JOBS, key) as changed:
         while True:
             check()

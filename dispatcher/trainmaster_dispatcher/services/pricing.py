@@ -1,11 +1,12 @@
 """Price books: the prices of clusters that admins declare, and their history."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.suggestions import suggestion
 from trainmaster_dispatcher.domain.prices import FREE, PriceHistory, Tariff, tariff_of
 from trainmaster_dispatcher.services.references import Reference, check_references
 from trainmaster_dispatcher.store import prices as store
@@ -37,10 +38,12 @@ async def check_book_is_unused(tx: Transaction, name: str) -> None:
         raise ProblemError(Code.IN_USE, f"price book {name!r} is named by {', '.join(users)}")
 
 
-def check_book(name: str | None, known: Container[str]) -> None:
-    """Raise ProblemError where a cluster names a book that is not among the known ones."""
+def check_book(name: str | None, known: Container[str], every: Iterable[str]) -> None:
+    """Raise ProblemError where a cluster names a book that is not among the known ones; the message names the most similar of
+    ``every``.
+    """
     if name is not None and name not in known:
-        message = f"there is no price book {name!r}; make it first"
+        message = f"there is no price book {name!r}{suggestion(name, every) or '; make it first'}"
         check_references([Reference("PriceBook", name, "priceBook", Code.UNKNOWN_PRICE_BOOK, message)])
 
 

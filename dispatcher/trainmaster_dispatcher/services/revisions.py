@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmaster.protocol.resource_kinds import Kind
-from trainmaster_dispatcher.domain.declared_fields import FieldPath, Owners, Wire, changed_fields, owners_after
+from trainmaster_dispatcher.domain.declared_fields import (
+    FieldPath,
+    Owners,
+    Wire,
+    changed_fields,
+    owners_after,
+    value_at,
+)
 from trainmaster_dispatcher.store import declarations as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.declarations import NewRevision, ObjectName
@@ -91,11 +98,15 @@ async def record_one(
     *,
     keeps: bool = False,
 ) -> None:
-    """Record the change of one object by force: the author owns the fields that it states. ``keeps``: also those it owned before."""
+    """Record the change of one object by force: the author owns the fields that it states, and those that it unsets, so that nobody
+    sets them again without a conflict. ``keeps``: also those it owned before.
+    """
     kind, name = target
     owners: Mapping[str, Any] = (await read_owners(tx, [ObjectName(kind, name)])).get(ObjectName(kind, name), {})
     changed = changed_fields(before or {}, after or {})
     own = set(stated)
+    if after is not None:
+        own.update(path for path in changed if value_at(after, path) is None)
     if keeps and author.applier is not None:
         own |= owners.get(author.applier, frozenset())
     await record(tx, author, [Written(kind, name, before, after, owners_after(owners, author.applier, own, changed))])

@@ -3,17 +3,19 @@
 import os
 from ipaddress import ip_network
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import AliasChoices, Field, SecretStr, TypeAdapter, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from trainmaster.protocol.base import worded_pattern
 from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster.protocol.jobs import LabelKey
 from trainmaster.protocol.suggestions import similar
 from trainmaster.protocol.validation_errors import sentence_of
 from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
 from trainmaster_dispatcher.domain.default_requests import read_requests
 from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Persistence
 from trainmaster_dispatcher.scheduling.state.usage_decay import USER_HALF_LIFE
+from trainmaster_dispatcher.store import redis_channels
 from trainmaster_dispatcher.store.database import check_address
 from trainmaster_dispatcher.store.log_store import check_url
 
@@ -58,6 +60,9 @@ def mistyped() -> list[str]:
         if found:
             said.append(f"{name} is not a setting and has no effect; did you mean {_PREFIX}{found}?")
     return said
+
+
+_LABEL_KEYS = TypeAdapter[str](LabelKey)
 
 
 class Settings(BaseSettings):
@@ -181,6 +186,18 @@ class Settings(BaseSettings):
     @classmethod
     def _is_postgres(cls, value: str) -> str:
         return check_address(value) if value else value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis(cls, value: str | None) -> str | None:
+        return redis_channels.check_address(value) if value else value
+
+    @field_validator("usage_labels")
+    @classmethod
+    def _are_keys_of_labels(cls, value: str) -> str:
+        for key in _listed(value):
+            _LABEL_KEYS.validate_python(key)
+        return value
 
     @field_validator("usage_half_life")
     @classmethod

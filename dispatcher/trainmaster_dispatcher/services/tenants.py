@@ -11,7 +11,7 @@ from trainmaster.protocol.base import format_time
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.states import KeyRole
-from trainmaster.protocol.suggestions import suggestion
+from trainmaster.protocol.suggestions import did_you_mean, suggestion
 from trainmaster.protocol.tenants import (
     ClusterSpec,
     DatasetSpec,
@@ -87,10 +87,14 @@ def unknown_classes(names: Sequence[str], named: Sequence[tuple[str, str]]) -> l
     """Return those of these paths with names of priority classes whose class is not one of ``names``, which are all."""
     if not named:
         return []
-    there = f"there are: {', '.join(names)}"
+    there = f"; there are: {', '.join(names)}"
     return [
         Reference(
-            "PriorityClass", name, path, Code.UNKNOWN_PRIORITY_CLASS, f"there is no priority class {name!r}; {there}"
+            "PriorityClass",
+            name,
+            path,
+            Code.UNKNOWN_PRIORITY_CLASS,
+            f"there is no priority class {name!r}{did_you_mean(name, names)}{there}",
         )
         for path, name in named
         if name not in names
@@ -147,13 +151,15 @@ def _classes_of(spec: QueueSpec) -> tuple[str | None, ...]:
 
 async def check_clusters(tx: Transaction, specs: Sequence[ClusterSpec]) -> Checks:
     """Return the kind of each cluster; or the error where it names a price book or a queue that does not exist."""
-    books = await prices.hold_books(tx, [spec.price_book for spec in specs if spec.price_book is not None])
+    named = [spec.price_book for spec in specs if spec.price_book is not None]
+    books = await prices.hold_books(tx, named)
+    every_book = await names_like(tx, prices.BOOKS, named, books)
     paths = [path for spec in specs for path in spec.only_queues]
     there = await store.QUEUES.by_name(tx, paths) if paths else {}
     every = await names_like(tx, store.QUEUES, paths, there)
 
     def check(spec: ClusterSpec) -> Columns:
-        pricing.check_book(spec.price_book, books)
+        pricing.check_book(spec.price_book, books, every_book)
         check_references(unknown_queues(spec.only_queues, "onlyQueues", there, every))
         return {"kind": spec.cluster_kind.value}
 

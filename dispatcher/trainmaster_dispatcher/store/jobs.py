@@ -489,6 +489,9 @@ class ShownJob(NamedTuple):
     submitted_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+    ran_seconds: float | None
+    """Seconds for which its ended runs were running, together; None where none was."""
+    running_since: datetime | None
     labels: dict[str, str] | None
     parameters: dict[str, Any] | None
     spec_id: int
@@ -557,7 +560,10 @@ class StoredEvent(NamedTuple):
 
 _COLUMNS_OF_VIEW = """
     SELECT j.id, j.name, j.version, q.path AS queue, p.name AS priority_class, j.priority, j.state, j.wish, j.hold_cause,
-           j.hold_until, j.attempt, j.retries_used, j.message, j.submitted_at, j.started_at, j.ended_at, j.labels, j.parameters,
+           j.hold_until, j.attempt, j.retries_used, j.message, j.submitted_at, j.started_at, j.ended_at,
+           (SELECT sum(extract(epoch FROM e.ended_at - e.started_at))::float8 FROM runs e
+            WHERE e.job_id = j.id AND e.ended_at IS NOT NULL) AS ran_seconds,
+           CASE WHEN r.ended_at IS NULL THEN r.started_at END AS running_since, j.labels, j.parameters,
            j.spec_id, j.queue_id, j.class_id, j.shape_id, j.notifies, k.name AS submitted_by,
            t.name AS submitted_through, c.name AS cluster
 """

@@ -447,7 +447,12 @@ async def audit_page(tx: Transaction, wanted: AuditFilter, before: int | None, l
     parameters: dict[str, Any] = {text.rpartition(":")[2]: value for text, value in given.items()}
     where = " AND ".join(given) or "true"
     if wanted.clusters is not None:
-        where += " AND target = ANY(:clusters) AND (action LIKE '% cluster' OR action = ANY(:cluster_actions))"
+        # A line about a revoked key has the number of the key.
+        where += (
+            " AND (target = ANY(:clusters) AND (action LIKE '% cluster' OR action = ANY(:cluster_actions))"
+            " OR action = 'revoke key' AND target IN (SELECT k.id::text FROM api_keys k"
+            " JOIN clusters c ON c.id = k.cluster_id WHERE c.name = ANY(:clusters) AND c.removed_at IS NULL))"
+        )
         parameters |= {"clusters": list(wanted.clusters), "cluster_actions": list(CLUSTER_ACTIONS)}
     return await tx.all_of(
         StoredAuditLine,

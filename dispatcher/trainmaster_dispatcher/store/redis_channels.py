@@ -270,8 +270,9 @@ class RedisChannels:
         """Yield messages on these channels, and on those of this process's log streams. Raises TimeoutError at silence."""
         assert self._redis is not None  # noqa: S101 - callers start only with Redis
         async with self._redis.pubsub() as pubsub:
-            await pubsub.subscribe(*[_PREFIX + channel for channel in channels])
+            # Log streams first: who hears a wake-up then hears the chunks of its streams, too.
             await pubsub.psubscribe(f"{_PREFIX}{_LOGS}{self._own}*")
+            await pubsub.subscribe(*[_PREFIX + channel for channel in channels])
             self._came_back()
             is_asked = False
             while True:
@@ -325,6 +326,15 @@ def _names_of(data: bytes) -> list[str] | None:
     if all(name == EVERYONE or (name.isdigit() and len(name) <= _LONGEST_KEY) for name in names):
         return names
     return None
+
+
+def check_address(text: str) -> str:
+    """Return the address of a Redis as it is given. Raises ValueError for one of another form, whose message quotes no secret."""
+    try:
+        with contextlib.closing(SyncRedis.from_url(text)):
+            return text
+    except (ValueError, TypeError) as error:
+        raise ValueError("must be the address of a Redis server, such as redis://host:6379/0") from error
 
 
 def ping(url: str) -> str:
