@@ -36,6 +36,7 @@ from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
 from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.absences import Absences
+from trainmaster_agent.contact_log import ContactLog
 from trainmaster_agent.containment import contain
 from trainmaster_agent.log_tails import LogTails
 from trainmaster_agent.output_collector import OutputCollector
@@ -109,6 +110,7 @@ class Agent:
         self._clock = clock
         self._on_renewal = on_renewal
         self._session = uuid.uuid4().hex
+        self._contact = ContactLog(clock)
         self._number = 0
         self._sync_took = 0.0
         self._lease_seconds = lease_hint
@@ -177,12 +179,12 @@ class Agent:
             except ProblemError as error:
                 if error.code is Code.SESSION_SUPERSEDED:
                     raise SupersededError(error.detail) from error
-                log.warning(
-                    "the dispatcher refused a call of this agent, trying again: %s%s", error, self._remedy(error)
+                self._contact.failed(
+                    f"the dispatcher refused a call of this agent, trying again: {error}{self._remedy(error)}"
                 )
                 wait = error.retry_after or pause
             except UnreachableError as error:
-                log.warning("the dispatcher does not answer, trying again: %s", error)
+                self._contact.failed(f"the dispatcher does not answer, trying again: {error}")
                 wait = pause
             except RuntimeAwayError as error:
                 log.warning("%s", error)
@@ -227,11 +229,13 @@ class Agent:
         try:
             answer = await self._dispatcher.sync(request)
         except (UnreachableError, ProblemError):
+            self._contact.lost()
             self._tails.unanswered()
             self._send_capacity = self._send_capacity or capacity is not None
             raise
         self._sync_took = self._clock() - asked_at
         self._is_known = True
+        self._contact.answered(self._session)
         self._tails.answered()
         await self._take_answer(request, answer, asked_at)
         if answer.send_full or answer.send_capacity:
