@@ -169,7 +169,7 @@ async def _check_attempt(tx: Transaction, key: int, text: str, options: LogOptio
     wanted = options.first_attempt
     if job is None or wanted is None or wanted <= job.attempt or (options.follow and not job.state.is_terminal):
         return
-    there_are = f"the attempts go from 1 to {job.attempt}" if job.attempt else "it has no run yet"
+    there_are = f"its latest run is {job.attempt}" if job.attempt else "it has no run yet"
     raise ProblemError(Code.NOT_FOUND, f"{text} has no run {wanted}; {there_are}")
 
 

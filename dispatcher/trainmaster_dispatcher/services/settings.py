@@ -15,7 +15,7 @@ from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
 from trainmaster_dispatcher.domain.default_requests import read_requests
 from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Persistence
 from trainmaster_dispatcher.scheduling.state.usage_decay import USER_HALF_LIFE
-from trainmaster_dispatcher.store import redis_channels
+from trainmaster_dispatcher.store import redis_address
 from trainmaster_dispatcher.store.database import check_address
 from trainmaster_dispatcher.store.log_store import check_url
 
@@ -190,7 +190,7 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _is_redis(cls, value: str | None) -> str | None:
-        return redis_channels.check_address(value) if value else value
+        return redis_address.check_address(value) if value else value
 
     @field_validator("usage_labels")
     @classmethod

@@ -328,15 +328,6 @@ def _names_of(data: bytes) -> list[str] | None:
     return None
 
 
-def check_address(text: str) -> str:
-    """Return the address of a Redis as it is given. Raises ValueError for one of another form, whose message quotes no secret."""
-    try:
-        with contextlib.closing(SyncRedis.from_url(text)):
-            return text
-    except (ValueError, TypeError) as error:
-        raise ValueError("must be the address of a Redis server, such as redis://host:6379/0") from error
-
-
 def ping(url: str) -> str:
     """Ping Redis once. Raises StoreAwayError, and ValueError for a text that is no address."""
     with contextlib.closing(SyncRedis.from_url(url, socket_timeout=2, socket_connect_timeout=1)) as redis:
