@@ -144,7 +144,7 @@ async def test_a_key_used_before_or_twice_at_once_has_to_come_alone(
 
 async def test_what_postgres_refuses_is_refused_alone(group_commits: GroupCommits, stores: Stores) -> None:
     bad = pending()
-    broken = replace(bad.submission.prepared.specs[0], spec=b'{"a": "\\u0000"}')
+    broken = bad.submission.prepared.specs[0]._replace(spec=b'{"a": "\\u0000"}')
     bad.submission.prepared.specs[0] = broken
     done = await outcomes(group_commits, [pending(), pending(key="a"), bad, pending()])
     assert isinstance(done[0], dict), "it went before the others"

@@ -19,6 +19,9 @@ class GangMinimum(NamedTuple):
 def gang_minimum(spec: JobSpec, sizes: Mapping[str, int] | None = None) -> GangMinimum:
     """Return the least members with which a gang starts. ``sizes``: the members that it has by role; as many as specified if None."""
     if sizes is None:
+        if len(spec.roles) == 1 and spec.roles[0].min_replicas is None and spec.min_member is None:
+            (role,) = spec.roles
+            return GangMinimum({role.name: role.replicas}, max(1, role.replicas))
         sizes = {role.name: role.replicas for role in spec.roles}
     roles = {role.name: min(_least_of(spec, role), sizes.get(role.name, 0)) for role in spec.roles}
     members = spec.min_member or sum(roles.values())

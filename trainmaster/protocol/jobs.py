@@ -463,7 +463,15 @@ class JobSpec(Strict):
         return value
 
     @model_validator(mode="after")
-    def _gang_fits_roles(self) -> Self:
+    def _is_consistent(self) -> Self:
+        # One validator, as each costs a call for every specification of ten thousand.
+        self._gang_fits_roles()
+        self._is_found_quickly()
+        self._can_be_resized()
+        self._success_can_come()
+        return self
+
+    def _gang_fits_roles(self) -> None:
         # Counted here because pydantic would count roles with mistakes as missing.
         if not 1 <= len(self.roles) <= 16:
             raise ValueError(f"a job has 1 to 16 roles, this one has {len(self.roles)}")
@@ -472,14 +480,12 @@ class JobSpec(Strict):
             raise ValueError(f"the roles have {total} members together, at most {MOST_MEMBERS} are allowed")
         if self.min_member is not None and self.min_member > total:
             raise ValueError(f"minMember {self.min_member} is more than the {total} members of the roles")
-        return self
 
-    @model_validator(mode="after")
-    def _is_found_quickly(self) -> Self:
+    def _is_found_quickly(self) -> None:
         # The scheduler evaluates each for every group of nodes of every cluster.
         templates = [one for role in self.roles if (one := role.template) is not None and one.node_affinity]
         if not templates:
-            return self
+            return
         terms = sum(len(one.node_affinity) for one in templates)
         if terms > _MOST_TERMS:
             raise ValueError(
@@ -490,12 +496,10 @@ class JobSpec(Strict):
             raise ValueError(
                 f"nodeAffinity of the roles has {values} values together, at most {_MOST_AFFINITY_VALUES} are allowed"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _can_be_resized(self) -> Self:
+    def _can_be_resized(self) -> None:
         if self.elastic is None:
-            return self
+            return
         if not any(role.min_replicas is not None and role.min_replicas < role.replicas for role in self.roles):
             raise ValueError("elastic needs a role with minReplicas below replicas: sizes are between the two")
         if any(role.min_replicas == 0 for role in self.roles):
@@ -504,19 +508,16 @@ class JobSpec(Strict):
             raise ValueError("elastic goes by the minReplicas of each role, so minMember has to be left out")
         if self.topology.required is not None or any(role.max_per_node is not None for role in self.roles):
             raise ValueError("elastic cannot be combined with topology.required or maxPerNode")
-        return self
 
-    @model_validator(mode="after")
-    def _success_can_come(self) -> Self:
+    def _success_can_come(self) -> None:
         if self.success is None:
-            return self
+            return
         deciding = next((role for role in self.roles if role.name == self.success.role), None)
         if deciding is None:
             names = ", ".join(role.name for role in self.roles)
             raise ValueError(f"success.role {self.success.role!r} is no role of the job; there are: {names}")
         if deciding.min_replicas == 0:
             raise ValueError("the role that success waits for keeps at least one member: minReplicas is 1 or more")
-        return self
 
     @property
     def grace_seconds(self) -> float:

@@ -188,9 +188,13 @@ _RESTARTS = {"restartMember": Capability.MEMBER_RESTART, "restartGang": Capabili
 
 def _capabilities(spec: JobSpec) -> list[str]:
     needed = set[Capability]()
-    if any(role.pod_template is not None for role in spec.roles):
-        needed.add(Capability.POD_TEMPLATE)
-    needed |= {_RESTARTS[action] for role in spec.roles if (action := spec.failure_of(role).action) in _RESTARTS}
+    for role in spec.roles:  # of ten thousand specifications in one call
+        if role.pod_template is not None:
+            needed.add(Capability.POD_TEMPLATE)
+        if (action := spec.failure_of(role).action) in _RESTARTS:
+            needed.add(_RESTARTS[action])
+        if _max_per_node(role) is not None:
+            needed.add(Capability.MAX_PER_NODE)
     if spec.success is not None:
         needed.add(Capability.SUCCESS_ROLE)
     if spec.elastic is not None:
@@ -203,8 +207,6 @@ def _capabilities(spec: JobSpec) -> list[str]:
         needed.add(Capability.GANG)
         if not spec.placement.emulated_gang:
             needed.add(Capability.GANG_STRICT)
-    if any(_max_per_node(role) is not None for role in spec.roles):
-        needed.add(Capability.MAX_PER_NODE)
     return sorted(one.value for one in needed)
 
 

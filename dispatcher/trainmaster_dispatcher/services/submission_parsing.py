@@ -44,8 +44,7 @@ _NO_UTF_8 = "not valid UTF-8"
 _ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedSpec:
+class PreparedSpec(NamedTuple):
     """A checked specification in its stored form."""
 
     name: str
@@ -236,7 +235,8 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, m
         except ValidationError as error:
             mistakes.extend(mistakes_of(error, prefix))
         else:
-            mistakes.extend(Mistake(path=_below(prefix, one.path), message=one.message) for one in meaningless(spec))
+            if empty := meaningless(spec):
+                mistakes.extend(Mistake(path=_below(prefix, one.path), message=one.message) for one in empty)
             names.note(spec, prefix)
             problems, unless_allowed = _admission(spec, prefix, checked)
             refused_by, everywhere = refusing.of(spec) if not problems else ((), ())
@@ -250,7 +250,7 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, m
             break
     if mistakes:
         raise mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED if refused else Code.INVALID_SPEC)
-    return replace(prepared, named=tuple(names.found.values()))
+    return replace(prepared, named=tuple(names.found.values())) if names.found else prepared
 
 
 def _below(prefix: str, path: str) -> str:
@@ -315,8 +315,11 @@ def _admission(spec: JobSpec, prefix: str, checked: Checked) -> tuple[list[Mista
     never: list[Mistake] = []
     refused: list[Mistake] = []
     for index, role in enumerate(spec.roles):
+        of_role = _mistakes_in(role, checked)
+        if not any(of_role):
+            continue
         path = f"{prefix}.roles[{index}]" if prefix else f"roles[{index}]"
-        for found, into in zip(_mistakes_in(role, checked), (never, refused), strict=True):
+        for found, into in zip(of_role, (never, refused), strict=True):
             into.extend(Mistake(path=f"{path}.{one.path}", message=one.message) for one in found)
     return never, refused
 
