@@ -199,6 +199,9 @@ def test_a_dispatcher_needs_its_stores() -> None:
         ("dispatcher", {"redis": {"existingSecret": {"name": "cache"}}}, "$.redis"),
         ("agent", {"config": {"bogus": 1}}, "$.config"),
         ("agent", {"config": {"patience": {"imagee": "2m"}}}, "$.config.patience"),
+        ("agent", {"config": {"tombstone": "5x"}}, "$.config.tombstone"),
+        ("agent", {"config": {"port": 99999}}, "$.config.port"),
+        ("agent", {"config": {"placement": {"scheduler": "slurm"}}}, "$.config.placement.scheduler"),
         (
             "agent",
             {"config": {"capacity": {"levels": [{"level": "zone", "lable": "x"}]}}},
