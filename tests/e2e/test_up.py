@@ -139,6 +139,9 @@ def test_a_folder_has_one_installation_that_outlives_every_attempt_to_start_anot
         )
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert is_ready(port), "the first one works on"
+    os.kill(int((data / "postgres" / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+    eventually_sync(lambda: "Postgres ended; it was started again" in starter.said(first), 30)
+    eventually_sync(lambda: is_ready(port), 30)
     first.kill()
     first.wait()
     with psycopg.connect(EmbeddedPostgres(data / "postgres").running_url() or "") as connection:

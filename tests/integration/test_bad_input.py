@@ -273,6 +273,10 @@ STEERING = [
     Case("a member beyond the last", "GET /v1/jobs/{waiting}/logs?index=9", None, 404, "not-found"),
     Case("an attempt that there was not", "GET /v1/jobs/{waiting}/logs?attempt=9", None, 404, "not-found"),
     Case("from an attempt that there was not", "GET /v1/jobs/{waiting}/logs?fromAttempt=9", None, 404, "not-found"),
+    Case("usage of the last hour of all", "GET /v1/usage?end=9999-12-31T23:59:59Z", None, 422, "invalid-parameter"),
+    Case(
+        "usage before the first hour", "GET /v1/usage?begin=0001-01-01T00:00:00%2B14:00", None, 422, "invalid-parameter"
+    ),
     Case("a wrong method", "PUT /v1/jobs", None, 405, "method-not-allowed"),
     Case("an unknown path", "GET /v1/nothing", None, 404, "not-found"),
 ]

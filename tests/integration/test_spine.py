@@ -50,6 +50,8 @@ async def test_a_failed_run_is_tried_again_as_its_policy_says(service: Service) 
     shown = await service.job(job_id)
     assert (shown["state"], shown["retriesUsed"]) == ("failed", 1)
     assert [run["exitCode"] for run in shown["runs"]] == [3, 3]
+    assert [("startedAt" in run) for run in shown["runs"]] == [True, True], "whatever ends with an exit code has run"
+    assert (shown["ranSeconds"], shown["startedAt"]) == (0.0, shown["runs"][0]["startedAt"])
 
 
 async def test_the_time_for_which_a_job_ran_is_that_of_its_runs_without_the_time_between(service: Service) -> None:

@@ -65,6 +65,27 @@ def test_a_store_away_at_the_start_is_tried_again_and_then_said(
     assert "Traceback" not in ended.stderr
 
 
+def test_the_first_key_needs_the_schema_and_a_name_that_no_valid_key_has(
+    away: Callable[..., dict[str, str]], database_url: str, service: Service
+) -> None:
+    first = run(away(), "admin", "first-key", "--name", "root")
+    assert (first.returncode, first.stdout.startswith("tmk_")) == (Exit.SUCCEEDED, True)
+    again = run(away(), "admin", "first-key", "--name", "root")
+    assert (again.returncode, again.stdout) == (Exit.CONFLICT, "")
+    assert "has the name 'root' and is valid; give this one another name" in again.stderr
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE without_schema")
+        empty = database_url.replace(f"/{connection.info.dbname}?", "/without_schema?")
+    try:
+        refused = run(away() | {"DATABASE_URL": empty}, "admin", "first-key")
+    finally:
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute("DROP DATABASE without_schema WITH (FORCE)")
+    assert refused.returncode == Exit.USAGE
+    assert "the database has no schema" in refused.stderr
+    assert "trainmaster migrate" in refused.stderr
+
+
 def test_an_address_that_is_none_is_said_at_once(away: Callable[..., dict[str, str]]) -> None:
     ended = run(away() | {"REDIS_URL": "http://somewhere"}, "scheduler")
     assert ended.returncode == Exit.USAGE

@@ -253,6 +253,18 @@ def test_a_wait_that_takes_too_long_says_so(api: Api) -> None:
     assert run("wait", JOB, "--timeout", "soon").exit_code == Exit.USAGE
 
 
+def test_a_job_that_can_never_start_is_told_while_it_is_waited_for(api: Api) -> None:
+    sentence = "It needs 14 CPUs on one cluster, the largest has 8."
+    api.has_job("queued")
+    reason = {"job": JOB, "state": "queued", "token": "TooLarge", "tier": "cannot run as written", "sentence": sentence}
+    api.on(f"GET /v1/jobs/{JOB}/events", httpx.Response(200, text=": nothing new\n\n"))
+    api.on(f"GET /v1/jobs/{JOB}/why", reason)
+    done = run("wait", JOB, "--timeout", "20s")
+    assert (done.exit_code, done.stderr) == (Exit.NOT_FINISHED, f"{JOB} cannot start: {sentence}\n")
+    api.on(f"GET /v1/jobs/{JOB}/why", reason | {"token": "InsufficientCapacity", "tier": "capacity"})
+    assert run("wait", JOB, "--timeout", "20s").stderr == ""
+
+
 def log_lines(*pieces: tuple[int, str]) -> httpx.Response:
     values = [{"note": "r1 on edge", "run": "r1"}, *({"role": "main", "index": i, "data": text} for i, text in pieces)]
     return httpx.Response(200, text="".join(json.dumps(value) + "\n" for value in values))

@@ -14,8 +14,10 @@ from trainmaster.cli import completion, config, errors, filters
 from trainmaster.cli.event_lines import LinePrinter, transition
 from trainmaster.cli.output import Format, OutputOption, clean, data_of, hint, lasted, note, print_data, styled
 from trainmaster.cli.time_arguments import moment_of, seconds_of
-from trainmaster.protocol.states import Exit
+from trainmaster.protocol.states import Exit, JobState
 
+_TOLD_AFTER = 5.0
+"""Seconds of waiting after which a job that can never start is told."""
 _STORED_WITHIN = 600.0
 """Seconds after a job's end in which its agent may still send output: little of it comes within two, a gigabyte takes minutes."""
 
@@ -238,13 +240,30 @@ def wait_all(
     with detaching(f"wait {' '.join(jobs)}"):
         for job in jobs:
             try:
-                done = client.wait(job, None if ends is None else max(ends - time.monotonic(), 0))
+                done = _waited(client, job, ends)
             except ProblemError as error:
                 worst = max(worst, errors.report(error))
                 continue
             (tell or _tell_state)(done)
             worst = max(worst, exit_for(done))
     return worst
+
+
+def _waited(client: "Client", job: str, ends: float | None) -> "JobView":
+    """Wait for the end of a job until ``ends``; a job that can never start as it is, is told once."""
+
+    def left() -> float | None:
+        return None if ends is None else max(ends - time.monotonic(), 0)
+
+    seconds = left()
+    if seconds is None or seconds > _TOLD_AFTER:
+        first = client.wait(job, _TOLD_AFTER)
+        if first.state.is_terminal:
+            return first
+        reason = client.why(job) if first.state is JobState.QUEUED else None
+        if reason is not None and reason.has_no_turn:
+            note(f"{job} cannot start: {clean(reason.sentence)}")
+    return client.wait(job, left())
 
 
 def _tell_state(job: "JobView") -> None:

@@ -493,8 +493,8 @@ async def read_logs(
 
     A piece of output has the ``role`` and ``index`` of its member, ``data``, and ``offset`` and ``next``, its begin and end in bytes
     of the member's own output; ``missed`` are bytes before it that are not available, and ``at`` comes with ``timestamps``. A line
-    with ``note`` says what happens, such as which run the next pieces are of. The last line of a job that has ended has ``end``, its
-    state; a line with ``problem`` says what ended the stream.
+    with ``note`` says what happens, such as which run the next pieces are of; one with ``problem`` says what ended the stream. With
+    ``follow``, the last line has ``end``, the state in which the job has ended.
     """
     options = logs.LogOptions(
         follow,

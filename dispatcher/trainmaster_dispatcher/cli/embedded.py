@@ -107,6 +107,15 @@ class EmbeddedPostgres:
         except subprocess.SubprocessError as error:
             raise EmbeddedError(f"Postgres does not start; see its log, {self.folder / 'log'}") from error
 
+    def is_there(self) -> bool:
+        """Return whether a server's process is there, ready or not."""
+        try:
+            number = int((self.folder / "postmaster.pid").read_text().split("\n", 1)[0])
+            state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, ValueError, IndexError):
+            return False
+        return state != "Z"  # nobody may have buried it
+
     def running_url(self) -> str | None:
         """Return the URL of the server that another process has started, or None where none is ready."""
         try:

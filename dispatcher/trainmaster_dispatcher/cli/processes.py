@@ -255,8 +255,12 @@ def migrate() -> None:
 
 @admin_app.command("first-key")
 def first_key(name: Annotated[str, typer.Option(help="Name of the key.")] = "admin") -> None:
-    """Create an admin's API key in the store, for a new installation; prints it once."""
+    """Create an admin's API key in the store, for a new installation; prints it once.
+
+    Where a valid key has the name already, it is refused: give another --name if that key is lost.
+    """
     settings = _settings()
+    _check_schema(settings)
     from trainmaster_dispatcher.services.bootstrap import make_first_key
 
     def run() -> str:

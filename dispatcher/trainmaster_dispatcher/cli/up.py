@@ -48,6 +48,8 @@ _AGENT_SECONDS = 15.0
 _WITHOUT_CONTACT = ("never connected", "unreachable")
 """States of a cluster whose agent is not in contact."""
 _LONGEST_WORDS = 300
+_MOST_DEATHS, _DEATHS_WITHIN = 5, 60.0
+"""Ends of a process within so many seconds after which it is not started again."""
 _SIGNALLED = 128
 """Added to a signal's number it is the exit code by which shells name a program's end by that signal."""
 _WEBHOOK_SECRET = "TRAINMASTER_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
@@ -116,6 +118,8 @@ class LocalInstallation:
         self.postgres: EmbeddedPostgres | None = None
         self._overrides = overrides or {}
         self._members_as = members_as
+        self._has_lost_postgres = False
+        self._postgres_deaths: list[float] = []
         self.keys: dict[str, str] = {}
 
     @property
@@ -211,19 +215,34 @@ class LocalInstallation:
         Raises EmbeddedError for a process of the dispatcher that says that it cannot run as it is.
         """
         sentences = []
+        if self.postgres is not None and not self.postgres.is_there():
+            sentences += self._revive(self.postgres)
         for child in self.children.values():
             if child.process is None or child.process.poll() is None:
                 continue
             if child.process.returncode in (Exit.USAGE, Exit.CONFLICT) and not child.name.startswith("agent"):
                 raise EmbeddedError(f"{child.name} cannot run: {last_line(child.log)}")
-            recent = [start for start in child.starts if time.monotonic() - start < 60]
-            if len(recent) >= 5:
+            recent = [start for start in child.starts if time.monotonic() - start < _DEATHS_WITHIN]
+            if len(recent) >= _MOST_DEATHS:
                 sentences.append(f"{child.name} keeps dying; see {child.log}")
                 child.process = None
                 continue
             sentences.append(f"{child.name} ended with code {child.process.returncode}; starting it again")
             child.start()
         return sentences
+
+    def _revive(self, postgres: EmbeddedPostgres) -> list[str]:
+        """Start Postgres again after its death; return what was done. Raises EmbeddedError when it does not start again and again."""
+        if not self._has_lost_postgres:
+            self._postgres_deaths.append(time.monotonic())
+        self._has_lost_postgres = True
+        if len([one for one in self._postgres_deaths if time.monotonic() - one < _DEATHS_WITHIN]) >= _MOST_DEATHS:
+            raise EmbeddedError(f"Postgres keeps dying; see its log, {postgres.folder / 'log'}")
+        postgres.restart()
+        if not postgres.is_there():  # the package believes for a second that it still runs
+            return []
+        self._has_lost_postgres = False
+        return ["Postgres ended; it was started again"]
 
     def stop(self) -> None:
         """Stop the processes, agents first, then Postgres. Members of runs continue under their supervisors."""

@@ -17,11 +17,11 @@ from trainmaster_dispatcher.store.database import Transaction
 
 
 async def make_first_key(settings: Settings, name: str) -> str:
-    """Create an admin's first key and return its secret."""
+    """Create an admin's first key and return its secret. Raises ProblemError CONFLICT where a valid key has the name."""
     stores = Stores.open(settings)
     try:
         async with stores.database.transaction() as tx:
-            made = await tenants.make_key(tx, KeySpec(name=name, role=KeyRole.ADMIN))
+            made = await tenants.make_named_key(tx, KeySpec(name=name, role=KeyRole.ADMIN))
             await keys.note_audit(tx, None, "make key", name, "")
         return str(made["key"])
     finally:

@@ -107,8 +107,12 @@ async def check_queue_is_unused(tx: Transaction, path: str) -> None:
     if row is None:
         return
     if row.has_children or row.has_jobs:
-        what = "queues below it" if row.has_children else "jobs, ended ones included"
-        raise ProblemError(Code.IN_USE, f"queue {path!r} still has {what}")
+        if row.has_children:
+            raise ProblemError(Code.IN_USE, f"queue {path!r} still has queues below it")
+        message = (
+            "jobs, ended ones included; declare it with state: stopped until they are removed, a time after their end"
+        )
+        raise ProblemError(Code.IN_USE, f"queue {path!r} still has {message}")
     if row.has_reservations:
         raise ProblemError(Code.IN_USE, f"nodes are reserved for queue {path!r}; remove the reservation first")
     named = [policy.spec.name for policy in await bursts.POLICIES.every(tx) if path in policy.spec.queues]
@@ -297,7 +301,7 @@ async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) ->
             Code.INVALID_PARAMETER, f"only an agent's key has a cluster, this one is for {spec.role}{more}"
         )
     if spec.role is KeyRole.USER and not spec.queues:
-        raise ProblemError(Code.INVALID_PARAMETER, "a user's key needs at least one queue: --queue PATH")
+        raise ProblemError(Code.INVALID_PARAMETER, "a user's key needs at least one queue, in queues (--queue)")
     if spec.role is not KeyRole.USER and spec.queues:
         raise ProblemError(Code.INVALID_PARAMETER, f"only a user's key has queues, this one is for {spec.role}")
     if spec.role is not KeyRole.USER and spec.on_behalf_of:

@@ -41,10 +41,14 @@ class UsageQuestion:
     @staticmethod
     def of(begin: datetime, end: datetime, per: Per, by: Sequence[str], queue: str | None) -> "UsageQuestion":
         """Return a question; hours that are begun count as whole ones. Raises ProblemError INVALID_PARAMETER."""
-        first = begin.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-        last = end.astimezone(UTC)
-        if last.replace(minute=0, second=0, microsecond=0) != last:
-            last = last.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+        try:
+            first = begin.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+            last = end.astimezone(UTC)
+            if last.replace(minute=0, second=0, microsecond=0) != last:
+                last = last.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+        except OverflowError as error:  # in the first or the last hours that a time can have
+            message = f"begin and end must be within the years 1 to 9999; got {begin} and {end}"
+            raise ProblemError(Code.INVALID_PARAMETER, message) from error
         if not first < last <= first + _LONGEST:
             raise ProblemError(
                 Code.INVALID_PARAMETER,

@@ -262,8 +262,8 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
                 version = n.seq, state = n.state, hold_cause = n.hold_cause, hold_until = to_timestamp(n.hold_until),
                 wish = n.wish, attempt = n.attempt, retries_used = n.retries_used, losses = n.losses,
                 returns = n.returns, message = n.job_message, priority = n.priority, class_id = n.class_id,
-                started_at = CASE WHEN n.state IN ('running', 'succeeded') THEN coalesce(jobs.started_at, now())
-                                  ELSE jobs.started_at END,
+                started_at = CASE WHEN n.state IN ('running', 'succeeded') OR n.details ? 'exitCode'
+                                  THEN coalesce(jobs.started_at, now()) ELSE jobs.started_at END,
                 ended_at = CASE WHEN n.state IN ('succeeded', 'failed', 'cancelled')
                                 THEN coalesce(jobs.ended_at, now()) END
             FROM n WHERE jobs.id = n.id

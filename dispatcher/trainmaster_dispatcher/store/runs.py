@@ -407,8 +407,8 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
                 stop_cause = n.stop_cause, desired_version = coalesce(n.desired_version, runs.desired_version),
                 stop_grace = least(n.grace, runs.stop_grace),
                 result = coalesce(n.result, runs.result), placement = coalesce(n.placement, runs.placement),
-                started_at = CASE WHEN n.state IN ('running', 'succeeded') THEN coalesce(runs.started_at, now())
-                                  ELSE runs.started_at END,
+                started_at = CASE WHEN n.state IN ('running', 'succeeded') OR n.result->'end' ? 'exitCode'
+                                  THEN coalesce(runs.started_at, now()) ELSE runs.started_at END,
                 placed_at = CASE WHEN n.placed THEN coalesce(runs.placed_at, now()) ELSE runs.placed_at END,
                 ended_at = CASE WHEN n.over THEN coalesce(
                     runs.ended_at,
