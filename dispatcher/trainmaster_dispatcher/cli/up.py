@@ -49,7 +49,7 @@ _WITHOUT_CONTACT = ("never connected", "unreachable")
 """States of a cluster whose agent is not in contact."""
 _LONGEST_WORDS = 300
 _MOST_DEATHS, _DEATHS_WITHIN = 5, 60.0
-"""Ends of a process within so many seconds after which it is not started again."""
+"""The ends of a process, and within how many seconds, after which it is not started again."""
 _SIGNALLED = 128
 """Added to a signal's number it is the exit code by which shells name a program's end by that signal."""
 _WEBHOOK_SECRET = "TRAINMASTER_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
