@@ -14,7 +14,7 @@ class ContactLog:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._is_there = False
+        self._is_there = self._was_there = False
         self._lost_at: float | None = None
         self._obstacle = ""
         self._logged_at = 0.0
@@ -36,8 +36,8 @@ class ContactLog:
         """Take note of a sync that the dispatcher has answered."""
         if self._is_there:
             return
-        if self._lost_at is None:
-            log.info("in contact with the dispatcher, session %s", session)
-        else:
+        if self._was_there and self._lost_at is not None:
             log.info("in contact with the dispatcher again, after %.0f s", self._clock() - self._lost_at)
-        self._is_there, self._lost_at = True, None
+        else:
+            log.info("in contact with the dispatcher, session %s", session)
+        self._is_there, self._was_there, self._lost_at = True, True, None

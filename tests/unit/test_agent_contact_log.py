@@ -48,3 +48,11 @@ def test_a_call_that_fails_while_others_are_answered_is_no_loss_of_contact(caplo
         contact.answered("s-1")
         contact.failed("the desired state was refused")
     assert caplog.messages == ["in contact with the dispatcher, session s-1", "the desired state was refused"]
+
+
+def test_a_first_contact_is_none_again_however_late_it_comes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, NAME)
+    contact = ContactLog(Watch())
+    contact.lost()
+    contact.answered("s-1")
+    assert caplog.messages == ["in contact with the dispatcher, session s-1"]

@@ -163,13 +163,18 @@ def read_job_id(text: str) -> tuple[str, int]:
         raise ProblemError(Code.BAD_ID, str(error)) from error
 
 
-async def find_key(tx: Transaction, caller: Caller, text: str) -> int:
-    """Return the key of the job with this id. Raises ProblemError when the caller may see no such job."""
+async def find_job(tx: Transaction, caller: Caller, text: str) -> store.ShownJob:
+    """Return the job with this id. Raises ProblemError when the caller may see no such job."""
     name, key = read_job_id(text)
     row = await store.view(tx, key)
     if row is None or row.name != name or not caller.may_use(row.queue):
         raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r}")
-    return key
+    return row
+
+
+async def find_key(tx: Transaction, caller: Caller, text: str) -> int:
+    """Return the key of the job with this id, as ``find_job`` does."""
+    return (await find_job(tx, caller, text)).id
 
 
 async def act(

@@ -1,7 +1,7 @@
 """Logs of a job wherever it runs: what is stored of its output, then the agent's stream while a run lives."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,12 +17,11 @@ from trainmaster_dispatcher.services import output
 from trainmaster_dispatcher.services.agents import superseded
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.followers import STREAM_SECONDS, Followers
-from trainmaster_dispatcher.services.job_actions import find_key
+from trainmaster_dispatcher.services.job_actions import find_job
 from trainmaster_dispatcher.services.output import Extent, Mark, MemberOutput, Text, of_members, time_of
 from trainmaster_dispatcher.store import agents, runs
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store import output as output_store
-from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS, JOBS, wait_set
 
@@ -143,19 +142,15 @@ async def find(stores: Stores, caller: Caller, text: str, options: LogOptions) -
     its output would be empty for ever. Who follows may name an attempt that is to come.
     """
     async with stores.database.transaction() as tx:
-        key = await find_key(tx, caller, text)
+        job = await find_job(tx, caller, text)
         if options.role is not None or options.index is not None:
-            await _check_member(tx, key, text, options)
-        if options.first_attempt is not None:
-            await _check_attempt(tx, key, text, options)
-    return key
+            spec = (await job_store.specs(tx, [job.spec_id]))[job.spec_id]
+            _check_member(text, spec, options)
+    _check_attempt(text, job, options)
+    return job.id
 
 
-async def _check_member(tx: Transaction, key: int, text: str, options: LogOptions) -> None:
-    job = await job_store.view(tx, key)
-    if job is None:
-        return
-    spec = (await job_store.specs(tx, [job.spec_id]))[job.spec_id]
+def _check_member(text: str, spec: Mapping[str, Any], options: LogOptions) -> None:
     sizes = {str(role["name"]): int(role.get("replicas", 1)) for role in spec["roles"]}
     if options.role is not None and options.role not in sizes:
         raise ProblemError(Code.NOT_FOUND, f"{text} has no role {options.role!r}; it has: {', '.join(sizes)}")
@@ -164,10 +159,9 @@ async def _check_member(tx: Transaction, key: int, text: str, options: LogOption
         raise ProblemError(Code.NOT_FOUND, f"{text} has no member {options.index}; the indexes go from 0 to {most - 1}")
 
 
-async def _check_attempt(tx: Transaction, key: int, text: str, options: LogOptions) -> None:
-    job = await job_store.view(tx, key)
+def _check_attempt(text: str, job: job_store.ShownJob, options: LogOptions) -> None:
     wanted = options.first_attempt
-    if job is None or wanted is None or wanted <= job.attempt or (options.follow and not job.state.is_terminal):
+    if wanted is None or wanted <= job.attempt or (options.follow and not job.state.is_terminal):
         return
     there_are = f"its latest run is {job.attempt}" if job.attempt else "it has no run yet"
     raise ProblemError(Code.NOT_FOUND, f"{text} has no run {wanted}; {there_are}")
