@@ -2,16 +2,20 @@
 
     python -m bench.backfill [--log nasa|lublin256|lublin128] [--jobs N]
 
-The logs are those of ``bench.backfill_book``, which has policies of the literature on them. ``age`` is EASY in order of arrival,
-``slowdown`` (``orderBy`` of a queue) EASY in order of the expansion factor, with run times predicted for the order and estimates for
-reservations; the cases with users share turns between users as well, which no policy by the book does. Waits are in seconds;
-``below_easy`` is how much lower a mean is than that of EASY in order of arrival, and ``worst_user`` as in ``bench.backfill_book``.
+The logs are those of ``bench.backfill_book``, which has policies of the literature on them. ``limits`` is EASY in order of
+arrival, ``predicted`` the same with run times as predicted from all users' jobs. ``shortest`` (``orderBy: shortestBackfill`` of a
+queue) is EASY in order of arrival that tries the shortest candidates first, and ``slowdown`` EASY in order of the expansion
+factor, both with run times as predicted from the user's jobs. The cases with users share turns between users as well, which no
+policy by the book does. Waits are in seconds; ``below_easy`` is how much lower a mean is than that of ``limits``; ``worst_user``
+is that of ``bench.backfill_book``.
 """
 
 import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from bench.backfill_book import LOGS, add_log_options, chosen_logs
@@ -30,14 +34,19 @@ class Case(NamedTuple):
     name: str
     order_by: OrderBy
     fair_by: FairBy
-    by_the_book: Order | None
+    predicts: bool
+    by_the_book: tuple[Policy, Order] | None
 
 
 CASES = (
-    Case("age", OrderBy.AGE, FairBy.NONE, Order.ARRIVAL),
-    Case("slowdown", OrderBy.SLOWDOWN, FairBy.NONE, Order.EXPANSION),
-    Case("age, users", OrderBy.AGE, FairBy.USER, None),
-    Case("slowdown, users", OrderBy.SLOWDOWN, FairBy.USER, None),
+    Case("limits", OrderBy.AGE, FairBy.NONE, False, (Policy.EASY, Order.ARRIVAL)),
+    Case("predicted", OrderBy.AGE, FairBy.NONE, True, (Policy.EASY, Order.ARRIVAL)),
+    Case("shortest", OrderBy.SHORTEST_BACKFILL, FairBy.NONE, True, (Policy.EASY_SJBF, Order.ARRIVAL)),
+    Case("slowdown", OrderBy.SLOWDOWN, FairBy.NONE, True, (Policy.EASY, Order.EXPANSION)),
+    Case("limits, users", OrderBy.AGE, FairBy.USER, False, None),
+    Case("predicted, users", OrderBy.AGE, FairBy.USER, True, None),
+    Case("shortest, users", OrderBy.SHORTEST_BACKFILL, FairBy.USER, True, None),
+    Case("slowdown, users", OrderBy.SLOWDOWN, FairBy.USER, True, None),
 )
 
 
@@ -51,6 +60,14 @@ def _user(job: Job) -> str:
     return str(job.user)
 
 
+def _of_any_user(jobs: Sequence[LoggedJob]) -> list[LoggedJob]:
+    """Return the jobs as if each user had those of one width and estimate: a queue in order of age that does not share its turns does
+    not tell users apart, so that a prediction is made from all equivalent jobs.
+    """
+    kinds: dict[tuple[int, float], int] = {}
+    return [replace(job, user=kinds.setdefault((job.processors, job.estimate), len(kinds))) for job in jobs]
+
+
 def run_log(name: str, count: int | None) -> dict[str, Any]:
     """Return the figures of the engine in both orders on the first ``count`` jobs of a log."""
     log = LOGS[name]
@@ -60,7 +77,14 @@ def run_log(name: str, count: int | None) -> dict[str, Any]:
     for case in CASES:
         began = time.process_time()
         ours = simulate_engine(
-            jobs, log.processors, textbook_easy.Policy.EASY, _estimate, _user, case.order_by, case.fair_by
+            jobs,
+            log.processors,
+            textbook_easy.Policy.EASY,
+            _estimate,
+            _user,
+            case.order_by,
+            case.fair_by,
+            predicts=case.predicts,
         )
         seconds = time.process_time() - began
         figures = Figures.of(jobs, ours)
@@ -80,8 +104,9 @@ def run_log(name: str, count: int | None) -> dict[str, Any]:
             "cpu_seconds": round(seconds, 1),
         }
         if case.by_the_book is not None:
-            ordering = predictions(last_two_equivalent)
-            book = simulate(jobs, log.processors, Policy.EASY, ESTIMATES, case.by_the_book, ordering)
+            planning = predictions(last_two_equivalent) if case.predicts else ESTIMATES
+            alike = _of_any_user(jobs) if case.order_by is OrderBy.AGE else jobs
+            book = simulate(alike, log.processors, case.by_the_book[0], planning, case.by_the_book[1])
             result["jobs_started_at_another_time_than_by_the_book"] = sum(
                 ours[number] != at for number, at in book.items()
             )

@@ -23,6 +23,7 @@ from bench.swf import divide_gaps, read_swf
 from tests.textbook_easy import Job, Policy, Result, Starts, simulate
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.states import ClusterKind, FairBy, Order, OrderBy
+from trainmaster_dispatcher.domain.run_times import RunTimes, expected_end
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
@@ -42,7 +43,13 @@ class Replay:
     """The scheduler's decision on one cluster of nodes with one CPU each, and one queue."""
 
     def __init__(
-        self, processors: int, order: Order, order_by: OrderBy = OrderBy.AGE, fair_by: FairBy = FairBy.NONE
+        self,
+        processors: int,
+        order: Order,
+        order_by: OrderBy = OrderBy.AGE,
+        fair_by: FairBy = FairBy.NONE,
+        *,
+        predicts: bool = False,
     ) -> None:
         nodes = NodeGroup(name="nodes", count=processors, free={"cpu": 1000})
         report = CapacityReport(groups=(nodes,), runtime="simulated", scheduler="simulated")
@@ -52,6 +59,7 @@ class Replay:
         self.state.put_class(PriorityClass(_ONE, "normal", 0))
         self.state.put_cluster(Cluster(_ONE, "machine", ClusterKind.PRIVATE, report=report))
         self.state.lease_until[_ONE] = math.inf
+        self.state.run_times = RunTimes(is_on=predicts)
         self._shapes: dict[tuple[int, float], int] = {}
 
     def submit(self, job: Job, limit: float, user: str) -> None:
@@ -60,6 +68,15 @@ class Replay:
 
     def end(self, number: int, now: float) -> None:
         self.state.end_job(number, now)
+
+    def outlasts(self, number: int, now: float) -> float:
+        """Return when a job that has not ended by ``now`` will have outlasted its prediction; infinity without one, or if it ended."""
+        run = self.state.runs.get(number)
+        if run is None or run.predicted_seconds is None:
+            return math.inf
+        latest = self.state.ends_at(run)
+        at = expected_end(run.began_at, run.predicted_seconds, latest, now)
+        return at if at < latest else math.inf
 
     def start(self, now: float) -> list[int]:
         """Start all that the engine lets start now; return the numbers of these jobs."""
@@ -101,26 +118,39 @@ def simulate_engine(
     user: Callable[[Job], str] = _nobody,
     order_by: OrderBy = OrderBy.AGE,
     fair_by: FairBy = FairBy.NONE,
+    *,
+    predicts: bool = False,
 ) -> Starts:
-    """Return when each job starts if the engine decides at each instant at which jobs arrive or end.
+    """Return when each job starts if the engine decides at each instant at which jobs arrive, end, or outlast their predictions.
 
     ``limit``: the time limit of a job in seconds; by default as long as it runs. ``user``: who submits it; nobody by default.
+    ``predicts``: plan with predicted run times.
     """
-    engine = Replay(processors, ORDERS[policy], order_by, fair_by)
+    engine = Replay(processors, ORDERS[policy], order_by, fair_by, predicts=predicts)
     arrivals = sorted(jobs, key=lambda job: (job.submit, job.number), reverse=True)
     runs = {job.number: job.run for job in jobs}
     ends: list[tuple[float, int]] = []
+    corrections: list[tuple[float, int]] = []
     starts: Starts = {}
     while arrivals or ends:
-        now = min(arrivals[-1].submit if arrivals else math.inf, ends[0][0] if ends else math.inf)
+        now = min(
+            arrivals[-1].submit if arrivals else math.inf,
+            *(times[0][0] if times else math.inf for times in (ends, corrections)),
+        )
         while ends and ends[0][0] <= now:
             engine.end(heappop(ends)[1], now)
+        while corrections and corrections[0][0] <= now:
+            number = heappop(corrections)[1]
+            if (at := engine.outlasts(number, now)) < math.inf:
+                heappush(corrections, (at, number))
         while arrivals and arrivals[-1].submit <= now:
             job = arrivals.pop()
             engine.submit(job, limit(job), user(job))
         for number in engine.start(now):
             starts[number] = now
             heappush(ends, (now + runs[number], number))
+            if (at := engine.outlasts(number, now)) < math.inf:
+                heappush(corrections, (at, number))
     left = len(jobs) - len(starts)
     if left:
         raise RuntimeError(f"{left} jobs never started, although nothing runs any more")

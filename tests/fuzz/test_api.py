@@ -127,9 +127,13 @@ OBJECTS: dict[str, tuple[str, dict[str, Any]]] = {
             "allowedKinds": ["private"],
             "allowedRegions": ["eu"],
             "profile": "balanced",
+            "priceFactor": "1.5",
         },
     ),
-    "class": ("/v1/priority-classes/fuzzed", {"name": "fuzzed", "value": 5, "longestWait": "1h", "profile": "fastest"}),
+    "class": (
+        "/v1/priority-classes/fuzzed",
+        {"name": "fuzzed", "value": 5, "longestWait": "1h", "profile": "fastest", "priceFactor": 2},
+    ),
     "cluster": (
         "/v1/clusters/fuzzed",
         {

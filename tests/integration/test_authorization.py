@@ -65,6 +65,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("POST", "/v1/simulations/{simulation}/cancel"): ADMINS,
     ("DELETE", "/v1/simulations/{simulation}"): ADMINS,
     ("GET", "/v1/usage"): PEOPLE,
+    ("GET", "/v1/attainment"): PEOPLE,
     ("POST", "/v1/clusters/{name}/cordon"): OWNERS,
     ("POST", "/v1/clusters/{name}/uncordon"): OWNERS,
     ("POST", "/v1/clusters/{name}/join"): OWNERS,

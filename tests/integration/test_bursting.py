@@ -166,7 +166,7 @@ async def test_what_ended_runs_cost_counts_before_and_after_it_is_counted_alike(
 
     await eventually(counted)
     after = Decimal((await status(service))["budgets"][0]["spent"])
-    (total,) = await rows(service.stores, "SELECT sum(cost) AS cost FROM usage")
+    (total,) = await rows(service.stores, "SELECT sum(cost) AS cost FROM class_usage")
     (spend,) = await rows(service.stores, "SELECT sum(cost) AS cost FROM policy_spend")
     (run,) = await rows(service.stores, "SELECT cost FROM runs")
     assert int(total.cost) == int(spend.cost) == int(run.cost) == int(after * NANOS)

@@ -50,6 +50,7 @@ _ARGUMENTS: dict[str, Any] = {
     "place": event_feed.FeedPlace(1, 1, 1),
     "paths": ["root"],
     "policy_ids": [1],
+    "promises": {1: 60.0},
     "queue_id": 1,
     "queue_ids": [1],
     "ref": RunRef(1, 1),

@@ -127,6 +127,7 @@ def addresses(testbed: Environment) -> list[str]:
             ]
         found += filled
     extra = ["/v1/queues?usage=true", "/v1/usage?by=queue", f"/v1/usage?queue={OTHERS}", f"/v1/jobs?queue={OTHERS}"]
+    extra += [f"/v1/attainment?queue={OTHERS}"]
     return found + extra + [f"/v1/jobs?label=team%3D{SECRET}", "/v1/jobs?queue=org"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import FakeAgent, Service, job
-from tests.integration.rows import rows
+from tests.integration.rows import execute, rows
 from tests.waiting import eventually
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.scoring import SCORE_WEIGHTS
@@ -111,7 +111,7 @@ async def test_roll_ups_add_up_however_they_are_split(service: Service) -> None:
     await ran(service, second, placement={"clusters": ["edge"]})
     await accounting(service, labels=["team"]).run()
     whole = (await usage(service))["total"]
-    for by in (["queue"], ["user"], ["cluster"], ["kind"], ["label:team"], ["queue", "kind", "label:team"]):
+    for by in (["queue"], ["user"], ["cluster"], ["kind"], ["class"], ["label:team"], ["queue", "kind", "label:team"]):
         for per in ("hour", "day", "month", "all"):
             split = await usage(service, by=by, per=per)
             assert sum(Decimal(row["cost"]) for row in split["rows"]) == Decimal(whole["cost"])
@@ -347,3 +347,59 @@ async def test_a_profile_that_is_none_is_refused_where_it_is_written(
     answer = await service.http.post("/v1/jobs", json=job(placement={"profile": profile}))
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid-spec")
     assert answer.json()["mistakes"] == [{"path": path, "message": words}]
+
+
+async def test_users_are_charged_by_the_factors_of_class_and_queue_that_held_when_the_run_was_sent(
+    service: Service,
+) -> None:
+    await priced(service)
+    await put(service, "priority-classes", "soon", {"name": "soon", "value": 5, "priceFactor": 1.5})
+    await put(service, "queues", "paid", {"path": "paid", "priceFactor": "0.5"})
+    await put(service, "queues", "paid/below", {"path": "paid/below"})
+    agent = service.agent()
+    await agent.connect(cpu=100)
+    ran_jobs = [
+        {"queue": "default"},
+        {"queue": "default", "priorityClass": "soon"},
+        {"queue": "paid/below", "priorityClass": "soon"},
+    ]
+    for fields in ran_jobs:
+        await ran(service, agent, cpu="2", **fields)
+    held = await service.submit(queue="paid/below", priorityClass="soon")
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 1}})
+    # What is changed later does not count for these.
+    await put(service, "priority-classes", "soon", {"name": "soon", "value": 5, "priceFactor": 100})
+    for by_hand in (False, True):
+        if by_hand:
+            await agent.report(run, RunState.SUCCEEDED, 3)
+            assert await accounting(service).run() == 4, held
+        found = await usage(service, by=["queue", "class"])
+        factors = {tuple(row["of"].values()): Fraction(row["charge"]) / Fraction(row["cost"]) for row in found["rows"]}
+        assert factors == {
+            ("default", "normal"): 1,
+            ("default", "soon"): pytest.approx(1.5, rel=0.001),
+            ("paid/below", "soon"): pytest.approx(0.75, rel=0.001),
+        }
+        assert sum(Decimal(row["charge"]) for row in found["rows"]) == Decimal(found["total"]["charge"])
+
+
+async def test_what_an_earlier_release_counted_is_charged_at_cost(service: Service) -> None:
+    await priced(service)
+    agent = service.agent()
+    await agent.connect()
+    await ran(service, agent)
+    await accounting(service).run()
+    kept = "hour, queue_id, api_key_id, cluster_id, labels, resource, product, spot, amount, cost"
+    await execute(service.stores, f"INSERT INTO usage ({kept}) SELECT {kept} FROM class_usage")
+    await execute(service.stores, "DELETE FROM class_usage")
+    found = await usage(service, by=["class"])
+    assert [row["of"] for row in found["rows"]] == [{"class": ""}]
+    assert found["total"]["charge"] == found["total"]["cost"] != "0"
+
+
+@pytest.mark.parametrize("factor", [-1, 1001, "much", "1e-10"])
+async def test_price_factors_that_make_no_sense_are_refused(service: Service, factor: Any) -> None:
+    answer = await service.http.put("/v1/priority-classes/c", json={"name": "c", "value": 1, "priceFactor": factor})
+    assert answer.status_code == 422
+    assert "priceFactor" in answer.text

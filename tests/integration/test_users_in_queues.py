@@ -150,4 +150,12 @@ async def test_what_jobs_took_decides_the_order_by_slowdown_also_after_a_restart
     assert (learnt.user, learnt.seconds < 30) == ("ben", True)
     follower = Follower()
     await follower.absorb(service.stores, 0.0)
-    assert follower.state.run_times.predicted("ben", learnt.shape_id) == learnt.seconds
+    assert follower.state.run_times.predicted("ben", learnt.shape_id) == 10.0, "no prediction is shorter"
+    (run_there,) = follower.state.runs.values()
+    assert run_there.predicted_seconds == 10.0, "it was stored with the run"
+
+    service.stores.settings.predict_run_times = False
+    follower = Follower()
+    await follower.absorb(service.stores, 0.0)
+    (run_there,) = follower.state.runs.values()
+    assert (bool(follower.state.run_times), run_there.predicted_seconds) == (False, None)

@@ -403,8 +403,12 @@ class StateBuilder:
         sizes: dict[str, int] | None = None,
         resized: float | None = None,
         user: str = "",
+        predicted: float | None = None,
     ) -> Self:
-        """Add a job that runs on a cluster, since ``ago`` seconds: whole, or at ``sizes`` since ``resized`` seconds."""
+        """Add a job that runs on a cluster, since ``ago`` seconds: whole, or at ``sizes`` since ``resized`` seconds.
+
+        ``predicted``: how long it was predicted to run, in seconds.
+        """
         shape = shape or simple()
         self.state.put_run(
             LiveRun(
@@ -418,12 +422,23 @@ class StateBuilder:
                 began_at=NOW - ago,
                 resized_at=0.0 if resized is None else NOW - resized,
                 user=user,
+                predicted_seconds=predicted,
             )
         )
         return self
 
     def ended(self, name: str) -> Self:
         self.state.drop_job(self.ids[name])
+        return self
+
+    def completed(self, name: str) -> Self:
+        """Let a run end by itself now, from which its run time is learnt."""
+        self.state.end_job(self.ids[name], self.now)
+        return self
+
+    def learnt(self, shape: Shape, seconds: float, user: str = "") -> Self:
+        """Let a job of a user with this shape have taken so long before."""
+        self.state.run_times.note(user, self.shape(shape), seconds)
         return self
 
     def cycle(self, most_starts: int = MOST_STARTS) -> Outcome:

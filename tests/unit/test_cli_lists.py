@@ -268,7 +268,7 @@ def test_usage_is_narrowed_to_labels_users_and_clusters(api: Api) -> None:
             "runs": 2,
             "cpu": 1.5,
         }
-        | {"cost": "3", "devices": {"gpu": 1.0}}
+        | {"cost": "3", "charge": "4.5", "devices": {"gpu": 1.0}}
         for queue, team in (("a", "vision"), ("a", "speech"), ("b", "vision"))
     ]
     api.on("GET /v1/usage", {"currency": "EUR", "begin": "2026-11-01T00:00:00Z", "end": "2026-11-02T00:00:00Z",
@@ -278,11 +278,54 @@ def test_usage_is_narrowed_to_labels_users_and_clusters(api: Api) -> None:
         ({"queue": "a"}, 4, "6"),
         ({"queue": "b"}, 2, "3"),
     ]
+    assert [row["charge"] for row in found["rows"]] == ["9.0", "4.5"]
+    assert found["total"]["charge"] == "13.5"
     assert (found["total"]["cpu"], found["total"]["devices"]) == (4.5, {"gpu": 3.0})
     assert api.requests[-1].url.params.get_list("by") == ["queue", "label:team"]
     api.on("GET /v1/clusters", {"clusters": [{"name": "west", "state": "ready"}]})
     done = run("usage", "--cluster", "wset")
     assert (done.exit_code, "did you mean 'west'?" in done.stderr) == (Exit.NOT_FOUND, True)
+
+
+@pytest.mark.parametrize(("charge", "is_shown"), [("4.5", True), ("3", False), (None, False)])
+def test_the_charge_is_shown_where_it_is_not_the_cost(api: Api, charge: str | None, is_shown: bool) -> None:
+    row = {"since": "2026-11-01T00:00:00Z", "of": {"class": "high"}, "runs": 2, "cost": "3", "charge": charge}
+    times = {"begin": "2026-11-01T00:00:00Z", "end": "2026-11-02T00:00:00Z"}
+    api.on("GET /v1/usage", {"currency": "EUR", **times, "rows": [row], "total": row})
+    shown = run("usage", "--by", "class").stdout
+    assert ("CHARGE EUR" in shown, "4.50" in shown) == (is_shown, is_shown)
+    assert run("usage", "--by", "class", "-o", "csv").stdout.splitlines()[1].endswith(f",3,{charge or 3}")
+
+
+def test_attainment_is_shown_by_month_queue_and_class(api: Api) -> None:
+    row = {
+        "since": "2026-11-01T00:00:00Z",
+        "queue": "a",
+        "priorityClass": "normal",
+        "promise": "30m",
+        "met": 970,
+        "missed": 30,
+    }
+    row |= {
+        "held": 2,
+        "attained": 0.97,
+        "meanSecondsLate": 310.5,
+        "mostSecondsLate": 1804.0,
+        "waiting": 12,
+        "overdue": 1,
+    }
+    other = {"since": "2026-11-01T00:00:00Z", "queue": "b", "priorityClass": "low", "promise": "2h", "waiting": 1}
+    times = {"begin": "2026-11-01T00:00:00Z", "end": "2026-12-01T00:00:00Z"}
+    api.on("GET /v1/attainment", {**times, "rows": [row, other]})
+    lines = run("attainment", "--queue", "a").stdout.splitlines()
+    assert dict(api.requests[-1].url.params) == {"queue": "a"}
+    assert lines[1].split() == ["2026-11", "a", "normal", "30m", "970", "30", "97.0%", "5m10s", "30m4s", "12", "1"]
+    assert lines[2].split() == ["2026-11", "b", "low", "2h", "0", "0", "-", "-", "-", "1", "0"]
+    assert (
+        run("attainment", "-o", "csv").stdout.splitlines()[1] == "2026-11,a,normal,30m,970,30,2,0.97,310.5,1804.0,12,1"
+    )
+    api.on("GET /v1/attainment", {**times, "rows": []})
+    assert "no job of a class with a longestWait" in run("attainment", "--since", "2026-10-01").stderr
 
 
 def test_the_key_in_use_is_revoked_only_when_agreed(api: Api) -> None:

@@ -3,6 +3,7 @@
 import json
 import ssl
 from pathlib import Path
+from typing import Any
 
 import certifi
 import httpx
@@ -201,6 +202,21 @@ def test_a_removal_that_was_refused_before_has_not_been_done() -> None:
     with pytest.raises(ProblemError) as refused:
         Script(problem(Code.STORE_AWAY), problem(Code.NOT_FOUND)).client().delete("Queue", "team-a")
     assert refused.value.code is Code.NOT_FOUND
+
+
+def test_an_empty_idempotency_key_is_refused_as_it_would_protect_nothing() -> None:
+    script = Script()
+    with pytest.raises(ProblemError, match="1 to 200 characters"):
+        script.client().submit({"name": "bert"}, idempotency_key="")
+    assert not script.requests
+
+
+@pytest.mark.parametrize("job", [None, 7, "", ".."])
+def test_what_is_no_job_id_is_refused_before_anything_is_sent(job: Any) -> None:
+    script = Script()
+    with pytest.raises(ProblemError, match="is not a job id"):
+        script.client().job(job)
+    assert not script.requests
 
 
 def test_the_callers_own_idempotency_key_is_sent() -> None:

@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.nasa import simulate_engine
+from bench.swf import LoggedJob
+from tests import textbook_backfill
 from tests.textbook_easy import Job, Policy, Result, simulate
+from tests.textbook_planning import last_two_equivalent, predictions
+from trainmaster.protocol.states import OrderBy
 
 PROCESSORS = 16
 
@@ -35,6 +39,43 @@ def test_a_strict_queue_is_first_come_first_served_job_for_job(jobs: list[Job]) 
 def test_where_jobs_have_time_limits_a_queue_is_easy_job_for_job(jobs: list[Job]) -> None:
     """Holds for one cluster of equivalent nodes; the engine may be changed to do better, but not by accident."""
     assert simulate_engine(jobs, PROCESSORS, Policy.EASY) == simulate(jobs, PROCESSORS, Policy.EASY)
+
+
+def repeated(seed: int, jobs: int) -> list[LoggedJob]:
+    """Return jobs of few widths and two estimates, so that most are equivalent to others, which took another time."""
+    draw = random.Random(seed)
+    return [
+        LoggedJob(job.number, job.submit, job.run, draw.choice((1, 4, 7, 16)), draw.choice((128.0, 4000.0)), 1, 1)
+        for job in workload(seed, jobs)
+    ]
+
+
+@given(st.builds(repeated, st.integers(0, 10**9), st.integers(1, 60)))
+def test_with_predicted_run_times_a_queue_is_easy_with_predictions_job_for_job(jobs: list[LoggedJob]) -> None:
+    """D. Tsafrir, Y. Etsion and D. Feitelson, 2007: shadow times and candidates by predictions, corrected once they are outlasted."""
+    estimates = {job.number: job.estimate for job in jobs}
+    ours = simulate_engine(jobs, PROCESSORS, Policy.EASY, lambda job: estimates[job.number], predicts=True)
+    planning = predictions(last_two_equivalent)
+    assert ours == textbook_backfill.simulate(jobs, PROCESSORS, textbook_backfill.Policy.EASY, planning)
+
+
+@given(st.builds(repeated, st.integers(0, 10**9), st.integers(1, 60)))
+def test_with_the_shortest_behind_a_blocked_job_first_a_queue_is_easy_plus_plus_job_for_job(
+    jobs: list[LoggedJob],
+) -> None:
+    """The same paper's EASY++: candidates are tried by predicted run time, the shortest first; whoever is next is so by age."""
+    estimates = {job.number: job.estimate for job in jobs}
+    ours = simulate_engine(
+        jobs,
+        PROCESSORS,
+        Policy.EASY,
+        lambda job: estimates[job.number],
+        lambda _job: "ann",
+        OrderBy.SHORTEST_BACKFILL,
+        predicts=True,
+    )
+    planning = predictions(last_two_equivalent)
+    assert ours == textbook_backfill.simulate(jobs, PROCESSORS, textbook_backfill.Policy.EASY_SJBF, planning)
 
 
 def test_where_jobs_have_time_limits_a_queue_waits_no_longer_than_with_easy() -> None:

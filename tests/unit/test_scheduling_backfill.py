@@ -4,9 +4,10 @@ from math import inf
 
 import pytest
 
-from tests.unit.building import NOW, StateBuilder, gang, nodes, role, simple
+from tests.unit.building import NOW, Outcome, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.reasons import Check, Tier, Token
-from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.states import ClusterKind, FairBy, OrderBy
+from trainmaster_dispatcher.scheduling.state.reservation import Reservation
 
 
 def busy(places: int = 4, *, taken: int = 3, until: float = 100) -> StateBuilder:
@@ -149,3 +150,95 @@ class TestEndless:
         )
         started = builder.job("gpu", simple(gpu=1)).job("small", simple(), of="low").cycle().where
         assert started == {"gpu": "c", "small": "d"}
+
+
+SEVERAL, ONE, ALL = simple(3), simple(), simple(4)
+"""Shapes without a time limit."""
+
+
+class TestPredicted:
+    """Where the run times of equivalent jobs are known, and no job has a time limit."""
+
+    def builder(self, *, ago: float = 0.0, age: float = 0.0) -> StateBuilder:
+        """Return a cluster of 4 CPUs, of which 3 are predicted to be in use for 100 seconds, and a gang that wants all."""
+        builder = StateBuilder().longest_wait("normal", 600).cluster("c", nodes(4, cpu=1))
+        builder.run("there", SEVERAL, on="c", ago=ago, predicted=100.0).learnt(SEVERAL, 100.0)
+        return builder.job("big", ALL, age=age)
+
+    def kept(self, builder: StateBuilder, outcome: Outcome) -> Reservation:
+        return outcome.plan.reservations[builder.ids["big"]]
+
+    def test_a_blocked_job_is_told_when_it_is_expected_to_start_and_from_when_on_nothing_may_delay_it(self) -> None:
+        builder = self.builder()
+        outcome = builder.cycle()
+        assert (self.kept(builder, outcome).at, self.kept(builder, outcome).is_sure) == (NOW + 100, False)
+        first = outcome.reason("big").details["first"]
+        assert first["expected"] == "1970-01-01T00:18:20Z"
+        assert "notAfter" not in first
+        assert first["sentence"] == (
+            "It is expected to start at 1970-01-01T00:18:20Z on c if runs there take as long as such runs did before, or else as"
+            " their time limits allow."
+        )
+
+    @pytest.mark.parametrize(("took", "starts"), [(100.0, True), (101.0, False), (None, False)])
+    def test_a_job_may_start_before_it_that_is_expected_to_end_in_time(self, took: float | None, starts: bool) -> None:
+        builder = self.builder().job("small", ONE)
+        if took is not None:
+            builder.learnt(ONE, took)
+        outcome = builder.cycle()
+        assert outcome.started == (["small"] if starts else [])
+        if starts:
+            assert outcome.plan.starts[0].predicted_seconds == took
+        elif took is not None:
+            assert outcome.reason("small").sentence.endswith(
+                "is expected to run until after that, as long as such jobs did before."
+            )
+        else:
+            assert outcome.reason("small").sentence.endswith("this job has no time limit.")
+
+    def test_a_time_limit_counts_where_it_is_shorter(self) -> None:
+        limited = simple(limit=90)
+        builder = self.builder().job("small", limited).learnt(limited, 500.0)
+        (start,) = builder.cycle().plan.starts
+        assert start.predicted_seconds is None
+
+    def test_a_run_that_has_outlasted_its_prediction_is_expected_to_take_longer(self) -> None:
+        builder = self.builder(ago=100)
+        assert self.kept(builder, builder.applied()).at == NOW + 60
+        builder.later(59).applied()
+        assert self.kept(builder, builder.later(1).applied()).at == NOW + 60 + 300
+        assert builder.completed("there").applied().started == ["big"]
+
+    def test_predictions_are_not_trusted_beside_a_job_that_has_waited_for_the_longest_wait_of_its_class(self) -> None:
+        builder = self.builder(age=601).job("small", ONE, of="low").learnt(ONE, 50.0)
+        outcome = builder.cycle()
+        assert outcome.started == []
+        assert self.kept(builder, outcome) == Reservation(builder.ids["big"], "big", builder.clusters["c"], inf)
+
+    def test_beside_such_a_job_only_a_time_limit_tells_when_a_run_ends(self) -> None:
+        limited, early, late = simple(3, limit=300), simple(limit=290), simple(limit=310)
+        builder = StateBuilder().longest_wait("normal", 600).cluster("c", nodes(4, cpu=1))
+        builder.run("there", limited, on="c", predicted=100.0).job("big", ALL, age=601)
+        builder.job("late", late, of="low").learnt(late, 50.0).job("early", early, of="low")
+        outcome = builder.cycle()
+        assert self.kept(builder, outcome) == Reservation(builder.ids["big"], "big", builder.clusters["c"], NOW + 300)
+        assert outcome.started == ["early"]
+
+    def test_the_reason_of_one_user_is_not_that_of_another_whose_jobs_take_less(self) -> None:
+        builder = self.builder().job("long", ONE, user="ann", of="low").job("short", ONE, user="ben", of="low")
+        builder.learnt(ONE, 1000.0, "ann").learnt(ONE, 50.0, "ben")
+        outcome = builder.cycle()
+        assert outcome.started == ["short"]
+        assert outcome.reason("long").token is Token.RESERVED
+
+    def test_the_shortest_go_first_behind_a_job_that_capacity_is_kept_for_and_none_but_it_by_age(self) -> None:
+        long, short = simple(limit=90), simple(limit=40)
+        builder = self.builder().queue("main", order_by=OrderBy.SHORTEST_BACKFILL).job("long", long).job("short", short)
+        assert builder.cycle().started == ["short"], "one core is free, and the older one takes longer"
+        assert builder.ended("big").cycle().started == ["long"], "nothing is kept, so the older one is next"
+
+    def test_an_urgent_job_goes_before_shorter_ones(self) -> None:
+        long, short = simple(limit=90), simple(limit=40)
+        builder = self.builder(age=620).queue("main", order_by=OrderBy.SHORTEST_BACKFILL, fair_by=FairBy.NONE)
+        builder.run("there", simple(3, limit=100), on="c").job("short", short).job("long", long, age=610)
+        assert builder.cycle().started == ["long"]

@@ -59,7 +59,7 @@ LOOKS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "the fit": (cluster_index, "fit", lambda shape, *_: shape is BAD),
     "scores": (cluster_index, "_domains", lambda shape, *_: shape is BAD),
     "options": (cluster_index.ClusterIndex, "option", lambda index, shape_id, *_: is_bad(index.state, shape_id)),
-    "the choice": (attempt, "search_best", lambda cycle, key, _: is_bad(cycle.index.state, key.shape_id)),
+    "the choice": (attempt, "search_best", lambda cycle, key, *_: is_bad(cycle.index.state, key.shape_id)),
     "the start": (decide, "start_of", lambda job, *_: job.name == "bad"),
     "what it takes": (decide, "take", lambda _cycle, job, *_: job.name == "bad"),
     "jobs alike behind it": (

@@ -111,7 +111,7 @@ class Life:
             state=chance.choice([QueueState.OPEN] * 14 + [QueueState.HELD, QueueState.HELD, QueueState.SUSPENDED]),
             order=chance.choice([Order.BEST_EFFORT] * 4 + [Order.STRICT]),
             time_limit=chance.choice([None, 20.0]),
-            order_by=chance.choice([None, None, OrderBy.AGE, OrderBy.SLOWDOWN]),
+            order_by=chance.choice([None, None, *OrderBy]),
             fair_by=chance.choice([None, None, FairBy.USER, FairBy.NONE]),
             user_weights=chance.choice([{}, {}, {"ann": 3.0}]),
             max_running_per_user=chance.choice([None] * 4 + [1, 3]),
@@ -363,6 +363,7 @@ class Life:
                 start.job.attempt + 1,
                 burst=None if start.granted is None else start.granted.run(self.now),
                 user=start.job.user,
+                predicted_seconds=start.predicted_seconds,
             )
         for job_id in ending:
             self.world.runs[job_id] = replace(self.world.runs[job_id], is_stopping=True)

@@ -216,6 +216,19 @@ def test_a_job_that_lacks_room_is_told_its_place_and_until_when_it_starts() -> N
     assert (trial.fits_empty, trial.fits_now) == (("c",), ())
 
 
+def test_a_dry_run_expects_a_job_to_take_as_long_as_such_jobs_of_its_user_did() -> None:
+    three, one = simple(3), simple()
+    builder = StateBuilder().cluster("c", nodes(4, cpu=1)).run("r", three, on="c", predicted=100.0)
+    builder.job("big", simple(4), age=1).learnt(one, 50.0).applied()
+    assert tried(builder, one).starts_now
+    builder.learnt(one, 500.0)
+    trial = tried(builder, one)
+    assert not trial.starts_now
+    assert "is expected to run until after that" in trial.why
+    waits = tried(builder, simple(4, limit=5))
+    assert waits.expected_start is None, "the cluster is kept for another job"
+
+
 def test_without_time_limits_nobody_knows_when() -> None:
     builder = StateBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=2), on="c")
     trial = tried(builder)

@@ -13,7 +13,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Queues, clusters and cost": (
         *("queues", "clusters", "priority-classes", "reservations", "datasets", "price-books", "burst", "usage"),
-        *("simulate", "simulations"),
+        *("attainment", "simulate", "simulations"),
     ),
     "Access": ("login", "logout", "contexts", "whoami"),
     "Administration": (
@@ -80,6 +80,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "burst pause": ("burst pause overflow",),
     "burst resume": ("burst resume overflow",),
     "burst remove": ("burst remove overflow",),
+    "attainment": ("attainment --since 90d", "attainment --queue research -o csv"),
     "usage": ("usage --since 7d --by queue,user", "usage --label team=vision --per day -o chart"),
     "webhooks": ("webhooks -o wide",),
     "webhooks secret": ("webhooks secret research/vision",),

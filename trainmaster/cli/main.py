@@ -16,6 +16,7 @@ from trainmaster import __version__
 from trainmaster.cli import (
     admin,
     apply,
+    attainment,
     audit,
     burst,
     clusters,
@@ -150,6 +151,7 @@ for module in (
     clusters,
     burst,
     usage,
+    attainment,
     webhooks,
     audit,
     apply,

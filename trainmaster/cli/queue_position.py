@@ -162,10 +162,14 @@ def _placed(place: "Place") -> str:
     return _rank(place.position, place.jobs_in_queue, place.queue)
 
 
+_BY_LIMITS = "runs keep to their time limits"
+"""The assumption of releases that do not say it."""
+
+
 def _expected(trial: "Trial") -> str:
     if trial.expected_start is None:
         return ""
-    return f" It would start by {_clock(trial.expected_start)} on {trial.cluster} if runs keep to their time limits."
+    return f" It would start by {_clock(trial.expected_start)} on {trial.cluster} if {trial.assuming or _BY_LIMITS}."
 
 
 def _listed(clusters: tuple[str, ...]) -> str:

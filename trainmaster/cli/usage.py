@@ -54,7 +54,7 @@ def usage(
     by: Annotated[
         list[str] | None,
         typer.Option(
-            help="Group by queue (the default), user, cluster, kind or label:KEY. May be repeated, or a list with commas.",
+            help="Group by queue (the default), user, cluster, kind, class or label:KEY. May be repeated, or a list with commas.",
             show_default=False,
         ),
     ] = None,
@@ -116,7 +116,7 @@ def narrowed_to(found: "UsageAnswer", wanted: Mapping[str, str], dimensions: Seq
         key = (row.since, *of.values())
         rows[key] = _sum(rows.get(key), row).model_copy(update={"of": of})
     total = found.total.model_copy(update={"runs": 0, "cpu": 0.0, "memory": 0.0, "members": 0.0, "devices": {}})
-    total = total.model_copy(update={"cost": Decimal(0)})
+    total = total.model_copy(update={"cost": Decimal(0), "charge": None})
     for row in chosen:
         total = _sum(total, row).model_copy(update={"since": found.total.since, "of": found.total.of})
     return found.model_copy(update={"rows": tuple(rows.values()), "total": total})
@@ -128,7 +128,8 @@ def _sum(one: "UsageRow | None", other: "UsageRow") -> "UsageRow":
     names = dict.fromkeys((*one.devices, *other.devices))
     devices = {name: one.devices.get(name, 0.0) + other.devices.get(name, 0.0) for name in names}
     added = {name: getattr(one, name) + getattr(other, name) for name in ("runs", "cpu", "memory", "members", "cost")}
-    return one.model_copy(update={**added, "devices": devices})
+    charges = [charge for charge in (one.charge, other.charge) if charge is not None]
+    return one.model_copy(update={**added, "devices": devices, "charge": sum(charges) if charges else None})
 
 
 def _dimensions(by: Sequence[str] | None) -> list[str]:
@@ -164,6 +165,10 @@ def _hours(amount: float) -> str:
     return f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
 
 
+def _charge(row: "UsageRow") -> Decimal:
+    return row.cost if row.charge is None else row.charge
+
+
 def _devices(row: "UsageRow") -> str:
     return ", ".join(f"{name} {_hours(hours)}" for name, hours in row.devices.items()) or "-"
 
@@ -178,23 +183,25 @@ def _print_table(found: "UsageAnswer", dimensions: Sequence[str], split: "Per", 
         "DEVICE-HOURS",
         f"COST {found.currency}",
     ]
-    rows = [_row(row, dimensions, split, wide=wide) for row in found.rows]
+    charges = any(_charge(row) != row.cost for row in found.rows)
+    amounts += [f"CHARGE {found.currency}"] if charges else []
+    rows = [_row(row, dimensions, split, wide=wide, charges=charges) for row in found.rows]
     if len(rows) > 1:
         names = ["total", *("" for _ in columns[1:])] if columns else []
-        rows.append([*names, *_amounts(found.total, wide=wide)])
+        rows.append([*names, *_amounts(found.total, wide=wide, charges=charges)])
     columns += amounts
     print_table(columns, rows)
     note(f"{_text(found.begin)} to {_text(found.end)} UTC; an estimate from the price books, including running jobs")
 
 
-def _row(row: "UsageRow", dimensions: Sequence[str], split: "Per", *, wide: bool) -> list[object]:
+def _row(row: "UsageRow", dimensions: Sequence[str], split: "Per", *, wide: bool, charges: bool) -> list[object]:
     names = [row.of.get(one) or "-" for one in dimensions]
-    return [*([] if split == "all" else [_begin(row, split)]), *names, *_amounts(row, wide=wide)]
+    return [*([] if split == "all" else [_begin(row, split)]), *names, *_amounts(row, wide=wide, charges=charges)]
 
 
-def _amounts(row: "UsageRow", *, wide: bool) -> list[object]:
-    members = [_hours(row.members)] if wide else []
-    return [row.runs, _hours(row.cpu), _hours(row.memory), *members, _devices(row), money(row.cost)]
+def _amounts(row: "UsageRow", *, wide: bool, charges: bool) -> list[object]:
+    members, charged = [_hours(row.members)] if wide else [], [money(_charge(row))] if charges else []
+    return [row.runs, _hours(row.cpu), _hours(row.memory), *members, _devices(row), money(row.cost), *charged]
 
 
 def _print_csv(found: "UsageAnswer", dimensions: Sequence[str]) -> None:
@@ -204,8 +211,10 @@ def _print_csv(found: "UsageAnswer", dimensions: Sequence[str]) -> None:
     for row in found.rows:
         amounts = [row.runs, row.cpu, row.memory, row.members, *(row.devices.get(name, 0.0) for name in devices)]
         of = [row.of.get(one, "") for one in dimensions]
-        rows.append([row.since.isoformat().replace("+00:00", "Z"), *of, *amounts, f"{row.cost:f}"])
-    print_csv(["since", *dimensions, *names, f"cost_{found.currency.lower()}"], rows)
+        rows.append([row.since.isoformat().replace("+00:00", "Z"), *of, *amounts, f"{row.cost:f}", f"{_charge(row):f}"])
+    print_csv(
+        ["since", *dimensions, *names, *(f"{name}_{found.currency.lower()}" for name in ("cost", "charge"))], rows
+    )
 
 
 def _print_chart(found: "UsageAnswer", split: "Per") -> None:

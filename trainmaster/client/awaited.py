@@ -28,6 +28,7 @@ from trainmaster.protocol.answers import (
     TriedJob,
     WebhookSecrets,
 )
+from trainmaster.protocol.attainment import AttainmentAnswer
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, RevisionView, RollbackAnswer
 from trainmaster.protocol.health import HealthReport
@@ -251,10 +252,19 @@ class AwaitedCalls:
     ) -> UsageAnswer:
         """Return the usage of the key's queues and its cost, in whole hours of UTC.
 
-        ``by``: any of ``queue``, ``user``, ``cluster``, ``kind`` and ``label:KEY``. Running jobs count until now. ``begin`` and
-        ``end`` may be texts such as ``2026-11-01``.
+        ``by``: any of ``queue``, ``user``, ``cluster``, ``kind``, ``class`` and ``label:KEY``. Running jobs count until now. ``begin``
+        and ``end`` may be texts such as ``2026-11-01``.
         """
         return await self._transport.run(self._verbs.usage(begin, end, per=per, by=by, queue=queue))
+
+    async def attainment(
+        self, begin: Moment | None = None, end: Moment | None = None, *, queue: str | None = None
+    ) -> AttainmentAnswer:
+        """Return by month, queue and class how many jobs started within the wait that their class promises.
+
+        From the month of ``begin``, by default the one of ``end``, to that of ``end``, by default now.
+        """
+        return await self._transport.run(self._verbs.attainment(begin, end, queue=queue))
 
     async def clusters(self) -> list[ClusterView]:
         """Return the clusters with their contact and capacity."""

@@ -42,8 +42,8 @@ def _checked(action: Action) -> Action:
 
 
 def job_path(job: str, sub: str = "") -> str:
-    """Return the path of a job. Raises ProblemError BAD_ID for text that would change the path."""
-    if job.strip(".") == "":
+    """Return the path of a job. Raises ProblemError BAD_ID for what is no text, and for text that would change the path."""
+    if not isinstance(job, str) or job.strip(".") == "":
         raise ProblemError(Code.BAD_ID, f"{job!r} is not a job id; a job id looks like bert-7k2p9xq")
     return f"/v1/jobs/{quote(job, safe='')}{sub}"
 
@@ -144,6 +144,13 @@ def usage(begin: Moment, end: Moment, per: Per, by: Sequence[str], queue: str | 
     dimensions = [by] if isinstance(by, str) else by
     query = [*_window(begin, end), ("per", per), *(("by", one) for one in dimensions)]
     return core.get("/v1/usage", [*query, ("queue", queue)])
+
+
+def attainment(begin: Moment | None, end: Moment | None, queue: str | None) -> Request:
+    times = [
+        (name, written_moment(moment, name)) for name, moment in (("begin", begin), ("end", end)) if moment is not None
+    ]
+    return core.get("/v1/attainment", [*times, ("queue", queue)])
 
 
 def _window(begin: Moment, end: Moment) -> list[tuple[str, str]]:

@@ -82,10 +82,16 @@ def get(path: str, query: Query = (), *, accept: str = "application/json", heade
 
 
 def post(path: str, value: Any, idempotency_key: str | None = None, query: Query = ()) -> Request:
-    """Return a POST with an idempotency key, made up unless given: however often this request is sent, it takes effect once."""
+    """Return a POST with an idempotency key, made up unless given: however often this request is sent, it takes effect once.
+
+    Raises ProblemError INVALID_PARAMETER for an empty key, which would protect nothing.
+    """
+    if idempotency_key is not None and not idempotency_key:
+        raise ProblemError(Code.INVALID_PARAMETER, "idempotency_key: must have 1 to 200 characters, not none")
+    key = uuid4().hex if idempotency_key is None else idempotency_key
     body = b"" if value is None else to_json(value)
     given = tuple((name, one) for name, one in query if one is not None)
-    return Request("POST", path, given, _json_headers() | {"Idempotency-Key": idempotency_key or uuid4().hex}, body)
+    return Request("POST", path, given, _json_headers() | {"Idempotency-Key": key}, body)
 
 
 def post_once(path: str, value: Any) -> Request:

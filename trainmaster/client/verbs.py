@@ -39,6 +39,7 @@ from trainmaster.protocol.answers import (
     TriedJob,
     WebhookSecrets,
 )
+from trainmaster.protocol.attainment import AttainmentAnswer
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, HistoryPage, RevisionView, RollbackAnswer
 from trainmaster.protocol.documents import document_of
@@ -301,10 +302,19 @@ class Verbs:
     ) -> Steps[UsageAnswer]:
         """Return the usage of the key's queues and its cost, in whole hours of UTC.
 
-        ``by``: any of ``queue``, ``user``, ``cluster``, ``kind`` and ``label:KEY``. Running jobs count until now. ``begin`` and
-        ``end`` may be texts such as ``2026-11-01``.
+        ``by``: any of ``queue``, ``user``, ``cluster``, ``kind``, ``class`` and ``label:KEY``. Running jobs count until now. ``begin``
+        and ``end`` may be texts such as ``2026-11-01``.
         """
         return self._model(calls.usage(begin, end, per, by, queue), UsageAnswer)
+
+    def attainment(
+        self, begin: Moment | None = None, end: Moment | None = None, *, queue: str | None = None
+    ) -> Steps[AttainmentAnswer]:
+        """Return by month, queue and class how many jobs started within the wait that their class promises.
+
+        From the month of ``begin``, by default the one of ``end``, to that of ``end``, by default now.
+        """
+        return self._model(calls.attainment(begin, end, queue), AttainmentAnswer)
 
     def clusters(self) -> Steps[list[ClusterView]]:
         """Return the clusters with their contact and capacity."""

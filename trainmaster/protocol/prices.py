@@ -38,6 +38,15 @@ Factor = Annotated[
     PlainSerializer(lambda value: format(value.normalize(), "f"), return_type=str, when_used="json"),
     text_schema(_DECIMAL, 40, "1.07", also={"type": "number", "exclusiveMinimum": 0, "maximum": 10**6}),
 ]
+PriceFactor = Annotated[
+    Decimal,
+    BeforeValidator(_no_float),
+    Field(ge=0, le=Decimal(1000), decimal_places=_PLACES, allow_inf_nan=False),
+    # Without the sign that a zero may have.
+    PlainSerializer(lambda value: format(abs(value).normalize(), "f"), return_type=str, when_used="json"),
+    text_schema(_DECIMAL, 40, "1.5", also={"type": "number", "minimum": 0, "maximum": 1000}),
+]
+"""What the cost of a run is multiplied by for its charge; 0: nothing is charged."""
 
 
 def to_nanos(value: Decimal) -> int:

@@ -127,7 +127,9 @@ class Trial(Lenient):
     cluster: str | None = None
     """Cluster where it would start, now or at ``expected_start``."""
     expected_start: Timestamp | None = None
-    """Time of its start at the latest, if runs keep to their time limits."""
+    """Time at which it is expected to start, under the assumption ``assuming``."""
+    assuming: str | None = None
+    """Assumption behind ``expected_start``, such as ``runs keep to their time limits``; None without an expected start."""
     runs_ended: int = 0
     """Number of other runs that would be preempted for it."""
     fits_empty: tuple[str, ...] = ()

@@ -177,10 +177,13 @@ class FairBy(StrEnum):
 
 
 class OrderBy(StrEnum):
-    """Order of jobs inside a class: by age, or by what their wait is to their run time."""
+    """Order of jobs inside a class: by age; by what their wait is to their run time; or by age as long as they fit, and the shortest
+    first behind one that does not.
+    """
 
     AGE = "age"
     SLOWDOWN = "slowdown"
+    SHORTEST_BACKFILL = "shortestBackfill"
 
 
 class ClusterKind(StrEnum):

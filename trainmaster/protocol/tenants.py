@@ -14,7 +14,7 @@ from trainmaster.protocol.bursting import HoursSpec
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, Labels, RegionName, ResourceName
 from trainmaster.protocol.placement import MemberPlacement
-from trainmaster.protocol.prices import Factor
+from trainmaster.protocol.prices import Factor, PriceFactor
 from trainmaster.protocol.quantities import Quantity, parse_quantity, parse_resources
 from trainmaster.protocol.quota import FlavorName, QuotaSpec, canonical_flavor, parse_flavor
 from trainmaster.protocol.scoring import Profile
@@ -81,8 +81,9 @@ class QueueSpec(Strict):
     order: Order = Order.BEST_EFFORT
     """Rule for jobs behind one that cannot start: ``strict``, they wait; ``bestEffort``, they may pass it."""
     order_by: OrderBy | None = None
-    """Order of jobs inside a class in this queue, and in those below it that say nothing: ``age``; or ``slowdown``, by wait plus
-    expected run time in run times, so that short jobs do not wait as long as long ones. Without it: ``age``.
+    """Order of jobs inside a class in this queue, and in those below it that say nothing: ``age``; ``slowdown``, by wait plus
+    expected run time in run times, so that short jobs do not wait as long as long ones; or ``shortestBackfill``, by age, but of the
+    jobs behind one that lacks capacity the shortest go first. Without it: ``age``.
     """
     fair_by: FairBy | None = None
     """Sharing of the turns of one class in this queue, and in those below it that say nothing: ``user``, between the users who
@@ -126,6 +127,8 @@ class QueueSpec(Strict):
     """
     profile: Profile | None = None
     """Profile that ranks clusters for jobs of this queue, and of those below it that name none."""
+    price_factor: PriceFactor | None = None
+    """Factor between cost and charge of its jobs, and of those of queues below it that have none; None: 1."""
     admission: AdmissionPolicy | None = None
     """Admission policy for jobs of this queue, and of those below it that have none; without any, the default."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
@@ -212,6 +215,8 @@ class PriorityClassSpec(Strict):
     """Wait after which a job is urgent: it goes before others of its queue, and what it lacks is kept for it; None: never."""
     profile: Profile | None = None
     """Profile that ranks clusters for its jobs; overrides their queue's."""
+    price_factor: PriceFactor | None = None
+    """Factor between the cost of its jobs and their charge, besides the factor of their queue; None: 1."""
     default: bool = False
     """True if jobs that name no class have this one; there is one default."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""

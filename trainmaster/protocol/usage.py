@@ -9,7 +9,7 @@ from trainmaster.protocol.base import Lenient, Timestamp, example
 
 Per = Literal["hour", "day", "month", "all"]
 LABEL = "label:"
-DIMENSIONS = ("queue", "user", "cluster", "kind")
+DIMENSIONS = ("queue", "user", "cluster", "kind", "class")
 """Dimensions to group usage by, beside labels (``label:team``)."""
 
 
@@ -25,6 +25,7 @@ class UsageRow(Lenient):
         devices={"nvidia.com/gpu": 160.0},
         members=160.0,
         cost="412.75",
+        charge="619.125",
     )
 
     since: Timestamp
@@ -43,6 +44,8 @@ class UsageRow(Lenient):
     """Member-hours."""
     cost: Decimal = Decimal(0)
     """Cost in the installation's currency, not rounded."""
+    charge: Decimal | None = None
+    """Cost times the price factors of the jobs' priority classes and queues; None: a release that has none."""
 
 
 class UsageAnswer(Lenient):

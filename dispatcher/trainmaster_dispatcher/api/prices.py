@@ -1,4 +1,4 @@
-"""Routes of price books, and of what was done and used."""
+"""Routes of price books, and of what was done, used and promised."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import AfterValidator
 
+from trainmaster.protocol.attainment import AttainmentAnswer
 from trainmaster.protocol.base import QueuePath, WrittenTime, text_schema
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.usage import DIMENSIONS, LABEL, Per, UsageAnswer, check_dimension
@@ -14,7 +15,7 @@ from trainmaster_dispatcher.api.context import Admin, App, Person, answer
 from trainmaster_dispatcher.api.declared import add_routes
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import NumberCursor
-from trainmaster_dispatcher.services import usage_report, workload_export
+from trainmaster_dispatcher.services import attainment, usage_report, workload_export
 
 router = APIRouter(prefix="/v1", tags=["prices"])
 
@@ -68,4 +69,21 @@ async def show_usage(
     question = usage_report.UsageQuestion.of(begin or until - timedelta(days=30), until, per, by or (), queue)
     database = state.stores.database
     found = await usage_report.report(database, caller, question, settings.currency, settings.counted_labels)
+    return answer(found.model_dump(mode="json", by_alias=True))
+
+
+@router.get("/attainment", **contract(gives=AttainmentAnswer, refuses=(Code.UNKNOWN_QUEUE,)))
+async def show_attainment(
+    state: App,
+    caller: Person,
+    begin: Annotated[
+        WrittenTime | None, Query(description="A time in the first month; by default in the month of ``end``.")
+    ] = None,
+    end: Annotated[WrittenTime | None, Query(description="A time in the last month; by default now.")] = None,
+    queue: Annotated[QueuePath | None, Query(description="Only this queue and those below it.")] = None,
+) -> Response:
+    """Show by month how many jobs of the caller's queues started within the wait that their class promises."""
+    until = end or datetime.now(UTC)
+    question = attainment.AttainmentQuestion.of(begin or until, until, queue)
+    found = await attainment.report(state.stores.database, caller, question)
     return answer(found.model_dump(mode="json", by_alias=True))

@@ -6,6 +6,7 @@ a gang that waits for its last member costs as much as one that works. A day and
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import NamedTuple
 
 from trainmaster.protocol.placement import MemberPlacement
@@ -37,6 +38,10 @@ class Used:
 
     amount: int = 0
     cost: int = 0
+
+    def charge(self, factor: Decimal | None) -> int:
+        """Return the cost times a factor, in billionths of the currency; None: 1. It is rounded, halves to the even."""
+        return self.cost if factor is None else int((self.cost * factor).to_integral_value())
 
 
 MEMBERS = PricedResource("")

@@ -287,7 +287,8 @@ class Scheduler:
             self.cycle += 1
             decided = self.clock()
             waited = book.waited(follower.state, plan)
-            applied = await apply_plan.apply_plan(self.stores, token, plan, changed, self.cycle, waited)
+            factors = follower.price_factors(plan)
+            applied = await apply_plan.apply_plan(self.stores, token, plan, changed, self.cycle, waited, factors)
             metrics.apply_seconds.observe(self.clock() - decided)
             gauges.note_applied(follower.state, plan, applied.jobs)
             async with self._changing:

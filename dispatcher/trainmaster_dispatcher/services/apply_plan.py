@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 from trainmaster.protocol.agent import run_digest
@@ -43,8 +44,10 @@ async def apply_plan(
     reasons: dict[ClassKey, Reason],
     cycle: int,
     waited: Mapping[int, Reason] | None = None,
+    factors: Mapping[int, Decimal] | None = None,
 ) -> Applied:
     """Store a plan and return what of the plan was applied. ``waited``: the last reasons to wait of the jobs that start now.
+    ``factors``: by these jobs, what their cost is multiplied by for their charge; where there is none, 1.
 
     The plan is one transaction, unless a part of it cannot be written: then there are several, and each part that cannot be written is
     left out. A decision whose job has changed since is dropped.
@@ -52,7 +55,7 @@ async def apply_plan(
     Raises NotLeaderError when the token is no longer the leader's; then nothing, or nothing more, was applied.
     """
     try:
-        return await _apply(stores, token, plan, reasons, cycle, waited)
+        return await _apply(stores, token, plan, reasons, cycle, waited, factors)
     except NotLeaderError:
         raise
     except Exception as error:
@@ -61,7 +64,7 @@ async def apply_plan(
         log.warning("a plan could not be written as a whole: %s; its parts are written apart", error)
 
     async def write(parts: Sequence[Decision]) -> Applied:
-        return await _apply(stores, token, _part_of(plan, parts), _told_in(parts), cycle, waited)
+        return await _apply(stores, token, _part_of(plan, parts), _told_in(parts), cycle, waited, factors)
 
     every: list[Decision] = [*sorted(plan.starts, key=lambda start: start.cluster_id), *plan.holds]
     every += [*plan.stops, *plan.grows, *(ClassReason(key, reason) for key, reason in reasons.items())]
@@ -70,7 +73,7 @@ async def apply_plan(
     instead = {one.item.key: explain.internal_error(one.error) for one in failed if isinstance(one.item, ClassReason)}
     if instead:
         with contained(Part.REASON, f"{len(instead)} classes"):
-            await _apply(stores, token, Plan(), instead, cycle, None)
+            await _apply(stores, token, Plan(), instead, cycle, None, None)
     return applied
 
 
@@ -108,6 +111,7 @@ async def _apply(
     reasons: Mapping[ClassKey, Reason],
     cycle: int,
     waited: Mapping[int, Reason] | None,
+    factors: Mapping[int, Decimal] | None,
 ) -> Applied:
     """Store a plan in one transaction, all or nothing but for decisions whose jobs have changed since."""
     async with stores.database.transaction() as tx:
@@ -122,7 +126,7 @@ async def _apply(
             waited=waited,
             stop_seconds=await _stop_seconds(tx, holding),
         )
-        await _write(tx, holding, writes, reasons, cycle)
+        await _write(tx, holding, writes, reasons, cycle, factors or {})
         at = await to_epoch(tx)
     applied = Applied(
         {job.id for job in holding.plan.jobs}, {one.job_id for one in writes.stops}, at, writes.shrinks, writes.grows
@@ -179,7 +183,12 @@ async def _guard(tx: Transaction, plan: Plan) -> _Holding:
 
 
 async def _write(
-    tx: Transaction, holding: _Holding, writes: Writes, reasons: Mapping[ClassKey, Reason], cycle: int
+    tx: Transaction,
+    holding: _Holding,
+    writes: Writes,
+    reasons: Mapping[ClassKey, Reason],
+    cycle: int,
+    factors: Mapping[int, Decimal],
 ) -> None:
     """Store what follows from a plan."""
     jobs, live = holding.jobs, holding.runs
@@ -227,7 +236,10 @@ async def _write(
             ],
         )
     if writes.starts:
-        await runs.insert(tx, [_new_run(one, jobs[one.start.job.id], desired, cycle) for one in writes.starts])
+        started = [(one, one.start.job.id) for one in writes.starts]
+        await runs.insert(
+            tx, [_new_run(one, jobs[job_id], desired, cycle, factors.get(job_id)) for one, job_id in started]
+        )
 
 
 def _reason_row(key: ClassKey, reason: Reason) -> scheduling.ReasonRow:
@@ -235,7 +247,9 @@ def _reason_row(key: ClassKey, reason: Reason) -> scheduling.ReasonRow:
     return key.queue_id, key.class_id, key.shape_id, list(key.avoided), stored
 
 
-def _new_run(one: RunStart, record: job_store.JobRecord, desired: Mapping[int, int], cycle: int) -> runs.NewRun:
+def _new_run(
+    one: RunStart, record: job_store.JobRecord, desired: Mapping[int, int], cycle: int, price_factor: Decimal | None
+) -> runs.NewRun:
     start = one.start
     ref = RunRef(start.job.id, one.attempt)
     return runs.NewRun(
@@ -251,6 +265,8 @@ def _new_run(one: RunStart, record: job_store.JobRecord, desired: Mapping[int, i
         pools=start.pools,
         policy_id=None if start.granted is None else start.granted.policy_id,
         bounds=None if start.granted is None else bursting.bounds_of(start.granted),
+        predicted_seconds=start.predicted_seconds,
+        price_factor=price_factor,
     )
 
 

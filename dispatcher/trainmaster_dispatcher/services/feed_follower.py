@@ -7,6 +7,7 @@ or leaves the object out. The object is read again when it changes, and periodic
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
@@ -157,7 +158,7 @@ class Follower:
         self.clock = now
         async with stores.database.transaction() as tx:
             if self.cursor is None:
-                await self._load(tx)
+                await self._load(tx, predicts=stores.settings.predict_run_times)
                 unsettled = False
             else:
                 unsettled = await self._follow(tx, self.cursor)
@@ -181,10 +182,10 @@ class Follower:
             )
         return unsettled
 
-    async def _load(self, tx: Transaction) -> None:
+    async def _load(self, tx: Transaction, *, predicts: bool) -> None:
         # The cursor is read first: changes committed while the rest is read are absorbed again, which is idempotent.
         cursor = await scheduling.start_cursor(tx)
-        self.state.run_times = RunTimes.of(await scheduling.run_times(tx))
+        self.state.run_times = RunTimes.of(await scheduling.run_times(tx)) if predicts else RunTimes(is_on=False)
         await self._load_tenants(tx)
         async for page in scheduling.live_jobs(tx):
             await self._take(tx, page)
@@ -247,6 +248,18 @@ class Follower:
             with contained(Part.CLUSTER, f"pool {pool} of cluster {cluster_id}"):
                 learnt[cluster_id, pool] = learn(found)
         self.state.set_provisioning(learnt)
+
+    def price_factors(self, plan: Plan) -> dict[int, Decimal]:
+        """Return, by jobs that start, what their cost is multiplied by for their charge, where that is not 1."""
+        state, found = self.state, dict[tuple[int, int], Decimal]()
+        out = {}
+        for start in plan.starts:
+            key = start.job.queue_id, start.job.class_id
+            if key not in found:
+                found[key] = state.price_factor_of(*key)
+            if found[key] != 1:
+                out[start.job.id] = found[key]
+        return out
 
     def _known_version(self, job_id: int) -> int:
         """Return the version of a job in the state; changes up to this version need not be read again."""

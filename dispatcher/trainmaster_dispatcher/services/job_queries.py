@@ -2,7 +2,7 @@
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -279,7 +279,7 @@ async def _waiting_reason(tx: Transaction, row: store.ShownJob) -> Reason:
         return Token.NOT_LOOKED_AT.reason()
     reason = Reason.model_validate(found.reason | {"cycle": found.cycle, "at": found.at})
     shown = _told_to(job_id(row.name, row.id), reason)
-    if reason.token in _ENDED_BY_KEEPING and "expectedCluster" not in shown.details:
+    if reason.token in _ENDED_BY_KEEPING and not _is_bounded(shown.details):
         classes = await tenants.CLASSES.by_name(tx, [row.priority_class])
         return _with_longest_wait(shown, row, [one.spec for one in classes.values()])
     return shown
@@ -287,6 +287,11 @@ async def _waiting_reason(tx: Transaction, row: store.ShownJob) -> Reason:
 
 _ENDED_BY_KEEPING = (Token.INSUFFICIENT_CAPACITY, Token.RESERVED)
 """Reasons that end once what is freed on a cluster is kept for the job."""
+
+
+def _is_bounded(details: Mapping[str, Any]) -> bool:
+    """Return whether it is known when the job starts at the latest, or everything that is freed is kept for it already."""
+    return "expectedCluster" in details and "expected" not in details.get("expectedStart", {})
 
 
 def _with_longest_wait(reason: Reason, row: store.ShownJob, classes: Sequence[PriorityClassSpec]) -> Reason:
@@ -312,8 +317,8 @@ def _told_to(job: str, reason: Reason) -> Reason:
     if first["job"] != job:
         return reason.model_copy(update={"details": details})
     details |= {"expectedCluster": first["cluster"]}
-    if "notAfter" in first:
-        details["expectedStart"] = {"notAfter": first["notAfter"], "assuming": "runs keep to their time limits"}
+    if "assuming" in first:
+        details["expectedStart"] = {name: first[name] for name in ("notAfter", "expected", "assuming") if name in first}
     return reason.model_copy(update={"details": details, "sentence": f"{reason.sentence} {first['sentence']}"})
 
 

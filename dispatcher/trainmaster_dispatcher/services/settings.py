@@ -89,6 +89,8 @@ class Settings(BaseSettings):
     """After so long, what a queue has used counts half as much for its turn; without it only what it uses now counts."""
     user_usage_half_life: Duration = USER_HALF_LIFE
     """The same for users in a queue; with 0s only what they use now counts."""
+    predict_run_times: bool = True
+    """Whether plans, and the order by slowdown, expect a job to take as long as such jobs did before; else as its time limit says."""
     currency: str = Field(default="EUR", pattern=worded_pattern(r"^[A-Z]{3}$", "three capital letters, such as EUR"))
     """What all money is in; other currencies have an exchange rate in their price book."""
     usage_labels: str = ""

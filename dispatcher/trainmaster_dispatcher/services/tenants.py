@@ -296,9 +296,10 @@ async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) ->
             near = suggestion(spec.cluster, await store.CLUSTERS.wire(tx))
             raise ProblemError(Code.UNKNOWN_CLUSTER, f"there is no cluster {spec.cluster!r}{near}")
     elif spec.cluster is not None:
-        more = "; an owner's has a list, clusters" if spec.role is KeyRole.OWNER else ""
+        other = {KeyRole.OWNER: "an owner's has a list, clusters", KeyRole.USER: "a user's has queues (--queue)"}
+        more = f"; {other[spec.role]}" if spec.role in other else ""
         raise ProblemError(
-            Code.INVALID_PARAMETER, f"only an agent's key has a cluster, this one is for {spec.role}{more}"
+            Code.INVALID_PARAMETER, f"only an agent's key has one cluster, this one is for {spec.role}{more}"
         )
     if spec.role is KeyRole.USER and not spec.queues:
         raise ProblemError(Code.INVALID_PARAMETER, "a user's key needs at least one queue, in queues (--queue)")

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.durations import parse_duration
 from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, isolate, note
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.prices import NO_PRICES, PricedResource, PriceHistory, is_spot
@@ -18,7 +19,7 @@ from trainmaster_dispatcher.domain.shapes import Shape, shape_from
 from trainmaster_dispatcher.domain.usage import HOUR, Resize, UsagePart, UsageSpan, Used, by_group, holdings, usage_of
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
 from trainmaster_dispatcher.services import bursting, pricing
-from trainmaster_dispatcher.store import scheduling
+from trainmaster_dispatcher.store import attainment, scheduling, tenants
 from trainmaster_dispatcher.store import usage as store
 from trainmaster_dispatcher.store.database import Database, Transaction
 from trainmaster_dispatcher.store.usage import Bucket, UsedRun
@@ -168,17 +169,30 @@ class Accounting:
                     continue
                 counted.append((row.job_id, row.attempt))
                 for part, used in parts:
-                    bucket = Bucket(part.hour, row.queue_id, row.api_key_id, row.cluster_id, labels, *part.place)
-                    into = total.setdefault(bucket, [0, 0])
+                    bucket = Bucket(
+                        part.hour, row.queue_id, row.class_id, row.api_key_id, row.cluster_id, labels, *part.place
+                    )
+                    into = total.setdefault(bucket, [0, 0, 0])
                     into[0] += used.amount
                     into[1] += used.cost
+                    into[2] += used.charge(row.price_factor)
                     if row.policy_id is not None:
                         costs[row.job_id, row.attempt] = costs.get((row.job_id, row.attempt), 0) + used.cost
                         by_policy[row.policy_id, part.hour] = by_policy.get((row.policy_id, part.hour), 0) + used.cost
-            await store.add(tx, {bucket: (amount, cost) for bucket, (amount, cost) in total.items()})
+            await store.add(tx, {bucket: (amount, cost, charge) for bucket, (amount, cost, charge) in total.items()})
+            await attainment.count_first_starts(tx, counted, await promises_of(tx))
             await store.mark_counted(tx, counted, costs)
             await bursting.note_costs(tx, by_policy)
             return len(counted), looked_at
+
+
+async def promises_of(tx: Transaction) -> dict[int, float]:
+    """Return the wait in seconds that each class promises to bound; classes that promise nothing are left out."""
+    return {
+        row.id: parse_duration(row.spec.longest_wait)
+        for row in await tenants.CLASSES.every(tx)
+        if row.spec.longest_wait is not None
+    }
 
 
 def parts_of(row: UsedRun, of: Charges) -> Iterator[tuple[UsagePart, Used]]:

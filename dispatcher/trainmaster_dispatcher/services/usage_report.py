@@ -24,7 +24,13 @@ from trainmaster_dispatcher.store.keys import Caller
 
 MOST_ROWS = 50_000
 _LONGEST = timedelta(days=366 * 5)
-_COLUMN = {"queue": "queue_id", "user": "api_key_id", "cluster": "cluster_id", "kind": "cluster_id"}
+_COLUMN = {
+    "queue": "queue_id",
+    "user": "api_key_id",
+    "cluster": "cluster_id",
+    "kind": "cluster_id",
+    "class": "class_id",
+}
 _UNITS = {"cpu": 1000, "memory": 2**30}
 
 
@@ -61,10 +67,12 @@ class UsageQuestion:
 class _UsageSum:
     amounts: dict[PricedResource, int] = field(default_factory=lambda: defaultdict(int))
     cost: int = 0
+    charge: int = 0
 
-    def add(self, place: PricedResource, amount: int, cost: int) -> None:
-        self.amounts[place] += amount
-        self.cost += cost
+    def add(self, fact: "_Fact") -> None:
+        self.amounts[fact.place] += fact.amount
+        self.cost += fact.cost
+        self.charge += fact.charge
 
     def row(self, since: int, of: dict[str, str]) -> UsageRow:
         devices: dict[str, float] = defaultdict(float)
@@ -86,6 +94,7 @@ class _UsageSum:
             devices={name: round(value, 6) for name, value in devices.items()},
             members=round(hours[""], 6),
             cost=_money(self.cost),
+            charge=_money(self.charge),
         )
 
 
@@ -98,12 +107,14 @@ class _Fact(NamedTuple):
 
     since: int
     queue_id: int | None
+    class_id: int | None
     api_key_id: int | None
     cluster_id: int | None
     labels: Mapping[str, str] | None
     place: PricedResource
     amount: int
     cost: int
+    charge: int
 
 
 async def report(
@@ -118,7 +129,7 @@ async def report(
     async with database.transaction() as tx:
         # Runs that are counted meanwhile must be neither missed nor reported twice.
         await store.begin_snapshot(tx)
-        queue_ids = await _queue_ids(tx, caller, question.queue)
+        queue_ids = await queue_ids_for(tx, caller, question.queue)
         name_of = await _names(tx, question.by)
         counted = await store.summed(tx, question.begin, question.end, question.per, columns, queue_ids)
         going_on = await store.going_on(tx, queue_ids)
@@ -139,8 +150,8 @@ def _answer(
     total = _UsageSum()
     for fact in chain(_counted(counted), _going_on(going_on, of, question)):
         key = fact.since, tuple(name_of[one](fact) for one in question.by)
-        lines[key].add(fact.place, fact.amount, fact.cost)
-        total.add(fact.place, fact.amount, fact.cost)
+        lines[key].add(fact)
+        total.add(fact)
     if len(lines) > MOST_ROWS:
         raise ProblemError(
             Code.INVALID_PARAMETER,
@@ -165,7 +176,7 @@ def _check_labels(by: Sequence[str], counted: Sequence[str]) -> None:
             )
 
 
-async def _queue_ids(tx: Transaction, caller: Caller, queue: str | None) -> list[int] | None:
+async def queue_ids_for(tx: Transaction, caller: Caller, queue: str | None) -> list[int] | None:
     """Return the keys of the queues to report; None for all."""
     if queue is not None:
         found = await tenants.queue_ids_below(tx, [queue])
@@ -186,6 +197,9 @@ async def _names(tx: Transaction, by: Sequence[str]) -> dict[str, Callable[[_Fac
         elif one == "user":
             users = await keys.names(tx)
             found[one] = lambda fact, users=users: users.get(fact.api_key_id, "")  # type: ignore[misc]
+        elif one == "class":
+            classes = {row.id: row.spec.name for row in await tenants.CLASSES.every(tx)}
+            found[one] = lambda fact, classes=classes: classes.get(fact.class_id, "")  # type: ignore[misc]
         elif one in ("cluster", "kind"):
             clusters = {row.id: (row.name if one == "cluster" else row.kind.value) for row in await store.clusters(tx)}
             found[one] = lambda fact, clusters=clusters: clusters.get(fact.cluster_id, "")  # type: ignore[misc]
@@ -198,9 +212,8 @@ async def _names(tx: Transaction, by: Sequence[str]) -> dict[str, Callable[[_Fac
 def _counted(rows: Sequence[store.CountedUsage]) -> Iterator[_Fact]:
     for row in rows:
         place = PricedResource(row.resource, row.product, row.spot)
-        yield _Fact(
-            row.since, row.queue_id, row.api_key_id, row.cluster_id, row.labels, place, int(row.amount), int(row.cost)
-        )
+        keys_of_row = row.since, row.queue_id, row.class_id, row.api_key_id, row.cluster_id, row.labels
+        yield _Fact(*keys_of_row, place, int(row.amount), int(row.cost), int(row.charge))
 
 
 def _going_on(rows: Sequence[store.UsedRun], of: Charges, question: UsageQuestion) -> Iterator[_Fact]:
@@ -212,9 +225,8 @@ def _going_on(rows: Sequence[store.UsedRun], of: Charges, question: UsageQuestio
         for part, used in parts:
             if begin <= part.hour < end:
                 since = _begin_of(part.hour, question.per, begin)
-                yield _Fact(
-                    since, row.queue_id, row.api_key_id, row.cluster_id, row.labels, part.place, used.amount, used.cost
-                )
+                keys_of_row = since, row.queue_id, row.class_id, row.api_key_id, row.cluster_id, row.labels
+                yield _Fact(*keys_of_row, part.place, used.amount, used.cost, used.charge(row.price_factor))
 
 
 def _begin_of(hour: int, per: Per, begin: int) -> int:

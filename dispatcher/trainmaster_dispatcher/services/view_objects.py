@@ -80,6 +80,7 @@ def run_from(row: ScheduledJob, state: SchedulerState) -> LiveRun:
         resized_at=row.resized_at or 0.0,
         burst=_burst_of(row, row.leased_at),
         user=intern(row.submitter),
+        predicted_seconds=row.predicted_seconds if state.run_times.is_on else None,
     )
     load_of(run)
     state.places_of(run)

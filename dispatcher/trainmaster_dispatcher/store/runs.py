@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, NamedTuple, TypedDict
 
 from trainmaster.protocol.ids import RunRef
@@ -86,6 +87,10 @@ class NewRun:
     bounds: dict[str, Any] | None = None
     pools: tuple[str, ...] = ()
     """Pools of the cluster that have to grow for the run."""
+    predicted_seconds: float | None = None
+    """How long it is predicted to take, if that is less than its time limit."""
+    price_factor: Decimal | None = None
+    """What its cost is multiplied by for its charge; None: 1."""
 
 
 class Origin(NamedTuple):
@@ -355,12 +360,12 @@ async def insert(tx: Transaction, fresh: Sequence[NewRun]) -> None:
     await tx.run(
         """
         INSERT INTO runs (job_id, attempt, cluster_id, state, desired_version, digest, disconnect_seconds, sizes, assumed,
-                          orders, decision, policy_id, bounds, pools, holder)
+                          orders, decision, policy_id, bounds, pools, predicted_seconds, price_factor, holder)
         SELECT job_id, attempt, n.cluster_id, 'leased', version, digest, disconnect, sizes, assumed, orders, decision, policy, bounds,
-               pools, h.number
+               pools, predicted, factor, h.number
         FROM json_to_recordset(CAST(:rows AS json)) AS n(
             job_id bigint, attempt int, cluster_id int, version bigint, digest bigint, disconnect float8, sizes jsonb,
-            assumed jsonb, orders jsonb, decision jsonb, policy int, bounds jsonb, pools text[])
+            assumed jsonb, orders jsonb, decision jsonb, policy int, bounds jsonb, pools text[], predicted float8, factor numeric)
         LEFT JOIN cluster_contacts c ON c.cluster_id = n.cluster_id
         LEFT JOIN cluster_holders h ON h.cluster_id = c.cluster_id AND h.holder = c.holder
         """,
@@ -380,6 +385,8 @@ async def insert(tx: Transaction, fresh: Sequence[NewRun]) -> None:
                     "policy": run.policy_id,
                     "bounds": run.bounds,
                     "pools": list(run.pools) or None,
+                    "predicted": run.predicted_seconds,
+                    "factor": None if run.price_factor is None else str(run.price_factor),
                 }
                 for run in fresh
             ]

@@ -248,6 +248,7 @@ class ScheduledJob(NamedTuple):
     run_started_at: float | None
     submitter: str
     """The name of the key that submitted it."""
+    predicted_seconds: float | None
 
 
 class StoredShape(NamedTuple):
@@ -322,7 +323,7 @@ _JOBS = """
            r.sizes, r.holding, coalesce(r.placement, r.assumed) AS placement,
            extract(epoch FROM r.leased_at)::float8 AS leased_at, extract(epoch FROM r.resized_at)::float8 AS resized_at,
            r.stop_cause IS NOT NULL AS is_stopping, r.policy_id, r.bounds, extract(epoch FROM r.started_at)::float8 AS run_started_at,
-           coalesce(k.name, '') AS submitter
+           coalesce(k.name, '') AS submitter, r.predicted_seconds
     FROM jobs j LEFT JOIN runs r ON r.job_id = j.id AND r.ended_at IS NULL LEFT JOIN api_keys k ON k.id = j.api_key_id
 """
 

@@ -312,6 +312,44 @@ usage = Table(
     " resource counts members.",
 )
 
+class_usage = Table(
+    "class_usage",
+    metadata,
+    Column("hour", DateTime(timezone=True), nullable=False),
+    Column("queue_id", Integer, nullable=False),
+    Column("class_id", Integer, nullable=False),
+    Column("api_key_id", Integer, nullable=False),
+    Column("cluster_id", Integer, nullable=False),
+    Column("labels", JSONB(), nullable=False),
+    Column("resource", Text, nullable=False),
+    Column("product", Text, nullable=False),
+    Column("spot", Boolean, nullable=False),
+    Column("amount", Numeric(), nullable=False),
+    Column("cost", Numeric(), nullable=False),
+    Column("charge", Numeric(), nullable=False),
+    PrimaryKeyConstraint(
+        "hour", "queue_id", "class_id", "api_key_id", "cluster_id", "labels", "resource", "product", "spot"
+    ),
+    comment="As usage, by priority class; charge: the cost times the factors of class and queue. Usage that releases before"
+    " this table counted is in usage.",
+)
+
+class_waits = Table(
+    "class_waits",
+    metadata,
+    Column("month", DateTime(timezone=True), nullable=False),
+    Column("queue_id", Integer, nullable=False),
+    Column("class_id", Integer, nullable=False),
+    Column("met", BigInteger, nullable=False),
+    Column("missed", BigInteger, nullable=False),
+    Column("held", BigInteger, nullable=False),
+    Column("seconds_late", Double, nullable=False),
+    Column("most_seconds_late", Double, nullable=False),
+    PrimaryKeyConstraint("month", "queue_id", "class_id"),
+    comment="Jobs that first had nodes in a month, by whether that was within their class's longestWait after submission. held:"
+    " later, but held before. seconds_late: the sum of the time beyond it of those that missed it.",
+)
+
 agent_sessions = Table(
     "agent_sessions",
     metadata,
@@ -552,6 +590,8 @@ runs = Table(
     Column("holder", Integer),
     Column("stop_grace", Double, comment="Seconds that who stopped it left to its members; null: as specified."),
     Column("orders", JSONB(), comment="What it is told to do; null: a release before this column has it in decision."),
+    Column("predicted_seconds", Double),
+    Column("price_factor", Numeric()),
     PrimaryKeyConstraint("job_id", "attempt"),
     CheckConstraint(
         "(ended_at IS NOT NULL) ="

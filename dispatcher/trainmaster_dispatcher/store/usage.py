@@ -16,12 +16,12 @@ _RUNS = """
            (extract(epoch FROM coalesce(r.placed_at, r.started_at)) * 1000000)::bigint AS began,
            (extract(epoch FROM coalesce(r.ended_at, now())) * 1000000)::bigint AS ended,
            r.ended_at IS NOT NULL AS is_over, r.resized_at IS NOT NULL AS was_resized, r.policy_id,
-           j.queue_id, j.api_key_id, j.labels, j.shape_id
+           r.price_factor, j.queue_id, j.class_id, j.api_key_id, j.labels, j.shape_id
     FROM runs r JOIN jobs j ON j.id = r.job_id
 """
 
 
-COLUMNS = ("queue_id", "api_key_id", "cluster_id", "labels")
+COLUMNS = ("queue_id", "class_id", "api_key_id", "cluster_id", "labels")
 BUCKETS = ("hour", "day", "month", "all")
 
 
@@ -30,6 +30,7 @@ class Bucket(NamedTuple):
 
     hour: int
     queue_id: int
+    class_id: int
     api_key_id: int
     cluster_id: int
     labels: str
@@ -55,7 +56,10 @@ class UsedRun(NamedTuple):
     is_over: bool
     was_resized: bool
     policy_id: int | None
+    price_factor: Decimal | None
+    """What its cost is multiplied by for its charge; None: 1."""
     queue_id: int
+    class_id: int
     api_key_id: int
     labels: dict[str, str] | None
     shape_id: int
@@ -86,6 +90,7 @@ class CountedUsage(NamedTuple):
 
     since: int
     queue_id: int | None
+    class_id: int | None
     api_key_id: int | None
     cluster_id: int | None
     labels: dict[str, str] | None
@@ -94,6 +99,7 @@ class CountedUsage(NamedTuple):
     spot: bool
     amount: Decimal
     cost: Decimal
+    charge: Decimal
 
 
 async def take_turn(tx: Transaction) -> bool:
@@ -176,12 +182,13 @@ async def mark_counted(tx: Transaction, runs: Sequence[tuple[int, int]], costs: 
     )
 
 
-async def add(tx: Transaction, used: Mapping[Bucket, tuple[int, int]]) -> None:
-    """Add amounts and costs. Rows are in one order, so that two callers never wait for each other."""
+async def add(tx: Transaction, used: Mapping[Bucket, tuple[int, int, int]]) -> None:
+    """Add amounts, costs and charges. Rows are in one order, so that two callers never wait for each other."""
     rows = [
         {
             "hour": bucket.hour // 1_000_000,
             "queue": bucket.queue_id,
+            "class": bucket.class_id,
             "key": bucket.api_key_id,
             "cluster": bucket.cluster_id,
             "labels": bucket.labels,
@@ -190,18 +197,22 @@ async def add(tx: Transaction, used: Mapping[Bucket, tuple[int, int]]) -> None:
             "spot": bucket.spot,
             "amount": str(amount),
             "cost": str(cost),
+            "charge": str(charge),
         }
-        for bucket, (amount, cost) in sorted(used.items())
+        for bucket, (amount, cost, charge) in sorted(used.items())
     ]
     await tx.run(
         """
-        INSERT INTO usage (hour, queue_id, api_key_id, cluster_id, labels, resource, product, spot, amount, cost)
-        SELECT to_timestamp(hour), queue, key, cluster, CAST(labels AS jsonb), resource, product, spot, amount, cost
+        INSERT INTO class_usage (hour, queue_id, class_id, api_key_id, cluster_id, labels, resource, product, spot, amount,
+                                 cost, charge)
+        SELECT to_timestamp(hour), queue, class, key, cluster, CAST(labels AS jsonb), resource, product, spot, amount,
+               cost, charge
         FROM json_to_recordset(CAST(:rows AS json)) AS n(
-            hour bigint, queue int, key int, cluster int, labels text, resource text, product text, spot bool,
-            amount numeric, cost numeric)
-        ON CONFLICT (hour, queue_id, api_key_id, cluster_id, labels, resource, product, spot)
-        DO UPDATE SET amount = usage.amount + excluded.amount, cost = usage.cost + excluded.cost
+            hour bigint, queue int, class int, key int, cluster int, labels text, resource text, product text, spot bool,
+            amount numeric, cost numeric, charge numeric)
+        ON CONFLICT (hour, queue_id, class_id, api_key_id, cluster_id, labels, resource, product, spot)
+        DO UPDATE SET amount = class_usage.amount + excluded.amount, cost = class_usage.cost + excluded.cost,
+                      charge = class_usage.charge + excluded.charge
         """,
         rows=dumps(rows),
     )
@@ -225,14 +236,16 @@ async def summed(
     since = f"date_trunc('{bucket}', hour, 'UTC')" if bucket != "all" else "CAST(:begin AS timestamptz)"
     shown = ", ".join(f"{name if name in wanted else 'NULL'} AS {name}" for name in COLUMNS)
     grouped = ", ".join(["1", *(str(2 + place) for place, name in enumerate(COLUMNS) if name in wanted)])
-    chosen = "" if queue_ids is None else " AND queue_id = ANY(:queues)"
+    chosen = "hour >= :begin AND hour < :end" + ("" if queue_ids is None else " AND queue_id = ANY(:queues)")
+    keys = "hour, queue_id, api_key_id, cluster_id, labels, resource, product, spot, amount, cost"
     more = {} if queue_ids is None else {"queues": list(queue_ids)}
     return await tx.all_of(
         CountedUsage,
         f"""
         SELECT (extract(epoch FROM {since}) * 1000000)::bigint AS since, {shown}, resource, product, spot,
-               sum(amount) AS amount, sum(cost) AS cost
-        FROM usage WHERE hour >= :begin AND hour < :end{chosen}
+               sum(amount) AS amount, sum(cost) AS cost, sum(charge) AS charge
+        FROM (SELECT {keys}, class_id, charge FROM class_usage WHERE {chosen}
+              UNION ALL SELECT {keys}, 0, cost FROM usage WHERE {chosen}) AS counted
         GROUP BY {grouped}, resource, product, spot
         """,
         begin=begin,

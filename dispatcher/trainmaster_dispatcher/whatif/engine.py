@@ -32,6 +32,7 @@ from trainmaster_dispatcher.domain.prices import FREE, Tariff, tariff_of
 from trainmaster_dispatcher.domain.priority_classes import SHIPPED
 from trainmaster_dispatcher.domain.provisioning import Learnt, learn
 from trainmaster_dispatcher.domain.redaction import rendered
+from trainmaster_dispatcher.domain.run_times import RunTimes
 from trainmaster_dispatcher.domain.shapes import shape_bytes, shape_from, shape_of
 from trainmaster_dispatcher.domain.spec_rendering import apply_orders
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
@@ -112,9 +113,11 @@ class Simulation:
     """One fleet under one set of declarations. ``run`` may be called once. Raises ProblemError for declarations that
     contradict each other."""
 
-    def __init__(self, fleet: Fleet, declared: Declared) -> None:
+    def __init__(self, fleet: Fleet, declared: Declared, *, predicts: bool = True) -> None:
+        """``predicts``: plan with predicted run times, as the scheduler does unless it is told not to."""
         self._engine = Engine()
         self._state = self._engine.state
+        self._state.run_times = RunTimes(is_on=predicts)
         self._queues = _put_queues(self._state, declared.queues)
         self._classes, self._default_class = _put_classes(self._state, declared.classes)
         specs = {spec.name: spec for spec in declared.clusters}

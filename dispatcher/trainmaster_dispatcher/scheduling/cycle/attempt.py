@@ -7,6 +7,7 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token, Verdict
+from trainmaster_dispatcher.domain.run_times import RunSeconds
 from trainmaster_dispatcher.scheduling.cycle import explain
 from trainmaster_dispatcher.scheduling.cycle.burst import BurstRefusal, Bursts, BurstStart, First
 from trainmaster_dispatcher.scheduling.cycle.cluster_selection import (
@@ -43,7 +44,7 @@ def _prepare(cycle: CycleContext, key: ClassKey, queue: Queue) -> PreparedClass:
         state = cycle.index.state
         queue_fault, closed = closed_queue(cycle, queue)
         if fault := state.shapes[key.shape_id].fault or queue_fault:
-            found = cycle.prepared[queue.id, key.shape_id] = PreparedClass([], 0.0, explain.unusable(fault))
+            found = cycle.prepared[queue.id, key.shape_id] = PreparedClass([], explain.unusable(fault))
             return found
         sizes = cycle.index.sizes_of(key.shape_id)
         for_ever = cycle.quotas.never(queue.id, sizes[-1].charge)
@@ -52,9 +53,7 @@ def _prepare(cycle: CycleContext, key: ClassKey, queue: Queue) -> PreparedClass:
             stops = explain.queue_closed(closed)
         elif for_ever is not None:
             stops = explain.over_quota(for_ever, for_ever=True)
-        known = cycle.prepared[queue.id, key.shape_id] = PreparedClass(
-            sizes, state.limit_of(key.shape_id, queue.id), stops
-        )
+        known = cycle.prepared[queue.id, key.shape_id] = PreparedClass(sizes, stops)
     return known
 
 
@@ -75,28 +74,27 @@ def attempt(cycle: CycleContext, bursts: Bursts, job: WaitingJob, key: ClassKey,
         allowed = [size for size in allowed if quotas.obstacle(queue.id, size.charge, user=key.user) is None]
     entitled = cycle.advance.entitled(queue.id)
     weights = state.weights_of(key)
-    scheduling_key = SchedulingKey(
-        key.shape_id, len(allowed), state.access_of(queue), key.avoided, prepared.limit, entitled, weights
-    )
-    if scheduling_key in cycle.blocked and not had_room_kept:
+    scheduling_key = SchedulingKey(key.shape_id, len(allowed), state.access_of(queue), key.avoided, entitled, weights)
+    seconds = state.run_seconds(key)
+    if (scheduling_key, seconds) in cycle.blocked and not had_room_kept:
         # The right to end runs depends on the queue and class of the job.
-        reason, full = cycle.blocked[scheduling_key]
+        reason, full = cycle.blocked[scheduling_key, seconds]
         preemption = _preemption(cycle, key, queue, allowed, full)
         if preemption is not None:
             return after_eviction(preemption)
         grown = _grown(cycle, scheduling_key, queue, allowed).choice
         return grown or _wait_or_burst(reason, bursts.attempt(First(job, key, queue, allowed, full)))
-    found = search_best(cycle, scheduling_key, allowed)
+    found = search_best(cycle, scheduling_key, seconds, allowed)
     if isinstance(found, Choice):
         return found
     if found is None:
-        found = search_each(cycle, scheduling_key, job, queue, allowed)
+        found = search_each(cycle, scheduling_key, seconds, job, queue, allowed)
     if found.options:
         top = nsmallest(
             MOST_LISTED + 1, found.options, key=lambda one: (-one.total, one.cluster.name, one.product or ("", ""))
         )
         return Choice(top[0], top, found.verdicts)
-    return _lacking(cycle, bursts, job, key, queue, scheduling_key, allowed, found)
+    return _lacking(cycle, bursts, job, key, queue, scheduling_key, seconds, allowed, found)
 
 
 def _over_quota(cycle: CycleContext, key: ClassKey, queue: Queue, allowed: list[Size], obstacle: Obstacle) -> Outcome:
@@ -121,6 +119,7 @@ def _lacking(
     key: ClassKey,
     queue: Queue,
     scheduling_key: SchedulingKey,
+    seconds: RunSeconds,
     allowed: list[Size],
     found: SearchResult,
 ) -> Outcome:
@@ -154,7 +153,7 @@ def _lacking(
         found.full,
         accumulates=has_waited_long(state, job, cycle.now),
         not_before=lambda cluster_id, at: cycle.advance.not_before(
-            cluster_id, scheduling_key.entitled, at, scheduling_key.limit
+            cluster_id, scheduling_key.entitled, at, seconds.latest
         ),
     )
     over = found.over[0] if found.over else growth.over
@@ -164,7 +163,9 @@ def _lacking(
         reason = found.reason()
         is_shared = not is_returned
         if is_shared:
-            cycle.blocked[scheduling_key] = reason, found.full
+            cycle.blocked[scheduling_key, seconds] = reason, found.full
+            # How long a job of another user is expected to run, on which it depends what is kept for others, may differ.
+            is_shared = not state.run_times or all(one.check is not Check.RESERVED for one in found.verdicts)
         if is_shared and len(allowed) == len(cycle.index.sizes_of(key.shape_id)) == 1 and not key.avoided:
             cycle.blocked_shapes.setdefault(terms_of(cycle, queue), {})[key.shape_id] = reason
     return _wait_or_burst(reason if reservation is None else explain.expected(reason, reservation, state), burst)
@@ -224,7 +225,7 @@ def _preemption(
     if not cycle.victims.may_help(key, queue, sizes[-1], for_quota=for_quota):
         return None
     if clusters is None:
-        scheduling_key = SchedulingKey(key.shape_id, len(sizes), cycle.index.state.access_of(queue), key.avoided, 0.0)
+        scheduling_key = SchedulingKey(key.shape_id, len(sizes), cycle.index.state.access_of(queue), key.avoided)
         looked_at = cycle.index.looked_at(scheduling_key)
         clusters = [cluster.id for cluster, ruled_out in looked_at if ruled_out is None]
     if cycle.advance:
@@ -245,9 +246,9 @@ def _may_start_then(cycle: CycleContext, key: ClassKey, queue: Queue, plan: Pree
     """
     state = cycle.index.state
     gone = [victim.run for victim in plan.victims if victim.keeps is None]
-    ends_at = cycle.now + state.limit_of(key.shape_id, queue.id)
+    ends = state.run_seconds(key).ends(cycle.now)
     roles = roles_by_name(state, key.shape_id)
-    return cycle.reservations.let_once_gone(plan.cluster_id, roles, plan.fitted.placement, ends_at, gone)
+    return cycle.reservations.let_once_gone(plan.cluster_id, roles, plan.fitted.placement, ends, gone)
 
 
 def _returned_everywhere(verdicts: list[Verdict]) -> bool:

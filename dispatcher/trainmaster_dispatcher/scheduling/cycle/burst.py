@@ -19,6 +19,7 @@ from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.budgets import HOUR, BudgetAccount, Excess, Window, window_at, windows
 from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstPolicy, BurstRun
 from trainmaster_dispatcher.domain.prices import MICROS, SPOT_LABELS, is_spot
+from trainmaster_dispatcher.domain.run_times import RunSeconds
 from trainmaster_dispatcher.scheduling.cycle import explain
 from trainmaster_dispatcher.scheduling.cycle.cluster_selection import admitted, narrowing, option_grown
 from trainmaster_dispatcher.scheduling.cycle.context import CycleContext
@@ -169,7 +170,7 @@ class Bursts:
         """Return the refusal if the job could run on no public cluster that the policy opens, not even on an empty one."""
         index, shape_id = self.cycle.index, first.key.shape_id
         access = self._state.access_of(first.queue, by_policy=True)
-        scheduling_key = SchedulingKey(shape_id, len(first.sizes), access, (), 0.0)
+        scheduling_key = SchedulingKey(shape_id, len(first.sizes), access, ())
         verdicts: list[Verdict] = []
         for cluster in index.clusters:
             if cluster.kind is ClusterKind.PUBLIC and (not policy.clusters or cluster.name in policy.clusters):
@@ -319,7 +320,7 @@ class Bursts:
         entitled = self.cycle.advance.entitled(queue.id)
         access = self._state.access_of(queue, by_policy=True)
         scheduling_key = SchedulingKey(
-            key.shape_id, len(first.sizes), access, key.avoided, limit, entitled, self._state.weights_of(key)
+            key.shape_id, len(first.sizes), access, key.avoided, entitled, self._state.weights_of(key)
         )
         verdicts: list[Verdict] = []
         found: list[tuple[Option, Bounds]] = []
@@ -336,7 +337,7 @@ class Bursts:
                 sentence = "it has no price book, so the cost there, which a budget bounds, is unknown"
                 verdicts.append(Verdict(cluster=cluster.name, check=Check.BURST, sentence=sentence))
                 continue
-            outcome = self._best_on(policy, first, scheduling_key, cluster)
+            outcome = self._best_on(policy, first, scheduling_key, limit, cluster)
             if isinstance(outcome, Verdict):
                 verdicts.append(outcome)
             elif isinstance(outcome, BurstRefusal):
@@ -366,7 +367,7 @@ class Bursts:
         return min(range(len(found)), key=rank)
 
     def _best_on(
-        self, policy: BurstPolicy, first: First, scheduling_key: SchedulingKey, cluster: Cluster
+        self, policy: BurstPolicy, first: First, scheduling_key: SchedulingKey, limit: float, cluster: Cluster
     ) -> tuple[Option, Bounds] | BurstRefusal | Verdict:
         """Return the largest size that fits on a cluster within quota, the policy's limits and its budgets."""
         queue, sizes = first.queue, first.sizes
@@ -378,7 +379,7 @@ class Bursts:
         for product in products_on(cluster.report, device, grown=True):
             for larger in range(len(sizes)):
                 outcome: Option | Verdict | Obstacle
-                outcome = self._option(scheduling_key, queue, sizes[larger:], cluster, product, groups)
+                outcome = self._option(scheduling_key, limit, queue, sizes[larger:], cluster, product, groups)
                 if isinstance(outcome, Verdict) and cluster.report is not None and cluster.report.pools:
                     outcome = option_grown(self.cycle, scheduling_key, queue, sizes[larger:], cluster, product, groups)
                 if isinstance(outcome, Obstacle):
@@ -386,7 +387,7 @@ class Bursts:
                 if isinstance(outcome, Verdict):
                     verdict = verdict or outcome
                     continue
-                bounds = self._bounds(scheduling_key, outcome, groups)
+                bounds = self._bounds(scheduling_key, limit, outcome, groups)
                 over = self._over(policy, scheduling_key.shape_id, outcome) or self._too_expensive(
                     policy, first.job, bounds
                 )
@@ -404,6 +405,7 @@ class Bursts:
     def _option(
         self,
         scheduling_key: SchedulingKey,
+        limit: float,
         queue: Queue,
         sizes: Sequence[Size],
         cluster: Cluster,
@@ -425,16 +427,16 @@ class Bursts:
         if obstacle is not None:
             return Verdict(cluster=cluster.name, check=Check.QUOTA, sentence=obstacle.sentence)
         # Reservations are checked against the latest time at which its members have ended.
-        total = self._bounds(scheduling_key, outcome, groups).total
-        return admitted(self.cycle, scheduling_key._replace(limit=total), outcome, groups)
+        total = self._bounds(scheduling_key, limit, outcome, groups).total
+        return admitted(self.cycle, scheduling_key, RunSeconds(total, total), outcome, groups)
 
-    def _bounds(self, scheduling_key: SchedulingKey, option: Option, groups: frozenset[str] | None) -> Bounds:
+    def _bounds(
+        self, scheduling_key: SchedulingKey, limit: float, option: Option, groups: frozenset[str] | None
+    ) -> Bounds:
         shape, cluster = self._state.shapes[scheduling_key.shape_id], option.cluster
         rate = hourly(cluster, shape, option.size.members, option.product, groups)
         patience = cluster.report.start_seconds if cluster.report is not None else 0.0
-        return Bounds(
-            cluster.placement_timeout + option.timeout + patience, scheduling_key.limit, shape.stop_seconds, rate
-        )
+        return Bounds(cluster.placement_timeout + option.timeout + patience, limit, shape.stop_seconds, rate)
 
     def _too_expensive(self, policy: BurstPolicy, job: WaitingJob, bounds: Bounds) -> BurstRefusal | None:
         now = self.cycle.now

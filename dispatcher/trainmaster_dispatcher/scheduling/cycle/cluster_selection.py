@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from trainmaster.protocol.reasons import Check, Reason, Verdict
+from trainmaster_dispatcher.domain.run_times import RunSeconds
 from trainmaster_dispatcher.domain.shapes import RoleShape
 from trainmaster_dispatcher.scheduling.cycle import explain
 from trainmaster_dispatcher.scheduling.cycle.context import CycleContext
@@ -59,7 +60,9 @@ class Choice:
     verdicts: Collection[Verdict]
 
 
-def search_best(cycle: CycleContext, scheduling_key: SchedulingKey, sizes: list[Size]) -> Choice | SearchResult | None:
+def search_best(
+    cycle: CycleContext, scheduling_key: SchedulingKey, seconds: RunSeconds, sizes: list[Size]
+) -> Choice | SearchResult | None:
     """Return the choice of ``search_each``, found with less work: the clusters with the highest scores are tried until two fit.
 
     None if it does not apply: if quota or a score depends on the place, or the gang has several sizes.
@@ -83,7 +86,7 @@ def search_best(cycle: CycleContext, scheduling_key: SchedulingKey, sizes: list[
         if not isinstance(outcome, Option):
             lacking.append(cluster.id)
             continue
-        taken = admitted(cycle, scheduling_key, outcome)
+        taken = admitted(cycle, scheduling_key, seconds, outcome)
         if isinstance(taken, Option):
             top.append(taken)
             if len(top) == MOST_COMPARED:
@@ -142,15 +145,22 @@ def option_grown(
 
 
 def admitted(
-    cycle: CycleContext, scheduling_key: SchedulingKey, option: Option, among: frozenset[str] | None = None
+    cycle: CycleContext,
+    scheduling_key: SchedulingKey,
+    seconds: RunSeconds,
+    option: Option,
+    among: frozenset[str] | None = None,
 ) -> Option | Verdict:
-    """Return the option, or one in other node groups of its cluster, beside all reservations. ``among``: only these groups."""
-    verdict, advance, cluster = _kept_from(cycle, scheduling_key, option), cycle.advance, option.cluster
+    """Return the option, or one in other node groups of its cluster, beside all reservations. ``among``: only these groups.
+
+    ``seconds``: how long the job takes.
+    """
+    verdict, advance, cluster = _kept_from(cycle, scheduling_key, seconds, option), cycle.advance, option.cluster
     if verdict is not None:
         return verdict
     if not advance.is_on(cluster.id):
         return option
-    roles, end = roles_by_name(cycle.index.state, scheduling_key.shape_id), cycle.now + scheduling_key.limit
+    roles, end = roles_by_name(cycle.index.state, scheduling_key.shape_id), cycle.now + seconds.latest
     closing = advance.closes(cluster.id, scheduling_key.entitled, roles, option.fitted.placement, end)
     if closing is None:
         return option
@@ -163,26 +173,33 @@ def admitted(
         )
         if (
             isinstance(other, Option)
-            and _kept_from(cycle, scheduling_key, other) is None
+            and _kept_from(cycle, scheduling_key, seconds, other) is None
             and advance.closes(cluster.id, scheduling_key.entitled, roles, other.fitted.placement, end) is None
         ):
             return other
-    return explain.reserved(cluster, closing, cycle.index.state.queues.get(closing.queue_id), scheduling_key.limit)
+    return explain.reserved(cluster, closing, cycle.index.state.queues.get(closing.queue_id), seconds.latest)
 
 
-def _kept_from(cycle: CycleContext, scheduling_key: SchedulingKey, option: Option) -> Verdict | None:
+def _kept_from(
+    cycle: CycleContext, scheduling_key: SchedulingKey, seconds: RunSeconds, option: Option
+) -> Verdict | None:
     """Return the verdict if the job would delay the one that its cluster is reserved for; None if it would not."""
     kept = cycle.reservations.kept.get(option.cluster.id)
     if kept is None:
         return None
     roles = roles_by_name(cycle.index.state, scheduling_key.shape_id)
-    if kept.lets(roles, option.fitted.placement, cycle.now + scheduling_key.limit):
+    if kept.lets(roles, option.fitted.placement, seconds.ends(cycle.now)):
         return None
-    return explain.kept(cycle.index.state, option.cluster, kept.reservation, scheduling_key.limit)
+    return explain.kept(cycle.index.state, option.cluster, kept.reservation, seconds)
 
 
 def search_each(
-    cycle: CycleContext, scheduling_key: SchedulingKey, job: WaitingJob, queue: Queue, sizes: list[Size]
+    cycle: CycleContext,
+    scheduling_key: SchedulingKey,
+    seconds: RunSeconds,
+    job: WaitingJob,
+    queue: Queue,
+    sizes: list[Size],
 ) -> SearchResult:
     """Try each cluster with these sizes. Quota is checked again where it depends on the place."""
     result = SearchResult()
@@ -193,7 +210,9 @@ def search_each(
             continue
         verdict, found = None, False
         for product in products_on(cluster.report, device):
-            outcome = _option_within(cycle, scheduling_key, job, queue, sizes, cluster, product, narrowed=narrowed)
+            outcome = _option_within(
+                cycle, scheduling_key, seconds, job, queue, sizes, cluster, product, narrowed=narrowed
+            )
             if isinstance(outcome, Option):
                 result.options.append(_spread(cycle, queue, outcome))
                 found = True
@@ -223,6 +242,7 @@ def _spread(cycle: CycleContext, queue: Queue, option: Option) -> Option:
 def _option_within(
     cycle: CycleContext,
     scheduling_key: SchedulingKey,
+    seconds: RunSeconds,
     job: WaitingJob,
     queue: Queue,
     sizes: list[Size],
@@ -239,7 +259,7 @@ def _option_within(
             return stops or Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
         obstacle = cycle.quotas.obstacle(queue.id, outcome.charge) if narrowed else None
         if obstacle is None:
-            taken = admitted(cycle, scheduling_key, outcome)
+            taken = admitted(cycle, scheduling_key, seconds, outcome)
             if isinstance(taken, Option):
                 return taken
             stops = taken

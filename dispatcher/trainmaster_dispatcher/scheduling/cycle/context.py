@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainmaster.protocol.reasons import Reason
+from trainmaster_dispatcher.domain.run_times import RunSeconds
 from trainmaster_dispatcher.scheduling.cycle.engine import Carried, QuotaRefusal
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Size
 from trainmaster_dispatcher.scheduling.preemption.victims import VictimSearch
@@ -21,7 +22,7 @@ class QueueTerms(NamedTuple):
 
     access: Access
     limit: float
-    """The expected run time of jobs without a limit of their own, in seconds."""
+    """The time limit of jobs without one of their own, in seconds."""
     entitled: tuple[int, ...]
     """The advance reservations that the queue is entitled to."""
 
@@ -38,8 +39,8 @@ class CycleContext:
     advance: AdvanceReservations
     before: Carried
     """The values taken over from the previous decision."""
-    blocked: dict[SchedulingKey, tuple[Reason, list[int]]]
-    """By scheduling key: the reason why it is blocked, and the clusters that lack capacity for it."""
+    blocked: dict[tuple[SchedulingKey, RunSeconds], tuple[Reason, list[int]]]
+    """By scheduling key and run time: the reason why it is blocked, and the clusters that lack capacity for it."""
     now: float
     quota_refusals: dict[ClassKey, QuotaRefusal] = field(default_factory=dict)
     """The cached refusals of the engine."""
@@ -59,7 +60,6 @@ class PreparedClass(NamedTuple):
     """The values that hold for a class during a whole cycle. ``stops``: why the class cannot start in this cycle at all."""
 
     sizes: list[Size]
-    limit: float
     stops: Reason | None
 
 

@@ -9,6 +9,7 @@ from typing import assert_never
 
 from trainmaster.protocol.reasons import Reason, Tier
 from trainmaster.protocol.states import Order, QueueState
+from trainmaster_dispatcher.domain.run_times import RunSeconds
 from trainmaster_dispatcher.scheduling.cycle import explain, faults
 from trainmaster_dispatcher.scheduling.cycle.attempt import attempt
 from trainmaster_dispatcher.scheduling.cycle.burst import BurstQuestion, Bursts, BurstStart
@@ -26,7 +27,6 @@ from trainmaster_dispatcher.scheduling.cycle.outcomes import (
 )
 from trainmaster_dispatcher.scheduling.cycle.refusal_lookup import refusal_lookup
 from trainmaster_dispatcher.scheduling.cycle.start_accounting import (
-    limit_of,
     note_start,
     start_burst,
     start_equivalent,
@@ -102,7 +102,7 @@ def _decide(
     engine.begin(now)
     index, quotas = engine.index, engine.quotas(now)
     turns = FairShareQueue(state, quotas, now)
-    blocked: dict[SchedulingKey, tuple[Reason, list[int]]] = {}
+    blocked: dict[tuple[SchedulingKey, RunSeconds], tuple[Reason, list[int]]] = {}
     reservations = Reservations(state, now, engine.carried.reservations, index.later)
     victims = VictimSearch(engine.layouts, quotas, now)
     cycle = CycleContext(
@@ -167,8 +167,9 @@ def _carry_out(
     state = cycle.index.state
     match outcome:
         case Choice(best, top, verdicts):
-            take(cycle, job, best, limit_of(state, job))
-            plan.starts.append(start_of(job, best, top, verdicts))
+            seconds = state.run_seconds(key)
+            take(cycle, job, best, seconds)
+            plan.starts.append(start_of(job, best, top, verdicts, seconds.predicted))
             start_equivalent(cycle, turns, plan, key, most_more)
         case Wait():
             _leave(turns, plan, queue, job, key, outcome)
@@ -185,9 +186,10 @@ def _carry_out(
         case StartAfterEviction(preemption):
             cycle.victims.take(preemption)
             cycle.quotas.add(queue.id, preemption.charge, user=job.user)
-            note_start(cycle, job, preemption.cluster_id, preemption.fitted, limit_of(state, job))
+            seconds = state.run_seconds(key)
+            note_start(cycle, job, preemption.cluster_id, preemption.fitted, seconds)
             cycle.index.replace(preemption.cluster_id, cycle.victims.free_capacity(preemption.cluster_id))
-            plan.starts.append(start_after_eviction(state, job, queue, preemption))
+            plan.starts.append(start_after_eviction(state, job, queue, preemption, seconds.predicted))
             turns.done(key)
         case HoldJob(message):
             plan.holds.append(Hold(job, message))
@@ -204,7 +206,7 @@ def _leave(turns: FairShareQueue, plan: Plan, queue: Queue, job: WaitingJob, key
     elif wait.only_it:
         turns.done(key)
     else:
-        turns.block(key)
+        turns.block(key, is_kept_for=reason.tier is Tier.CAPACITY)
 
 
 def _suspend(cycle: CycleContext, plan: Plan, most: int) -> None:

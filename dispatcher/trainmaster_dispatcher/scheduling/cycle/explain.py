@@ -13,6 +13,7 @@ from trainmaster.protocol.reasons import NOT_BY_POLICY, Check, Reason, Tier, Tok
 from trainmaster_dispatcher.domain.budgets import Excess
 from trainmaster_dispatcher.domain.burst_policies import Bounds
 from trainmaster_dispatcher.domain.redaction import ANOTHER_JOB, ANOTHER_QUEUE, protected, sentence_case
+from trainmaster_dispatcher.domain.run_times import RunSeconds
 from trainmaster_dispatcher.scheduling.quotas.quota import Obstacle
 from trainmaster_dispatcher.scheduling.state.declared_objects import AdvanceReservation, Cluster, Queue
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
@@ -89,7 +90,7 @@ def behind(queue: Queue, first: WaitingJob) -> Reason:
     return _cached(Token.BEHIND_OTHERS, queue=queue.path, first=whom)
 
 
-def kept(state: SchedulerState, cluster: Cluster, reservation: Reservation, limit: float) -> Verdict:
+def kept(state: SchedulerState, cluster: Cluster, reservation: Reservation, seconds: RunSeconds) -> Verdict:
     """Return why a job that would fit now may not start: it would delay the job with the reservation."""
     whom = job_id(reservation.name, reservation.job_id)
     owner = state.jobs.get(reservation.job_id)
@@ -99,17 +100,30 @@ def kept(state: SchedulerState, cluster: Cluster, reservation: Reservation, limi
         text = (
             f"what is freed there is kept for {whom}, which has waited for so long that nothing starts there before it"
         )
-    elif limit == inf:
-        text = f"it is kept for {whom} from {clock(reservation.at)} on, and this job has no time limit"
     else:
-        text = f"it is kept for {whom} from {clock(reservation.at)} on, and this job may run until after that"
+        if reservation.is_sure or seconds.predicted is None:
+            until = _until_after(seconds.latest)
+        else:
+            until = "is expected to run until after that, as long as such jobs did before"
+        text = f"it is kept for {whom} from {clock(reservation.at)} on, and this job {until}"
     return Verdict(cluster=cluster.name, check=Check.RESERVED, sentence=text)
+
+
+def assumption(reservation: Reservation) -> str:
+    """Return the assumption behind the time of a reservation."""
+    if reservation.is_sure:
+        return "runs there keep to their time limits"
+    return "runs there take as long as such runs did before, or else as their time limits allow"
+
+
+def _until_after(limit: float) -> str:
+    return "has no time limit" if limit == inf else "may run until after that"
 
 
 def reserved(cluster: Cluster, one: AdvanceReservation, queue: Queue | None, limit: float) -> Verdict:
     """Return why a job that would fit now may not start: an admin has reserved nodes for a queue."""
     nodes = "1 node is" if one.nodes == 1 else f"{one.nodes} nodes are"
-    until = "has no time limit" if limit == inf else "may run until after that"
+    until = _until_after(limit)
     whom, name = "?", one.name
     if queue is not None:
         whom, name = f"queue {queue.path}", protected(f" ({one.name})", queue.path, "")
@@ -127,8 +141,10 @@ def expected(reason: Reason, reservation: Reservation, state: SchedulerState) ->
     if reservation.at == inf:
         first["sentence"] = f"What is freed on {name} is kept for it from now on."
     else:
-        first["notAfter"] = clock(reservation.at)
-        first["sentence"] = f"It starts by {first['notAfter']} on {name} if runs there keep to their time limits."
+        at, first["assuming"] = clock(reservation.at), assumption(reservation)
+        first["notAfter" if reservation.is_sure else "expected"] = at
+        when = f"It starts by {at}" if reservation.is_sure else f"It is expected to start at {at}"
+        first["sentence"] = f"{when} on {name} if {first['assuming']}."
     return reason.model_copy(update={"details": {"first": first}})
 
 

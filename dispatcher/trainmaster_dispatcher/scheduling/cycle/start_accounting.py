@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from trainmaster.protocol.placement import MemberPlacement
+from trainmaster_dispatcher.domain.run_times import Ends, RunSeconds
 from trainmaster_dispatcher.scheduling.cycle.burst import Bursts, BurstStart
 from trainmaster_dispatcher.scheduling.cycle.cluster_selection import roles_by_name
 from trainmaster_dispatcher.scheduling.cycle.context import CycleContext
@@ -14,7 +15,6 @@ from trainmaster_dispatcher.scheduling.selection.scores import varies_by_run
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import LoadKey
 from trainmaster_dispatcher.scheduling.state.plan import Plan, Start
-from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 
 def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key: ClassKey, most: int) -> None:
@@ -48,7 +48,7 @@ def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key
     if not job_ids:
         turns.end_row(key, 0)
         return
-    ends_at = cycle.now + state.limit_of(key.shape_id, key.queue_id)
+    ends = state.run_seconds(key).ends(cycle.now)
     kept, roles = cycle.reservations.kept.get(start.cluster_id), {role.name: role}
     gangs, fitted = cycle.index.take_many(
         start.cluster_id,
@@ -57,12 +57,12 @@ def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key
         len(job_ids),
         lambda fitted: (
             cycle.index.takes_equally(key.shape_id, start.cluster_id, start.placement, fitted.placement)
-            and (kept is None or kept.lets(roles, fitted.placement, ends_at))
+            and (kept is None or kept.lets(roles, fitted.placement, ends))
         ),
     )
     if fitted is not None:
         if kept is not None:
-            kept.take(roles, fitted.placement, ends_at)
+            kept.take(roles, fitted.placement, ends)
         together = {flavor: amount * len(gangs) for flavor, amount in charge.items()}
         quotas.add(key.queue_id, together, len(gangs), user=key.user)
         by_group: dict[str, MemberPlacement] = {}
@@ -75,57 +75,61 @@ def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key
             else:
                 placement = {group: {role.name: many} for group, many in gang.items()}
             plan.starts.append(
-                Start(state.jobs[job_id], start.cluster_id, start.sizes, placement, start.why, start.table)
+                Start(
+                    state.jobs[job_id],
+                    start.cluster_id,
+                    start.sizes,
+                    placement,
+                    start.why,
+                    start.table,
+                    predicted_seconds=start.predicted_seconds,
+                )
             )
         load = {
             LoadKey(group, key.shape_id, name): many
             for group, members in fitted.placement.items()
             for name, many in members.items()
         }
-        _note_load(cycle, start.cluster_id, load, ends_at)
+        _note_load(cycle, start.cluster_id, load, ends)
     turns.end_row(key, len(gangs))
 
 
-def take(cycle: CycleContext, job: WaitingJob, option: Option, limit: float) -> None:
-    """Count a start; ``limit``: its expected run time in seconds."""
+def take(cycle: CycleContext, job: WaitingJob, option: Option, seconds: RunSeconds) -> None:
+    """Count a start; ``seconds``: how long it takes."""
     cycle.quotas.add(job.queue_id, option.charge, user=job.user)
     if option.pools:
         cycle.index.take_grown(job.shape_id, option)
-        limit += option.timeout
+        seconds = RunSeconds(seconds.expected + option.timeout, seconds.latest + option.timeout)
     else:
         cycle.index.take(option)
-    note_start(cycle, job, option.cluster.id, option.fitted, limit)
+    note_start(cycle, job, option.cluster.id, option.fitted, seconds)
 
 
-def limit_of(state: SchedulerState, job: WaitingJob) -> float:
-    return state.limit_of(job.shape_id, job.queue_id)
-
-
-def note_start(cycle: CycleContext, job: WaitingJob, cluster_id: int, fitted: Fitted, limit: float) -> None:
-    """Count a start against reservations and preemption; ``limit``: its expected run time in seconds."""
+def note_start(cycle: CycleContext, job: WaitingJob, cluster_id: int, fitted: Fitted, seconds: RunSeconds) -> None:
+    """Count a start against reservations and preemption; ``seconds``: how long it takes."""
     state = cycle.index.state
-    ends_at = cycle.now + limit
+    ends = seconds.ends(cycle.now)
     kept = cycle.reservations.kept.get(cluster_id)
     if kept is not None:
-        kept.take(roles_by_name(state, job.shape_id), fitted.placement, ends_at)
+        kept.take(roles_by_name(state, job.shape_id), fitted.placement, ends)
     if cycle.advance:
         entitled, named = cycle.advance.entitled(job.queue_id), roles_by_name(state, job.shape_id)
-        cycle.advance.note_start(cluster_id, entitled, named, fitted.placement, ends_at)
+        cycle.advance.note_start(cluster_id, entitled, named, fitted.placement, ends.latest)
     load = {
         LoadKey(group, job.shape_id, role): count
         for group, roles in fitted.placement.items()
         for role, count in roles.items()
     }
-    _note_load(cycle, cluster_id, load, ends_at)
+    _note_load(cycle, cluster_id, load, ends)
 
 
-def _note_load(cycle: CycleContext, cluster_id: int, load: Mapping[LoadKey, int], ends_at: float) -> None:
-    cycle.reservations.note_start(cluster_id, load.items(), ends_at)
+def _note_load(cycle: CycleContext, cluster_id: int, load: Mapping[LoadKey, int], ends: Ends) -> None:
+    cycle.reservations.note_start(cluster_id, load.items(), ends)
     cycle.victims.note_start(cluster_id, load)
 
 
 def start_burst(cycle: CycleContext, bursts: Bursts, plan: Plan, job: WaitingJob, burst: BurstStart) -> None:
     """Start a job by a burst policy: count it, and enter it in the plan."""
-    take(cycle, job, burst.option, burst.granted.bounds.total)
+    take(cycle, job, burst.option, RunSeconds(burst.granted.bounds.total, burst.granted.bounds.total))
     plan.starts.append(start_by_policy(job, burst, cycle.now))
     bursts.note_start(job, burst)

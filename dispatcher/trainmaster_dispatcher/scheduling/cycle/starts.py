@@ -31,7 +31,9 @@ def evictions_of(state: SchedulerState, job: WaitingJob, queue: Queue, preemptio
     return out
 
 
-def start_after_eviction(state: SchedulerState, job: WaitingJob, queue: Queue, preemption: PreemptionPlan) -> Start:
+def start_after_eviction(
+    state: SchedulerState, job: WaitingJob, queue: Queue, preemption: PreemptionPlan, predicted_seconds: float | None
+) -> Start:
     """Return the start of a job for which runs end."""
     cluster = state.clusters[preemption.cluster_id]
     evicts = tuple(evictions_of(state, job, queue, preemption))
@@ -40,11 +42,21 @@ def start_after_eviction(state: SchedulerState, job: WaitingJob, queue: Queue, p
     if ended is not None:
         why += f": {ended.why}"
     return Start(
-        job, cluster.id, preemption.size.members, preemption.fitted.placement, why, (), preemption.product, evicts
+        job,
+        cluster.id,
+        preemption.size.members,
+        preemption.fitted.placement,
+        why,
+        (),
+        preemption.product,
+        evicts,
+        predicted_seconds=predicted_seconds,
     )
 
 
-def start_of(job: WaitingJob, best: Option, top: list[Option], verdicts: Collection[Verdict]) -> Start:
+def start_of(
+    job: WaitingJob, best: Option, top: list[Option], verdicts: Collection[Verdict], predicted_seconds: float | None
+) -> Start:
     """Return the start of a job on the best option; ``top``: the best options, the best one first."""
     table = _table(top[:MOST_LISTED])
     why = _why(best, top, verdicts)
@@ -58,6 +70,7 @@ def start_of(job: WaitingJob, best: Option, top: list[Option], verdicts: Collect
         best.product,
         awaits=best.timeout,
         pools=best.pools,
+        predicted_seconds=predicted_seconds,
     )
 
 

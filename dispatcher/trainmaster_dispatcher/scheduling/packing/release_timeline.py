@@ -1,11 +1,13 @@
 """The times at which running jobs release their resources: a cluster at later times. Node groups are packed only on request."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from typing import Generic, TypeVar
+from operator import itemgetter
+from typing import Generic, NamedTuple, TypeVar
 
 from trainmaster.protocol.quantities import Resources
+from trainmaster_dispatcher.domain.run_times import expected_end
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.packing.free_capacity import (
     ClusterLayouts,
@@ -56,6 +58,15 @@ class _Timeline(Generic[_What]):
         return self.what[bisect_right(self.at, at) :]
 
 
+class _PredictedRun(NamedTuple):
+    """Equivalent runs with a prediction that is shorter than their time limit."""
+
+    load: tuple[tuple[LoadKey, int], ...]
+    began_at: float
+    predicted_seconds: float
+    latest: float
+
+
 class _Group:
     """The ends of the members in one group of nodes, and its packed nodes at these times."""
 
@@ -73,14 +84,18 @@ class _Group:
 
 
 class ReleaseTimeline:
-    """A cluster at later times, when its runs have ended at their time limits.
+    """A cluster at later times, when its runs have ended: at their time limits or, if it is not ``is_sure``, as predicted.
 
-    It is updated on each start and end, and is valid for any time. A group of nodes is packed only on request, and only
-    for the times at which a run in it ends.
+    It is updated on each start and end, and is valid for any time from the last call of ``advance`` on. A group of nodes is packed
+    only on request, and only for the times at which a run in it ends.
     """
 
-    def __init__(self, layouts: ClusterLayouts, cluster_id: int) -> None:
+    def __init__(self, layouts: ClusterLayouts, cluster_id: int, now: float = 0.0, *, is_sure: bool = True) -> None:
         state = layouts.state
+        self._is_sure = is_sure
+        self._now = now
+        self._predicted: _Timeline[_PredictedRun] = _Timeline()
+        """The runs that are expected to end before their time limits, by their expected ends."""
         self._layouts = layouts
         self._state = state
         self._cluster_id = cluster_id
@@ -96,8 +111,29 @@ class ReleaseTimeline:
         self._collect(state.runs_on.get(cluster_id, {}).values())
 
     def note(self, run: LiveRun, many: int, ends_at: float) -> None:
-        """Add ``many`` equivalent runs that end at ``ends_at``, or with -1 remove one."""
-        self._move(load_of(run), ends_at, many)
+        """Add ``many`` equivalent runs that end at ``ends_at`` at the latest, or with -1 remove one."""
+        if self._is_sure or run.predicted_seconds is None:
+            self._move(load_of(run), ends_at, many)
+        else:
+            self._put(_PredictedRun(load_of(run), run.began_at, run.predicted_seconds, ends_at), many)
+
+    def advance(self, now: float) -> None:
+        """Expect runs to end later that have outlasted their predictions by ``now``."""
+        if now <= self._now:
+            return
+        self._now = now
+        due = bisect_right(self._predicted.at, now)
+        outlasted = list(zip(self._predicted.at[:due], self._predicted.what[:due], strict=True))
+        del self._predicted.at[:due], self._predicted.what[:due]
+        for at, one in outlasted:
+            self._move(one.load, at, -1)
+            self._put(one, 1)
+
+    def _put(self, one: _PredictedRun, many: int) -> None:
+        at = expected_end(one.began_at, one.predicted_seconds, one.latest, self._now)
+        self._move(one.load, at, many)
+        if at < one.latest:
+            self._predicted.put(at, one, many)
 
     def add(self, load: Iterable[tuple[LoadKey, int]], ends_at: float) -> None:
         """Assume one more run with this load."""
@@ -142,26 +178,19 @@ class ReleaseTimeline:
     def _collect(self, runs: Iterable[LiveRun]) -> None:
         """Add the runs that exist at the beginning: the same as ``_move`` with less work, as they come in the order of
         their ends."""
-        state = self._state
-        own: dict[int, float | None] = {}
-        of_queue: dict[int, float] = {}
+        latest_of = self._latest_ends()
         ending, until = list[LiveRun](), list[float]()
+        predicted = list[tuple[float, _PredictedRun]]()
         for run in runs:
-            shape_id, queue_id = run.shape_id, run.queue_id
-            if shape_id not in own:
-                own[shape_id] = state.shapes[shape_id].time_limit_seconds
-            limit = own[shape_id]
-            if run.burst is not None:
+            at = latest = latest_of(run)
+            if run.predicted_seconds is not None and not self._is_sure:
+                at = expected_end(run.began_at, run.predicted_seconds, latest, self._now)
+                if at < latest:
+                    one = _PredictedRun(load_of(run), run.began_at, run.predicted_seconds, latest)
+                    predicted.append((at, one))
+            if at < inf:
                 ending.append(run)
-                until.append(run.burst.until)
-                continue
-            if limit is None:
-                if queue_id not in of_queue:
-                    of_queue[queue_id] = state.limit_of(None, queue_id)
-                limit = of_queue[queue_id]
-            if limit < inf:
-                ending.append(run)
-                until.append(run.began_at + limit)
+                until.append(at)
                 continue
             for key, count in load_of(run):
                 group = self._group(key.group)
@@ -178,11 +207,35 @@ class ReleaseTimeline:
                     of = self._group(name)
                 of.ends.at.append(at)
                 of.ends.what.append(item)
+        for at, one in sorted(predicted, key=itemgetter(0)):
+            self._predicted.at.append(at)
+            self._predicted.what.append(one)
         for name in groups.keys() - self._empty.groups.keys():
             self._strays += sum(groups[name].endless.values()) + sum(count for _, count in groups[name].ends.what)
 
+    def _latest_ends(self) -> Callable[[LiveRun], float]:
+        """Return a function that gives what ``SchedulerState.ends_at`` gives, with less work for many runs."""
+        state = self._state
+        own: dict[int, float | None] = {}
+        of_queue: dict[int, float] = {}
+
+        def latest_of(run: LiveRun) -> float:
+            if run.burst is not None:
+                return run.burst.until
+            shape_id, queue_id = run.shape_id, run.queue_id
+            if shape_id not in own:
+                own[shape_id] = state.shapes[shape_id].time_limit_seconds
+            limit = own[shape_id]
+            if limit is None:
+                if queue_id not in of_queue:
+                    of_queue[queue_id] = state.limit_of(None, queue_id)
+                limit = of_queue[queue_id]
+            return run.began_at + limit
+
+        return latest_of
+
     def earliest(self, shape_id: int, size: Size, now: float) -> float:
-        """Return when the gang fits; infinite if it does not even when every run with a limit has ended.
+        """Return when the gang fits; infinite if it does not even when every run has ended whose end is known.
 
         A gang that fits at one time is assumed to fit later too. A run that has exceeded its time limit is expected to
         end in a moment.

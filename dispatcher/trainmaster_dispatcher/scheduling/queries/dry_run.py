@@ -53,12 +53,15 @@ def try_out(
     shapes = {trial.shape_id: shape}
     place = position_of(state.knowing(shapes), quotas, trial, now, reasons)
     fork = engine.fork(waiting=[*_not_overtaken(engine, queue, now), trial], shapes=shapes)
+    known = next((shape_id for shape_id, other in state.shapes.items() if other == shape), None)
+    if known is not None:
+        fork.state.run_times = state.run_times.with_alias(trial.shape_id, known, trial.user)
     fork.begin(now)
     index = fork.index
     access = state.access_of(queue)
     if state.policies_of(queue.id):
         access = access._replace(kinds=access.kinds | {ClusterKind.PUBLIC})
-    scheduling_key = SchedulingKey(trial.shape_id, 1, access, (), 0.0)
+    scheduling_key = SchedulingKey(trial.shape_id, 1, access, ())
     ruled_out = {
         cluster.id: index.not_allowed(scheduling_key, cluster) or index.never(trial.shape_id, cluster)
         for cluster in index.clusters
@@ -129,7 +132,7 @@ def _trial_of(state: SchedulerState, plan: Plan, trial: WaitingJob, place: Place
             runs_ended=many,
             place=place,
         )
-    reason = {key.shape_id: reason for key, reason in plan.reasons.items()}[trial.shape_id]
+    reason = plan.reasons[state.class_of(TRIAL_JOB)]
     reason = reason.model_copy(update={"details": {}})  # the details name the job, too
     kept = plan.reservations.get(TRIAL_JOB)
     has_time = kept is not None and kept.at < inf
@@ -139,6 +142,7 @@ def _trial_of(state: SchedulerState, plan: Plan, trial: WaitingJob, place: Place
         why=reason.sentence,
         cluster=state.clusters[kept.cluster_id].name if kept is not None and has_time else None,
         expected_start=moment(ceil(kept.at)) if kept is not None and has_time else None,
+        assuming=explain.assumption(kept) if kept is not None and has_time else None,
         place=place,
         reason=reason,
     )

@@ -97,7 +97,7 @@ def _wait_in_runs(waited: float, run_seconds: float) -> float:
 def ordering_seconds(state: SchedulerState, key: ClassKey) -> float | None:
     """Return how long a job of a class is expected to run, if its queue orders jobs by slowdown; else None."""
     is_by_slowdown = state.grouping_of(key.queue_id).order is OrderBy.SLOWDOWN
-    return state.run_seconds(key) if is_by_slowdown else None
+    return state.run_seconds(key).expected if is_by_slowdown else None
 
 
 Entry = tuple[float, float, int, ClassKey]
@@ -169,7 +169,11 @@ class _TurnOrder:
     ) -> None:
         self._state = state
         self._knows_urgency = knows_urgency
-        self._is_by_slowdown = state.grouping_of(queue_id).order is OrderBy.SLOWDOWN
+        order = state.grouping_of(queue_id).order
+        self._is_by_slowdown = order is OrderBy.SLOWDOWN
+        self._backfills_shortest = order is OrderBy.SHORTEST_BACKFILL
+        self._is_behind_kept = False
+        """Whether the shortest go first, as capacity is kept for a job that was before them."""
         self._now = now
         self._heap: list[tuple[Head, ClassKey, Iterator[StaticKey]]] = []
         """Classes that were pushed here: their positions, and the jobs behind the first."""
@@ -183,7 +187,25 @@ class _TurnOrder:
 
     def _head_of(self, of: PriorityClass, key: ClassKey, job: StaticKey) -> Head:
         seconds = ordering_seconds(self._state, key) if self._is_by_slowdown else None
-        return head_of(of, job, self._now, self._knows_urgency, seconds)
+        head = head_of(of, job, self._now, self._knows_urgency, seconds)
+        return self._shortest(head, key) if self._is_behind_kept else head
+
+    def _shortest(self, head: Head, key: ClassKey) -> Head:
+        """Return the position of a job behind one for which capacity is kept: by its expected run time, unless it is urgent."""
+        return head if head.is_urgent else Head(head.rank, self._state.run_seconds(key).expected, head.job_id)
+
+    def go_behind(self) -> None:
+        """Let the shortest go first from now on, if the queue wants that: capacity is kept for the job that has had its turn."""
+        if not self._backfills_shortest or self._is_behind_kept:
+            return
+        self._is_behind_kept = True
+        heap = [(self._shortest(head, key), key, jobs) for head, key, jobs in self._heap]
+        for rank, at, job_id, key in chain([self._next] if self._next is not None else [], self._rest):
+            jobs = iter(self._waiting[key])
+            next(jobs)
+            heap.append((self._shortest(Head(int(rank), at, job_id), key), key, jobs))
+        heapify(heap)
+        self._heap, self._next, self._rest = heap, None, iter(())
 
     def _push(self, key: ClassKey, jobs: Iterator[StaticKey]) -> None:
         of, first = self._state.classes.get(key.class_id), next(jobs, None)
@@ -264,8 +286,10 @@ class _TurnOrder:
         limit, many = 1, 0
         for job in jobs:
             candidates.append(job)
-            if until is not None and head_of(of, job, now, knows_urgency, seconds) > until:
-                break
+            if until is not None:
+                head = head_of(of, job, now, knows_urgency, seconds)
+                if (self._shortest(head, key) if self._is_behind_kept else head) > until:
+                    break
             if not many:
                 limit = most()
             many += 1
@@ -499,10 +523,15 @@ class FairShareQueue:
         self._order_of(key).end_row(count)
         self._settle(key.queue_id)
 
-    def block(self, key: ClassKey) -> None:
-        """Exclude this class, which had the turn: none of its jobs can start in this cycle."""
+    def block(self, key: ClassKey, *, is_kept_for: bool = False) -> None:
+        """Exclude this class, which had the turn: none of its jobs can start in this cycle.
+
+        ``is_kept_for``: it lacks capacity, which may be kept for its first job.
+        """
         turns = self._order_of(key)
         turns.pop(goes_on=False)
+        if is_kept_for:
+            turns.go_behind()
         # No share has changed: only the user may go behind others, where its next job is of a lower class.
         users = self._users[key.queue_id]
         users.settle()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from trainmaster.protocol.placement import MemberPlacement
+from trainmaster_dispatcher.domain.run_times import Ends
 from trainmaster_dispatcher.domain.shapes import RoleShape
 from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts, FreeCapacity, add_members
 from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
@@ -86,7 +87,7 @@ class AdvanceReservations:
     ) -> AdvanceReservation | None:
         """Return the reservation that members may not start beside, if they run until ``end`` in these groups; None if they may."""
         for window in self._of_others(cluster_id, entitled):
-            if end > window.at and not self._kept(cluster_id, window).lets(roles, placement, end):
+            if end > window.at and not self._kept(cluster_id, window).lets(roles, placement, Ends(end, end)):
                 return window.reservation
         return None
 
@@ -121,7 +122,7 @@ class AdvanceReservations:
             if window.kept is None:
                 window.started.append((roles, placement, end))
             else:
-                window.kept.take(roles, placement, end)
+                window.kept.take(roles, placement, Ends(end, end))
 
     def _of_others(self, cluster_id: int, entitled: tuple[int, ...]) -> list[_Reserved]:
         """Return the reservations on a cluster that are not ``entitled``."""
@@ -133,7 +134,7 @@ class AdvanceReservations:
             beside = _without(self._others(cluster_id, one, window.at), one)
             window.kept = ReservedCapacity(Reservation(0, one.name, cluster_id, window.at), beside)
             for roles, placement, end in window.started:
-                window.kept.take(roles, placement, end)
+                window.kept.take(roles, placement, Ends(end, end))
             window.started.clear()
         return window.kept
 

@@ -15,8 +15,10 @@ with each end, and a gang that needs a whole cluster would lose the last end to 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Protocol
 
 from trainmaster.protocol.placement import MemberPlacement
+from trainmaster_dispatcher.domain.run_times import Ends
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.packing.best_fit import fill
 from trainmaster_dispatcher.scheduling.packing.eligibility import allows
@@ -45,18 +47,22 @@ class ReservedCapacity:
     gang: tuple[Shape, Size] | None = None
     """The gang that it is reserved for, if a time is known."""
 
-    def lets(self, roles: Mapping[str, RoleShape], placement: MemberPlacement, ends_at: float) -> bool:
-        """Return whether members may start now in these groups, if they end at ``ends_at``, without delaying the reserved gang."""
+    def lets(self, roles: Mapping[str, RoleShape], placement: MemberPlacement, ends: Ends) -> bool:
+        """Return whether members may start now in these groups, if they end at ``ends``, without delaying the reserved gang."""
         if self.reservation.at == inf:
             return self.groups.isdisjoint(placement)
-        return ends_at <= self.reservation.at or self._holds(roles, placement) is not None
+        return self._end(ends) <= self.reservation.at or self._holds(roles, placement) is not None
 
-    def take(self, roles: Mapping[str, RoleShape], placement: MemberPlacement, ends_at: float) -> None:
+    def take(self, roles: Mapping[str, RoleShape], placement: MemberPlacement, ends: Ends) -> None:
         """Subtract members that ``lets`` allowed and that have started."""
-        if ends_at > self.reservation.at:
+        if self._end(ends) > self.reservation.at:
             left = self._holds(roles, placement)
             if left is not None:
                 self.beside = left
+
+    def _end(self, ends: Ends) -> float:
+        """Return the end that the reservation is planned with."""
+        return ends.latest if self.reservation.is_sure else ends.expected
 
     def _holds(self, shapes: Mapping[str, RoleShape], placement: MemberPlacement) -> FreeCapacity | None:
         """Return the capacity that is left beside the reserved gang and these members; None if they do not all fit."""
@@ -68,6 +74,13 @@ class ReservedCapacity:
                 if missing:
                     return None
         return FreeCapacity(work)
+
+
+class Timelines(Protocol):
+    """The release timelines of clusters."""
+
+    def __call__(self, cluster_id: int, *, is_sure: bool) -> ReleaseTimeline:
+        """Return the one of a cluster; ``is_sure``: with time limits alone, without predicted run times."""
 
 
 def has_waited_long(state: SchedulerState, job: WaitingJob, now: float) -> bool:
@@ -87,14 +100,14 @@ class Reservations:
     state: SchedulerState
     now: float
     before: Mapping[int, Reservation]
-    later: Callable[[int], ReleaseTimeline]
+    later: Timelines
     """The release timelines of the clusters, as they were when the cycle began."""
     kept: dict[int, ReservedCapacity] = field(default_factory=dict)
     """By cluster."""
-    _started: dict[int, list[tuple[tuple[tuple[LoadKey, int], ...], float]]] = field(default_factory=dict)
+    _started: dict[int, list[tuple[tuple[tuple[LoadKey, int], ...], Ends]]] = field(default_factory=dict)
     """By cluster: the load that this cycle has started there, and when it ends."""
-    _counts_in_timeline: dict[int, int] = field(default_factory=dict)
-    """By cluster: the number of these starts that its release timeline contains."""
+    _counts_in_timeline: dict[tuple[int, bool], int] = field(default_factory=dict)
+    """By cluster, and whether it is sure: the number of these starts that its release timeline contains."""
     due: dict[ClassKey, int] = field(default_factory=dict)
     """By class of jobs: the cluster that is kept from the cycle before until the class has its turn."""
 
@@ -122,17 +135,20 @@ class Reservations:
         over = set() if is_cut else set(self.due.values())
         return {one.reservation.job_id: one.reservation for id_, one in self.kept.items() if id_ not in over}
 
-    def _later(self, cluster_id: int) -> ReleaseTimeline:
-        """Return the release timeline of a cluster with the starts of this cycle, computed on request."""
-        later, started = self.later(cluster_id), self._started.get(cluster_id, ())
-        for load, ends_at in started[self._counts_in_timeline.get(cluster_id, 0) :]:
-            later.add(load, ends_at)
-        self._counts_in_timeline[cluster_id] = len(started)
+    def _later(self, cluster_id: int, *, is_sure: bool) -> ReleaseTimeline:
+        """Return a release timeline of a cluster with the starts of this cycle, computed on request."""
+        later, started = self.later(cluster_id, is_sure=is_sure), self._started.get(cluster_id, ())
+        for load, ends in started[self._counts_in_timeline.get((cluster_id, is_sure), 0) :]:
+            later.add(load, ends.latest if is_sure else ends.expected)
+        self._counts_in_timeline[cluster_id, is_sure] = len(started)
         return later
 
     def earliest(self, cluster_id: int, shape_id: int, size: Size) -> float:
-        """Return when a gang fits on a cluster, not before the job that the cluster is kept for; seconds since the epoch."""
-        at, kept = self._later(cluster_id).earliest(shape_id, size, self.now), self.kept.get(cluster_id)
+        """Return when a gang is expected to fit on a cluster, not before the job that the cluster is kept for; seconds since the
+        epoch.
+        """
+        at = self._later(cluster_id, is_sure=False).earliest(shape_id, size, self.now)
+        kept = self.kept.get(cluster_id)
         return at if kept is None else max(at, kept.reservation.at)
 
     def let_once_gone(
@@ -140,17 +156,17 @@ class Reservations:
         cluster_id: int,
         roles: Mapping[str, RoleShape],
         placement: MemberPlacement,
-        ends_at: float,
+        ends: Ends,
         gone: Sequence[LiveRun],
     ) -> bool:
         """Return whether members may start on a cluster by the rule of ``lets``, once the runs ``gone`` of the cluster
         have ended."""
         kept = self.kept.get(cluster_id)
-        if kept is None or kept.lets(roles, placement, ends_at):
+        if kept is None or kept.lets(roles, placement, ends):
             return True
         if kept.gang is None:
             return False
-        later, (shape, size) = self._later(cluster_id), kept.gang
+        later, (shape, size) = self._later(cluster_id, is_sure=kept.reservation.is_sure), kept.gang
         for run in gone:
             later.note(run, -1, self.state.ends_at(run))
         try:
@@ -162,11 +178,11 @@ class Reservations:
         if not isinstance(fitted, Fitted):
             return False
         take(beside, fitted)
-        return ReservedCapacity(kept.reservation, beside).lets(roles, placement, ends_at)
+        return ReservedCapacity(kept.reservation, beside).lets(roles, placement, ends)
 
-    def note_start(self, cluster_id: int, load: Iterable[tuple[LoadKey, int]], ends_at: float) -> None:
+    def note_start(self, cluster_id: int, load: Iterable[tuple[LoadKey, int]], ends: Ends) -> None:
         """Record a start of this cycle."""
-        self._started.setdefault(cluster_id, []).append((tuple(load), ends_at))
+        self._started.setdefault(cluster_id, []).append((tuple(load), ends))
 
     def reserve(
         self,
@@ -183,14 +199,18 @@ class Reservations:
 
         ``not_before``: the earliest start on a cluster that has enough free capacity for the job from a given time on.
 
-        ``accumulates``: the job has waited so long that, if no end is known, everything that is freed on one cluster is
-        kept for it.
+        ``accumulates``: the job has waited so long that only what surely ends before it may start, by a time limit, and if no end is
+        known, everything that is freed on one cluster is kept for it.
         """
         open_ones = [cluster_id for cluster_id in clusters if cluster_id not in self.kept]
         if not open_ones:
             return None
         shape = self.state.shapes[shape_id]
-        times = {one: not_before(one, self._later(one).earliest(shape_id, size, self.now)) for one in open_ones}
+        is_sure = accumulates or not self.state.run_times
+        times = {
+            one: not_before(one, self._later(one, is_sure=is_sure).earliest(shape_id, size, self.now))
+            for one in open_ones
+        }
         best = min(open_ones, key=lambda cluster_id: (times[cluster_id], cluster_id))
         old = self.before.get(job_id)
         if old is not None and old.cluster_id in times and times[old.cluster_id] < inf:
@@ -198,12 +218,12 @@ class Reservations:
             best = old.cluster_id if there >= STAYS * here else best
         at = times[best]
         if at < inf:
-            beside = self._later(best).free_capacity_at(at)
+            beside = self._later(best, is_sure=is_sure).free_capacity_at(at)
             fitted = fit(shape, size.members, beside)
             if not isinstance(fitted, Fitted):
                 return None
             take(beside, fitted)
-            kept = ReservedCapacity(Reservation(job_id, name, best, at), beside, gang=(shape, size))
+            kept = ReservedCapacity(Reservation(job_id, name, best, at, is_sure), beside, gang=(shape, size))
         elif accumulates:
             chosen = old.cluster_id if old is not None and old.cluster_id in times else best
             kept = ReservedCapacity(

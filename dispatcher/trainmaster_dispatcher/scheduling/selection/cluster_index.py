@@ -84,8 +84,6 @@ class SchedulingKey(NamedTuple):
     sizes: int
     access: Access
     avoided: tuple[int, ...]
-    limit: float
-    """The expected run time, in seconds."""
     entitled: tuple[int, ...] = ()
     """The advance reservations that the class is entitled to."""
     weights: Weights = BALANCED
@@ -117,6 +115,10 @@ class ClusterIndex:
         self._now_free: dict[int, FreeCapacity] = {}
         self._changed_in_cycle: set[int] = set()
         self._later: dict[int, ReleaseTimeline] = {}
+        """By cluster, with predicted run times."""
+        self._later_surely: dict[int, ReleaseTimeline] = {}
+        """By cluster, with time limits alone."""
+        self._now = 0.0
         self._capacity: dict[int, Amounts] = {}
         self._sizes: dict[int, list[Size]] = {}
         self._allowed: dict[tuple[Wishes, Access], dict[int, Verdict | None]] = {}
@@ -157,17 +159,20 @@ class ClusterIndex:
         self.reported |= changes.clusters
         for run, many, ends_at in changes.runs:
             self.touched.add(run.cluster_id)
-            later = self._later.get(run.cluster_id)
-            if later is not None:
-                later.note(run, many, ends_at)
+            for timelines in (self._later, self._later_surely):
+                later = timelines.get(run.cluster_id)
+                if later is not None:
+                    later.note(run, many, ends_at)
 
     def begin(self, now: float) -> None:
         """Begin a cycle: rebuild what has changed."""
         if self.reported:
             self._take_in_reports()
         changed = self.touched | self._changed_in_cycle
-        for cluster_id in self._changed_in_cycle & self._later.keys():
-            self._later[cluster_id].remove_assumed()
+        self._now = now
+        for timelines in (self._later, self._later_surely):
+            for cluster_id in self._changed_in_cycle & timelines.keys():
+                timelines[cluster_id].remove_assumed()
         for cluster_id in changed & self._now_free.keys():
             fresh = self.layouts.now(cluster_id)
             fresh.rank(self._now_free[cluster_id])
@@ -195,6 +200,7 @@ class ClusterIndex:
         for cluster_id in self.reported:
             self._now_free.pop(cluster_id, None)
             self._later.pop(cluster_id, None)
+            self._later_surely.pop(cluster_id, None)
             self._capacity.pop(cluster_id, None)
             for known in (*self._allowed.values(), *self._never.values()):
                 known.pop(cluster_id, None)
@@ -272,11 +278,16 @@ class ClusterIndex:
             free_capacity.rank()
         return free_capacity
 
-    def later(self, cluster_id: int) -> ReleaseTimeline:
-        """Return the release timeline of a cluster; the starts of this cycle may be added to it."""
-        later = self._later.get(cluster_id)
+    def later(self, cluster_id: int, *, is_sure: bool) -> ReleaseTimeline:
+        """Return the release timeline of a cluster; the starts of this cycle may be added to it.
+
+        ``is_sure``: with time limits alone; else with predicted run times, where these are known.
+        """
+        timelines = self._later_surely if is_sure else self._later
+        later = timelines.get(cluster_id)
         if later is None:
-            later = self._later[cluster_id] = ReleaseTimeline(self.layouts, cluster_id)
+            later = timelines[cluster_id] = ReleaseTimeline(self.layouts, cluster_id, self._now, is_sure=is_sure)
+        later.advance(self._now)
         return later
 
     def empty(self, cluster: Cluster) -> FreeCapacity:

@@ -1,6 +1,7 @@
 """Objects that admins declare, as the scheduler reads them: queues, priority classes, clusters, reservations. They hold no jobs."""
 
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import NamedTuple
 
 from trainmaster.protocol.agent import CapacityReport
@@ -43,6 +44,8 @@ class Queue:
     """The most that the runs of one user in the queue and all below it use, of resources as a whole."""
     weights: Weights | None = None
     """The score weights for its jobs, if the queue sets any itself."""
+    price_factor: Decimal | None = None
+    """What the cost of its jobs is multiplied by for their charge; None: as in the queue above."""
     regions: frozenset[str] = frozenset()
     """The regions where its jobs, and those of the queues below it, may run; empty for all."""
     fault: str = ""
@@ -64,6 +67,8 @@ class PriorityClass:
     """Seconds after which a waiting job is urgent."""
     weights: Weights | None = None
     """The score weights for its jobs, which take precedence over those of their queue."""
+    price_factor: Decimal | None = None
+    """What the cost of its jobs is multiplied by for their charge, besides the factor of their queue."""
     fault: str = ""
     """Why nothing of the class but its name and value can be read: until that is corrected, none of its jobs starts."""
 

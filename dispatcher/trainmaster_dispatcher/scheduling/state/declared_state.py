@@ -1,6 +1,7 @@
 """The part of the scheduler's state that admins declare, with the values that follow from it alone. It knows neither jobs nor runs."""
 
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from math import inf
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Flavors
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
 
 _PUBLIC = frozenset({ClusterKind.PUBLIC})
+_WHOLE = Decimal(1)
 
 
 class JobGrouping(NamedTuple):
@@ -32,7 +34,7 @@ class JobGrouping(NamedTuple):
     shares: bool
     """Whether its turns are shared between them."""
     tells_apart: bool
-    """Whether it matters at all who submitted a job: turns are shared, a user has a limit, or jobs are ordered by slowdown."""
+    """Whether it matters at all who submitted a job: turns are shared, a user has a limit, or jobs are ordered by run times."""
     order: OrderBy
     """The order of its jobs inside a class."""
 
@@ -190,6 +192,14 @@ class DeclaredState:
             return found
         return next((queue.weights for queue in self.ancestry(key.queue_id) if queue.weights is not None), BALANCED)
 
+    def price_factor_of(self, queue_id: int, class_id: int) -> Decimal:
+        """Return what the cost of a job is multiplied by for its charge: the factor of its class times that of its nearest queue with
+        one."""
+        its_class = self.classes.get(class_id)
+        own = its_class.price_factor if its_class is not None else None
+        of_queue = next((one.price_factor for one in self.ancestry(queue_id) if one.price_factor is not None), None)
+        return (_WHOLE if own is None else own) * (_WHOLE if of_queue is None else of_queue)
+
     def grouping_of(self, queue_id: int) -> "JobGrouping":
         """Return how the jobs of a queue are put in order."""
         found = self._groupings.get(queue_id)
@@ -198,9 +208,9 @@ class DeclaredState:
             said = next((one.fair_by for one in way if one.fair_by is not None), FairBy.USER)
             shares = bool(way) and way[0].order is not Order.STRICT and said is FairBy.USER
             has_limits = any(one.limits_users for one in way)
-            # The order by slowdown goes by what a user's jobs took before.
+            # These orders go by what a user's jobs took before.
             order = next((one.order_by for one in way if one.order_by is not None), OrderBy.AGE)
-            tells_apart = shares or has_limits or order is OrderBy.SLOWDOWN
+            tells_apart = shares or has_limits or order is not OrderBy.AGE
             found = self._groupings[queue_id] = JobGrouping(shares, tells_apart, order)
         return found
 

@@ -44,6 +44,7 @@ def queue_of(key: int, parent: int | None, spec: QueueSpec) -> Queue:
         max_running_per_user=spec.max_running_per_user,
         limits_per_user={Flavor(name): amount for name, amount in parse_resources(spec.limits_per_user).items()},
         weights=weights_of(spec.profile),
+        price_factor=spec.price_factor,
         regions=frozenset(spec.allowed_regions),
     )
 
@@ -65,7 +66,9 @@ def _quota(resource: str, spec: QuotaSpec) -> Quota:
 
 def class_of(key: int, spec: PriorityClassSpec) -> PriorityClass:
     longest = None if spec.longest_wait is None else parse_duration(spec.longest_wait)
-    return PriorityClass(key, spec.name, spec.value, spec.preemptible, longest, weights_of(spec.profile))
+    return PriorityClass(
+        key, spec.name, spec.value, spec.preemptible, longest, weights_of(spec.profile), spec.price_factor
+    )
 
 
 def advance_of(key: int, queue: int, spec: ReservationSpec) -> AdvanceReservation:

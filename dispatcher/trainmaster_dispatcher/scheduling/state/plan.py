@@ -77,6 +77,8 @@ class Start:
     """The pools of the cluster that have to grow for the job."""
     granted: Granted | None = None
     """The grant of the burst policy by which the job goes to a public cluster, if any."""
+    predicted_seconds: float | None = None
+    """How long the run is predicted to take, if that is less than its time limit."""
 
     def run(self, at: float, like: LiveRun | None = None) -> LiveRun:
         """Return the run of the start; ``at`` in seconds since the epoch. ``like``: a run with the same sizes and placement."""
@@ -93,6 +95,7 @@ class Start:
             attempt=job.attempt + 1,
             burst=None if self.granted is None else self.granted.run(at),
             user=job.user,
+            predicted_seconds=self.predicted_seconds,
         )
 
 

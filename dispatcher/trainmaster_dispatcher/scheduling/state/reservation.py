@@ -10,3 +10,5 @@ class Reservation(NamedTuple):
     name: str
     cluster_id: int
     at: float
+    is_sure: bool = True
+    """Whether it is planned with time limits alone; else with predicted run times, where these are known."""

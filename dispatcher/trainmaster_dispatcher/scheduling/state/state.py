@@ -13,7 +13,7 @@ from sortedcontainers import SortedList
 
 from trainmaster_dispatcher.domain.budgets import Window, add_commitment
 from trainmaster_dispatcher.domain.burst_policies import NOTHING_SPENT, Spending
-from trainmaster_dispatcher.domain.run_times import RunTimes
+from trainmaster_dispatcher.domain.run_times import RunSeconds, RunTimes
 from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.state.changes import Changes
 from trainmaster_dispatcher.scheduling.state.declared_objects import (
@@ -237,14 +237,14 @@ class SchedulerState(DeclaredState):
     def end_job(self, job_id: int, now: float) -> None:
         """Remove a job that has ended, and remember how long its run took."""
         run = self.runs.get(job_id)
-        if run is not None and run.began_at:
+        if run is not None:
             self.run_times.note(run.user, run.shape_id, now - run.began_at)
         self.drop_job(job_id)
 
-    def run_seconds(self, key: ClassKey) -> float:
-        """Return how many seconds a job of a class is expected to run: as predicted, at most its limit; else its limit, if any."""
+    def run_seconds(self, key: ClassKey) -> RunSeconds:
+        """Return how long a job of a class is expected to run: as predicted, at most its limit; else its limit, if any."""
         limit, predicted = self.limit_of(key.shape_id, key.queue_id), self.run_times.predicted(key.user, key.shape_id)
-        return limit if predicted is None else min(limit, predicted)
+        return RunSeconds(limit if predicted is None else min(limit, predicted), limit)
 
     def key_of(self, job: WaitingJob) -> ClassKey:
         """Return the class of a job that may not wait yet, and avoids no cluster."""
@@ -456,7 +456,7 @@ class SchedulerState(DeclaredState):
 
 def _counted_by(run: LiveRun) -> tuple[Any, ...]:
     """Return all that is counted of a run, without its job: runs with equal values are equivalent."""
-    what = run.shape_id, run.cluster_id, run.sizes, run.placement, run.began_at, run.burst
+    what = run.shape_id, run.cluster_id, run.sizes, run.placement, run.began_at, run.burst, run.predicted_seconds
     return run.queue_id, run.class_id, run.user, *what
 
 
