@@ -105,8 +105,8 @@ def run_log(name: str, count: int | None) -> dict[str, Any]:
         }
         if case.by_the_book is not None:
             planning = predictions(last_two_equivalent) if case.predicts else ESTIMATES
-            alike = _of_any_user(jobs) if case.order_by is OrderBy.AGE else jobs
-            book = simulate(alike, log.processors, case.by_the_book[0], planning, case.by_the_book[1])
+            queue_order_jobs = _of_any_user(jobs) if case.order_by is OrderBy.AGE else jobs
+            book = simulate(queue_order_jobs, log.processors, case.by_the_book[0], planning, case.by_the_book[1])
             result["jobs_started_at_another_time_than_by_the_book"] = sum(
                 ours[number] != at for number, at in book.items()
             )

@@ -916,6 +916,19 @@ async def test_warnings_are_those_of_the_state_after_the_change(service: Service
     await agent.http.aclose()
 
 
+async def test_a_limit_on_a_resource_that_no_cluster_has_is_warned_of(service: Service) -> None:
+    queue = {"kind": "Queue", "path": "lab", "resources": {"memroy": {"limit": "5Gi"}, "cpu": {"limit": "5"}}}
+    assert (await applied(service, queue, dryRun=True))["warnings"] == []
+    agent = service.agent()
+    await agent.connect(cpu=4)
+    answer = await applied(service, queue | {"limitsPerUser": {"cpus": "2"}})
+    assert [(one["name"], one["message"]) for one in answer["warnings"]] == [
+        ("lab", "limits cpus, which no cluster has now; did you mean 'cpu'?"),
+        ("lab", "limits memroy, which no cluster has now; did you mean 'memory'?"),
+    ]
+    await agent.http.aclose()
+
+
 async def test_a_reservation_of_more_nodes_than_any_cluster_has_is_warned_of(service: Service) -> None:
     agent = service.agent()
     await agent.connect(cpu=4, nodes=5)

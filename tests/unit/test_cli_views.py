@@ -174,7 +174,8 @@ def test_the_secret_of_a_new_key_is_all_that_stdout_gets(api: Api) -> None:
         (("keys", "make", "bob", "--expires-in", "soon"), "--expires-in: 'soon' is not a duration"),
         (
             ("cancel", "job-1", "--grace", "5"),
-            "--grace: '5' is not a duration; write for example 500ms, 30s, 10m, 1h30m or 2d; did you mean 5s?",
+            "--grace: '5' is not a duration; write for example 500ms, 30s, 10m, 1h30m or 2d; it has no unit: "
+            "did you mean 5s, 5m, 5h or 5d?",
         ),
         (("webhooks", "rotate", "a/b", "--overlap", "1x"), "--overlap: '1x' is not a duration"),
     ],

@@ -23,16 +23,18 @@ class Call:
         length: int | None = None,
         path: str = "/v1/jobs",
         address: str = "agent",
+        method: str = "POST",
     ) -> None:
         self._envelope = envelope
         self._path = path
         self._address = address
+        self._method = method
         self._pieces = list(pieces)
         self._headers = [] if length is None else [(b"content-length", str(length).encode())]
         self.sent: list[Message] = []
 
     async def run(self) -> None:
-        scope: dict[str, Any] = {"type": "http", "method": "POST", "path": self._path, "headers": self._headers}
+        scope: dict[str, Any] = {"type": "http", "method": self._method, "path": self._path, "headers": self._headers}
         scope["client"] = (self._address, 1)
         await self._envelope(scope, self._receive, self._send)
 
@@ -155,3 +157,34 @@ async def test_a_body_that_says_to_be_too_large_is_not_read() -> None:
     await call.run()
     status, body, headers = call.problem
     assert (status, body["code"], headers[b"connection"]) == (413, "body-too-large", b"close")
+
+
+async def test_a_server_that_stops_answers_a_get_that_waits_and_cuts_the_connection_of_a_post() -> None:
+    app = App()
+    envelope = Envelope(app, 64 * KIB, 64 * KIB, 64 * KIB)
+    get, post = Call(envelope, b"", method="GET"), Call(envelope, b"{}")
+    running = [asyncio.create_task(one.run()) for one in (get, post)]
+    await app.are_waiting(2)
+    for task in running:
+        task.cancel()
+    ended = await asyncio.gather(*running, return_exceptions=True)
+    assert [type(one) for one in ended] == [type(None), asyncio.CancelledError]
+    status, problem, headers = get.problem
+    assert (status, problem["code"], headers[b"retry-after"]) == (503, "too-busy", b"1")
+    assert post.sent == []
+
+
+async def test_a_stream_is_completed_when_the_server_stops() -> None:
+    began = asyncio.Event()
+
+    async def stream(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        began.set()
+        await asyncio.Event().wait()
+
+    call = Call(Envelope(stream, KIB, KIB, KIB), b"", method="GET")
+    running = asyncio.create_task(call.run())
+    await began.wait()
+    running.cancel()
+    await running
+    assert [one["type"] for one in call.sent] == ["http.response.start", "http.response.body"]

@@ -114,6 +114,9 @@ def diff(
     _warn(shown)
     if shown is not None and any(one.outcome != "unchanged" for one in shown.objects):
         raise typer.Exit(Exit.DIFFERENT)
+    if shown is not None:
+        count = len(shown.objects)
+        note("no difference in 1 object" if count == 1 else f"no difference in {count} objects")
 
 
 @dataclass(frozen=True, slots=True)

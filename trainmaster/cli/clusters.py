@@ -191,6 +191,7 @@ def _print_key(made: "AgentKey", command: str, output: Format) -> None:
     print(command)
     what = f"cluster {made.cluster} was made; " if made.created else ""
     note(f"{what}key {made.key.id} ({made.key.name}): save it now, it is not shown again")
+    note("an agent that runs without Helm gets it as its --key or in its --key-file, which it reads when it starts")
     if made.revoked:
         note(f"revoked: {', '.join(f'key {key}' for key in made.revoked)}")
     if made.other_keys:
@@ -307,11 +308,14 @@ def quarantined(
     name: ClusterName,
     stop: Annotated[list[str] | None, typer.Option(metavar="RUN", help="Stop this run; may be repeated.")] = None,
     stop_all: Annotated[bool, typer.Option("--stop-all", help="Stop all of them.")] = False,
+    yes: Yes = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List, or stop, runs that continue although the store, restored from a backup, does not contain them."""
     with config.connect(ctx) as client:
         if stop or stop_all:
+            if stop_all and not agreed(f"stop {_many(len(client.quarantined_runs(name)))} of {name}?", yes=yes):
+                return
             stopping = client.stop_quarantined(name, () if stop_all else stop or ())
             print(f"{name}  {_many(len(stopping))} will be stopped, within two leases of its agent")
             return
@@ -347,4 +351,6 @@ def remove(
             return
         client.remove_cluster(name, force=force)
     print(f"{name}  removed")
-    note(f"to uninstall its agent: helm uninstall {RELEASE} --namespace {NAMESPACE}")
+    note(
+        f"to uninstall its agent: helm uninstall {RELEASE} --namespace {NAMESPACE}; where it runs without Helm, stop its process"
+    )

@@ -31,7 +31,9 @@ def parse_duration(text: str) -> float:
 @lru_cache(maxsize=4096)
 def _seconds(text: str) -> float:
     if not _WHOLE.fullmatch(text):
-        meant = f"; did you mean {text}s?" if _NUMBER.fullmatch(text) else ""
+        meant = (
+            f"; it has no unit: did you mean {text}s, {text}m, {text}h or {text}d?" if _NUMBER.fullmatch(text) else ""
+        )
         raise ValueError(f"{text!r} is not a duration; write for example 500ms, 30s, 10m, 1h30m or 2d{meant}")
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
     if seconds > _MOST:

@@ -346,8 +346,19 @@ class Notify(Strict):
         ),
     ]
     """Address that gets a POST for each of these transitions."""
-    states: Annotated[tuple[JobState, ...], bounded(20)] = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+    states: Annotated[tuple[JobState, ...], bounded(20, least=1)] = (
+        JobState.SUCCEEDED,
+        JobState.FAILED,
+        JobState.CANCELLED,
+    )
     """Transitions to report. Not called ``on``, which YAML reads as ``true``."""
+
+    @field_validator("states")
+    @classmethod
+    def _some_state(cls, value: tuple[JobState, ...]) -> tuple[JobState, ...]:
+        if not value:
+            raise ValueError("needs at least one state: without any the webhook would get no message")
+        return value
 
 
 _LONGEST_CHECKPOINT = 600.0

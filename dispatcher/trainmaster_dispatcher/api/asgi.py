@@ -1,5 +1,6 @@
 """A pure ASGI layer around the application: request ids, a limit on bodies, the access log."""
 
+import asyncio
 import logging
 import secrets
 import time
@@ -33,6 +34,9 @@ _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 _AGENTS = "/agent/"
+_STOPPING = ProblemError(
+    Code.TOO_BUSY, "this api is stopping; call again, to reach another one or its successor", retry_after=1.0
+)
 _SMALL_BODY = 65_536
 _LONGEST_PATH = 500
 """The most characters of a path in the log, so that long paths cannot fill the log."""
@@ -95,6 +99,12 @@ class Envelope:
                 else:
                     meter = scope[METER] = Meter()
                     await meter.run(self._app(scope, body.receive, marked_send))
+            except asyncio.CancelledError:
+                # A server that stops cancels what still runs, such as long polls and streams, and logs the traceback of what
+                # does not end. Of other methods nobody knows what has been done: their connections are cut.
+                if method not in ("GET", "HEAD"):
+                    raise
+                await _end(scope, own, marked_send, has_begun=status != 0)
             finally:
                 body.release()
                 call: Call | None = scope.get(CALL)
@@ -207,6 +217,14 @@ async def _refuse(problem: ProblemError, scope: Scope, own: str, send: Send) -> 
     await send({"type": "http.response.start", "status": problem.code.status, "headers": headers})
     body = problem.to_problem(scope["path"]) | {"requestId": own}
     await send({"type": "http.response.body", "body": orjson.dumps(body)})
+
+
+async def _end(scope: Scope, own: str, send: Send, *, has_begun: bool) -> None:
+    """Complete an answer that has begun; else refuse the call, as this api is stopping."""
+    if has_begun:
+        await send({"type": "http.response.body"})
+    else:
+        await _refuse(_STOPPING, scope, own, send)
 
 
 def _tell(scope: Scope, method: str, call: Call | None, status: int, seconds: float) -> None:

@@ -20,7 +20,7 @@ from trainmaster_dispatcher.api.parameters import (
     FeedPosition,
     JobNameFilter,
     LabelFilter,
-    Limit,
+    PageLimit,
     QueueFilter,
     SubmitterFilter,
 )
@@ -66,7 +66,7 @@ async def list_events_of_jobs(
             description="Only what is later: `next` of a page or an id of a stream; 0: all that is stored. Without it, from now on."
         ),
     ] = None,
-    limit: Limit = 1000,
+    limit: PageLimit = 1000,
     last_event_id: Annotated[
         FeedPosition | None, Header(description="For a stream: the last id received, instead of `after`.")
     ] = None,

@@ -46,6 +46,7 @@ from trainmaster_dispatcher.api.parameters import (
     Limit,
     MemberIndex,
     OnBehalfOf,
+    PageLimit,
     QueueFilter,
     SubmitterFilter,
 )
@@ -385,7 +386,7 @@ async def list_events(
     state: App,
     caller: Person,
     after: After = 0,
-    limit: Limit = 1000,
+    limit: PageLimit = 1000,
     last_event_id: Annotated[
         LastEventId | None,
         Header(description="For a stream: the last event received, instead of `after`."),

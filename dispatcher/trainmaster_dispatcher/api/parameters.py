@@ -47,6 +47,9 @@ OnBehalfOf = Annotated[
 NumberInPath = Annotated[int, Path(ge=0, le=MOST_KEY, description="Number of the object, as lists show it.")]
 """The number of a key, a simulation or a message."""
 Limit = Annotated[int, Query(ge=1, le=MOST_PER_PAGE, description="The most entries of the answer.")]
+PageLimit = Annotated[
+    int, Query(ge=1, le=MOST_PER_PAGE, description="The most entries of a page; a stream goes on without a bound.")
+]
 After = Annotated[int, Query(ge=0, le=MOST_KEY, description="Only what is later than this version.")]
 Cursor = Annotated[str, text_schema("^[A-Za-z0-9_-]+$", 64, "YmVmb3JlOjEyMDA", description=_CURSOR)]
 NumberCursor = Annotated[int, Query(ge=0, le=MOST_KEY, description=_CURSOR)]

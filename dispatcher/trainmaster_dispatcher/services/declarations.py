@@ -23,8 +23,10 @@ from trainmaster.protocol.declarations import (
 )
 from trainmaster.protocol.documents import Document, placed
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.quota import parse_flavor
 from trainmaster.protocol.resource_kinds import CLUSTER, PRIORITY_CLASS, QUEUE, RESERVATION, Kind
 from trainmaster.protocol.suggestions import suggestion
+from trainmaster.protocol.tenants import QueueSpec
 from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.domain.declared_fields import Wire, owners_after
@@ -43,8 +45,8 @@ from trainmaster_dispatcher.services.declared_documents import (
 from trainmaster_dispatcher.services.feed_follower import overpromised
 from trainmaster_dispatcher.services.references import UnknownReferencesError
 from trainmaster_dispatcher.services.revisions import UNRECORDED, Author, Written, read_owners, record
+from trainmaster_dispatcher.store import agents, declared, scheduling, tenants
 from trainmaster_dispatcher.store import declarations as store
-from trainmaster_dispatcher.store import declared, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.declarations import ObjectName
 
@@ -319,6 +321,7 @@ class _Application:
             *await self._unbounded(changed),
             *await self._without_default(effects),
             *await self._overpromised({one.kind for one in changed}),
+            *await self._limits_of_nothing(changed),
             *await self._short_of_nodes(changed),
         )
 
@@ -352,6 +355,28 @@ class _Application:
             for message in found.get(row.id, ())
         )
 
+    async def _limits_of_nothing(self, changed: Sequence[ObjectName]) -> tuple[ApplyWarning, ...]:
+        """Return a warning for each limit on a resource that no cluster has; none before a cluster has reported what it has.
+
+        ``_overpromised`` warns of guarantees.
+        """
+        names = [one.name for one in changed if one.kind == QUEUE.kind]
+        found = await tenants.QUEUES.by_name(self.tx, names) if names else {}
+        limits = {name: [*_limited(row.spec)] for name, row in found.items()}
+        if not any(limits.values()):
+            return ()
+        known = {resource for row in await agents.admissions(self.tx) for resource in row.resources or ()}
+        return tuple(
+            ApplyWarning(
+                kind=QUEUE.kind,
+                name=name,
+                message=f"limits {resource}, which no cluster has now{suggestion(resource, known)}",
+            )
+            for name, resources in limits.items()
+            for resource in resources
+            if known and resource not in known
+        )
+
     async def _short_of_nodes(self, changed: Sequence[ObjectName]) -> tuple[ApplyWarning, ...]:
         names = [one.name for one in changed if one.kind == RESERVATION.kind]
         found = await tenants.RESERVATIONS.by_name(self.tx, names) if names else {}
@@ -376,6 +401,12 @@ class _Application:
         if self.author.applier is not None:
             details["applier"] = self.author.applier
         return [AuditedChange(f"{action} {effect.kind.kind.name}", effect.name, details)]
+
+
+def _limited(spec: QueueSpec) -> list[str]:
+    """Return the resources that a queue limits without a guarantee of them, in order of their names."""
+    limited = {parse_flavor(flavor)[0] for flavor, one in spec.resources.items() if one.guaranteed is None}
+    return sorted(limited | set(spec.limits_per_user))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJ
 
 from trainmaster.protocol.base import Name40, QueuePath, Strict, WrittenTime, bounded, example
 from trainmaster.protocol.durations import Duration, parse_duration
-from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, LabelKey, LabelValue
 from trainmaster.protocol.states import JobActions, JobState, Wish
@@ -207,7 +207,7 @@ def audited_state(job: job_machine.Job) -> dict[str, Any]:
 async def bulk(stores: Stores, caller: Caller, request: BulkRequest, action: Action | None) -> BulkResult:
     """Act on every job that matches, in batches of one transaction each; ``action`` None means ``request.patch``."""
     async with stores.database.transaction() as tx:
-        wanted = await to_filter(tx, caller, request.filter)
+        wanted = await to_filter(tx, caller, request.filter, "filter.queue")
         matched = await store.count_matching(tx, wanted)
         if request.dry_run:
             return BulkResult(matched, 0, await _count_refused(tx, caller, wanted))
@@ -233,8 +233,11 @@ async def bulk(stores: Stores, caller: Caller, request: BulkRequest, action: Act
     return BulkResult(matched, changed, refused, ids)
 
 
-async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> store.Filter:
-    """Return the store's filter, narrowed to what the caller may see. Raises ProblemError for names that do not exist."""
+async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter, queue_path: str = "queue") -> store.Filter:
+    """Return the store's filter, narrowed to what the caller may see. Raises ProblemError for names that do not exist.
+
+    ``queue_path``: where the caller wrote the queue.
+    """
     if wanted == BulkFilter():
         raise ProblemError(Code.INVALID_PARAMETER, "the filter is empty; name at least one condition")
     queue_ids: tuple[int, ...] | None = None
@@ -246,7 +249,8 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> stor
         queue_ids = tuple(sorted(own if queue_ids is None else own & set(queue_ids)))
     if wanted.queue is not None and not queue_ids and owned is None:
         near = suggestion(wanted.queue, await _known_queues(tx, caller))
-        raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {wanted.queue!r}{near}")
+        message = f"there is no queue {wanted.queue!r}{near}"
+        raise ProblemError(Code.UNKNOWN_QUEUE, message, mistakes=(Mistake(path=queue_path, message=message),))
     if wanted.cluster is not None:
         check_owns(caller, wanted.cluster)
         await _check_cluster(tx, caller, wanted.cluster)

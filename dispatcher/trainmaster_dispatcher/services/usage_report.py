@@ -9,7 +9,7 @@ from decimal import Decimal
 from itertools import chain
 from typing import NamedTuple
 
-from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.suggestions import suggestion
 from trainmaster.protocol.usage import LABEL, Per, UsageAnswer, UsageRow
@@ -182,7 +182,8 @@ async def queue_ids_for(tx: Transaction, caller: Caller, queue: str | None) -> l
         found = await tenants.queue_ids_below(tx, [queue])
         if not found or not caller.may_use(queue):
             known = [row.spec.path for row in await tenants.QUEUES.every(tx) if caller.may_use(row.spec.path)]
-            raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {queue!r}{suggestion(queue, known)}")
+            message = f"there is no queue {queue!r}{suggestion(queue, known)}"
+            raise ProblemError(Code.UNKNOWN_QUEUE, message, mistakes=(Mistake(path="queue", message=message),))
         return found
     return None if caller.is_admin else await tenants.queue_ids_below(tx, caller.queues)
 
