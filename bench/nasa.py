@@ -141,7 +141,7 @@ def simulate_engine(
             engine.end(heappop(ends)[1], now)
         while corrections and corrections[0][0] <= now:
             number = heappop(corrections)[1]
-            if (at := engine.outlasts(number, now)) < math.inf:
+            if (at := engine.outlasts(number, now)) < starts[number] + runs[number]:
                 heappush(corrections, (at, number))
         while arrivals and arrivals[-1].submit <= now:
             job = arrivals.pop()
@@ -149,7 +149,8 @@ def simulate_engine(
         for number in engine.start(now):
             starts[number] = now
             heappush(ends, (now + runs[number], number))
-            if (at := engine.outlasts(number, now)) < math.inf:
+            # Later, the job has ended: to decide then as well would be another schedule where the order depends on the time.
+            if (at := engine.outlasts(number, now)) < now + runs[number]:
                 heappush(corrections, (at, number))
     left = len(jobs) - len(starts)
     if left:
