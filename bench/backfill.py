@@ -60,7 +60,7 @@ def _user(job: Job) -> str:
     return str(job.user)
 
 
-def _of_any_user(jobs: Sequence[LoggedJob]) -> list[LoggedJob]:
+def of_any_user(jobs: Sequence[LoggedJob]) -> list[LoggedJob]:
     """Return the jobs as if each user had those of one width and estimate: a queue in order of age that does not share its turns does
     not tell users apart, so that a prediction is made from all equivalent jobs.
     """
@@ -105,7 +105,7 @@ def run_log(name: str, count: int | None) -> dict[str, Any]:
         }
         if case.by_the_book is not None:
             planning = predictions(last_two_equivalent) if case.predicts else ESTIMATES
-            queue_order_jobs = _of_any_user(jobs) if case.order_by is OrderBy.AGE else jobs
+            queue_order_jobs = of_any_user(jobs) if case.order_by is OrderBy.AGE else jobs
             book = simulate(queue_order_jobs, log.processors, case.by_the_book[0], planning, case.by_the_book[1])
             result["jobs_started_at_another_time_than_by_the_book"] = sum(
                 ours[number] != at for number, at in book.items()

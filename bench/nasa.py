@@ -36,29 +36,30 @@ ORDERS = {Policy.FCFS: Order.STRICT, Policy.EASY: Order.BEST_EFFORT}
 """What a queue of ours is set to for each policy."""
 
 _ONE = 1
-"""The key of the only queue, priority class and cluster."""
+"""The key of the only queue and priority class, and of the first cluster."""
 
 
 class Replay:
-    """The scheduler's decision on one cluster of nodes with one CPU each, and one queue."""
+    """The scheduler's decision on clusters of nodes with one CPU each, ``processors`` by cluster, and one queue."""
 
     def __init__(
         self,
-        processors: int,
+        processors: Sequence[int],
         order: Order,
         order_by: OrderBy = OrderBy.AGE,
         fair_by: FairBy = FairBy.NONE,
         *,
         predicts: bool = False,
     ) -> None:
-        nodes = NodeGroup(name="nodes", count=processors, free={"cpu": 1000})
-        report = CapacityReport(groups=(nodes,), runtime="simulated", scheduler="simulated")
         self.engine = Engine()
         self.state = self.engine.state
         self.state.put_queue(Queue(_ONE, "main", None, order=order, order_by=order_by, fair_by=fair_by))
         self.state.put_class(PriorityClass(_ONE, "normal", 0))
-        self.state.put_cluster(Cluster(_ONE, "machine", ClusterKind.PRIVATE, report=report))
-        self.state.lease_until[_ONE] = math.inf
+        for key, many in enumerate(processors, _ONE):
+            nodes = NodeGroup(name="nodes", count=many, free={"cpu": 1000})
+            report = CapacityReport(groups=(nodes,), runtime="simulated", scheduler="simulated")
+            self.state.put_cluster(Cluster(key, f"machine-{key}", ClusterKind.PRIVATE, report=report))
+            self.state.lease_until[key] = math.inf
         self.state.run_times = RunTimes(is_on=predicts)
         self._shapes: dict[tuple[int, float], int] = {}
 
@@ -112,7 +113,7 @@ def _nobody(_job: Job) -> str:
 
 def simulate_engine(
     jobs: Sequence[Job],
-    processors: int,
+    processors: int | Sequence[int],
     policy: Policy,
     limit: Callable[[Job], float] = _run_time,
     user: Callable[[Job], str] = _nobody,
@@ -123,10 +124,11 @@ def simulate_engine(
 ) -> Starts:
     """Return when each job starts if the engine decides at each instant at which jobs arrive, end, or outlast their predictions.
 
-    ``limit``: the time limit of a job in seconds; by default as long as it runs. ``user``: who submits it; nobody by default.
-    ``predicts``: plan with predicted run times.
+    ``processors``: of the only cluster, or of each. ``limit``: the time limit of a job in seconds; by default as long as it runs.
+    ``user``: who submits it; nobody by default. ``predicts``: plan with predicted run times.
     """
-    engine = Replay(processors, ORDERS[policy], order_by, fair_by, predicts=predicts)
+    clusters = [processors] if isinstance(processors, int) else processors
+    engine = Replay(clusters, ORDERS[policy], order_by, fair_by, predicts=predicts)
     arrivals = sorted(jobs, key=lambda job: (job.submit, job.number), reverse=True)
     runs = {job.number: job.run for job in jobs}
     ends: list[tuple[float, int]] = []

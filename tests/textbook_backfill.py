@@ -122,10 +122,10 @@ def _scheduler(
         case Policy.SLACK:
             return ReservingScheduler(machine, planned, order, slack_factor)
         case _:
-            return _HeadScheduler(machine, planned, ordered, order, policy)
+            return HeadScheduler(machine, planned, ordered, order, policy)
 
 
-class _HeadScheduler:
+class HeadScheduler:
     """First come first served, or EASY: only the head of the queue has a reservation."""
 
     def __init__(

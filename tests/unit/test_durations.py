@@ -119,5 +119,7 @@ def test_a_bare_number_counts_as_seconds() -> None:
 
 
 def test_a_bare_number_as_text_is_refused_with_what_is_meant() -> None:
-    with pytest.raises(ValueError, match=r"'300' is not a duration; .*; did you mean 300s\?$"):
+    with pytest.raises(
+        ValueError, match=r"'300' is not a duration; .*; it has no unit: did you mean 300s, 300m, 300h or 300d\?$"
+    ):
         parse_duration("300")
