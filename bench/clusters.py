@@ -2,8 +2,8 @@
 
     python -m bench.clusters [--log nasa|lublin256] [--jobs N]
 
-The logs are those of ``bench.backfill_book`` without the jobs that are too wide for every cluster, and with so many more of the others
-in the same time that the offered load is that of the whole log. All plan with users' estimates (``limits``), or with run times as
+The logs are those of ``bench.backfill_book`` without the jobs that are too wide for every cluster; the others come faster, so that the
+offered load is that of the whole log. All plan with users' estimates (``limits``), or with run times as
 predicted from all users' jobs (``predicted``). The rules are those of ``tests.textbook_clusters``, with EASY on each cluster.
 ``one_cluster`` is the engine on one. Waits are in seconds; ``to_one`` is the mean wait divided by that of one cluster.
 """
@@ -37,7 +37,7 @@ def _estimate(job: Job) -> float:
 
 
 def _jobs(name: str, log: Log, widest: int) -> list[LoggedJob]:
-    """Return the jobs of a log for clusters of which the widest has so many processors."""
+    """Return the jobs of a log for clusters of which the widest has this many processors."""
     whole = log.jobs()
     load = offered_load(whole, log.processors)
     if name != "nasa":

@@ -376,10 +376,11 @@ async def test_users_are_charged_by_the_factors_of_class_and_queue_that_held_whe
             assert await accounting(service).run() == 4, held
         found = await usage(service, by=["queue", "class"])
         factors = {tuple(row["of"].values()): Fraction(row["charge"]) / Fraction(row["cost"]) for row in found["rows"]}
+        # Both sums are rounded: to whole millionths, of which such a short run costs some hundred.
         assert factors == {
             ("default", "normal"): 1,
-            ("default", "soon"): pytest.approx(1.5, rel=0.001),
-            ("paid/below", "soon"): pytest.approx(0.75, rel=0.001),
+            ("default", "soon"): pytest.approx(1.5, rel=0.01),
+            ("paid/below", "soon"): pytest.approx(0.75, rel=0.01),
         }
         assert sum(Decimal(row["charge"]) for row in found["rows"]) == Decimal(found["total"]["charge"])
 
