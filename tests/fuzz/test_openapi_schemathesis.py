@@ -193,6 +193,7 @@ _BEYOND_SCHEMA = re.compile(
             r"have the same name",
             r"is more than",
             r"end must be later than (start|begin)",
+            r"end must not be before begin",
             r"until has to be later than since",
             r"until must not be higher than above",
             r"elastic (needs|goes by|cannot)",
