@@ -50,12 +50,12 @@ CASES = (
 )
 
 
-def _estimate(job: Job) -> float:
+def estimate_of(job: Job) -> float:
     assert isinstance(job, LoggedJob)
     return job.estimate
 
 
-def _user(job: Job) -> str:
+def user_of(job: Job) -> str:
     assert isinstance(job, LoggedJob)
     return str(job.user)
 
@@ -80,8 +80,8 @@ def run_log(name: str, count: int | None) -> dict[str, Any]:
             jobs,
             log.processors,
             textbook_easy.Policy.EASY,
-            _estimate,
-            _user,
+            estimate_of,
+            user_of,
             case.order_by,
             case.fair_by,
             predicts=case.predicts,

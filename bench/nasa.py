@@ -25,8 +25,10 @@ from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.states import ClusterKind, FairBy, Order, OrderBy
 from trainmaster_dispatcher.domain.run_times import RunTimes, expected_end
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster_dispatcher.domain.wait_forecasts import ForecastOutcome
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
+from trainmaster_dispatcher.scheduling.queries.wait_forecaster import WaitForecaster
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster, PriorityClass, Queue
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 
@@ -50,6 +52,7 @@ class Replay:
         fair_by: FairBy = FairBy.NONE,
         *,
         predicts: bool = False,
+        forecasts: bool = False,
     ) -> None:
         self.engine = Engine()
         self.state = self.engine.state
@@ -62,10 +65,14 @@ class Replay:
             self.state.lease_until[key] = math.inf
         self.state.run_times = RunTimes(is_on=predicts)
         self._shapes: dict[tuple[int, float], int] = {}
+        self.forecasts = forecasts
+        self.forecaster = WaitForecaster()
+        self.outcomes: list[ForecastOutcome] = []
+        """What jobs that had to wait were told when they came, with what came of it."""
 
     def submit(self, job: Job, limit: float, user: str) -> None:
         shape_id, name = self._shape(job.processors, limit), f"job-{job.number}"
-        self.state.put_waiting(WaitingJob(job.number, 1, name, _ONE, _ONE, shape_id, 0, job.submit, 1, user))
+        self.state.put_waiting(WaitingJob(job.number, 1, name, _ONE, _ONE, shape_id, 0, job.submit, 0, user))
 
     def end(self, number: int, now: float) -> None:
         self.state.end_job(number, now)
@@ -87,11 +94,13 @@ class Replay:
             self.engine.carry_over(plan)
             if plan.holds:
                 raise RuntimeError(f"job {plan.holds[0].job.id} is held: {plan.holds[0].message}")
-            if not plan.starts:
-                break
             for start in plan.starts:
                 self.state.put_run(start.run(now))
                 started.append(start.job.id)
+            if self.forecasts:
+                self.outcomes += self.forecaster.observe(self.state, plan, now)
+            if not plan.starts:
+                break
         return started
 
     def _shape(self, processors: int, limit: float) -> int:
@@ -128,7 +137,16 @@ def simulate_engine(
     ``user``: who submits it; nobody by default. ``predicts``: plan with predicted run times.
     """
     clusters = [processors] if isinstance(processors, int) else processors
-    engine = Replay(clusters, ORDERS[policy], order_by, fair_by, predicts=predicts)
+    return replay(Replay(clusters, ORDERS[policy], order_by, fair_by, predicts=predicts), jobs, limit, user)
+
+
+def replay(
+    engine: Replay,
+    jobs: Sequence[Job],
+    limit: Callable[[Job], float] = _run_time,
+    user: Callable[[Job], str] = _nobody,
+) -> Starts:
+    """Drive jobs through an engine, as ``simulate_engine`` does."""
     arrivals = sorted(jobs, key=lambda job: (job.submit, job.number), reverse=True)
     runs = {job.number: job.run for job in jobs}
     ends: list[tuple[float, int]] = []

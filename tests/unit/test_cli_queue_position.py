@@ -70,6 +70,18 @@ def test_why_says_the_place(api: Api, position: int, many: int, said: str) -> No
     assert "FACTOR" not in done.stdout, "that is for -o wide"
 
 
+FORECAST = {"halfBy": "2026-03-01T14:00:00Z", "mostBy": "2026-03-01T17:20:00Z", "jobs": 83}
+LIKELY = (
+    "Of jobs like it, half start by 2026-03-01 14:00:00, and nine of ten by 2026-03-01 17:20:00 (computed from the waits of 83"
+    " jobs)."
+)
+
+
+def test_why_says_by_when_jobs_like_it_start(api: Api) -> None:
+    api.on(f"GET /v1/jobs/{JOB}/why", REASON | {"live": True} | place() | {"forecast": FORECAST})
+    assert LIKELY in " ".join(run("why", JOB).stdout.split())
+
+
 @pytest.mark.parametrize(
     ("many", "said"),
     [(1, "; 1 job cannot run as it is written"), (1200, "; 1,200 jobs cannot run as they are written")],
@@ -162,6 +174,11 @@ def tried(
     ]
     api.on("POST /v1/jobs", {"live": trials[0] is not None, "jobs": jobs})
     return run("submit", "--dry-run", jobs_file(tmp_path, *[SPEC] * len(trials)), *words)
+
+
+def test_a_dry_run_says_by_when_jobs_like_it_start(api: Api, tmp_path: Path) -> None:
+    done = tried(api, tmp_path, WAITS | {"place": place() | {"forecast": FORECAST}})
+    assert done.stdout.splitlines()[0].endswith(f"It starts when enough is freed. {LIKELY}")
 
 
 def test_a_dry_run_says_of_each_job_what_would_become_of_it(api: Api, tmp_path: Path) -> None:

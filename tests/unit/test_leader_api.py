@@ -1,17 +1,22 @@
 """The endpoint at which the leader answers: whom, with what, and for how long."""
 
 from collections.abc import AsyncIterator
+from math import inf
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.unit.building import NOW, StateBuilder, nodes
+from tests.unit.building import NOW, StateBuilder, nodes, simple
 from tests.waiting import eventually
+from trainmaster.protocol.queue_position import StartForecast
+from trainmaster_dispatcher.domain.wait_forecasts import JobKind
 from trainmaster_dispatcher.scheduler import leader_api
 from trainmaster_dispatcher.scheduler.leader_api import LeadingEngine, make_leader_api
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
-from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of
+from trainmaster_dispatcher.scheduling.queries.queue_position import Reasons, moment, quotas_of
+from trainmaster_dispatcher.scheduling.queries.wait_forecaster import WaitForecaster
 
 OURS = {"Authorization": "Bearer secret"}
 ROLE = {"name": "main", "replicas": 1, "least": 1, "needs": {"cpu": 1000}}
@@ -31,13 +36,15 @@ class Leader:
         self.builder = StateBuilder().cluster("c", nodes(1, cpu=4)).jobs(3, "j", age=60)
         self.engine: Engine = self.builder.engine
         self.looks: int | None = None
+        self.reasons: Reasons = {}
+        self.forecaster = WaitForecaster()
 
     def __call__(self) -> LeadingEngine | None:
         if self.looks is not None:
             self.looks -= 1
             if self.looks < 0:
                 return None
-        return LeadingEngine(self.engine, NOW)
+        return LeadingEngine(self.engine, NOW, self.reasons, self.forecaster)
 
 
 @pytest.fixture
@@ -57,6 +64,18 @@ async def test_a_place_is_told_by_the_key_of_the_job(http: httpx.AsyncClient) ->
     assert (answer.status_code, answer.json()["position"], answer.json()["jobsInQueue"]) == (200, 2, 3)
     assert (await http.get("/place/99")).status_code == 404
     assert (await http.get("/place/x")).status_code == 404
+
+
+async def test_a_place_has_by_when_it_is_likely_to_start(http: httpx.AsyncClient, leader: Leader) -> None:
+    builder = leader.builder.run("r", simple(cpu=4, limit=100.0), on="c")
+    leader.reasons = decide(builder.engine, NOW).reasons
+    assert (await http.get("/place/3")).json()["forecast"] is None
+    for _ in range(20):
+        leader.forecaster._waits.note(JobKind.of(1, 0.25, inf), 1.0, 1.0)
+    forecast = (await http.get("/place/3")).json()["forecast"]
+    # Four cores: 400 core seconds run, and two jobs of unknown run time, which count as 600 seconds each, are before it.
+    found = StartForecast.model_validate(forecast)
+    assert found == StartForecast(half_by=moment(NOW + 400), most_by=moment(NOW + 400), jobs=20)
 
 
 async def test_usage_is_told_of_every_queue(http: httpx.AsyncClient, leader: Leader) -> None:

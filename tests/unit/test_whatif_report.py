@@ -8,7 +8,7 @@ from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.tenants import ClusterSpec
 from trainmaster_dispatcher.whatif.figures import figures_of
 from trainmaster_dispatcher.whatif.report import Case, page
-from trainmaster_dispatcher.whatif.values import Figures
+from trainmaster_dispatcher.whatif.values import Figures, from_data, to_data
 
 
 def figures(price: str = "0") -> Figures:
@@ -44,6 +44,18 @@ def test_several_are_compared_and_cost_is_drawn_against_wait() -> None:
     widths = [float(one.attrib["width"]) for one in waits.iter("rect")]
     assert len(widths) == 4
     assert "Cost against wait" not in page("Title", "log.swf", [Case("a", figures()), Case("b", figures())], "EUR")
+
+
+def test_it_tells_how_far_forecasts_of_waits_held() -> None:
+    every_job_needs_all = table(*(f"{50 * number},100,4" for number in range(100)), limits="exact")
+    found = figures_of(ran(every_job_needs_all, machine()))
+    assert found.forecasts.keys() == {"main"}
+    assert found.all_forecasts.jobs == found.all_forecasts.within_most > 50, "the wait is exactly the drain time"
+    text = page("Title", "log.swf", [Case("", found)], "EUR")
+    assert f"<td>all</td><td>{found.all_forecasts.jobs}</td><td>100%</td><td>100%</td>" in text
+    assert from_data(to_data(found)) == found
+    assert not from_data({key: value for key, value in to_data(found).items() if key != "forecasts"}).forecasts
+    assert "forecast of" not in page("Title", "log.swf", [Case("", figures())], "EUR"), "too few have started"
 
 
 def test_names_cannot_break_the_page() -> None:

@@ -210,6 +210,7 @@ def _print_job(item: "JobView", waits: "JobReason | None", *, wide: bool) -> Non
             ("where", f"{last.cluster}: {last.why_here}" if last and last.why_here else item.cluster),
             ("why", waits.sentence if waits else None),
             ("place", queue_position.place_of(waits) if waits else None),
+            ("forecast", queue_position.forecast_of(waits.forecast) if waits else None),
             ("until", f"{item.hold_until.astimezone():%Y-%m-%d %H:%M:%S}" if item.hold_until else None),
             ("message", item.message),
         ]
@@ -317,6 +318,8 @@ def _print_why(reason: "JobReason", *, wide: bool) -> None:
     if place := queue_position.place_of(reason):
         print()
         print_sentence(place)
+    if forecast := queue_position.forecast_of(reason.forecast):
+        print_sentence(forecast)
     if reason.verdicts:
         print()
         print_table(

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from trainmaster.protocol.answers import JobReason, TriedJob
-    from trainmaster.protocol.queue_position import Factors, Place, Trial
+    from trainmaster.protocol.queue_position import Factors, Place, StartForecast, Trial
 
 
 def place_of(reason: "JobReason") -> str:
@@ -19,6 +19,16 @@ def place_of(reason: "JobReason") -> str:
         return f"it has no turn in {reason.queue}, as it cannot run as it is written; other jobs do not wait for it"
     rank = _rank(reason.position, reason.jobs_in_queue, reason.queue)
     return f"{rank}: {_ahead(reason.jobs_ahead or 0)}{_without_turn(reason.jobs_that_cannot_run or 0)}"
+
+
+def forecast_of(found: "StartForecast | None") -> str:
+    """Return by when a job is likely to start; empty where that is not known."""
+    if found is None:
+        return ""
+    return (
+        f"Of jobs like it, half start by {_clock(found.half_by)}, and nine of ten by {_clock(found.most_by)}"
+        f" (computed from the waits of {found.jobs} jobs)."
+    )
 
 
 def _without_turn(many: int) -> str:
@@ -168,7 +178,8 @@ _BY_LIMITS = "runs keep to their time limits"
 
 def _expected(trial: "Trial") -> str:
     if trial.expected_start is None:
-        return ""
+        forecast = forecast_of(trial.place.forecast)
+        return f" {forecast}" if forecast else ""
     return f" It would start by {_clock(trial.expected_start)} on {trial.cluster} if {trial.assuming or _BY_LIMITS}."
 
 

@@ -143,6 +143,13 @@ wait_seconds = BOOK.histogram(
     labels=("priority_class",),
     buckets=_WAITS,
 )
+wait_forecasts = BOOK.counter(
+    "wait_forecasts",
+    "Jobs for which it was computed by when they would start, by when they did: by the time of half of such jobs, of nine tenths, or"
+    " later.",
+    _SCHEDULER,
+    labels=("queue", "outcome"),
+)
 wakeups = BOOK.counter(
     "wakeups",
     "Ends of the scheduler's waits: after a wake-up, or after a second without one.",

@@ -9,7 +9,7 @@ from trainmaster.protocol.base import Lenient, Strict, Timestamp, bounded, examp
 from trainmaster.protocol.bursting import BurstPolicySpec, PolicyFigures
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.prices import PriceBookSpec
-from trainmaster.protocol.queue_position import Factors, QueueFigures, Trial
+from trainmaster.protocol.queue_position import Factors, QueueFigures, StartForecast, Trial
 from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.simulations import SimulationView
 from trainmaster.protocol.states import KeyRole
@@ -167,7 +167,7 @@ class JobEventPage(Lenient):
 
 
 class JobReason(Reason):
-    """Reason for which a job is in its state. The last eight fields are of queued jobs only."""
+    """Reason for which a job is in its state. The last nine fields are of queued jobs only."""
 
     model_config = example(
         job="bert-7k2p9xq",
@@ -203,6 +203,8 @@ class JobReason(Reason):
     """Number of those that cannot run as they are written."""
     factors: Factors | None = None
     """Factors of its place."""
+    forecast: StartForecast | None = None
+    """By when it is likely to start; None if too few such jobs have started, or the sentence says when it starts."""
 
 
 class JobAction(Lenient):

@@ -68,6 +68,17 @@ class Factors(Lenient):
     """Turn of its user; None in a queue that does not share its turns between users."""
 
 
+class StartForecast(Lenient):
+    """By when a waiting job is likely to start, from how long jobs of about its width and run time have waited before."""
+
+    half_by: Timestamp
+    """Half of such jobs start by then."""
+    most_by: Timestamp
+    """Nine tenths of such jobs start by then."""
+    jobs: int
+    """Number of jobs whose waits this was computed from."""
+
+
 class Place(Lenient):
     """A job's place among the queued jobs of its own queue."""
 
@@ -84,6 +95,8 @@ class Place(Lenient):
     """Number of those that cannot run as they are written."""
     factors: Factors
     """Factors of the place."""
+    forecast: StartForecast | None = None
+    """By when it is likely to start; None if too few such jobs have started, or its reason says when it starts."""
 
 
 class QueueFigures(Lenient):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from trainmaster.cli.output import note, print_table
 from trainmaster.protocol.durations import format_duration
 from trainmaster_dispatcher.whatif.report import Case
-from trainmaster_dispatcher.whatif.values import Figures, Waits
+from trainmaster_dispatcher.whatif.values import Figures, Waits, forecast_rows
 
 
 class SimulatedWorkload(NamedTuple):
@@ -83,6 +83,9 @@ def _print_figures(simulated: SimulatedWorkload, figures: Figures) -> None:
     columns = ["WAIT OF", "JOBS", "MEAN", "P50", "P95", "LONGEST", "SLOWDOWN"]
     print_table(columns, [_waits_row(name, one) for name, one in groups])
     print()
+    if rows := forecast_rows(figures):
+        print_table(["FORECAST OF", "JOBS", "STARTED BY THE TIME OF HALF", "OF NINE TENTHS"], rows)
+        print()
     resources = sorted({name for cluster in figures.clusters for name in cluster.used})
     rows = [
         [

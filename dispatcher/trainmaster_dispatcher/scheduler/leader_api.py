@@ -37,6 +37,7 @@ from trainmaster_dispatcher.scheduling.queries.queue_position import (
     quotas_of,
     usage_of,
 )
+from trainmaster_dispatcher.scheduling.queries.wait_forecaster import WaitForecaster, forecast_start
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services.leader_queries import MOST_TRIED, Answers, PreviewQuestion, Questions, answer_trial
@@ -58,11 +59,13 @@ class CannotListenError(TrainmasterError):
 
 
 class LeadingEngine(NamedTuple):
-    """The leader's engine, its time in seconds since the epoch, and the reasons of classes of waiting jobs as last stored."""
+    """The leader's engine, its time in seconds since the epoch, the reasons of classes of waiting jobs as last stored, and what it
+    has learned of waits."""
 
     engine: Engine
     now: float
     reasons: Reasons = NO_REASONS
+    forecaster: WaitForecaster | None = None
 
 
 Look = Callable[[], LeadingEngine | None]
@@ -137,8 +140,11 @@ class _Answers:
             sight = self._look()
             if sight is None:
                 return _not_leading()
-            quotas = self._known_quotas.of(sight)
-            found = place_of(sight.engine.state, quotas, request.path_params["key"], sight.now, sight.reasons)
+            quotas, job_id = self._known_quotas.of(sight), request.path_params["key"]
+            found = place_of(sight.engine.state, quotas, job_id, sight.now, sight.reasons)
+            if found is not None and sight.forecaster is not None:
+                forecast = forecast_start(sight.forecaster, sight.engine, job_id, sight.now, sight.reasons)
+                found = found.model_copy(update={"forecast": forecast})
         return Response("it does not wait", 404) if found is None else _answer(found)
 
     async def usage(self, _request: Request) -> Response:
@@ -202,7 +208,8 @@ async def _try_each(
                 trial = None
                 if not is_late:
                     with contained(Part.QUESTION, f"dry run of {question.name}"):
-                        trial = answer_trial(sight.engine, ledgers.of(sight), question, sight.now, sight.reasons)
+                        quotas = ledgers.of(sight)
+                        trial = answer_trial(sight.engine, quotas, question, sight.now, sight.reasons, sight.forecaster)
                 trials.append(trial)
                 took = clock() - began
             await asyncio.sleep(took)

@@ -17,17 +17,20 @@ from collections.abc import Callable
 
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import ProblemError
+from trainmaster.protocol.reasons import Reason
 from trainmaster_dispatcher.containment import Part, contained, note, run_for_ever
 from trainmaster_dispatcher.scheduler.gc_tuning import GcTuning
 from trainmaster_dispatcher.scheduler.leader_api import LeadingEngine, serving
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
+from trainmaster_dispatcher.scheduling.queries.wait_forecaster import WaitForecaster
+from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
 from trainmaster_dispatcher.scheduling.state.plan import Plan
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services import absences, agent_reports, apply_plan, bursting, gauges, recovery
 from trainmaster_dispatcher.services.apply_plan import NotLeaderError
 from trainmaster_dispatcher.services.context import Stores
-from trainmaster_dispatcher.services.feed_follower import Follower
+from trainmaster_dispatcher.services.feed_follower import Applied, Follower
 from trainmaster_dispatcher.services.reason_book import ReasonBook
 from trainmaster_dispatcher.store import scheduling
 from trainmaster_dispatcher.store.database import process_name
@@ -109,8 +112,9 @@ class Scheduler:
         self._lead_changed = asyncio.Event()
         self._address: LeaderAddress | None = None
         self._gc_tuning = GcTuning()
-        self._deciding = asyncio.Lock()
         self._decider = Decider()
+        self._forecaster = WaitForecaster()
+        self._deciding = asyncio.Lock()
         """Held during a decision, which may run in a thread."""
         self._changing = asyncio.Lock()
         """Held while the state is changed."""
@@ -127,7 +131,7 @@ class Scheduler:
         follower = self._follower
         if self.token is None or follower.cursor is None:
             return None
-        return LeadingEngine(follower.engine, self.clock() + follower.ahead, self._book.stored)
+        return LeadingEngine(follower.engine, self.clock() + follower.ahead, self._book.stored, self._forecaster)
 
     async def _run(self, stop: asyncio.Event) -> None:
         lead = asyncio.create_task(run_for_ever("leadership", self._keep_lead), name="leadership")
@@ -283,35 +287,53 @@ class Scheduler:
                 follower.note_faults(plan)
         metrics.decide_seconds.observe(self.clock() - began)
         changed = book.changed(plan, began)
+        applied = None
         if plan.changes_anything or changed:
-            self.cycle += 1
-            decided = self.clock()
-            waited = book.waited(follower.state, plan)
-            factors = follower.price_factors(plan)
-            applied = await apply_plan.apply_plan(self.stores, token, plan, changed, self.cycle, waited, factors)
-            metrics.apply_seconds.observe(self.clock() - decided)
-            gauges.note_applied(follower.state, plan, applied.jobs)
-            async with self._changing:
-                follower.note_applied(plan, applied)
-                if applied.unwritten:
-                    follower.note_unwritten(applied.unwritten, applied, plan)
-                    book.leave_out(applied.unwritten, began)
-            book.note(plan, changed, began, began + follower.ahead)
-            log.info(
-                "cycle %d: %s",
-                self.cycle,
-                plan.sentence,
-                extra={
-                    "decide_seconds": round(decided - began, 6),
-                    "apply_seconds": round(self.clock() - decided, 6),
-                    "applied": len(applied.jobs),
-                },
-            )
-            if not applied.is_nothing:
-                return 0
-            if plan.changes_anything:
-                return _UNSETTLED_SECONDS  # the whole plan depended on changes that cannot be read yet
-        return self._pause(unsettled)
+            applied = await self._apply(token, follower, book, plan, changed, began)
+        with contained(Part.CYCLE, "of the scheduler, forecasting waits"):
+            outcomes = self._forecaster.observe(follower.state, plan, began + follower.ahead)
+            gauges.note_forecasts(follower.state, outcomes)
+        if applied is None:
+            return self._pause(unsettled)
+        if not applied.is_nothing:
+            return 0
+        # If nothing was applied, the whole plan depended on changes that cannot be read yet.
+        return _UNSETTLED_SECONDS if plan.changes_anything else self._pause(unsettled)
+
+    async def _apply(
+        self,
+        token: int,
+        follower: Follower,
+        book: ReasonBook,
+        plan: Plan,
+        changed: dict[ClassKey, Reason],
+        began: float,
+    ) -> Applied:
+        """Store a plan and the changed reasons, and put what was stored into the state."""
+        self.cycle += 1
+        decided = self.clock()
+        waited = book.waited(follower.state, plan)
+        factors = follower.price_factors(plan)
+        applied = await apply_plan.apply_plan(self.stores, token, plan, changed, self.cycle, waited, factors)
+        metrics.apply_seconds.observe(self.clock() - decided)
+        gauges.note_applied(follower.state, plan, applied.jobs)
+        async with self._changing:
+            follower.note_applied(plan, applied)
+            if applied.unwritten:
+                follower.note_unwritten(applied.unwritten, applied, plan)
+                book.leave_out(applied.unwritten, began)
+        book.note(plan, changed, began, began + follower.ahead)
+        log.info(
+            "cycle %d: %s",
+            self.cycle,
+            plan.sentence,
+            extra={
+                "decide_seconds": round(decided - began, 6),
+                "apply_seconds": round(self.clock() - decided, 6),
+                "applied": len(applied.jobs),
+            },
+        )
+        return applied
 
     async def _timers(self, token: int, follower: Follower) -> None:
         now = self.clock()

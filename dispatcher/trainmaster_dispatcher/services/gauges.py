@@ -15,6 +15,7 @@ from trainmaster.metrics.kinds import Picture
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.domain.wait_forecasts import ForecastOutcome
 from trainmaster_dispatcher.scheduling.state.plan import Plan
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services.context import Stores
@@ -117,6 +118,17 @@ def note_contact(cluster: str, contact: Contact) -> None:
 def count_refused(cluster: str, *, is_capacity: bool, many: int = 1) -> None:
     """Count reports of a cluster's agent, or parts of reports, that were refused."""
     m.agent_parts_refused.labels(cluster, "capacity" if is_capacity else "run").inc(many)
+
+
+def note_forecasts(state: SchedulerState, outcomes: Iterable[ForecastOutcome]) -> None:
+    """Count jobs that have started by what was forecast of their waits."""
+    for one in outcomes:
+        queue = state.queues.get(one.queue_id)
+        if one.forecast is not None and queue is not None:
+            started = (
+                "half" if one.waited <= one.forecast.half else "most" if one.waited <= one.forecast.most else "later"
+            )
+            m.wait_forecasts.labels(queue.path, started).inc()
 
 
 def note_applied(state: SchedulerState, plan: Plan, applied: set[int]) -> None:

@@ -21,6 +21,7 @@ from trainmaster_dispatcher.domain.shapes import shape_from
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.queries.dry_run import try_out
 from trainmaster_dispatcher.scheduling.queries.queue_position import Reasons
+from trainmaster_dispatcher.scheduling.queries.wait_forecaster import WaitForecaster
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.services import bursting, job_queries
@@ -86,7 +87,14 @@ class Leader(Protocol):
         """Return what burst policies would do now."""
 
 
-def answer_trial(engine: Engine, quotas: QuotaTree, question: Question, now: float, reasons: Reasons) -> Trial | None:
+def answer_trial(
+    engine: Engine,
+    quotas: QuotaTree,
+    question: Question,
+    now: float,
+    reasons: Reasons,
+    forecaster: WaitForecaster | None = None,
+) -> Trial | None:
     """Return the leader's answer to one question. ``reasons``: of classes of waiting jobs."""
     job = WaitingJob(
         id=0,
@@ -100,7 +108,7 @@ def answer_trial(engine: Engine, quotas: QuotaTree, question: Question, now: flo
         attempt=0,
         user=question.user,
     )
-    return try_out(engine, quotas, job, shape_from(question.shape), now, reasons)
+    return try_out(engine, quotas, job, shape_from(question.shape), now, reasons, forecaster)
 
 
 async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict[str, Any]:
@@ -119,7 +127,7 @@ async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict
         return answer | {"live": False} | age
     shown = {} if place is None else _dump(_known_to(caller, place))
     if answer.get("tier") == Tier.CANNOT_RUN or answer.get("forEver"):
-        for field in ("position", "jobsAhead"):  # it has no turn
+        for field in ("position", "jobsAhead", "forecast"):  # it has no turn
             shown.pop(field, None)
     return answer | {"live": True} | shown
 

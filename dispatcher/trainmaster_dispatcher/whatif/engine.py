@@ -35,8 +35,10 @@ from trainmaster_dispatcher.domain.redaction import rendered
 from trainmaster_dispatcher.domain.run_times import RunTimes
 from trainmaster_dispatcher.domain.shapes import shape_bytes, shape_from, shape_of
 from trainmaster_dispatcher.domain.spec_rendering import apply_orders
+from trainmaster_dispatcher.domain.wait_forecasts import ForecastOutcome
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
+from trainmaster_dispatcher.scheduling.queries.wait_forecaster import WaitForecaster
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
 from trainmaster_dispatcher.scheduling.state.from_specs import class_of, cluster_of, dataset_of, queue_of
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
@@ -107,6 +109,8 @@ class StudyOutcome:
     bursts: Mapping[str, int]
     """By burst policy: the number of runs sent to public clusters."""
     tariffs: Mapping[str, Tariff]
+    forecasts: Mapping[str, Sequence[ForecastOutcome]]
+    """By queue: forecasts of the waits of jobs that had to wait, and what came of them."""
 
 
 class Simulation:
@@ -164,6 +168,8 @@ class Simulation:
         self._state.set_datasets(dataset_of(spec) for spec in declared.datasets)
         _put_policies(self._state, declared.policies, self._queues, self._specs, self._classes)
         self._state.past_of_users = DecayedUsage(parse_duration(USER_HALF_LIFE), 0.0, {})
+        self._forecaster = WaitForecaster()
+        self._forecasts: dict[int, list[ForecastOutcome]] = {}
         self.cycles = 0
         self.preemptions = 0
 
@@ -198,6 +204,7 @@ class Simulation:
             learnt={(self._specs[key].name, pool): one for (key, pool), one in self._state.provisioning.items()},
             bursts=self._bursts,
             tariffs={self._specs[key].name: tariff for key, tariff in self._tariffs.items()},
+            forecasts={path: self._forecasts[key] for path, key in self._queues.items() if key in self._forecasts},
         )
 
     def _last_event(self) -> float:
@@ -436,6 +443,8 @@ class Simulation:
             # A moment later than reported, because times are rounded.
             self._next_look = plan.next_look + _A_MOMENT
             held += self._apply(plan, now)
+            for outcome in self._forecaster.observe(self._state, plan, now):
+                self._forecasts.setdefault(outcome.queue_id, []).append(outcome)
             if self._never_changes:
                 self._pass_over(plan)
             if not plan.changes_anything:

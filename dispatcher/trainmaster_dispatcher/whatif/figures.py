@@ -9,6 +9,7 @@ from trainmaster.protocol.admission import pod_requests
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.domain.usage import total_cost
+from trainmaster_dispatcher.domain.wait_forecasts import calibration_of
 from trainmaster_dispatcher.whatif.engine import StudiedJob, StudyOutcome
 from trainmaster_dispatcher.whatif.values import ClusterUse, Figures, Waits
 
@@ -40,6 +41,7 @@ def figures_of(outcome: StudyOutcome) -> Figures:
         preemptions=outcome.preemptions,
         bursts=dict(outcome.bursts),
         fairness=jain([one.slowdown for one in queues.values() if one.started]),
+        forecasts={path: calibration_of(outcomes) for path, outcomes in sorted(outcome.forecasts.items())},
     )
 
 

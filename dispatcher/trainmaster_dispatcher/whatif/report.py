@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 from trainmaster.protocol.durations import format_duration
-from trainmaster_dispatcher.whatif.values import Figures, Waits
+from trainmaster_dispatcher.whatif.values import Figures, Waits, forecast_rows
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _RIGHT, _TOP = 640, 300, 72, 44, 24, 16
 _ROW = 26
@@ -117,10 +117,17 @@ def _one(case: Case, currency: str, *, alone: bool) -> list[str]:
         f"<p>{escape(ends)}; over after {_time(figures.seconds)}; {figures.preemptions:,} preempted; fairness between queues"
         f" {figures.fairness:.3f}; cost {escape(_money(figures.cost, currency))}{escape(sent)}.</p>",
         _table(heads, rows),
+        *_forecasts(figures),
         f"<h{2 if alone else 3}>Clusters</h{2 if alone else 3}>",
         _table(["cluster", "jobs", *(f"{name} used" for name in resources), "cost"], clusters),
         _bars(bars, 1.0),
     ]
+
+
+def _forecasts(figures: Figures) -> list[str]:
+    """Return a table of how far forecasts of waits held; empty if there was none."""
+    rows = forecast_rows(figures)
+    return [_table(["forecast of", "jobs", "started by the time of half", "of nine tenths"], rows)] if rows else []
 
 
 def _waits_row(name: str, waits: Waits) -> list[str]:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainmaster_dispatcher.domain.wait_forecasts import Calibration
+
 
 @dataclass(frozen=True, slots=True)
 class Waits:
@@ -50,6 +52,29 @@ class Figures:
     fairness: float
     """Jain's index of the queues' mean bounded slowdowns: 1 if all queues are slowed down equally, 1/n if one has all
     of the slowdown."""
+    forecasts: Mapping[str, Calibration]
+    """By queue: how far the forecasts of waits held."""
+
+    @property
+    def all_forecasts(self) -> Calibration:
+        """The calibration of all queues together."""
+        found = self.forecasts.values()
+        return Calibration(
+            sum(one.jobs for one in found),
+            sum(one.within_half for one in found),
+            sum(one.within_most for one in found),
+        )
+
+
+def forecast_rows(figures: Figures) -> list[list[str]]:
+    """Return how far forecasts held, of all queues and of each: name, number of jobs, and the parts that started by the times told."""
+    groups = [("all", figures.all_forecasts)]
+    groups += [(path, one) for path, one in figures.forecasts.items() if len(figures.by_queue) > 1]
+    return [
+        [name, f"{one.jobs:,}", f"{one.within_half / one.jobs:.0%}", f"{one.within_most / one.jobs:.0%}"]
+        for name, one in groups
+        if one.jobs
+    ]
 
 
 def to_data(figures: Figures) -> dict[str, Any]:
@@ -76,6 +101,10 @@ def to_data(figures: Figures) -> dict[str, Any]:
         "preemptions": figures.preemptions,
         "bursts": dict(figures.bursts),
         "fairness": figures.fairness,
+        "forecasts": {
+            path: {"jobs": one.jobs, "withinHalf": one.within_half, "withinMost": one.within_most}
+            for path, one in figures.forecasts.items()
+        },
     }
 
 
@@ -93,6 +122,10 @@ def from_data(data: Mapping[str, Any]) -> Figures:
         preemptions=data["preemptions"],
         bursts=data["bursts"],
         fairness=data["fairness"],
+        forecasts={
+            path: Calibration(one["jobs"], one["withinHalf"], one["withinMost"])
+            for path, one in data.get("forecasts", {}).items()  # results of releases before had none
+        },
     )
 
 

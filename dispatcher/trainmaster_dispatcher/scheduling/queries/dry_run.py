@@ -23,6 +23,7 @@ from trainmaster_dispatcher.scheduling.queries.queue_position import (
     moment,
     position_of,
 )
+from trainmaster_dispatcher.scheduling.queries.wait_forecaster import WaitForecaster, start_forecast
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster, Queue
@@ -39,7 +40,13 @@ _TRIAL_SHAPES = count(1 << 62)
 
 
 def try_out(
-    engine: Engine, quotas: QuotaTree, job: WaitingJob, shape: Shape, now: float, reasons: Reasons = NO_REASONS
+    engine: Engine,
+    quotas: QuotaTree,
+    job: WaitingJob,
+    shape: Shape,
+    now: float,
+    reasons: Reasons = NO_REASONS,
+    forecaster: WaitForecaster | None = None,
 ) -> Trial | None:
     """Return the outcome for this job; its own id and that of its shape are ignored. The engine is not changed.
 
@@ -51,11 +58,12 @@ def try_out(
         return None
     trial = replace(job, id=TRIAL_JOB, shape_id=next(_TRIAL_SHAPES))
     shapes = {trial.shape_id: shape}
-    place = position_of(state.knowing(shapes), quotas, trial, now, reasons)
+    knowing = state.knowing(shapes)
+    place = position_of(knowing, quotas, trial, now, reasons)
     fork = engine.fork(waiting=[*_not_overtaken(engine, queue, now), trial], shapes=shapes)
     known = next((shape_id for shape_id, other in state.shapes.items() if other == shape), None)
     if known is not None:
-        fork.state.run_times = state.run_times.with_alias(trial.shape_id, known, trial.user)
+        knowing.run_times = fork.state.run_times = state.run_times.with_alias(trial.shape_id, known, trial.user)
     fork.begin(now)
     index = fork.index
     access = state.access_of(queue)
@@ -72,7 +80,11 @@ def try_out(
     fitting = [cluster for cluster in index.clusters if ruled_out[cluster.id] is None]
     fitting_now = [cluster for cluster in fitting if _fits_now(index, scheduling_key, cluster)]
     plan = decide(fork, now)
-    return _trial_of(fork.state, plan, trial, place, cannot).model_copy(
+    found = _trial_of(fork.state, plan, trial, place, cannot)
+    if forecaster is not None and found.reason is not None and found.expected_start is None:
+        forecast = start_forecast(forecaster, knowing, trial, now, found.reason)
+        found = found.model_copy(update={"place": place.model_copy(update={"forecast": forecast})})
+    return found.model_copy(
         update={
             "fits_empty": tuple(cluster.name for cluster in fitting),
             "fits_now": tuple(cluster.name for cluster in fitting_now),
