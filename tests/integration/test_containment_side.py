@@ -177,7 +177,7 @@ async def test_a_question_that_fails_is_answered_as_an_error_and_the_next_one_is
 
 
 async def test_a_job_of_a_dry_run_that_fails_has_no_answer_and_the_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    def trial(_engine: Any, _quotas: Any, question: Any, _now: float, _reasons: Any) -> None:
+    def trial(_engine: Any, _quotas: Any, question: Any, *_others: Any) -> None:
         if question.name == "bad":
             raise InjectedError
 

@@ -84,8 +84,10 @@ def print_factors(factors: "Factors") -> None:
         )
     print()
     has_past = any(turn.past_share for turn in factors.queues)
+    has_resource = any(turn.resource for turn in factors.queues)
+    heads = ["QUEUE", "TURN", "WEIGHT", "BEYOND GUARANTEE", "SHARE"]
     print_table(
-        ["QUEUE", "TURN", "WEIGHT", "BEYOND GUARANTEE", "SHARE", *(["PAST"] if has_past else [])],
+        [*heads, *(["PAST"] if has_past else []), *(["OF"] if has_resource else [])],
         [
             [
                 turn.queue,
@@ -94,6 +96,7 @@ def print_factors(factors: "Factors") -> None:
                 f"{turn.share_beyond_guarantee:.4f}",
                 f"{turn.share:.4f}",
                 *([f"{turn.past_share:.4f}"] if has_past else []),
+                *([turn.resource or "-"] if has_resource else []),
             ]
             for turn in factors.queues
         ],

@@ -20,9 +20,12 @@ class QueueTurn(Lenient):
     past_share: float = 0.0
     """Decayed past shares beyond guarantee; added to both where past usage counts."""
     rank: int
-    """Rank among the siblings with waiting jobs, itself included: 1 has the next turn."""
+    """Rank among those siblings, itself included: 1 has the next turn."""
     siblings: int
-    """Number of siblings with waiting jobs, itself included."""
+    """Number of siblings whose next jobs need most of the same resource, itself included; at the top, of all with waiting jobs."""
+    resource: str | None = None
+    """Resource of which its shares are, for a queue with others below it: that of which the job's queue needs the largest part next.
+    None: its shares are those of the resource of which it uses the largest part."""
 
 
 class UserTurn(Lenient):

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from math import ceil, floor, inf, log2, log10
 from typing import NamedTuple
 
-HALF, MOST = 0.5, 0.9
-_RANKS = (HALF, 0.93)
-"""Quantiles among the ratios. That for ``MOST`` is higher, as jobs that still wait have no ratio yet, and those that wait for long
-are among them."""
+_RANKS = (0.5, 0.93)
+"""Quantiles among the ratios, for half and for nine tenths of the jobs. The second is higher than that, as jobs that still wait have
+no ratio yet, and those that wait for long are among them."""
 _LAST = 200
 _FEWEST = 20
 _SHORTEST = 1.0

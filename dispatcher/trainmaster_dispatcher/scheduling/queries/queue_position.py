@@ -14,7 +14,15 @@ from sortedcontainers import SortedList
 from trainmaster.protocol.queue_position import Factors, Place, QueueTurn, QueueUsage, Usages, UserTurn
 from trainmaster.protocol.reasons import Reason
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
-from trainmaster_dispatcher.scheduling.quotas.fair_share import Head, head_of, lifted_users, ordering_seconds, slowdown
+from trainmaster_dispatcher.scheduling.quotas.fair_share import (
+    FairShareQueue,
+    Head,
+    dominant_resource,
+    head_of,
+    lifted_users,
+    ordering_seconds,
+    slowdown,
+)
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
 from trainmaster_dispatcher.scheduling.state.flavors import plain
@@ -198,7 +206,7 @@ def _factors(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, own: Hea
         priority=job.priority,
         seconds_earlier=PRIORITY_SECONDS * job.priority,
         slowdown=None if seconds is None else round(slowdown(now - job.key.at, seconds), 3),
-        queues=_turns(state, quotas, job.queue_id),
+        queues=_turns(state, quotas, job, now),
     )
 
 
@@ -206,26 +214,30 @@ def moment(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
-def _turns(state: SchedulerState, quotas: QuotaTree, queue_id: int) -> tuple[QueueTurn, ...]:
-    """Return the turns of a queue and of those above it, from the root down."""
-    way = state.ancestry(queue_id)
-    siblings: dict[int | None, set[int]] = {queue.parent_id: {queue.id} for queue in way}
-    for waiting in state.waiting:
-        for queue in state.ancestry(waiting):
-            if queue.parent_id in siblings:
-                siblings[queue.parent_id].add(queue.id)
-    return tuple(_turn(state, quotas, queue, siblings[queue.parent_id]) for queue in reversed(way))
+def _turns(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, now: float) -> tuple[QueueTurn, ...]:
+    """Return the turns of a job's queue and of those above it, from the root down."""
+    order = FairShareQueue(state, quotas, now)
+    resource = order.resource_of(job.queue_id)
+    if resource is None:
+        shape = state.shapes.get(job.shape_id)
+        resource = "" if shape is None else dominant_resource(quotas, shape)
+    way = reversed(state.ancestry(job.queue_id))
+    return tuple(_turn(state, quotas, order, queue, resource, has_jobs=queue.id == job.queue_id) for queue in way)
 
 
-def _turn(state: SchedulerState, quotas: QuotaTree, queue: Queue, siblings: set[int]) -> QueueTurn:
-    own = (*quotas.standing(queue), queue.id)
-    beyond, whole = quotas.share(queue)
+def _turn(
+    state: SchedulerState, quotas: QuotaTree, order: FairShareQueue, queue: Queue, resource: str, *, has_jobs: bool
+) -> QueueTurn:
+    compared_by = None if has_jobs or not resource else resource
+    own, rivals = (*quotas.standing(queue, resource=compared_by), queue.id), order.rivals(queue, resource)
+    beyond, whole = quotas.share(queue, resource=compared_by)
     return QueueTurn(
         queue=queue.path,
         weight=queue.weight,
         share_beyond_guarantee=beyond,
         share=whole,
         past_share=quotas.past.get(queue.id, 0.0),
-        rank=1 + sum((*quotas.standing(state.queues[other]), other) < own for other in siblings),
-        siblings=len(siblings),
+        rank=1 + sum((*standing, other) < own for other, standing in rivals.items()),
+        siblings=1 + len(rivals),
+        resource=compared_by,
     )

@@ -3,8 +3,12 @@ shares, then age and priority, or slowdown.
 
 Between queues (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011): of the children with something to start, the
 one whose dominant share beyond its guarantees, divided by its weight, is lowest goes next; applied again at each level
-of the tree. Among the users whose first jobs are of one class it is the same: without it, whoever submits first and most
-goes first. Past usage counts too (``usage_decay.py``), between queues if the installation is configured so.
+of the tree. Queues whose next jobs need most of the same resource are compared with each other, and those that have others
+below them by their shares of that resource: otherwise a queue whose child has all cores would get no GPU for its other
+child, as long as somebody else wants GPUs (Bhattacharya et al., "Hierarchical Scheduling for Diverse Datacenter Workloads",
+SoCC 2013, where shares are scaled to that end). Among the users whose first jobs are of one class it is the same: without it,
+whoever submits first and most goes first. Past usage counts too (``usage_decay.py``), between queues if the installation is
+configured so.
 
 Among the jobs of a user keys are static until a job becomes urgent. Urgent jobs go first, by the time that they have waited as a
 multiple of the longest wait of their class (Kleinrock, "A delay dependent queue discipline", 1964): where all of them wait for
@@ -22,9 +26,10 @@ from typing import NamedTuple
 from sortedcontainers import SortedList
 
 from trainmaster.protocol.states import OrderBy
+from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import PriorityClass, Queue
-from trainmaster_dispatcher.scheduling.state.flavors import Flavor
+from trainmaster_dispatcher.scheduling.state.flavors import Flavor, plain
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, StaticKey
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
@@ -419,11 +424,21 @@ class _Users:
         return left
 
 
+def dominant_resource(quotas: QuotaTree, shape: Shape) -> str:
+    """Return the resource of which a gang needs the largest part of what there is; empty if there is nothing of what it needs."""
+    parts = [
+        (amount / there, name) for name, amount in shape.total.items() if (there := quotas.capacity.get(plain(name), 0))
+    ]
+    return max(parts)[1] if parts else ""
+
+
 class FairShareQueue:
     """Gives out classes of jobs one turn at a time; a blocked class does not get another turn in this cycle.
 
-    There is a heap at each level of the tree: a turn changes the shares only on the way from the root to one queue, and
-    these queues are the tops of their heaps. The users of a queue are ordered only when the queue has a turn.
+    Queues whose next jobs need most of the same resource are compared with each other: there is a tree of them for each resource,
+    and a heap at each level of it. A turn changes the shares on the way from the root to one queue, and these queues are the tops of
+    their heaps; in the trees of other resources shares are looked up again when they are due, as they only grow. The users of a
+    queue are ordered only when the queue has a turn.
     """
 
     def __init__(self, state: SchedulerState, quotas: QuotaTree, now: float) -> None:
@@ -434,16 +449,51 @@ class FairShareQueue:
         """By queue."""
         self._waiting = {queue_id for queue_id in state.waiting if queue_id in state.queues}
         """Queues whose users are not ordered yet."""
-        self._children: dict[int | None, list[tuple[float, float, int]]] = {}
-        """By queue, or None above the roots: the queues below it that have something to start, by share."""
-        active = {queue.id: queue for queue_id in self._waiting for queue in state.ancestry(queue_id)}
-        for queue_id in sorted(active):
-            queue = active[queue_id]
-            heappush(self._children.setdefault(queue.parent_id, []), self._place(queue))
+        self._resources = {queue_id: self._dominant_resource(queue_id) for queue_id in self._waiting}
+        """By queue that jobs wait in: the resource of which its first job needs the largest part; empty if there is none."""
+        self._children: dict[tuple[str, int | None], list[tuple[float, float, int]]] = {}
+        """By resource and queue, or None above the roots: the queues below it that have something to start, by share."""
+        active = {
+            (resource, queue.id): queue
+            for queue_id, resource in self._resources.items()
+            for queue in state.ancestry(queue_id)
+        }
+        for resource, queue_id in sorted(active):
+            queue = active[resource, queue_id]
+            heappush(self._children.setdefault((resource, queue.parent_id), []), self._place(queue, resource))
+        self._trees = sorted({resource for resource, _ in active})
 
-    def _place(self, queue: Queue) -> tuple[float, float, int]:
-        beyond, whole = self._quotas.standing(queue)
-        return beyond, whole, queue.id
+    def _dominant_resource(self, queue_id: int) -> str:
+        """Return the resource of which the first job that waits in a queue, of all users, needs the largest part of what there is."""
+        first = min((heads[0] for heads in self._state.heads.get(queue_id, {}).values() if heads), default=None)
+        shape = None if first is None else self._state.shapes.get(first[3].shape_id)
+        return "" if shape is None else dominant_resource(self._quotas, shape)
+
+    def _place(self, queue: Queue, resource: str) -> tuple[float, float, int]:
+        return (*self._standing(queue, resource), queue.id)
+
+    def _standing(self, queue: Queue, resource: str) -> tuple[float, float]:
+        """Return the key of a queue's turn among those whose next jobs need most of a resource; the lowest is next."""
+        return self._quotas.standing(queue, resource=self._compared_by(queue.id, resource))
+
+    def _compared_by(self, queue_id: int, resource: str) -> str | None:
+        """Return the resource by whose share a queue is compared; None, which is by its dominant share, where jobs wait in it."""
+        return None if queue_id in self._resources or not resource else resource
+
+    def resource_of(self, queue_id: int) -> str | None:
+        """Return the resource of which the next job of a queue needs the largest part; None if no job waits in it."""
+        return self._resources.get(queue_id)
+
+    def rivals(self, queue: Queue, resource: str) -> dict[int, tuple[float, float]]:
+        """Return the queues that may have the turn in place of this one, with the keys of their turns: those with the same parent
+        whose next jobs need most of the resource; of the roots all, as the trees of all resources take turns with each other.
+        """
+        found: dict[int, tuple[float, float]] = {}
+        for tree in self._trees if queue.parent_id is None else (resource,):
+            for beyond, whole, queue_id in self._children.get((tree, queue.parent_id), ()):
+                if queue_id != queue.id:
+                    found[queue_id] = min(found.get(queue_id, (inf, inf)), (beyond, whole))
+        return found
 
     def _users_of(self, queue_id: int) -> _Users:
         if queue_id in self._waiting:
@@ -460,8 +510,9 @@ class FairShareQueue:
     def next(self) -> tuple[ClassKey, int] | None:
         """Return the class whose turn it is and the id of its first job; None when nothing is left."""
         while True:
-            level: int | None = None
-            while children := self._children.get(level):
+            resource, level = self._next_tree(), None
+            while children := self._children.get((resource, level)):
+                self._refresh(children, resource)
                 level = children[0][2]
             if level is None:
                 return None
@@ -469,6 +520,25 @@ class FairShareQueue:
             if turns is not None:
                 return turns.first()
             self._settle(level)
+
+    def _next_tree(self) -> str:
+        """Return the resource in whose tree the root with the lowest share is."""
+        if len(self._trees) == 1:
+            return self._trees[0]
+        tops = []
+        for resource in self._trees:
+            if roots := self._children.get((resource, None)):
+                self._refresh(roots, resource)
+                tops.append((*roots[0], resource))
+        return min(tops)[3] if tops else ""
+
+    def _refresh(self, places: list[tuple[float, float, int]], resource: str) -> None:
+        """Move queues whose shares have grown by starts in trees of other resources, until the position of the first is right."""
+        while len(self._trees) > 1 and (queue_id := places[0][2]) not in self._resources:
+            place = self._place(self._state.queues[queue_id], resource)
+            if place == places[0]:
+                return
+            heapreplace(places, place)
 
     def done(self, key: ClassKey) -> None:
         """Mark the first job of the class, which had the turn, as handled; its next job may have a turn."""
@@ -484,21 +554,32 @@ class FairShareQueue:
         most = self._users[queue_id].lead(charge, most)
         if not most:
             return 0
+        resource = self._resources[queue_id]
         for queue in self._state.ancestry(queue_id):
-            siblings = self._children[queue.parent_id]
-            if len(siblings) > 1:
-                runner_up = min(siblings[1:3])
-                if not self._keeps_step(queue, charge, 1, runner_up):
+            siblings = self._children[resource, queue.parent_id]
+            others = [min(siblings[1:3])] if len(siblings) > 1 else []
+            if queue.parent_id is None:
+                others += [
+                    top[0] for one in self._trees if one != resource and (top := self._children.get((one, None)))
+                ]
+            if others:
+                runner_up = min(others)
+                if not self._keeps_step(queue, resource, charge, 1, runner_up):
                     return 0
-                while not self._keeps_step(queue, charge, most, runner_up):
+                while not self._keeps_step(queue, resource, charge, most, runner_up):
                     most //= 2
         return most
 
     def _keeps_step(
-        self, queue: Queue, charge: Mapping[Flavor, int], started: int, runner_up: tuple[float, float, int]
+        self,
+        queue: Queue,
+        resource: str,
+        charge: Mapping[Flavor, int],
+        started: int,
+        runner_up: tuple[float, float, int],
     ) -> bool:
         """Return whether a queue is ahead of the next one by at most a step after ``started`` starts."""
-        beyond, whole = self._quotas.standing(queue, charge, started)
+        beyond, whole = self._quotas.standing(queue, charge, started, self._compared_by(queue.id, resource))
         if beyond > 0.0 >= runner_up[0] and self._quotas.tree.guaranteed:
             return False  # the next queue lacks what is guaranteed to it
         if beyond == runner_up[0]:
@@ -557,10 +638,13 @@ class FairShareQueue:
         users = self._users.get(queue_id)
         if users is not None:
             users.settle()
+        resource = self._resources[queue_id]
         for queue in self._state.ancestry(queue_id):
-            siblings, own = self._children[queue.parent_id], self._users.get(queue.id)
-            if queue.id in self._waiting or (own is not None and own.places) or self._children.get(queue.id):
-                if len(siblings) > 1:
-                    heapreplace(siblings, self._place(queue))
+            siblings, own = self._children[resource, queue.parent_id], self._users.get(queue.id)
+            is_waiting = queue.id in self._waiting or (own is not None and own.places)
+            # Jobs of its own, where it has some beside queues below it, are in one tree only.
+            if (is_waiting and self._resources[queue.id] == resource) or self._children.get((resource, queue.id)):
+                if len(siblings) > 1 or (queue.parent_id is None and len(self._trees) > 1):
+                    heapreplace(siblings, self._place(queue, resource))
             else:
                 heappop(siblings)

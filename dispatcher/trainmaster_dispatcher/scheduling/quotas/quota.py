@@ -368,12 +368,14 @@ class QuotaTree:
 
     # Fairness
 
-    def standing(self, queue: Queue, charge: Mapping[Flavor, int] = _NOTHING, times: int = 0) -> tuple[float, float]:
-        """Return the key of a queue's turn: its share, and its past usage where that counts.
+    def standing(
+        self, queue: Queue, charge: Mapping[Flavor, int] = _NOTHING, times: int = 0, resource: str | None = None
+    ) -> tuple[float, float]:
+        """Return the key of a queue's turn: its share, and its past usage where that counts. ``resource``: see ``share``.
 
         Queues that have less than their guarantee come before all others, whatever they have used before.
         """
-        share, whole = self.share(queue, charge, times)
+        share, whole = self.share(queue, charge, times, resource)
         if share <= 0.0 and self.tree.guaranteed and not self._lacks(queue, charge, times):
             # Otherwise what was reclaimed for a queue could go to one that has no right to it, and be reclaimed again.
             share = _NO_RIGHT
@@ -417,7 +419,9 @@ class QuotaTree:
             for flavor in self.tree.guaranteed
         )
 
-    def share(self, queue: Queue, charge: Mapping[Flavor, int] = _NOTHING, times: int = 0) -> tuple[float, float]:
+    def share(
+        self, queue: Queue, charge: Mapping[Flavor, int] = _NOTHING, times: int = 0, resource: str | None = None
+    ) -> tuple[float, float]:
         """Return the dominant share of what the queue uses beyond its guarantees, and of all it uses, each divided by its weight.
 
         Ghodsi et al., "Dominant Resource Fairness", NSDI 2011: the largest part of any flavor that it has. Queues
@@ -425,7 +429,8 @@ class QuotaTree:
         count for a queue only once it is beyond its guarantee on another flavor, or has none: a right to GPUs includes
         the cores they need.
 
-        With ``charge``, the shares after ``times`` starts with it.
+        With ``charge``, the shares after ``times`` starts with it. With ``resource``, only flavors of this resource are compared,
+        unless the queue is within its guarantees.
         """
         account = self._accounts.get(queue.id)
         usage = _NOTHING if account is None else account.used
@@ -435,7 +440,7 @@ class QuotaTree:
             }
         if not usage:
             return 0.0, 0.0
-        beyond = whole = aside = 0.0
+        beyond = most_beyond = whole = aside = 0.0
         is_owed = False
         measure, capacity = self.tree.measure, self.capacity
         for flavor, used in usage.items():
@@ -443,14 +448,19 @@ class QuotaTree:
             if used <= 0 or there <= 0:
                 continue
             weight, guarantee = measure(queue, flavor)
+            is_compared = resource is None or flavor.resource == resource
             part = used / there / weight
-            if guarantee is None:
-                aside = max(aside, part)
-            else:
+            if guarantee is not None:
                 is_owed = is_owed or guarantee > 0
-                beyond = max(beyond, (used - guarantee) / there / weight)
-            whole = max(whole, part)
-        return (0.0 if is_owed and beyond <= 0.0 else max(beyond, aside)), whole
+                exceeds = (used - guarantee) / there / weight
+                most_beyond = max(most_beyond, exceeds)
+                if is_compared:
+                    beyond = max(beyond, exceeds)
+            elif is_compared:
+                aside = max(aside, part)
+            if is_compared:
+                whole = max(whole, part)
+        return (0.0 if is_owed and most_beyond <= 0.0 else max(beyond, aside)), whole
 
     def within_guarantee(self, queue: Queue, charge: Mapping[Flavor, int]) -> bool:
         """Return whether the queue would be within its guarantee with this charge, on every flavor that any queue has a
