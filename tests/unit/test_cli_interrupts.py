@@ -51,6 +51,22 @@ start.main()
 """
 """Sends it inside a callback of a weak reference, where Python drops every exception."""
 
+AT_CLASS = """
+import signal, sys
+from trainmaster.cli import main
+class Field:
+    def __set_name__(self, owner, name):
+        signal.raise_signal(signal.SIGINT)
+def make():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    class Made:
+        field = Field()
+main._add_commands = make
+sys.argv[0] = "trainmaster"
+main.main()
+"""
+"""Sends it where the commands of other distributions are imported, while a class is made: Python raises a RuntimeError for it."""
+
 
 def run(code: str, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     variables = {"TRAINMASTER_URL": "http://127.0.0.1:1", "TRAINMASTER_API_KEY": "k"}
@@ -65,6 +81,11 @@ def test_while_modules_are_imported(tmp_path: Path, number: int) -> None:
     done = run(AT_IMPORT, str(number), "jobs", folder=tmp_path)
     assert (done.returncode, done.stdout) == (130, ""), done.stderr
     assert len(done.stderr.splitlines()) <= 1, done.stderr
+
+
+def test_while_a_class_is_made_for_the_commands_of_other_distributions(tmp_path: Path) -> None:
+    done = run(AT_CLASS, "beat", folder=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize("command", ["jobs", "job bert-7k2p9xq", "queues --watch", "whoami"])

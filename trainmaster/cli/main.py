@@ -176,6 +176,11 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except Exception as error:
+        # Python wraps an interrupt that comes while a class is made, as in the imports of commands.
+        if not errors.is_interrupt(error):
+            raise
+        sys.exit(INTERRUPTED)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left that it could end
 
