@@ -54,7 +54,10 @@ def test_a_blocked_job_is_told_when_it_starts_at_the_latest_and_those_behind_it_
     outcome = busy().job("small", simple()).cycle()
     first = outcome.reason("big").details["first"]
     assert first["notAfter"] == "1970-01-01T00:18:20Z"
-    assert first["sentence"] == "It starts by 1970-01-01T00:18:20Z on c if runs there keep to their time limits."
+    assert (
+        first["sentence"]
+        == "It starts by 1970-01-01T00:18:20Z on c if runs there keep to their limits, and no other job gets its turn before it."
+    )
     reason = outcome.reason("small")
     assert (reason.token, reason.tier) == (Token.RESERVED, Tier.CAPACITY)
     assert outcome.verdict("small", "c").check is Check.RESERVED
@@ -177,7 +180,7 @@ class TestPredicted:
         assert "notAfter" not in first
         assert first["sentence"] == (
             "It is expected to start at 1970-01-01T00:18:20Z on c if runs there take as long as such runs did before, or else as"
-            " their time limits allow."
+            " their limits allow, and no other job gets its turn before it."
         )
 
     @pytest.mark.parametrize(("took", "starts"), [(100.0, True), (101.0, False), (None, False)])

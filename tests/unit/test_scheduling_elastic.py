@@ -127,7 +127,7 @@ class TestGrowth:
             case "a job waits for the capacity":
                 builder.job("big", simple(7))
             case "a job waits for quota":
-                builder.queue("main", limits={"cpu": 8}).job("big", simple(1, cpu=7))
+                builder.queue("main", limits={"cpu": 8}).job("big", simple(7))
             case "its queue is at its limit":
                 builder.queue("main", limits={"cpu": 3})
             case "its queue is held":

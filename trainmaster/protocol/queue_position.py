@@ -145,7 +145,8 @@ class Trial(Lenient):
     expected_start: Timestamp | None = None
     """Time at which it is expected to start, under the assumption ``assuming``."""
     assuming: str | None = None
-    """Assumption behind ``expected_start``, such as ``runs keep to their time limits``; None without an expected start."""
+    """Assumption behind ``expected_start``, such as ``runs there keep to their limits, and no other job gets its turn before it``.
+    None without an expected start."""
     runs_ended: int = 0
     """Number of other runs that would be preempted for it."""
     fits_empty: tuple[str, ...] = ()

@@ -232,7 +232,7 @@ class Token(StrEnum):
         code="ReservedForOthers",
         tier=Tier.CAPACITY,
         sentence="It would delay a job that waits for more; {cluster}: {finding}{others}.",
-        advice="It starts when that job has started. With a shorter time limit it could go first.",
+        advice="It starts when that job has started. If a time is named, it can go first with a time limit that ends before it.",
         meaning="it would fit, but would delay a job for which capacity is reserved",
     )
     RESERVED_FOR_QUEUE = ReasonKind(

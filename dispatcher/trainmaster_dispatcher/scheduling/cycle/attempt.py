@@ -21,6 +21,7 @@ from trainmaster_dispatcher.scheduling.cycle.cluster_selection import (
 )
 from trainmaster_dispatcher.scheduling.cycle.context import CycleContext, PreparedClass, closed_queue, terms_of
 from trainmaster_dispatcher.scheduling.cycle.engine import QuotaRefusal
+from trainmaster_dispatcher.scheduling.cycle.feasibility import possible_cluster
 from trainmaster_dispatcher.scheduling.cycle.outcomes import (
     HoldJob,
     Outcome,
@@ -105,10 +106,13 @@ def _over_quota(cycle: CycleContext, key: ClassKey, queue: Queue, allowed: list[
         preemption = _preemption(cycle, key, queue, allowed, None, for_quota=is_limit)
         if preemption is not None:
             return after_eviction(preemption)
+    possible = possible_cluster(cycle.index, queue, key.shape_id)
+    if isinstance(possible, Reason):
+        return Wait(possible)
     reason = explain.over_quota(obstacle)
-    if is_limit and not quotas.tree.lending_limited:
+    if is_limit and possible is not None and not quotas.tree.lending_limited:
         usage = quotas.usage_under_limits(queue.id, key.user)
-        cycle.quota_refusals[key] = QuotaRefusal(cycle.index.state.queue_revision, usage, reason)
+        cycle.quota_refusals[key] = QuotaRefusal(cycle.index.state.queue_revision, usage, possible.id, reason)
     return Wait(reason)
 
 

@@ -40,10 +40,12 @@ class Carried:
 
 
 class QuotaRefusal(NamedTuple):
-    """A refusal by a limit of the class's queue, or of one above: valid while the queues and their usage are the same."""
+    """A refusal by a limit of the class's queue, or of one above: valid while the queues and their usage are the same, and its jobs
+    can run at some time on the cluster with the id ``possible_on``."""
 
     queue_revision: int
     usage: tuple[int, ...]
+    possible_on: int
     reason: Reason
 
 

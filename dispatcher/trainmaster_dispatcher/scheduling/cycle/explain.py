@@ -111,9 +111,12 @@ def kept(state: SchedulerState, cluster: Cluster, reservation: Reservation, seco
 
 def assumption(reservation: Reservation) -> str:
     """Return the assumption behind the time of a reservation."""
-    if reservation.is_sure:
-        return "runs there keep to their time limits"
-    return "runs there take as long as such runs did before, or else as their time limits allow"
+    runs = (
+        "keep to their limits"
+        if reservation.is_sure
+        else "take as long as such runs did before, or else as their limits allow"
+    )
+    return f"runs there {runs}, and no other job gets its turn before it"
 
 
 def _until_after(limit: float) -> str:

@@ -9,6 +9,7 @@ from trainmaster_dispatcher.scheduling.cycle.context import (
     closed_queue,
     terms_of,
 )
+from trainmaster_dispatcher.scheduling.cycle.feasibility import impossible, widest_access
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
 from trainmaster_dispatcher.scheduling.state.plan import Plan
@@ -71,11 +72,15 @@ def _quota_refusal_lookup(
         return None
     usage, revision, known = quotas.usage_under_limits(queue.id, user), state.queue_revision, cycle.quota_refusals
     reasons, classes, sizes_of = plan.reasons, state.classes, cycle.index.sizes_of
+    index, access, clusters = cycle.index, widest_access(state, queue), state.clusters
     by_class: dict[int, bool | None] = {}
 
     def is_refused(key: ClassKey) -> bool:
         refusal = known.get(key)
         if refusal is None or key.user != user or refusal.usage != usage or refusal.queue_revision != revision:
+            return False
+        cluster = clusters.get(refusal.possible_on)
+        if cluster is None or impossible(index, access, key.shape_id, cluster) is not None:
             return False
         class_id = key.class_id
         if class_id not in by_class:

@@ -10,12 +10,13 @@ from itertools import count
 from math import ceil, inf
 
 from trainmaster.protocol.queue_position import Place, Trial
-from trainmaster.protocol.reasons import Check, Reason, Tier, Verdict
-from trainmaster.protocol.states import ClusterKind, Order
+from trainmaster.protocol.reasons import Reason
+from trainmaster.protocol.states import Order
 from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.cycle import explain
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
+from trainmaster_dispatcher.scheduling.cycle.feasibility import impossible, possible_cluster, widest_access
 from trainmaster_dispatcher.scheduling.queries.queue_position import (
     NO_REASONS,
     Reasons,
@@ -60,24 +61,15 @@ def try_out(
     shapes = {trial.shape_id: shape}
     knowing = state.knowing(shapes)
     place = position_of(knowing, quotas, trial, now, reasons)
-    fork = engine.fork(waiting=[*_not_overtaken(engine, queue, now), trial], shapes=shapes)
+    fork = engine.fork(waiting=[*_not_overtaken(engine, queue, now, reasons), trial], shapes=shapes)
     known = next((shape_id for shape_id, other in state.shapes.items() if other == shape), None)
     if known is not None:
         knowing.run_times = fork.state.run_times = state.run_times.with_alias(trial.shape_id, known, trial.user)
     fork.begin(now)
-    index = fork.index
-    access = state.access_of(queue)
-    if state.policies_of(queue.id):
-        access = access._replace(kinds=access.kinds | {ClusterKind.PUBLIC})
+    index, access = fork.index, widest_access(state, queue)
     scheduling_key = SchedulingKey(trial.shape_id, 1, access, ())
-    ruled_out = {
-        cluster.id: index.not_allowed(scheduling_key, cluster) or index.never(trial.shape_id, cluster)
-        for cluster in index.clusters
-    }
-    # Clusters whose pools could add nodes for it count as not ruled out.
-    ruled_out = {key: None if one is None or one.check is Check.NO_ROOM else one for key, one in ruled_out.items()}
-    cannot = _cannot_run(quotas, index, queue, trial.shape_id, ruled_out)
-    fitting = [cluster for cluster in index.clusters if ruled_out[cluster.id] is None]
+    cannot = _cannot_run(quotas, index, queue, trial.shape_id)
+    fitting = [one for one in index.clusters if impossible(index, access, trial.shape_id, one) is None]
     fitting_now = [cluster for cluster in fitting if _fits_now(index, scheduling_key, cluster)]
     plan = decide(fork, now)
     found = _trial_of(fork.state, plan, trial, place, cannot)
@@ -92,19 +84,14 @@ def try_out(
     )
 
 
-def _cannot_run(
-    quotas: QuotaTree, index: ClusterIndex, queue: Queue, shape_id: int, ruled_out: dict[int, Verdict | None]
-) -> Reason | None:
+def _cannot_run(quotas: QuotaTree, index: ClusterIndex, queue: Queue, shape_id: int) -> Reason | None:
     """Return why the job can never run as specified; None if it can."""
     least = index.sizes_of(shape_id)[-1]
     obstacle = quotas.never(queue.id, {plain(name): amount for name, amount in least.needs.items() if amount})
     if obstacle is not None:
         return explain.over_quota(obstacle, for_ever=True)
-    verdicts = [verdict for cluster in index.clusters if (verdict := ruled_out[cluster.id]) is not None]
-    if len(verdicts) < len(ruled_out):
-        return None
-    reason = explain.blocked(verdicts)
-    return reason if reason.tier is Tier.CANNOT_RUN else None
+    possible = possible_cluster(index, queue, shape_id)
+    return possible if isinstance(possible, Reason) else None
 
 
 def _fits_now(index: ClusterIndex, scheduling_key: SchedulingKey, cluster: Cluster) -> bool:
@@ -116,13 +103,17 @@ def _fits_now(index: ClusterIndex, scheduling_key: SchedulingKey, cluster: Clust
     )
 
 
-def _not_overtaken(engine: Engine, queue: Queue, now: float) -> list[WaitingJob]:
-    """Return the waiting jobs that a job of this queue cannot overtake."""
+def _not_overtaken(engine: Engine, queue: Queue, now: float, reasons: Reasons) -> list[WaitingJob]:
+    """Return the waiting jobs that a job of this queue cannot overtake. Those that can never run are passed in every queue."""
     state = engine.state
     job_ids = engine.carried.reservations.keys() & state.jobs.keys()
     if queue.order is Order.STRICT:
         classes = state.waiting.get(queue.id, {})
-        firsts = [keys[0].job_id for key, keys in classes.items() if key.class_id in state.classes]
+        firsts = [
+            keys[0].job_id
+            for key, keys in classes.items()
+            if key.class_id in state.classes and not (key in reasons and reasons[key].has_no_turn)
+        ]
         job_ids |= {min(firsts, key=lambda job_id: head_of_job(state, state.jobs[job_id], now))} if firsts else set()
     return [state.jobs[job_id] for job_id in job_ids]
 
