@@ -17,7 +17,7 @@ from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.quotas.fair_share import (
     FairShareQueue,
     Head,
-    dominant_resource,
+    charge_of,
     head_of,
     lifted_users,
     ordering_seconds,
@@ -217,19 +217,17 @@ def moment(at: float) -> datetime:
 def _turns(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, now: float) -> tuple[QueueTurn, ...]:
     """Return the turns of a job's queue and of those above it, from the root down."""
     order = FairShareQueue(state, quotas, now)
-    resource = order.resource_of(job.queue_id)
-    if resource is None:
-        shape = state.shapes.get(job.shape_id)
-        resource = "" if shape is None else dominant_resource(quotas, shape)
+    charge, shape = order.charge_of_next(job.queue_id), state.shapes.get(job.shape_id)
+    if charge is None:
+        charge = {} if shape is None else charge_of(shape)
+    tree = order.tree_of(job.queue_id, charge)
     way = reversed(state.ancestry(job.queue_id))
-    return tuple(_turn(state, quotas, order, queue, resource, has_jobs=queue.id == job.queue_id) for queue in way)
+    return tuple(_turn(quotas, order, queue, tree, has_jobs=queue.id == job.queue_id) for queue in way)
 
 
-def _turn(
-    state: SchedulerState, quotas: QuotaTree, order: FairShareQueue, queue: Queue, resource: str, *, has_jobs: bool
-) -> QueueTurn:
-    compared_by = None if has_jobs or not resource else resource
-    own, rivals = (*quotas.standing(queue, resource=compared_by), queue.id), order.rivals(queue, resource)
+def _turn(quotas: QuotaTree, order: FairShareQueue, queue: Queue, tree: str, *, has_jobs: bool) -> QueueTurn:
+    compared_by = None if has_jobs else order.compared_by(queue.id, tree)
+    own, rivals = (*quotas.standing(queue, resource=compared_by), queue.id), order.rivals(queue, tree)
     beyond, whole = quotas.share(queue, resource=compared_by)
     return QueueTurn(
         queue=queue.path,

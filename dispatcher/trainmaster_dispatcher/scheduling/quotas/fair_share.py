@@ -424,21 +424,24 @@ class _Users:
         return left
 
 
-def dominant_resource(quotas: QuotaTree, shape: Shape) -> str:
-    """Return the resource of which a gang needs the largest part of what there is; empty if there is nothing of what it needs."""
-    parts = [
-        (amount / there, name) for name, amount in shape.total.items() if (there := quotas.capacity.get(plain(name), 0))
-    ]
-    return max(parts)[1] if parts else ""
+_OWED = ""
+"""The tree of queues whose next jobs are within their guarantee, or within that of a queue above."""
+_NOTHING = "-"
+"""The tree of queues whose next jobs need nothing that there is."""
+
+
+def charge_of(shape: Shape) -> Mapping[Flavor, int]:
+    """Return what a gang needs of each resource."""
+    return {plain(name): amount for name, amount in shape.total.items() if amount}
 
 
 class FairShareQueue:
     """Gives out classes of jobs one turn at a time; a blocked class does not get another turn in this cycle.
 
-    Queues whose next jobs need most of the same resource are compared with each other: there is a tree of them for each resource,
-    and a heap at each level of it. A turn changes the shares on the way from the root to one queue, and these queues are the tops of
-    their heaps; in the trees of other resources shares are looked up again when they are due, as they only grow. The users of a
-    queue are ordered only when the queue has a turn.
+    Queues whose next jobs are within a guarantee come first, in a tree of their own. The others are compared with those whose next
+    jobs need most of the same resource: there is a tree of them for each resource, and a heap at each level of it. A turn changes
+    the shares on the way from the root to one queue, and these queues are the tops of their heaps; in the trees of other resources
+    shares are looked up again when they are due, as they only grow. The users of a queue are ordered only when it has a turn.
     """
 
     def __init__(self, state: SchedulerState, quotas: QuotaTree, now: float) -> None:
@@ -449,48 +452,68 @@ class FairShareQueue:
         """By queue."""
         self._waiting = {queue_id for queue_id in state.waiting if queue_id in state.queues}
         """Queues whose users are not ordered yet."""
-        self._resources = {queue_id: self._dominant_resource(queue_id) for queue_id in self._waiting}
-        """By queue that jobs wait in: the resource of which its first job needs the largest part; empty if there is none."""
+        self._charges = {queue_id: self._first_charge(queue_id) for queue_id in self._waiting}
+        """By queue that jobs wait in: what its first job needs."""
+        self._trees: dict[int, str] = {}
+        """By queue that jobs wait in: the tree in which it is."""
         self._children: dict[tuple[str, int | None], list[tuple[float, float, int]]] = {}
-        """By resource and queue, or None above the roots: the queues below it that have something to start, by share."""
-        active = {
-            (resource, queue.id): queue
-            for queue_id, resource in self._resources.items()
-            for queue in state.ancestry(queue_id)
-        }
-        for resource, queue_id in sorted(active):
-            queue = active[resource, queue_id]
-            heappush(self._children.setdefault((resource, queue.parent_id), []), self._place(queue, resource))
-        self._trees = sorted({resource for resource, _ in active})
+        """By tree and queue, or None above the roots: the queues below it that have something to start, by share."""
+        for queue_id in sorted(self._waiting):
+            self._put(queue_id, self.tree_of(queue_id, self._charges[queue_id]))
+        resources = {self._resource_of(charge) for charge in self._charges.values()}
+        self._names = sorted({_OWED, *resources} if quotas.tree.guaranteed else resources)
 
-    def _dominant_resource(self, queue_id: int) -> str:
-        """Return the resource of which the first job that waits in a queue, of all users, needs the largest part of what there is."""
+    def _first_charge(self, queue_id: int) -> Mapping[Flavor, int]:
+        """Return what the first job that waits in a queue, of all users, needs of each resource."""
         first = min((heads[0] for heads in self._state.heads.get(queue_id, {}).values() if heads), default=None)
         shape = None if first is None else self._state.shapes.get(first[3].shape_id)
-        return "" if shape is None else dominant_resource(self._quotas, shape)
+        return {} if shape is None else charge_of(shape)
 
-    def _place(self, queue: Queue, resource: str) -> tuple[float, float, int]:
-        return (*self._standing(queue, resource), queue.id)
+    def _resource_of(self, charge: Mapping[Flavor, int]) -> str:
+        """Return the resource of which the largest part of what there is is charged."""
+        capacity = self._quotas.capacity
+        parts = [
+            (amount / there, flavor.resource) for flavor, amount in charge.items() if (there := capacity.get(flavor, 0))
+        ]
+        return max(parts)[1] if parts else _NOTHING
 
-    def _standing(self, queue: Queue, resource: str) -> tuple[float, float]:
-        """Return the key of a queue's turn among those whose next jobs need most of a resource; the lowest is next."""
-        return self._quotas.standing(queue, resource=self._compared_by(queue.id, resource))
+    def tree_of(self, queue_id: int, charge: Mapping[Flavor, int]) -> str:
+        """Return the tree that a queue belongs to, whose next job has this charge."""
+        return _OWED if self._is_owed(queue_id, charge) else self._resource_of(charge)
 
-    def _compared_by(self, queue_id: int, resource: str) -> str | None:
-        """Return the resource by whose share a queue is compared; None, which is by its dominant share, where jobs wait in it."""
-        return None if queue_id in self._resources or not resource else resource
+    def _is_owed(self, queue_id: int, charge: Mapping[Flavor, int], started: int = 0) -> bool:
+        way = self._state.ancestry(queue_id) if self._quotas.tree.guaranteed else ()
+        return any(self._quotas.is_owed(queue, charge, started) for queue in way)
 
-    def resource_of(self, queue_id: int) -> str | None:
-        """Return the resource of which the next job of a queue needs the largest part; None if no job waits in it."""
-        return self._resources.get(queue_id)
+    def _put(self, queue_id: int, tree: str) -> None:
+        """Put a queue that jobs wait in into a tree, and those above it that are missing there."""
+        self._trees[queue_id] = tree
+        for queue in self._state.ancestry(queue_id):
+            places = self._children.setdefault((tree, queue.parent_id), [])
+            if queue.id != queue_id and any(place[2] == queue.id for place in places):
+                return
+            heappush(places, self._place(queue, tree))
 
-    def rivals(self, queue: Queue, resource: str) -> dict[int, tuple[float, float]]:
+    def _place(self, queue: Queue, tree: str) -> tuple[float, float, int]:
+        return (*self._quotas.standing(queue, resource=self.compared_by(queue.id, tree)), queue.id)
+
+    def compared_by(self, queue_id: int, tree: str) -> str | None:
+        """Return the resource by whose share a queue is compared in a tree; None, which is by its dominant share, where jobs wait in
+        it, and where queues have less than their guarantee.
+        """
+        return None if queue_id in self._charges or tree in (_OWED, _NOTHING) else tree
+
+    def charge_of_next(self, queue_id: int) -> Mapping[Flavor, int] | None:
+        """Return what the next job of a queue needs; None if no job waits in it."""
+        return self._charges.get(queue_id)
+
+    def rivals(self, queue: Queue, tree: str) -> dict[int, tuple[float, float]]:
         """Return the queues that may have the turn in place of this one, with the keys of their turns: those with the same parent
-        whose next jobs need most of the resource; of the roots all, as the trees of all resources take turns with each other.
+        that are in the same tree; of the roots all, as the trees of all resources take turns with each other.
         """
         found: dict[int, tuple[float, float]] = {}
-        for tree in self._trees if queue.parent_id is None else (resource,):
-            for beyond, whole, queue_id in self._children.get((tree, queue.parent_id), ()):
+        for name in self._names if queue.parent_id is None else (tree,):
+            for beyond, whole, queue_id in self._children.get((name, queue.parent_id), ()):
                 if queue_id != queue.id:
                     found[queue_id] = min(found.get(queue_id, (inf, inf)), (beyond, whole))
         return found
@@ -510,35 +533,50 @@ class FairShareQueue:
     def next(self) -> tuple[ClassKey, int] | None:
         """Return the class whose turn it is and the id of its first job; None when nothing is left."""
         while True:
-            resource, level = self._next_tree(), None
-            while children := self._children.get((resource, level)):
-                self._refresh(children, resource)
+            tree, level, is_owed = self._next_tree(), None, False
+            while children := self._children.get((tree, level)):
+                self._refresh(children, tree)
+                is_owed = is_owed or children[0][0] <= 0.0
                 level = children[0][2]
             if level is None:
                 return None
+            if tree == _OWED and not is_owed and not self._is_owed(level, self._charges[level]):
+                self._leave_owed(level)
+                continue
             turns = self._users_of(level).turns()
             if turns is not None:
                 return turns.first()
             self._settle(level)
 
     def _next_tree(self) -> str:
-        """Return the resource in whose tree the root with the lowest share is."""
-        if len(self._trees) == 1:
-            return self._trees[0]
+        """Return the tree of queues that have less than their guarantee, or else that in which the root with the lowest share is."""
+        if len(self._names) == 1 or self._children.get((_OWED, None)):
+            return self._names[0]
         tops = []
-        for resource in self._trees:
-            if roots := self._children.get((resource, None)):
-                self._refresh(roots, resource)
-                tops.append((*roots[0], resource))
-        return min(tops)[3] if tops else ""
+        for name in self._names:
+            if roots := self._children.get((name, None)):
+                self._refresh(roots, name)
+                tops.append((*roots[0], name))
+        return min(tops)[3] if tops else _NOTHING
 
-    def _refresh(self, places: list[tuple[float, float, int]], resource: str) -> None:
-        """Move queues whose shares have grown by starts in trees of other resources, until the position of the first is right."""
-        while len(self._trees) > 1 and (queue_id := places[0][2]) not in self._resources:
-            place = self._place(self._state.queues[queue_id], resource)
+    def _refresh(self, places: list[tuple[float, float, int]], tree: str) -> None:
+        """Move queues whose shares have grown by starts in other trees to their new positions, until the position of the first is
+        right.
+        """
+        while tree != _OWED and len(self._names) > 1 and (queue_id := places[0][2]) not in self._charges:
+            place = self._place(self._state.queues[queue_id], tree)
             if place == places[0]:
                 return
             heapreplace(places, place)
+
+    def _leave_owed(self, queue_id: int) -> None:
+        """Move a queue, the first of its tree, from those with less than their guarantee to the tree of its resource."""
+        for queue in self._state.ancestry(queue_id):
+            places = self._children[_OWED, queue.parent_id]
+            if self._children.get((_OWED, queue.id)):
+                break
+            heappop(places)
+        self._put(queue_id, self._resource_of(self._charges[queue_id]))
 
     def done(self, key: ClassKey) -> None:
         """Mark the first job of the class, which had the turn, as handled; its next job may have a turn."""
@@ -554,32 +592,32 @@ class FairShareQueue:
         most = self._users[queue_id].lead(charge, most)
         if not most:
             return 0
-        resource = self._resources[queue_id]
+        tree = self._trees[queue_id]
         for queue in self._state.ancestry(queue_id):
-            siblings = self._children[resource, queue.parent_id]
+            siblings = self._children[tree, queue.parent_id]
             others = [min(siblings[1:3])] if len(siblings) > 1 else []
-            if queue.parent_id is None:
-                others += [
-                    top[0] for one in self._trees if one != resource and (top := self._children.get((one, None)))
-                ]
+            if queue.parent_id is None and tree != _OWED:
+                others += [top[0] for one in self._names if one != tree and (top := self._children.get((one, None)))]
             if others:
                 runner_up = min(others)
-                if not self._keeps_step(queue, resource, charge, 1, runner_up):
+                if not self._keeps_step(queue, tree, charge, 1, runner_up):
                     return 0
-                while not self._keeps_step(queue, resource, charge, most, runner_up):
+                while not self._keeps_step(queue, tree, charge, most, runner_up):
                     most //= 2
+        while most and tree == _OWED and not self._is_owed(queue_id, charge, most):
+            most //= 2
         return most
 
     def _keeps_step(
         self,
         queue: Queue,
-        resource: str,
+        tree: str,
         charge: Mapping[Flavor, int],
         started: int,
         runner_up: tuple[float, float, int],
     ) -> bool:
         """Return whether a queue is ahead of the next one by at most a step after ``started`` starts."""
-        beyond, whole = self._quotas.standing(queue, charge, started, self._compared_by(queue.id, resource))
+        beyond, whole = self._quotas.standing(queue, charge, started, self.compared_by(queue.id, tree))
         if beyond > 0.0 >= runner_up[0] and self._quotas.tree.guaranteed:
             return False  # the next queue lacks what is guaranteed to it
         if beyond == runner_up[0]:
@@ -638,13 +676,13 @@ class FairShareQueue:
         users = self._users.get(queue_id)
         if users is not None:
             users.settle()
-        resource = self._resources[queue_id]
+        tree = self._trees[queue_id]
         for queue in self._state.ancestry(queue_id):
-            siblings, own = self._children[resource, queue.parent_id], self._users.get(queue.id)
+            siblings, own = self._children[tree, queue.parent_id], self._users.get(queue.id)
             is_waiting = queue.id in self._waiting or (own is not None and own.places)
             # Jobs of its own, where it has some beside queues below it, are in one tree only.
-            if (is_waiting and self._resources[queue.id] == resource) or self._children.get((resource, queue.id)):
-                if len(siblings) > 1 or (queue.parent_id is None and len(self._trees) > 1):
-                    heapreplace(siblings, self._place(queue, resource))
+            if (is_waiting and self._trees[queue.id] == tree) or self._children.get((tree, queue.id)):
+                if len(siblings) > 1 or tree == _OWED or (queue.parent_id is None and len(self._names) > 1):
+                    heapreplace(siblings, self._place(queue, tree))
             else:
                 heappop(siblings)
