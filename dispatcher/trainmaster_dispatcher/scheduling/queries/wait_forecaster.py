@@ -22,6 +22,8 @@ _UNKNOWN_SECONDS = 600.0
 """Taken for waiting jobs of which no run time is known; the ratios that are learned make up for what it is wrong by."""
 _EVERY_SECONDS = 1.0
 """How often it looks for jobs that have begun to wait."""
+_REASONS_PER_SECOND = 20_000
+"""It looks less often where more classes of jobs wait, so that looking takes a hundredth of the time at most."""
 _REFRESH_SECONDS = 10.0
 _LOOKED_AT = 2_000
 """Classes that it may look at each time on average, for all jobs that it begins to follow."""
@@ -75,7 +77,7 @@ class WaitForecaster:
             if start.job.id in self._followed and start.job.id not in state.jobs
         ]
         if now >= self._next_look:
-            self._next_look = now + _EVERY_SECONDS
+            self._next_look = now + max(_EVERY_SECONDS, len(plan.reasons) / _REASONS_PER_SECOND)
             self._follow(state, plan, now)
         return outcomes
 
