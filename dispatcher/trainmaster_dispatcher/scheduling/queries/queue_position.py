@@ -220,7 +220,7 @@ def _turns(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, now: float
     charge, shape = order.charge_of_next(job.queue_id), state.shapes.get(job.shape_id)
     if charge is None:
         charge = {} if shape is None else charge_of(shape)
-    tree = order.tree_of(job.queue_id, charge)
+    tree = order.tree_of(charge)
     way = reversed(state.ancestry(job.queue_id))
     return tuple(_turn(quotas, order, queue, tree, has_jobs=queue.id == job.queue_id) for queue in way)
 

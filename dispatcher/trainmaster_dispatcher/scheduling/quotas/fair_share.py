@@ -3,7 +3,7 @@ shares, then age and priority, or slowdown.
 
 Between queues (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011): of the children with something to start, the
 one whose dominant share beyond its guarantees, divided by its weight, is lowest goes next; applied again at each level
-of the tree. Queues whose next jobs need most of the same resource are compared with each other, and those that have others
+of the tree. Without guarantees, queues whose next jobs need most of the same resource are compared, and those that have others
 below them by their shares of that resource: otherwise a queue whose child has all cores would get no GPU for its other
 child, as long as somebody else wants GPUs (Bhattacharya et al., "Hierarchical Scheduling for Diverse Datacenter Workloads",
 SoCC 2013, where shares are scaled to that end). Among the users whose first jobs are of one class it is the same: without it,
@@ -424,8 +424,8 @@ class _Users:
         return left
 
 
-_OWED = ""
-"""The tree of queues whose next jobs are within their guarantee, or within that of a queue above."""
+_EVERY = ""
+"""The one tree of all queues, where any queue has a guarantee."""
 _NOTHING = "-"
 """The tree of queues whose next jobs need nothing that there is."""
 
@@ -438,10 +438,11 @@ def charge_of(shape: Shape) -> Mapping[Flavor, int]:
 class FairShareQueue:
     """Gives out classes of jobs one turn at a time; a blocked class does not get another turn in this cycle.
 
-    Queues whose next jobs are within a guarantee come first, in a tree of their own. The others are compared with those whose next
-    jobs need most of the same resource: there is a tree of them for each resource, and a heap at each level of it. A turn changes
-    the shares on the way from the root to one queue, and these queues are the tops of their heaps; in the trees of other resources
-    shares are looked up again when they are due, as they only grow. The users of a queue are ordered only when it has a turn.
+    There is a heap at each level of a tree of queues: a turn changes the shares on the way from the root to one queue, and these
+    queues are the tops of their heaps. Without guarantees, there is a tree for each resource, of the queues whose next jobs need most
+    of it; shares that have grown by starts in other trees are looked up again when they are due. With guarantees, there is one tree:
+    what is guaranteed has to be given out before anybody borrows, whatever resource the next jobs need, or it would be taken back
+    from runs. The users of a queue are ordered only when it has a turn.
     """
 
     def __init__(self, state: SchedulerState, quotas: QuotaTree, now: float) -> None:
@@ -452,16 +453,17 @@ class FairShareQueue:
         """By queue."""
         self._waiting = {queue_id for queue_id in state.waiting if queue_id in state.queues}
         """Queues whose users are not ordered yet."""
-        self._charges = {queue_id: self._first_charge(queue_id) for queue_id in self._waiting}
-        """By queue that jobs wait in: what its first job needs."""
+        self._charges: dict[int, Mapping[Flavor, int]] = dict.fromkeys(self._waiting, {})
+        """By queue that jobs wait in: what its first job needs, where there are several trees."""
+        if not quotas.tree.guaranteed:
+            self._charges = {queue_id: self._first_charge(queue_id) for queue_id in self._waiting}
         self._trees: dict[int, str] = {}
         """By queue that jobs wait in: the tree in which it is."""
         self._children: dict[tuple[str, int | None], list[tuple[float, float, int]]] = {}
         """By tree and queue, or None above the roots: the queues below it that have something to start, by share."""
         for queue_id in sorted(self._waiting):
-            self._put(queue_id, self.tree_of(queue_id, self._charges[queue_id]))
-        resources = {self._resource_of(charge) for charge in self._charges.values()}
-        self._names = sorted({_OWED, *resources} if quotas.tree.guaranteed else resources)
+            self._put(queue_id, self.tree_of(self._charges[queue_id]))
+        self._names = sorted(set(self._trees.values()))
 
     def _first_charge(self, queue_id: int) -> Mapping[Flavor, int]:
         """Return what the first job that waits in a queue, of all users, needs of each resource."""
@@ -469,21 +471,17 @@ class FairShareQueue:
         shape = None if first is None else self._state.shapes.get(first[3].shape_id)
         return {} if shape is None else charge_of(shape)
 
-    def _resource_of(self, charge: Mapping[Flavor, int]) -> str:
-        """Return the resource of which the largest part of what there is is charged."""
+    def tree_of(self, charge: Mapping[Flavor, int]) -> str:
+        """Return the tree of queues whose next jobs have this charge: the resource of which they need the largest part of what there
+        is.
+        """
+        if self._quotas.tree.guaranteed:
+            return _EVERY
         capacity = self._quotas.capacity
         parts = [
             (amount / there, flavor.resource) for flavor, amount in charge.items() if (there := capacity.get(flavor, 0))
         ]
         return max(parts)[1] if parts else _NOTHING
-
-    def tree_of(self, queue_id: int, charge: Mapping[Flavor, int]) -> str:
-        """Return the tree that a queue belongs to, whose next job has this charge."""
-        return _OWED if self._is_owed(queue_id, charge) else self._resource_of(charge)
-
-    def _is_owed(self, queue_id: int, charge: Mapping[Flavor, int], started: int = 0) -> bool:
-        way = self._state.ancestry(queue_id) if self._quotas.tree.guaranteed else ()
-        return any(self._quotas.is_owed(queue, charge, started) for queue in way)
 
     def _put(self, queue_id: int, tree: str) -> None:
         """Put a queue that jobs wait in into a tree, and those above it that are missing there."""
@@ -498,13 +496,11 @@ class FairShareQueue:
         return (*self._quotas.standing(queue, resource=self.compared_by(queue.id, tree)), queue.id)
 
     def compared_by(self, queue_id: int, tree: str) -> str | None:
-        """Return the resource by whose share a queue is compared in a tree; None, which is by its dominant share, where jobs wait in
-        it, and where queues have less than their guarantee.
-        """
-        return None if queue_id in self._charges or tree in (_OWED, _NOTHING) else tree
+        """Return the resource by whose share a queue is compared in a tree; None: by its dominant share."""
+        return None if queue_id in self._charges or tree in (_EVERY, _NOTHING) else tree
 
     def charge_of_next(self, queue_id: int) -> Mapping[Flavor, int] | None:
-        """Return what the next job of a queue needs; None if no job waits in it."""
+        """Return what the next job of a queue needs, where there are several trees; None if no job waits in it."""
         return self._charges.get(queue_id)
 
     def rivals(self, queue: Queue, tree: str) -> dict[int, tuple[float, float]]:
@@ -533,24 +529,20 @@ class FairShareQueue:
     def next(self) -> tuple[ClassKey, int] | None:
         """Return the class whose turn it is and the id of its first job; None when nothing is left."""
         while True:
-            tree, level, is_owed = self._next_tree(), None, False
+            tree, level = self._next_tree(), None
             while children := self._children.get((tree, level)):
                 self._refresh(children, tree)
-                is_owed = is_owed or children[0][0] <= 0.0
                 level = children[0][2]
             if level is None:
                 return None
-            if tree == _OWED and not is_owed and not self._is_owed(level, self._charges[level]):
-                self._leave_owed(level)
-                continue
             turns = self._users_of(level).turns()
             if turns is not None:
                 return turns.first()
             self._settle(level)
 
     def _next_tree(self) -> str:
-        """Return the tree of queues that have less than their guarantee, or else that in which the root with the lowest share is."""
-        if len(self._names) == 1 or self._children.get((_OWED, None)):
+        """Return the tree in which the root with the lowest share is."""
+        if len(self._names) == 1:
             return self._names[0]
         tops = []
         for name in self._names:
@@ -563,20 +555,11 @@ class FairShareQueue:
         """Move queues whose shares have grown by starts in other trees to their new positions, until the position of the first is
         right.
         """
-        while tree != _OWED and len(self._names) > 1 and (queue_id := places[0][2]) not in self._charges:
+        while len(self._names) > 1 and (queue_id := places[0][2]) not in self._charges:
             place = self._place(self._state.queues[queue_id], tree)
             if place == places[0]:
                 return
             heapreplace(places, place)
-
-    def _leave_owed(self, queue_id: int) -> None:
-        """Move a queue, the first of its tree, from those with less than their guarantee to the tree of its resource."""
-        for queue in self._state.ancestry(queue_id):
-            places = self._children[_OWED, queue.parent_id]
-            if self._children.get((_OWED, queue.id)):
-                break
-            heappop(places)
-        self._put(queue_id, self._resource_of(self._charges[queue_id]))
 
     def done(self, key: ClassKey) -> None:
         """Mark the first job of the class, which had the turn, as handled; its next job may have a turn."""
@@ -596,7 +579,7 @@ class FairShareQueue:
         for queue in self._state.ancestry(queue_id):
             siblings = self._children[tree, queue.parent_id]
             others = [min(siblings[1:3])] if len(siblings) > 1 else []
-            if queue.parent_id is None and tree != _OWED:
+            if queue.parent_id is None:
                 others += [top[0] for one in self._names if one != tree and (top := self._children.get((one, None)))]
             if others:
                 runner_up = min(others)
@@ -604,8 +587,6 @@ class FairShareQueue:
                     return 0
                 while not self._keeps_step(queue, tree, charge, most, runner_up):
                     most //= 2
-        while most and tree == _OWED and not self._is_owed(queue_id, charge, most):
-            most //= 2
         return most
 
     def _keeps_step(
@@ -682,7 +663,7 @@ class FairShareQueue:
             is_waiting = queue.id in self._waiting or (own is not None and own.places)
             # Jobs of its own, where it has some beside queues below it, are in one tree only.
             if (is_waiting and self._trees[queue.id] == tree) or self._children.get((tree, queue.id)):
-                if len(siblings) > 1 or tree == _OWED or (queue.parent_id is None and len(self._names) > 1):
+                if len(siblings) > 1 or (queue.parent_id is None and len(self._names) > 1):
                     heapreplace(siblings, self._place(queue, tree))
             else:
                 heappop(siblings)

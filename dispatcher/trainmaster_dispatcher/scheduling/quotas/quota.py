@@ -462,20 +462,6 @@ class QuotaTree:
                 whole = max(whole, part)
         return (0.0 if is_owed and most_beyond <= 0.0 else max(beyond, aside)), whole
 
-    def is_owed(self, queue: Queue, charge: Mapping[Flavor, int], started: int = 0) -> bool:
-        """Return whether a queue has a right to start one more with this charge, after ``started`` starts with it: it has less than
-        its guarantee and exceeds it nowhere, or would stay within it on every flavor of the charge.
-        """
-        if queue.id not in self.tree.owed:
-            return False
-        if self.standing(queue, charge, started)[0] <= 0.0:
-            return True
-        guaranteed = [flavor for flavor in charge if flavor in self.tree.guaranteed]
-        return bool(guaranteed) and all(
-            self.used(queue.id, flavor) + (started + 1) * charge[flavor] <= self.guarantee(queue, flavor)
-            for flavor in guaranteed
-        )
-
     def within_guarantee(self, queue: Queue, charge: Mapping[Flavor, int]) -> bool:
         """Return whether the queue would be within its guarantee with this charge, on every flavor that any queue has a
         guarantee on."""
