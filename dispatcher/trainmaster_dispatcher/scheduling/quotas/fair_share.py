@@ -453,10 +453,10 @@ class FairShareQueue:
         """By queue."""
         self._waiting = {queue_id for queue_id in state.waiting if queue_id in state.queues}
         """Queues whose users are not ordered yet."""
-        self._charges: dict[int, Mapping[Flavor, int]] = dict.fromkeys(self._waiting, {})
+        self._charges: dict[int, Mapping[Flavor, int]] = {
+            queue_id: {} if quotas.tree.guaranteed else self._first_charge(queue_id) for queue_id in self._waiting
+        }
         """By queue that jobs wait in: what its first job needs, where there are several trees."""
-        if not quotas.tree.guaranteed:
-            self._charges = {queue_id: self._first_charge(queue_id) for queue_id in self._waiting}
         self._trees: dict[int, str] = {}
         """By queue that jobs wait in: the tree in which it is."""
         self._children: dict[tuple[str, int | None], list[tuple[float, float, int]]] = {}
