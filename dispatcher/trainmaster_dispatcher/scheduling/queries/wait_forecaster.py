@@ -25,6 +25,8 @@ _EVERY_SECONDS = 1.0
 _REASONS_PER_SECOND = 20_000
 """It looks less often where more classes of jobs wait, so that looking takes a hundredth of the time at most."""
 _REFRESH_SECONDS = 10.0
+_RUNS_PER_SECOND = 2_000
+"""The work of many runs is added up less often, so that this takes a hundredth of the time at most."""
 _LOOKED_AT = 2_000
 """Classes that it may look at each time on average, for all jobs that it begins to follow."""
 _MOST_FOLLOWED = 5_000
@@ -119,7 +121,8 @@ class WaitForecaster:
     def _measure(self, state: SchedulerState, job: WaitingJob, now: float) -> tuple[JobKind, float]:
         """Return the kind of a job and its drain time in seconds."""
         running = self._running
-        if running is None or not running.at <= now < running.at + _REFRESH_SECONDS:
+        lasts = max(_REFRESH_SECONDS, len(state.runs) / _RUNS_PER_SECOND)
+        if running is None or not running.at <= now < running.at + lasts:
             running = self._running = _running(state, now)
         needs = _needs(state, job.shape_id)
         ahead = dict.fromkeys(needs, 0.0)
@@ -197,6 +200,8 @@ def _running(state: SchedulerState, now: float) -> _Running:
             for name, amount in group.free.items():
                 there[name] = there.get(name, 0) + amount * group.count
     work: dict[str, float] = {}
+    shape_ids = {run.shape_id for run in state.runs.values()}
+    needs = {shape_id: _needs(state, shape_id) for shape_id in shape_ids}
     for run in state.runs.values():
         latest = state.ends_at(run)
         end = (
@@ -204,6 +209,6 @@ def _running(state: SchedulerState, now: float) -> _Running:
         )
         left = now - run.began_at if end == inf else end - now
         if left > 0.0:
-            for name, amount in _needs(state, run.shape_id).items():
+            for name, amount in needs[run.shape_id].items():
                 work[name] = work.get(name, 0.0) + left * amount
     return _Running(now, there, work)

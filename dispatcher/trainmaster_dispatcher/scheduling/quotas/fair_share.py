@@ -461,8 +461,14 @@ class FairShareQueue:
         """By queue that jobs wait in: the tree in which it is."""
         self._children: dict[tuple[str, int | None], list[tuple[float, float, int]]] = {}
         """By tree and queue, or None above the roots: the queues below it that have something to start, by share."""
+        known: set[tuple[str, int]] = set()
         for queue_id in sorted(self._waiting):
-            self._put(queue_id, self.tree_of(self._charges[queue_id]))
+            tree = self._trees[queue_id] = self.tree_of(self._charges[queue_id])
+            for queue in state.ancestry(queue_id):
+                if (tree, queue.id) in known:
+                    break
+                known.add((tree, queue.id))
+                heappush(self._children.setdefault((tree, queue.parent_id), []), self._place(queue, tree))
         self._names = sorted(set(self._trees.values()))
 
     def _first_charge(self, queue_id: int) -> Mapping[Flavor, int]:
@@ -482,15 +488,6 @@ class FairShareQueue:
             (amount / there, flavor.resource) for flavor, amount in charge.items() if (there := capacity.get(flavor, 0))
         ]
         return max(parts)[1] if parts else _NOTHING
-
-    def _put(self, queue_id: int, tree: str) -> None:
-        """Put a queue that jobs wait in into a tree, and those above it that are missing there."""
-        self._trees[queue_id] = tree
-        for queue in self._state.ancestry(queue_id):
-            places = self._children.setdefault((tree, queue.parent_id), [])
-            if queue.id != queue_id and any(place[2] == queue.id for place in places):
-                return
-            heappush(places, self._place(queue, tree))
 
     def _place(self, queue: Queue, tree: str) -> tuple[float, float, int]:
         return (*self._quotas.standing(queue, resource=self.compared_by(queue.id, tree)), queue.id)
