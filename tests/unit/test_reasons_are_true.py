@@ -145,26 +145,12 @@ def note(world: World, outcome: Outcome) -> None:
 
 
 @pytest.fixture(scope="module")
-def limited() -> list[World]:
-    """Worlds in which every job has a time limit, played to their end."""
-    worlds = [some_world(seed, with_limits=True) for seed in range(WORLDS)]
-    for world in worlds:
+def worlds() -> list[World]:
+    """Worlds that were played to their end: in half of them every job has a time limit."""
+    found = [some_world(seed, with_limits=with_limits) for with_limits in (True, False) for seed in range(WORLDS)]
+    for world in found:
         play(world)
-    return worlds
-
-
-@pytest.fixture(scope="module")
-def unlimited() -> list[World]:
-    """Worlds in which half of the jobs have no time limit, played to their end."""
-    worlds = [some_world(seed, with_limits=False) for seed in range(WORLDS)]
-    for world in worlds:
-        play(world)
-    return worlds
-
-
-@pytest.fixture(scope="module")
-def worlds(limited: list[World], unlimited: list[World]) -> list[World]:
-    return [*limited, *unlimited]
+    return found
 
 
 def every(worlds: list[World], *tokens: Token) -> Iterator[tuple[World, Said]]:
