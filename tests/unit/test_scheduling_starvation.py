@@ -35,9 +35,9 @@ class World:
     started: dict[str, float] = field(default_factory=dict)
     _ends: list[tuple[float, str]] = field(default_factory=list)
 
-    def submit(self, name: str, size: int, of: str, queue: str, takes: float) -> None:
+    def submit(self, name: str, size: int, of: str, queue: str, takes: float, user: str = "") -> None:
         self.takes[name] = takes
-        self.builder.job(name, simple(size), of=of, queue=queue, age=NOW - self.builder.now)
+        self.builder.job(name, simple(size), of=of, queue=queue, age=NOW - self.builder.now, user=user)
         self.cycle()
 
     def cycle(self) -> None:
@@ -152,6 +152,25 @@ def test_waits_of_classes_are_in_the_proportion_of_their_longest_waits() -> None
     assert all(found for found in waits.values())
     for of in ("normal", "low"):
         assert last[of] / last["high"] == pytest.approx(LONGEST[of] / LONGEST["high"], rel=0.35)
+
+
+@pytest.mark.parametrize(
+    "queues",
+    [dict.fromkeys(("ann", "ben", "cleo"), "first"), {"ann": "first", "ben": "second", "cleo": "third"}],
+    ids=["users", "queues"],
+)
+def test_what_is_kept_for_jobs_that_have_waited_long_goes_to_one_user_after_the_other(queues: dict[str, str]) -> None:
+    """The cluster is too small for two of these jobs beside each other, and each user submits more than it has room for. What was kept
+    for a job is not kept for the next one of the same user afterwards, whose turn has not come."""
+    sizes, seconds = {"ann": 2, "ben": 3, "cleo": 3}, {"ann": 40.0, "ben": 55.0, "cleo": 70.0}
+    builder = world(4, *dict.fromkeys(queues.values()))
+    play = World(builder, {})
+    for number in range(360):
+        for user, queue in queues.items():
+            play.submit(f"{user}{number}", sizes[user], "normal", queue, seconds[user], user)
+        play.until(NOW + 10.0 * (number + 1))
+    found = {user: sum(name.startswith(user) for name in play.started) for user in queues}
+    assert max(found.values()) <= 1.35 * min(found.values()), found
 
 
 STREAM_SECONDS = 3875.0

@@ -3,6 +3,7 @@
 It changes no plan: it returns an outcome, which ``decide`` carries out.
 """
 
+from collections.abc import Iterator
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ from trainmaster_dispatcher.scheduling.cycle.outcomes import (
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Size
 from trainmaster_dispatcher.scheduling.preemption.victims import PreemptionPlan
 from trainmaster_dispatcher.scheduling.quotas.quota import Obstacle
-from trainmaster_dispatcher.scheduling.reservations.backfill import has_waited_long
+from trainmaster_dispatcher.scheduling.reservations.backfill import ReservationRequest, has_waited_long
 from trainmaster_dispatcher.scheduling.selection.cluster_index import Option, SchedulingKey
 from trainmaster_dispatcher.scheduling.selection.filters import STATIC
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
@@ -149,17 +150,19 @@ def _lacking(
             if job.id in state.returned_for_room:
                 return Wait(found.reason(), only_it=True)
             return HoldJob(_all_returned(verdicts))
-    reservation = cycle.reservations.reserve(
+    request = ReservationRequest(
         job.id,
         job.name,
         key.shape_id,
         allowed[-1],
-        found.full,
         accumulates=has_waited_long(state, job, cycle.now),
         not_before=lambda cluster_id, at: cycle.advance.not_before(
             cluster_id, scheduling_key.entitled, at, seconds.latest
         ),
     )
+    if cycle.reservations.due:
+        cycle.reservations.note_refused(request, _refused_on(cycle, found))
+    reservation = cycle.reservations.reserve(request, found.full)
     over = found.over[0] if found.over else growth.over
     if over is not None:
         reason = explain.over_quota(over, found.verdicts)
@@ -173,6 +176,13 @@ def _lacking(
         if is_shared and len(allowed) == len(cycle.index.sizes_of(key.shape_id)) == 1 and not key.avoided:
             cycle.blocked_shapes.setdefault(terms_of(cycle, queue), {})[key.shape_id] = reason
     return _wait_or_burst(reason if reservation is None else explain.expected(reason, reservation, state), burst)
+
+
+def _refused_on(cycle: CycleContext, found: SearchResult) -> Iterator[int]:
+    """Return the clusters that lack capacity, and those that have enough but are kept for other jobs."""
+    yield from found.full
+    kept = {verdict.cluster for verdict in found.verdicts if verdict.check is Check.RESERVED}
+    yield from (cluster.id for cluster in cycle.index.clusters if cluster.name in kept)
 
 
 class _Growth(NamedTuple):

@@ -135,6 +135,7 @@ def _decide(
             is_held = waits is not None and waits.until > now
             outcome = Wait(waits.reason) if waits and is_held else attempt(cycle, bursts, job, key, queue)
             _carry_out(cycle, bursts, turns, plan, job, key, queue, outcome, most_starts - len(plan.starts) - 1)
+            reservations.pass_on()
             if waits is not None and not is_held:
                 del held[key]
         except Exception as error:

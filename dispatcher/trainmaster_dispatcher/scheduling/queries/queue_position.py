@@ -227,7 +227,7 @@ def _turns(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, now: float
 
 def _turn(quotas: QuotaTree, order: FairShareQueue, queue: Queue, tree: str, *, has_jobs: bool) -> QueueTurn:
     compared_by = None if has_jobs else order.compared_by(queue.id, tree)
-    own, rivals = (*quotas.standing(queue, resource=compared_by), queue.id), order.rivals(queue, tree)
+    own, rivals = order.standing(queue, compared_by), order.rivals(queue, tree)
     beyond, whole = quotas.share(queue, resource=compared_by)
     return QueueTurn(
         queue=queue.path,
@@ -235,7 +235,7 @@ def _turn(quotas: QuotaTree, order: FairShareQueue, queue: Queue, tree: str, *, 
         share_beyond_guarantee=beyond,
         share=whole,
         past_share=quotas.past.get(queue.id, 0.0),
-        rank=1 + sum((*standing, other) < own for other, standing in rivals.items()),
+        rank=1 + sum(other < own for other in rivals),
         siblings=1 + len(rivals),
         resource=compared_by,
     )

@@ -2,13 +2,13 @@
 shares, then age and priority, or slowdown.
 
 Between queues (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011): of the children with something to start, the
-one whose dominant share beyond its guarantees, divided by its weight, is lowest goes next; applied again at each level
-of the tree. Without guarantees, queues whose next jobs need most of the same resource are compared, and those that have others
-below them by their shares of that resource: otherwise a queue whose child has all cores would get no GPU for its other
-child, as long as somebody else wants GPUs (Bhattacharya et al., "Hierarchical Scheduling for Diverse Datacenter Workloads",
-SoCC 2013, where shares are scaled to that end). Among the users whose first jobs are of one class it is the same: without it,
-whoever submits first and most goes first. Past usage counts too (``usage_decay.py``), between queues if the installation is
-configured so.
+one whose dominant share beyond its guarantees, divided by its weight, is lowest goes next, and of equal ones the one with the
+older job; applied again at each level of the tree. Without guarantees, queues whose next jobs need most of the same resource are
+compared, and those that have others below them by their shares of that resource: otherwise a queue whose child has all cores would
+get no GPU for its other child, as long as somebody else wants GPUs (Bhattacharya et al., "Hierarchical Scheduling for Diverse
+Datacenter Workloads", SoCC 2013, where shares are scaled to that end). Among the users whose first jobs are of one class it is the
+same: without it, whoever submits first and most goes first. Past usage counts too (``usage_decay.py``), between queues if the
+installation is configured so.
 
 Among the jobs of a user keys are static until a job becomes urgent. Urgent jobs go first, by the time that they have waited as a
 multiple of the longest wait of their class (Kleinrock, "A delay dependent queue discipline", 1964): where all of them wait for
@@ -17,7 +17,7 @@ queue orders its jobs by slowdown, those of a class go by wait plus run time in 
 analysis of response ratio scheduling", IFIP 1971), the run time as the last equivalent jobs suggest, at most the time limit.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace, merge
 from itertools import chain
 from math import inf
@@ -424,6 +424,19 @@ class _Users:
         return left
 
 
+class Standing(NamedTuple):
+    """The key by which queues with the same parent have their turns.
+
+    ``beyond``, ``whole``: the shares beyond and with guarantees, by weight. Between equal ones, as of queues that use nothing, the queue
+    whose first jobs are older: otherwise one queue would never have a turn where a single job at a time has room.
+    """
+
+    beyond: float
+    whole: float
+    oldest: float
+    queue_id: int
+
+
 _EVERY = ""
 """The one tree of all queues, where any queue has a guarantee."""
 _NOTHING = "-"
@@ -459,7 +472,13 @@ class FairShareQueue:
         """By queue that jobs wait in: what its first job needs, where there are several trees."""
         self._trees: dict[int, str] = {}
         """By queue that jobs wait in: the tree in which it is."""
-        self._children: dict[tuple[str, int | None], list[tuple[float, float, int]]] = {}
+        self._oldest: dict[int, float] = {}
+        """By queue: the time of the oldest of the first jobs of all users, in it and below it."""
+        for queue_id in self._waiting:
+            oldest = min((heads[0][1] for heads in state.heads.get(queue_id, {}).values() if heads), default=inf)
+            for queue in state.ancestry(queue_id):
+                self._oldest[queue.id] = min(oldest, self._oldest.get(queue.id, inf))
+        self._children: dict[tuple[str, int | None], list[Standing]] = {}
         """By tree and queue, or None above the roots: the queues below it that have something to start, by share."""
         known: set[tuple[str, int]] = set()
         for queue_id in sorted(self._waiting):
@@ -489,8 +508,13 @@ class FairShareQueue:
         ]
         return max(parts)[1] if parts else _NOTHING
 
-    def _place(self, queue: Queue, tree: str) -> tuple[float, float, int]:
-        return (*self._quotas.standing(queue, resource=self.compared_by(queue.id, tree)), queue.id)
+    def _place(self, queue: Queue, tree: str) -> Standing:
+        return self.standing(queue, self.compared_by(queue.id, tree))
+
+    def standing(self, queue: Queue, resource: str | None) -> Standing:
+        """Return the key of a queue's turn among those with the same parent. ``resource``: compare by the share of it."""
+        oldest = self._oldest.get(queue.id, inf)
+        return Standing(*self._quotas.standing(queue, resource=resource), oldest, queue.id)
 
     def compared_by(self, queue_id: int, tree: str) -> str | None:
         """Return the resource by whose share a queue is compared in a tree; None: by its dominant share."""
@@ -500,16 +524,16 @@ class FairShareQueue:
         """Return what the next job of a queue needs, where there are several trees; None if no job waits in it."""
         return self._charges.get(queue_id)
 
-    def rivals(self, queue: Queue, tree: str) -> dict[int, tuple[float, float]]:
-        """Return the queues that may have the turn in place of this one, with the keys of their turns: those with the same parent
+    def rivals(self, queue: Queue, tree: str) -> Collection[Standing]:
+        """Return the keys of the turns of the queues that may have the turn in place of this one: those with the same parent
         that are in the same tree; of the roots all, as the trees of all resources take turns with each other.
         """
-        found: dict[int, tuple[float, float]] = {}
+        found: dict[int, Standing] = {}
         for name in self._names if queue.parent_id is None else (tree,):
-            for beyond, whole, queue_id in self._children.get((name, queue.parent_id), ()):
-                if queue_id != queue.id:
-                    found[queue_id] = min(found.get(queue_id, (inf, inf)), (beyond, whole))
-        return found
+            for one in self._children.get((name, queue.parent_id), ()):
+                if one.queue_id != queue.id:
+                    found[one.queue_id] = min(found.get(one.queue_id, one), one)
+        return found.values()
 
     def _users_of(self, queue_id: int) -> _Users:
         if queue_id in self._waiting:
@@ -529,7 +553,7 @@ class FairShareQueue:
             tree, level = self._next_tree(), None
             while children := self._children.get((tree, level)):
                 self._refresh(children, tree)
-                level = children[0][2]
+                level = children[0].queue_id
             if level is None:
                 return None
             turns = self._users_of(level).turns()
@@ -545,14 +569,14 @@ class FairShareQueue:
         for name in self._names:
             if roots := self._children.get((name, None)):
                 self._refresh(roots, name)
-                tops.append((*roots[0], name))
-        return min(tops)[3] if tops else _NOTHING
+                tops.append((roots[0], name))
+        return min(tops)[1] if tops else _NOTHING
 
-    def _refresh(self, places: list[tuple[float, float, int]], tree: str) -> None:
+    def _refresh(self, places: list[Standing], tree: str) -> None:
         """Move queues whose shares have grown by starts in other trees to their new positions, until the position of the first is
         right.
         """
-        while len(self._names) > 1 and (queue_id := places[0][2]) not in self._charges:
+        while len(self._names) > 1 and (queue_id := places[0].queue_id) not in self._charges:
             place = self._place(self._state.queues[queue_id], tree)
             if place == places[0]:
                 return
@@ -592,17 +616,17 @@ class FairShareQueue:
         tree: str,
         charge: Mapping[Flavor, int],
         started: int,
-        runner_up: tuple[float, float, int],
+        runner_up: Standing,
     ) -> bool:
         """Return whether a queue is ahead of the next one by at most a step after ``started`` starts."""
         beyond, whole = self._quotas.standing(queue, charge, started, self.compared_by(queue.id, tree))
-        if beyond > 0.0 >= runner_up[0] and self._quotas.tree.guaranteed:
+        if beyond > 0.0 >= runner_up.beyond and self._quotas.tree.guaranteed:
             return False  # the next queue lacks what is guaranteed to it
-        if beyond == runner_up[0]:
-            if whole == runner_up[1]:
-                return queue.id < runner_up[2]
-            return whole <= runner_up[1] + STEP
-        return beyond <= runner_up[0] + STEP
+        if beyond == runner_up.beyond:
+            if whole == runner_up.whole:
+                return (self._oldest.get(queue.id, inf), queue.id) < (runner_up.oldest, runner_up.queue_id)
+            return whole <= runner_up.whole + STEP
+        return beyond <= runner_up.beyond + STEP
 
     def has_more(self, key: ClassKey) -> bool:
         """Return whether other jobs are equivalent to the one that has the turn."""

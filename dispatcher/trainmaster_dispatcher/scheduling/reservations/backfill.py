@@ -93,6 +93,24 @@ def _at_once(_cluster_id: int, at: float) -> float:
     return at
 
 
+@dataclass(frozen=True, slots=True)
+class ReservationRequest:
+    """A blocked job that capacity is to be kept for.
+
+    ``accumulates``: the job has waited so long that only what surely ends before it may start, by a time limit, and if no end is
+    known, everything that is freed on one cluster is kept for it.
+
+    ``not_before``: the earliest start on a cluster that has enough free capacity for the job from a given time on.
+    """
+
+    job_id: int
+    name: str
+    shape_id: int
+    size: Size
+    accumulates: bool
+    not_before: Callable[[int, float], float] = _at_once
+
+
 @dataclass(slots=True)
 class Reservations:
     """The reservations of one cycle. ``before``: those of the cycle before, by job."""
@@ -110,6 +128,10 @@ class Reservations:
     """By cluster, and whether it is sure: the number of these starts that its release timeline contains."""
     due: dict[ClassKey, int] = field(default_factory=dict)
     """By class of jobs: the cluster that is kept from the cycle before until the class has its turn."""
+    _behind: dict[int, ReservationRequest] = field(default_factory=dict)
+    """By cluster that is kept from the cycle before: the first job, in the order of turns, that it was refused to for that."""
+    _released: int | None = None
+    """The cluster that is no longer kept for the job that has its turn."""
 
     def __post_init__(self) -> None:
         for job_id, one in self.before.items():
@@ -128,7 +150,18 @@ class Reservations:
         if cluster_id is None:
             return False
         del self.kept[cluster_id]
+        self._released = cluster_id
         return True
+
+    def pass_on(self) -> None:
+        """Keep a cluster that was released for the first job that was refused it, unless it is kept for the same job again.
+
+        Otherwise the next job of the user that had it would reserve it, as those whose turn was earlier have had theirs: one user
+        would have the cluster until nothing of that user waits.
+        """
+        cluster_id, self._released = self._released, None
+        if cluster_id is not None and cluster_id not in self.kept and (request := self._behind.pop(cluster_id, None)):
+            self.reserve(request, (cluster_id,))
 
     def carried(self, *, is_cut: bool) -> dict[int, Reservation]:
         """Return the reservations of this cycle by job; after one that was cut off, also those of classes without a turn."""
@@ -184,31 +217,22 @@ class Reservations:
         """Record a start of this cycle."""
         self._started.setdefault(cluster_id, []).append((tuple(load), ends))
 
-    def reserve(
-        self,
-        job_id: int,
-        name: str,
-        shape_id: int,
-        size: Size,
-        clusters: Iterable[int],
-        *,
-        accumulates: bool,
-        not_before: Callable[[int, float], float] = _at_once,
-    ) -> Reservation | None:
-        """Reserve for a job on one of these clusters, on which it only lacks capacity; return None if that is not possible.
+    def note_refused(self, request: ReservationRequest, clusters: Iterable[int]) -> None:
+        """Record that a job is refused these clusters, some of which may be kept from the cycle before for jobs with later turns."""
+        kept = set(self.due.values()) - self._behind.keys()
+        for cluster_id in kept.intersection(clusters):
+            self._behind[cluster_id] = request
 
-        ``not_before``: the earliest start on a cluster that has enough free capacity for the job from a given time on.
-
-        ``accumulates``: the job has waited so long that only what surely ends before it may start, by a time limit, and if no end is
-        known, everything that is freed on one cluster is kept for it.
-        """
+    def reserve(self, request: ReservationRequest, clusters: Iterable[int]) -> Reservation | None:
+        """Reserve for a job on one of these clusters, on which it only lacks capacity; return None if that is not possible."""
         open_ones = [cluster_id for cluster_id in clusters if cluster_id not in self.kept]
         if not open_ones:
             return None
+        job_id, shape_id, size = request.job_id, request.shape_id, request.size
         shape = self.state.shapes[shape_id]
-        is_sure = accumulates or not self.state.run_times
+        is_sure = request.accumulates or not self.state.run_times
         times = {
-            one: not_before(one, self._later(one, is_sure=is_sure).earliest(shape_id, size, self.now))
+            one: request.not_before(one, self._later(one, is_sure=is_sure).earliest(shape_id, size, self.now))
             for one in open_ones
         }
         best = min(open_ones, key=lambda cluster_id: (times[cluster_id], cluster_id))
@@ -223,11 +247,11 @@ class Reservations:
             if not isinstance(fitted, Fitted):
                 return None
             take(beside, fitted)
-            kept = ReservedCapacity(Reservation(job_id, name, best, at, is_sure), beside, gang=(shape, size))
-        elif accumulates:
+            kept = ReservedCapacity(Reservation(job_id, request.name, best, at, is_sure), beside, gang=(shape, size))
+        elif request.accumulates:
             chosen = old.cluster_id if old is not None and old.cluster_id in times else best
             kept = ReservedCapacity(
-                Reservation(job_id, name, chosen, inf), FreeCapacity({}), self._groups_for(shape, chosen)
+                Reservation(job_id, request.name, chosen, inf), FreeCapacity({}), self._groups_for(shape, chosen)
             )
         else:
             return None
