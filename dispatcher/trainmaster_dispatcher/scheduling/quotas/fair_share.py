@@ -427,8 +427,8 @@ class _Users:
 class Standing(NamedTuple):
     """The key by which queues with the same parent have their turns.
 
-    ``beyond``, ``whole``: the shares beyond and with guarantees, by weight. Between equal ones, as of queues that use nothing, the queue
-    whose first jobs are older: otherwise one queue would never have a turn where a single job at a time has room.
+    ``beyond``, ``whole``: the shares beyond and with guarantees, by weight. Between equal ones, as of queues that use nothing, the
+    queue whose first jobs are older: otherwise one queue would never have a turn where a single job at a time has room.
     """
 
     beyond: float
