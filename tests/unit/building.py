@@ -19,7 +19,13 @@ from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.domain.weights import Weights
 from trainmaster_dispatcher.scheduling.cycle.decide import MOST_STARTS, decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
-from trainmaster_dispatcher.scheduling.state.declared_objects import AdvanceReservation, Cluster, PriorityClass, Queue
+from trainmaster_dispatcher.scheduling.state.declared_objects import (
+    AdvanceReservation,
+    Cluster,
+    Consolidation,
+    PriorityClass,
+    Queue,
+)
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, freeze_placement
@@ -197,6 +203,7 @@ class StateBuilder:
         order_by: OrderBy | None = None,
         max_running_per_user: int | None = None,
         limits_per_user: dict[str, str | int] | None = None,
+        consolidation: Consolidation | None = None,
     ) -> Self:
         """Add a queue; missing parents are created. A second call changes it.
 
@@ -237,6 +244,7 @@ class StateBuilder:
                 fair_by=fair_by,
                 user_weights=user_weights or {},
                 order_by=order_by,
+                consolidation=consolidation,
                 max_running_per_user=max_running_per_user,
                 limits_per_user={
                     Flavor(name): parse_quantity(name, str(amount)) for name, amount in (limits_per_user or {}).items()

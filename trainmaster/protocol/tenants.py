@@ -56,6 +56,17 @@ def _by_canonical_flavor(quotas: Mapping[Any, Any]) -> dict[Any, Any]:
     return out
 
 
+class ConsolidationSpec(Strict):
+    """Permission to move runs so that a job fits which needs their room in one piece."""
+
+    after: Duration = "10m"
+    """Time that such a job must have waited before runs are moved for it."""
+    max_lost_work: Duration = "10m"
+    """The longest time that a run without ``checkpoint`` may have run: a move costs it that work."""
+    max_moves_per_hour: Annotated[int, Field(ge=0, le=100_000)] = 10
+    """The most runs of the queue and of those below it that are moved in an hour."""
+
+
 UserWeight = Annotated[float, Field(ge=0.000_001, le=1_000_000)]
 
 
@@ -101,6 +112,8 @@ class QueueSpec(Strict):
     """Runs of this queue that may be preempted for others."""
     min_run_time: Duration = "0s"
     """Time after its dispatch in which a run of this queue is not preempted."""
+    consolidation: ConsolidationSpec | None = None
+    """Permission to move runs of this queue, and of those below it that say nothing; without it, none are moved."""
     most_stop_grace: Duration | None = None
     """The longest ``stopGrace`` of jobs submitted to this queue and those below it; at most, and by default, 10m."""
     state: QueueState = QueueState.OPEN

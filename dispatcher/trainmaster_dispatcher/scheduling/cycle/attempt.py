@@ -62,7 +62,7 @@ def _prepare(cycle: CycleContext, key: ClassKey, queue: Queue) -> PreparedClass:
 def attempt(cycle: CycleContext, bursts: Bursts, job: WaitingJob, key: ClassKey, queue: Queue) -> Outcome:
     """Return the outcome of the attempt to start the first job of a class."""
     state, quotas = cycle.index.state, cycle.quotas
-    had_room_kept = cycle.reservations.release(key)
+    had_room_kept = cycle.reservations.release(key) | cycle.consolidation.release(key)
     prepared = _prepare(cycle, key, queue)
     if prepared.stops is not None:
         return Wait(prepared.stops)
@@ -131,16 +131,15 @@ def _lacking(
     """Return the outcome for a job that fits nowhere now: preemption, growth of a pool, a burst policy, or a wait."""
     state = cycle.index.state
     is_returned = bool(scheduling_key.avoided) and not found.over and _returned_everywhere(found.verdicts)
-    preemption = None
-    if not is_returned:
-        preemption = _preemption(cycle, key, queue, allowed, found.full) or _preemption_for_narrowed_quota(
-            cycle, key, queue, allowed, found
-        )
+    preemption = None if is_returned else _any_preemption(cycle, key, queue, allowed, found)
     if preemption is not None:
         return after_eviction(preemption)
     growth = _grown(cycle, scheduling_key, queue, allowed)
     if growth.choice is not None:
         return growth.choice
+    moves = None if is_returned else cycle.consolidation.find(job, key, queue, allowed[-1], found.full)
+    if moves is not None:
+        return after_eviction(moves)
     burst = bursts.attempt(First(job, key, queue, allowed, found.full))
     if isinstance(burst, BurstStart):
         return burst
@@ -214,6 +213,15 @@ def _wait_or_burst(reason: Reason, burst: BurstStart | BurstRefusal | None) -> B
     token = None if burst.is_for_ever and reason.tier is Tier.CANNOT_RUN else burst.token
     refused = explain.refused(reason, burst.policy, token, burst.sentence, burst.verdicts)
     return Wait(refused, only_it=burst.is_own)
+
+
+def _any_preemption(
+    cycle: CycleContext, key: ClassKey, queue: Queue, allowed: list[Size], found: SearchResult
+) -> PreemptionPlan | None:
+    """Return the preemption for a class that lacks capacity, or quota on a narrowed flavor."""
+    return _preemption(cycle, key, queue, allowed, found.full) or _preemption_for_narrowed_quota(
+        cycle, key, queue, allowed, found
+    )
 
 
 def _preemption_for_narrowed_quota(

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from trainmaster.protocol.reasons import Reason
 from trainmaster_dispatcher.domain.run_times import RunSeconds
+from trainmaster_dispatcher.scheduling.cycle.consolidation import Consolidation
 from trainmaster_dispatcher.scheduling.cycle.engine import Carried, QuotaRefusal
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Size
 from trainmaster_dispatcher.scheduling.preemption.victims import VictimSearch
@@ -42,6 +43,7 @@ class CycleContext:
     blocked: dict[tuple[SchedulingKey, RunSeconds], tuple[Reason, list[int]]]
     """By scheduling key and run time: the reason why it is blocked, and the clusters that lack capacity for it."""
     now: float
+    consolidation: Consolidation
     quota_refusals: dict[ClassKey, QuotaRefusal] = field(default_factory=dict)
     """The cached refusals of the engine."""
     blocked_shapes: dict[QueueTerms, dict[int, Reason]] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from trainmaster_dispatcher.scheduling.cycle import explain, faults
 from trainmaster_dispatcher.scheduling.cycle.attempt import attempt
 from trainmaster_dispatcher.scheduling.cycle.burst import BurstQuestion, Bursts, BurstStart
 from trainmaster_dispatcher.scheduling.cycle.cluster_selection import Choice
+from trainmaster_dispatcher.scheduling.cycle.consolidation import Consolidation
 from trainmaster_dispatcher.scheduling.cycle.context import CycleContext
 from trainmaster_dispatcher.scheduling.cycle.elastic import grow
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
@@ -105,19 +106,24 @@ def _decide(
     blocked: dict[tuple[SchedulingKey, RunSeconds], tuple[Reason, list[int]]] = {}
     reservations = Reservations(state, now, engine.carried.reservations, index.later)
     victims = VictimSearch(engine.layouts, quotas, now)
+    advance = AdvanceReservations(engine.layouts, now)
+    carried = engine.carried
+    moved, searched = list(carried.moved), dict(carried.searched_moves)
     cycle = CycleContext(
         index,
         engine.rankings,
         quotas,
         reservations,
         victims,
-        AdvanceReservations(engine.layouts, now),
-        engine.carried,
+        advance,
+        carried,
         blocked,
         now,
+        Consolidation(index, victims, reservations, advance, now, moved, searched),
         engine.quota_refusals,
     )
     bursts = Bursts(cycle)
+    cycle.consolidation.keep_homes()
     _suspend(cycle, plan, most_starts)
     while (turn := turns.next()) is not None:
         if len(plan.starts) >= most_starts:
@@ -149,6 +155,7 @@ def _decide(
     if not plan.is_cut:
         plan.grows = grow(cycle, plan)
     plan.faults += bursts.faults
+    plan.moved, plan.searched_moves = tuple(cycle.consolidation.moved), cycle.consolidation.searched
     plan.reservations = reservations.carried(is_cut=plan.is_cut)
     return plan
 
@@ -190,6 +197,8 @@ def _carry_out(
             seconds = state.run_seconds(key)
             note_start(cycle, job, preemption.cluster_id, preemption.fitted, seconds)
             cycle.index.replace(preemption.cluster_id, cycle.victims.free_capacity(preemption.cluster_id))
+            if any(victim.moves_to for victim in preemption.victims):
+                cycle.consolidation.note(preemption)
             plan.starts.append(start_after_eviction(state, job, queue, preemption, seconds.predicted))
             turns.done(key)
         case HoldJob(message):

@@ -20,7 +20,7 @@ from trainmaster_dispatcher.scheduling.quotas.quota import (
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, capacity
 from trainmaster_dispatcher.scheduling.selection.cluster_ranking import ClusterRankings
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, HeldBack, WaitingJob
-from trainmaster_dispatcher.scheduling.state.plan import Plan
+from trainmaster_dispatcher.scheduling.state.plan import Moved, Plan
 from trainmaster_dispatcher.scheduling.state.reservation import Reservation
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
@@ -37,6 +37,10 @@ class Carried:
     """Burst policies that were open because private clusters were full."""
     held_back: Mapping[ClassKey, HeldBack] = field(default_factory=dict)
     """Classes of jobs that an unexpected error has held back."""
+    moved: tuple[Moved, ...] = ()
+    """Runs that were moved for other jobs in the last day."""
+    searched_moves: Mapping[int, float] = field(default_factory=dict)
+    """By shape: when moves for it were last searched for in vain."""
 
 
 class QuotaRefusal(NamedTuple):
@@ -103,7 +107,7 @@ class Engine:
 
     def carry_over(self, plan: Plan) -> None:
         """Store the values of a plan that the next decision takes over."""
-        self.carried = Carried(plan.reservations, plan.bursting, plan.held_back)
+        self.carried = Carried(plan.reservations, plan.bursting, plan.held_back, plan.moved, plan.searched_moves)
 
     def fork(
         self,

@@ -221,6 +221,17 @@ def gives_back(state: SchedulerState, victim: LiveRun, keeps: Mapping[str, int],
     return f"gives {many} of its members back: {whom} waits for the capacity"
 
 
+def are_moved(many: int) -> str:
+    """Return how many runs are moved."""
+    return "one run is moved" if many == 1 else f"{many} runs are moved"
+
+
+def moved(state: SchedulerState, taker: WaitingJob, home: str) -> str:
+    """Return why a run ends for a job that needs its room in one piece."""
+    whom = protected(job_id(taker.name, taker.id), state.queues[taker.queue_id].path, ANOTHER_JOB)
+    return f"moved to other room on {home}, for {whom}, which fits only in one piece"
+
+
 def evicted(state: SchedulerState, victim: LiveRun, taker: WaitingJob, queue: Queue, *, by_class: bool) -> str:
     """Return why a run ends for another job."""
     whom = protected(job_id(taker.name, taker.id), state.queues[taker.queue_id].path, ANOTHER_JOB)

@@ -33,11 +33,11 @@ def refusal_lookup(cycle: CycleContext, first: ClassKey, queue: Queue, plan: Pla
         return None
     sizes_of, reasons, reason_of = cycle.index.sizes_of, plan.reasons, blocked.get
     by_class: dict[int, bool | None] = {}
-    due = cycle.reservations.due
+    due, is_kept_for = cycle.reservations.due, cycle.consolidation.is_kept_for
 
     def is_refused(key: ClassKey) -> bool:
         reason = reason_of(key.shape_id)
-        if reason is None or key.avoided or (due and key in due):
+        if reason is None or key.avoided or (due and key in due) or is_kept_for(key):
             return False
         class_id = key.class_id
         if class_id not in by_class:

@@ -23,7 +23,10 @@ def evictions_of(state: SchedulerState, job: WaitingJob, queue: Queue, preemptio
     for victim in preemption.victims:
         run = victim.run
         if victim.keeps is None:
-            why = explain.evicted(state, run, job, queue, by_class=victim.by_class)
+            if victim.moves_to:
+                why = explain.moved(state, job, victim.moves_to)
+            else:
+                why = explain.evicted(state, run, job, queue, by_class=victim.by_class)
             out.append(Eviction(run.job_id, run.attempt, preemption.cluster_id, why))
         elif run.job_id not in ended:
             why = explain.gives_back(state, run, victim.keeps, job)
@@ -37,7 +40,9 @@ def start_after_eviction(
     """Return the start of a job for which runs end."""
     cluster = state.clusters[preemption.cluster_id]
     evicts = tuple(evictions_of(state, job, queue, preemption))
-    why = f"{cluster.name}, where {explain.give_way(evicts)} for it"
+    moved = sum(bool(victim.moves_to) for victim in preemption.victims)
+    does = explain.are_moved(moved) if moved else explain.give_way(evicts)
+    why = f"{cluster.name}, where {does} for it"
     ended = next((one for one in evicts if one.sizes is None), None)
     if ended is not None:
         why += f": {ended.why}"

@@ -270,7 +270,7 @@ class VictimSearch:
         try:
             is_owed = self._is_owed_somewhere(queue, sizes[-1]) or (for_quota and bool(self._leaving_of()))
             helpful = [one for one in clusters if is_owed or self._may_help_on(one, key, queue)]
-            device = self._device(queue, sizes[-1])
+            device = self.device(queue, sizes[-1])
             guesses = (
                 self._guess(one, key, queue, sizes[-1], product, for_quota=for_quota)
                 for one in helpful
@@ -365,7 +365,7 @@ class VictimSearch:
         """Record that a run ends without a preemption; its resources count as stopping."""
         self._leaving_of()
         self._ending(run.cluster_id).add(run.job_id)
-        self._leave(run.queue_id, self._rest_of(run, None, by_class=False).charge)
+        self._leave(run.queue_id, self.rest_of(run, None, by_class=False).charge)
 
     def free_capacity(self, cluster_id: int) -> FreeCapacity:
         """Return what is free for others on a cluster after preemptions: until the victims have ended, both they and
@@ -376,7 +376,7 @@ class VictimSearch:
 
     # One cluster
 
-    def _device(self, queue: Queue, size: Size) -> str:
+    def device(self, queue: Queue, size: Size) -> str:
         """Return the device of the gang whose product decides the charge of the gang and the right to it; empty if
         there is none."""
         if not self.state.flavors.any_narrowed:
@@ -385,7 +385,8 @@ class VictimSearch:
         flavors += sorted(self.quotas.tree.guaranteed)
         return next((flavor.resource for flavor in flavors if flavor.product and size.needs.get(flavor.resource)), "")
 
-    def _what_if(self, cluster_id: int, key: ClassKey, size: Size, product: Product | None) -> WhatIf:
+    def what_if(self, cluster_id: int, key: ClassKey, size: Size, product: Product | None) -> WhatIf:
+        """Return a cluster from which runs can be removed hypothetically, after everything that is stopping has ended."""
         cleared = self._cleared.get(cluster_id)
         if cleared is None:
             cleared = self._cleared[cluster_id] = ClearedCluster(self.layouts, cluster_id, self._load(cluster_id))
@@ -417,7 +418,7 @@ class VictimSearch:
     def _guess_anew(
         self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, product: Product | None
     ) -> "Guess | None":
-        what_if = self._what_if(cluster_id, key, size, product)
+        what_if = self.what_if(cluster_id, key, size, product)
         if not what_if.could_ever_fit():
             return None
         chosen: list[Victim] = []
@@ -440,7 +441,7 @@ class VictimSearch:
         """Return the preemption on the cluster of a guess; without victims if the gang fits once everything that is
         stopping has ended."""
         cluster_id, product = guess.cluster_id, guess.product
-        what_if = self._what_if(cluster_id, key, size, product)
+        what_if = self.what_if(cluster_id, key, size, product)
         victims = self._victims(cluster_id, key, queue, what_if.need)
         chosen: list[Victim] = []
         try:
@@ -506,15 +507,21 @@ class VictimSearch:
                 continue
             if owner.id == queue.id:
                 if of.value < value and owner.preemption is not Preemption.NEVER:
-                    yield self._rest_of(run, shrunk_victims.get(run.job_id), by_class=True)
+                    yield self.rest_of(run, shrunk_victims.get(run.job_id), by_class=True)
             elif owner.preemption is Preemption.ANY_BORROWER:
                 giver = state.ancestry(owner.id)
                 common = {one.id for one in taker} & {one.id for one in giver}
-                victim = self._rest_of(run, shrunk_victims.get(run.job_id), by_class=False)
+                victim = self.rest_of(run, shrunk_victims.get(run.job_id), by_class=False)
                 if too_much <= common and all(
                     quotas.keeps_guarantee(one, victim.charge) for one in giver if one.id not in common
                 ):
                     yield victim
+
+    def is_settled(self, cluster_id: int) -> bool:
+        """Return whether nothing on a cluster is being stopped or shrunk."""
+        runs = self.state.runs_on.get(cluster_id, {})
+        elastic = self.state.elastic_on.get(cluster_id, ())
+        return not self._ending(cluster_id) and not any(runs[one].leaving or one in self.shrunk for one in elastic)
 
     def _surplus(self, cluster_id: int, queue: Queue) -> Iterator[Victim]:
         """Yield the members of elastic runs beyond their least sizes, of the run with the most of them first."""
@@ -535,7 +542,7 @@ class VictimSearch:
                 keeps = {role: size - leaving.get(role, 0) - spare.get(role, 0) for role, size in run.sizes}
                 yield Victim(run, False, charge, members, keeps)
 
-    def _rest_of(self, run: LiveRun, given_back: Victim | None, *, by_class: bool) -> Victim:
+    def rest_of(self, run: LiveRun, given_back: Victim | None, *, by_class: bool) -> Victim:
         """Return a run that ends completely, without the members that are leaving already or that are in ``given_back``."""
         state = self.state
         if given_back is None and not run.leaving:
@@ -560,7 +567,7 @@ class VictimSearch:
         ranked = own.get(queue_id)
         if ranked is None:
             ending = self._ending(cluster_id)
-            may_end = (run for run in by_queue.get(queue_id, ()) if run.job_id not in ending and self._may_end(run))
+            may_end = (run for run in by_queue.get(queue_id, ()) if run.job_id not in ending and self.may_end(run))
             ranked = own[queue_id] = sorted(may_end, key=self._rank_in_queue)
         return ranked
 
@@ -574,12 +581,12 @@ class VictimSearch:
             queues = {run.queue_id for run in runs} & state.queues.keys()
             shares = {queue_id: self.quotas.share(state.queues[queue_id])[0] for queue_id in queues}
             ranked = self._candidates[cluster_id] = sorted(
-                (run for run in runs if self._may_end(run)),
+                (run for run in runs if self.may_end(run)),
                 key=lambda run: (-shares[run.queue_id], *self._rank_in_queue(run)),
             )
         return ranked
 
-    def _may_end(self, run: LiveRun) -> bool:
+    def may_end(self, run: LiveRun) -> bool:
         """Return whether the run has had the minimum run time of its queue."""
         queue = self.state.queues.get(run.queue_id)
         if queue is None or run.is_stopping or run.job_id in self.state.spared:
@@ -588,9 +595,9 @@ class VictimSearch:
 
     def _rank_in_queue(self, run: LiveRun) -> tuple[int, float, float, int]:
         of = self.state.classes.get(run.class_id)
-        return 0 if of is None else of.value, self._work(run), -run.began_at, run.job_id
+        return 0 if of is None else of.value, self.work(run), -run.began_at, run.job_id
 
-    def _work(self, run: LiveRun) -> float:
+    def work(self, run: LiveRun) -> float:
         """Return the member-seconds that are lost with a run."""
         return sum(count for _, count in run.sizes) * max(0.0, self.now - run.began_at)
 
@@ -602,7 +609,7 @@ class VictimSearch:
         gives back cost nothing."""
         ended = [victim.run for victim in victims if victim.keeps is None]
         values = (self.state.classes[run.class_id].value for run in ended)
-        return max(values, default=_LEAST), len(ended), sum(map(self._work, ended))
+        return max(values, default=_LEAST), len(ended), sum(map(self.work, ended))
 
     def _ending(self, cluster_id: int) -> set[int]:
         if cluster_id not in self.ending:

@@ -31,6 +31,8 @@ class Victim(NamedTuple):
     members: tuple[tuple[LoadKey, int], ...]
     keeps: dict[str, int] | None = None
     """Of an elastic run that only gives members back: the number of members of each role that stay."""
+    moves_to: str = ""
+    """Of a run that is moved: the cluster where it has room at once."""
 
     @property
     def key(self) -> tuple[int, bool]:
@@ -235,6 +237,10 @@ class WhatIf:
             entries = self.cleared.layouts.group(self.cleared.cluster_id, name, members)
             known = self._packed_groups[name] = members, entries
         return known[1]
+
+    def free_capacity(self) -> FreeCapacity:
+        """Return what is free once the runs that were removed have ended; it may be changed."""
+        return self._free_capacity()
 
     def let_go(self, victim: Victim) -> None:
         self._move(victim, -1)

@@ -13,6 +13,17 @@ from trainmaster_dispatcher.domain.weights import Weights
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
 
 
+class Consolidation(NamedTuple):
+    """Permission to move runs of a queue for a job that needs their room in one piece. Times are in seconds."""
+
+    after: float
+    """The time that the job must have waited."""
+    most_lost: float
+    """The longest time that a run without a checkpoint may have run."""
+    most_an_hour: int
+    """The most runs that are moved in an hour."""
+
+
 @dataclass(frozen=True, slots=True)
 class Queue:
     """A queue as the plan reads it. ``quotas`` and ``max_running`` are for the queue and all queues below it."""
@@ -32,6 +43,8 @@ class Queue:
     """The rule for which of its runs may be ended for others."""
     min_run_time: float = 0.0
     """The seconds after its start in which a run of the queue is not ended for others."""
+    consolidation: Consolidation | None = None
+    """How its runs may be moved; None: as in the queue above."""
     order_by: OrderBy | None = None
     """The order of its jobs inside a class; None: as in the queue above."""
     fair_by: FairBy | None = None

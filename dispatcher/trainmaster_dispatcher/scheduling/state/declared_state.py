@@ -67,6 +67,7 @@ class DeclaredState:
         self.policies: dict[int, BurstPolicy] = {}
         self._policies_of: dict[int, tuple[BurstPolicy, ...]] = {}
         self._groupings: dict[int, JobGrouping] = {}
+        self._consolidates_after: float | None = None
 
     def _own(self) -> None:
         """Copy the indexes that are still shared with the state that this one was forked from."""
@@ -96,6 +97,7 @@ class DeclaredState:
         self._ancestry.clear()
         self._policies_of, self._access = {}, {}
         self._groupings = {}
+        self._consolidates_after = None
         self._flavors = None
         self.queue_revision += 1
 
@@ -213,6 +215,18 @@ class DeclaredState:
             tells_apart = shares or has_limits or order is not OrderBy.AGE
             found = self._groupings[queue_id] = JobGrouping(shares, tells_apart, order)
         return found
+
+    @property
+    def consolidates_after(self) -> float:
+        """Return the least seconds that a job must have waited for any run to be moved for it; infinity if no queue allows that."""
+        if self._consolidates_after is None:
+            terms = (one.consolidation for one in self.queues.values())
+            self._consolidates_after = min((one.after for one in terms if one is not None), default=inf)
+        return self._consolidates_after
+
+    def consolidation_of(self, queue_id: int) -> Queue | None:
+        """Return the nearest queue that says how runs of a queue may be moved; None if none does."""
+        return next((one for one in self.ancestry(queue_id) if one.consolidation is not None), None)
 
     def weight_of_user(self, queue_id: int, user: str) -> float:
         """Return the weight of a user in a queue: by the queue, or by the nearest one above it that names the user; else 1."""

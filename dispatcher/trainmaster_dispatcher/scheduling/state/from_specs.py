@@ -11,14 +11,27 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.quantities import parse_quantity, parse_resources
 from trainmaster.protocol.quota import QuotaSpec, parse_flavor
 from trainmaster.protocol.states import ClusterKind, Preemption, QueueState
-from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec, ReservationSpec
+from trainmaster.protocol.tenants import (
+    ClusterSpec,
+    ConsolidationSpec,
+    DatasetSpec,
+    PriorityClassSpec,
+    QueueSpec,
+    ReservationSpec,
+)
 from trainmaster_dispatcher.domain.budgets import Budget
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy, hours_of
 from trainmaster_dispatcher.domain.datasets import Dataset
 from trainmaster_dispatcher.domain.prices import FREE, Tariff
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.domain.weights import weights_of
-from trainmaster_dispatcher.scheduling.state.declared_objects import AdvanceReservation, Cluster, PriorityClass, Queue
+from trainmaster_dispatcher.scheduling.state.declared_objects import (
+    AdvanceReservation,
+    Cluster,
+    Consolidation,
+    PriorityClass,
+    Queue,
+)
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
 
 
@@ -38,6 +51,7 @@ def queue_of(key: int, parent: int | None, spec: QueueSpec) -> Queue:
         time_limit=None if spec.default_time_limit is None else parse_duration(spec.default_time_limit),
         preemption=spec.preemption,
         min_run_time=parse_duration(spec.min_run_time),
+        consolidation=_consolidation(spec.consolidation),
         order_by=spec.order_by,
         fair_by=spec.fair_by,
         user_weights=dict(spec.user_weights),
@@ -47,6 +61,12 @@ def queue_of(key: int, parent: int | None, spec: QueueSpec) -> Queue:
         price_factor=spec.price_factor,
         regions=frozenset(spec.allowed_regions),
     )
+
+
+def _consolidation(spec: ConsolidationSpec | None) -> Consolidation | None:
+    if spec is None:
+        return None
+    return Consolidation(parse_duration(spec.after), parse_duration(spec.max_lost_work), spec.max_moves_per_hour)
 
 
 def dataset_of(spec: DatasetSpec) -> Dataset:

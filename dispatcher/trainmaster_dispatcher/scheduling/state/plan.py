@@ -35,6 +35,19 @@ class Growth(NamedTuple):
     placement: MemberPlacement
 
 
+class Moved(NamedTuple):
+    """A run that was moved for another job: when, its job, and the queue that allows it."""
+
+    at: float
+    job_id: int
+    queue_id: int
+    home: int
+    """The cluster where room is kept for it until it has started again."""
+    until: float
+    """The time until which it is kept at most, in seconds since the epoch."""
+    sizes: Sizes
+
+
 class Granted(NamedTuple):
     """A grant for a job to go to a public cluster by a policy, with its longest stay and its price."""
 
@@ -170,6 +183,10 @@ class Plan:
     """The earliest time at which a job may go by a policy that refused it, if nothing else happens; seconds since the epoch."""
     reservations: dict[int, Reservation] = field(default_factory=dict)
     """By job: the reservations of jobs that lack capacity, to be given to the next cycle."""
+    moved: tuple[Moved, ...] = ()
+    """The runs that were moved for others in the last day, to be given to the next cycle."""
+    searched_moves: dict[int, float] = field(default_factory=dict)
+    """By shape: when moves for it were last searched for in vain, to be given to the next cycle."""
     held_back: dict[ClassKey, HeldBack] = field(default_factory=dict)
     """Classes that are held back after unexpected errors, to be given to the next cycle."""
     faults: list[Fault] = field(default_factory=list)
