@@ -12,7 +12,6 @@ again, its room is kept.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from math import inf
 from typing import NamedTuple
 
 from trainmaster.cluster_model.best_fit import dominant
@@ -77,16 +76,12 @@ class Consolidation:
     ) -> PreemptionPlan | None:
         """Return the start of a gang on one of these clusters for which the fewest runs are moved; None if none helps."""
         state = self.index.state
-        if (
-            state.consolidates_after == inf
-            or key.shape_id in self.searched
-            or any(one.job_id == job.id for one in self.moved)
-        ):
+        waited = self.now - job.submitted_at
+        if waited < state.consolidates_after or key.shape_id in self.searched:
+            return None
+        if any(one.job_id == job.id for one in self.moved):
             return None
         best: tuple[tuple[int, float], PreemptionPlan] | None = None
-        waited = self.now - job.submitted_at
-        if waited < state.consolidates_after:
-            return None
         device = self.victims.device(queue, size)
         for cluster_id in clusters:
             if not self._may_change(cluster_id, key.shape_id, size):
