@@ -50,6 +50,8 @@ Variant = Literal["one", "scored", "random"]
 VARIANTS: tuple[Variant, ...] = ("one", "scored", "random")
 _THIRDS = 3
 _WHOLE_GPU = 1000
+_A_MINUTE = 50
+"""The tasks that come in a minute."""
 Sort = tuple[int, int, int, str]
 """CPU in thousandths, memory in MiB, GPUs, and their model."""
 
@@ -177,7 +179,7 @@ class Filling:
         )
 
     def _left(self, tasks: Sequence[Task], clusters: Sequence[str | None], order: Order) -> set[int]:
-        """Return the tasks without a place, numbered from 1."""
+        """Return the tasks without a place, numbered from 1. In each minute a few come; what comes later is not known."""
         engine = Engine()
         state = engine.state
         state.put_queue(queue_of(1, None, QueueSpec(path="tasks", order=order)))
@@ -194,8 +196,11 @@ class Filling:
                     self._shapes[text] = shape_from(shape_of(JobSpec.model_validate_json(text)))
                 state.put_shape(ids[text], self._shapes[text])
             state.put_waiting(WaitingJob(number, 1, f"t{number}", 1, 1, ids[text], 0, float(number), 0))
-        while plan := decide(engine, 0.0).starts:
-            state.put_runs(runs_of(plan, 0.0))
+            if number % _A_MINUTE == 0 or number == len(tasks):
+                now = 60.0 * number / _A_MINUTE
+                while (plan := decide(engine, now)).starts:
+                    state.put_runs(runs_of(plan.starts, now))
+                    engine.carry_over(plan)
         return set(state.jobs)
 
 

@@ -16,6 +16,7 @@ from trainmaster_dispatcher.scheduling.packing.gang_packing import first_node
 from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
 from trainmaster_dispatcher.scheduling.selection.scores.sparing import Scarcity
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
+from trainmaster_dispatcher.scheduling.state.demand import NO_DEMAND
 
 ANY = simple(cpu=1, gpu=1)
 
@@ -73,7 +74,7 @@ def test_between_clusters_common_devices_go_first() -> None:
     builder = StateBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("j", ANY)
     start = builder.cycle().start("j")
     assert builder.cycle().where == {"j": "b"}
-    assert start.why == "b before a: the devices that it takes there are more common"
+    assert start.why == "b before a: fewer others ask for the devices that it takes there"
     assert {line["cluster"]: line["sparing"] for line in start.table} == {"b": 1.0, "a": 0.25}
 
 
@@ -137,7 +138,7 @@ def test_what_is_common_follows_taints_and_amounts_under_the_same_names() -> Non
 def test_a_product_that_pools_alone_can_bring_is_the_scarcest() -> None:
     sparing = Scarcity()
     cluster = Cluster(1, "c", ClusterKind.PRIVATE, report=report(gpus("A100", 4), gpus("V100")))
-    sparing.take_in([cluster], [1])
+    sparing.take_in([cluster], [1], NO_DEMAND, {})
     coming = FreeCapacity({"+h100": (NodeBucket(gpus("H100"), gpus("H100").free, 1),)})
     assert sparing.part(ANY, coming) == 1 / 16
 

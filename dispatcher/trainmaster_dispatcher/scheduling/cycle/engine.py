@@ -4,7 +4,8 @@ It does not decide: ``decide`` does, on an engine.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import NamedTuple
 
 from trainmaster.protocol.reasons import Reason
@@ -19,6 +20,7 @@ from trainmaster_dispatcher.scheduling.quotas.quota import (
 )
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, capacity
 from trainmaster_dispatcher.scheduling.selection.cluster_ranking import ClusterRankings
+from trainmaster_dispatcher.scheduling.state.demand import NO_DEMAND, Demand
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, HeldBack, WaitingJob
 from trainmaster_dispatcher.scheduling.state.plan import Moved, Plan
 from trainmaster_dispatcher.scheduling.state.reservation import Reservation
@@ -41,6 +43,8 @@ class Carried:
     """Runs that were moved for other jobs in the last day."""
     searched_moves: Mapping[int, float] = field(default_factory=dict)
     """By shape: when moves for it were last searched for in vain."""
+    demand: Demand = NO_DEMAND
+    """The jobs by shape by which it is known what is asked for devices."""
 
 
 class QuotaRefusal(NamedTuple):
@@ -68,6 +72,7 @@ class Engine:
         self.rankings = ClusterRankings(self.index)
         self.quota_refusals: dict[ClassKey, QuotaRefusal] = {}
         """The latest refusal of each class that waits for quota: no cycle checks the class again until something relevant changes."""
+        self._demand = self.carried.demand
         self._limits: tuple[int, QuotaLimits] | None = None
         """The revision of the queues, and the limits derived from them."""
 
@@ -80,7 +85,8 @@ class Engine:
             for cluster_id in changes.clusters:
                 self.layouts.forget(cluster_id)
             self.index.take_in(changes)
-        self.index.begin(now)
+        self._demand = self.carried.demand.at(now, self.state)
+        self.index.begin(now, self._demand)
         if len(self.quota_refusals) > _MOST_REFUSALS:
             self.quota_refusals.clear()
 
@@ -107,7 +113,9 @@ class Engine:
 
     def carry_over(self, plan: Plan) -> None:
         """Store the values of a plan that the next decision takes over."""
-        self.carried = Carried(plan.reservations, plan.bursting, plan.held_back, plan.moved, plan.searched_moves)
+        self.carried = Carried(
+            plan.reservations, plan.bursting, plan.held_back, plan.moved, plan.searched_moves, self._demand
+        )
 
     def fork(
         self,
@@ -127,7 +135,8 @@ class Engine:
             state = self.state.fork_with(self.state.jobs.values() if waiting is None else waiting, shapes or {})
         if policies is not None:
             state.set_policies(policies)
-        fork = Engine(state, self.carried)
+        # What is asked for devices is as it is for this engine, whatever waits in the fork.
+        fork = Engine(state, replace(self.carried, demand=self._demand._replace(counted_at=inf)))
         fork.layouts = self.layouts.fork(state)
         fork.index = ClusterIndex(fork.layouts)
         fork.rankings = ClusterRankings(fork.index)

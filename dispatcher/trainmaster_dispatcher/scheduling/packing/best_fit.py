@@ -1,9 +1,8 @@
 """Best fit: members packed on nodes, and the nodes of a cluster sorted in best-fit order, so that a node is found by bisection.
 
-Best fit takes the node that has the least left after it takes the member: the fewest devices that the member does not
-need, then the commonest product, then the fewest devices, CPU and memory. What is left on a node is its free amounts
-minus the same needs for every node; so one order of the nodes serves all members that need the same devices, whatever
-amounts they need.
+Best fit takes the node that has the least left after it takes the member: the fewest devices that the member does not need, then the
+devices that the fewest others ask for, then the fewest devices, CPU and memory. What is left on a node is its free amounts minus the
+same needs for every node; so one order of the nodes serves all members that need the same devices, whatever amounts they need.
 """
 
 from bisect import bisect_left, insort
@@ -31,17 +30,23 @@ _CHOICE = 2
 
 
 def commonness(
-    groups: Mapping[str, Sequence[NodeBucket]], needs: Iterable[str], eligible: Iterable[str]
-) -> dict[str, int]:
-    """Return, by group, the total amount of the devices in ``needs`` that groups with the same product have.
+    groups: Mapping[str, Sequence[NodeBucket]],
+    needs: Iterable[str],
+    eligible: Iterable[str],
+    spares: Mapping[str, int] | None = None,
+) -> Mapping[str, int]:
+    """Return, by group, how freely a member may take its devices: a member that may use several takes those first that the fewest
+    others ask for.
 
-    The result is empty where it makes no difference. A member that may use any product takes the most common one and
-    leaves the scarce ones to members that need them. Total amounts count, not free ones, so the order stays the same
-    while runs start and end. Nodes that do not exist yet are taken last.
+    ``spares``: these values for the groups of a cluster with devices. Without them: the total amount of the devices in ``needs`` that
+    groups with the same product have; the result is empty where it makes no difference. Neither depends on what is free, so the order
+    stays the same while runs start and end. Nodes that do not exist yet are taken last.
     """
     devices = [name for name in needs if "/" in name]
     if not devices:
         return {}
+    if spares is not None:
+        return spares
     products: dict[str, str] = {}
     of_product: dict[str, int] = {}
     is_growing = False
@@ -65,12 +70,25 @@ def commonness(
 class Ranking:
     """The nodes of some groups in best-fit order for members that need ``devices``."""
 
-    __slots__ = ("_common", "_entries", "_failed", "_keys", "_most", "_nodes", "_of_group", "_places", "devices")
+    __slots__ = (
+        "_common",
+        "_entries",
+        "_failed",
+        "_keys",
+        "_most",
+        "_nodes",
+        "_of_group",
+        "_places",
+        "_spares",
+        "devices",
+    )
 
-    def __init__(self, order: Sequence[str], devices: frozenset[str]) -> None:
+    def __init__(self, order: Sequence[str], devices: frozenset[str], spares: Mapping[str, int] | None = None) -> None:
+        """``spares``: see ``commonness``."""
         self.devices = devices
+        self._spares = spares
         self._places = {name: place for place, name in enumerate(order)}
-        self._common: dict[str, int] = {}
+        self._common: Mapping[str, int] = {}
         self._entries: dict[str, Sequence[NodeBucket]] = {}
         self._of_group: dict[str, list[Key]] = {}
         self._keys: list[Key] = []
@@ -83,7 +101,7 @@ class Ranking:
     def follow(self, groups: Mapping[str, Sequence[NodeBucket]]) -> None:
         """Update the order to these groups; unchanged groups cost nothing."""
         if not self._entries:
-            self._common = commonness(groups, self.devices, self._places)
+            self._common = commonness(groups, self.devices, self._places, self._spares)
             for name, place in self._places.items():
                 self._note(place, name, groups[name])
             self._keys = sorted(key for keys in self._of_group.values() for key in keys)
@@ -180,6 +198,7 @@ def fill(
     max_per_node: int | None = None,
     numa: str = "",
     order: list[tuple[str, int]] | None = None,
+    spares: Mapping[str, int] | None = None,
 ) -> tuple[int, dict[str, int]]:
     """Pack members best-fit; return the number of members without a node, and the number placed in each group.
     ``groups`` is changed.
@@ -188,19 +207,19 @@ def fill(
     than the others, so one order serves all members. ``ranking``: that order, if it is up to date with ``groups``.
     ``max_per_node``: the largest number of these members on one node. ``numa``: the policy that binds the members to
     NUMA zones, or empty. ``order``: a list to which each group and the number of members it took are appended, in
-    sequence.
+    sequence. ``spares``: see ``commonness``.
     """
     placed: dict[str, int] = {}
     usable = groups if eligible is None else eligible
     if count == 1 and not numa:
-        best = tightest(groups, needs, usable) if ranking is None else ranking.tightest(needs)
+        best = tightest(groups, needs, usable, spares) if ranking is None else ranking.tightest(needs)
         if best is None:
             return 1, placed
         split(groups, best, needs, ((1, 1),))
         if order is not None:
             order.append((best.group.name, 1))
         return 0, {best.group.name: 1}
-    for one in _best(groups, needs, usable) if ranking is None else ranking.best(needs):
+    for one in _best(groups, needs, usable, spares) if ranking is None else ranking.best(needs):
         each = min(one.holds(needs), count)
         if max_per_node is not None:
             each = min(each, max_per_node)
@@ -221,10 +240,12 @@ def fill(
     return count, placed
 
 
-def _best(groups: Groups, needs: Resources, eligible: Iterable[str]) -> list[NodeBucket]:
+def _best(
+    groups: Groups, needs: Resources, eligible: Iterable[str], spares: Mapping[str, int] | None
+) -> list[NodeBucket]:
     """Return the entries that have enough free for a member, the one with the least left first."""
     eligible = list(eligible)
-    common = commonness(groups, needs, eligible)
+    common = commonness(groups, needs, eligible, spares)
     fitting = [
         (leftover(one.free, needs, common.get(name, 0)), order, one)
         for order, name in enumerate(eligible)
@@ -236,12 +257,14 @@ def _best(groups: Groups, needs: Resources, eligible: Iterable[str]) -> list[Nod
     return [one for _, _, one in fitting]
 
 
-def tightest(groups: Groups, needs: Resources, eligible: Iterable[str]) -> NodeBucket | None:
+def tightest(
+    groups: Groups, needs: Resources, eligible: Iterable[str], spares: Mapping[str, int] | None = None
+) -> NodeBucket | None:
     """Return the node with the least left after one member; the same as ``fill`` finds, with less work."""
     best: NodeBucket | None = None
     least: Leftover | None = None
     eligible = list(eligible)
-    common = commonness(groups, needs, eligible)
+    common = commonness(groups, needs, eligible, spares)
     for name in eligible:
         for one in groups[name]:
             free = one.free

@@ -38,10 +38,12 @@ def devices_among(names: tuple[str, ...]) -> frozenset[str]:
 class EligibleGroups(dict[tuple[Terms, Product | None], tuple[str, ...]]):
     """Eligible node groups, by what members ask of nodes and the product that they are bound to; for all objects of a cluster."""
 
-    __slots__ = ("_groups", "_index")
+    __slots__ = ("_groups", "_index", "spares")
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: Groups, spares: Mapping[str, int] | None = None) -> None:
+        """``spares``: see ``ClusterLayouts.spares``."""
         self._groups = groups
+        self.spares = spares
         self._index: LabelIndex | None = None
 
     @property
@@ -97,7 +99,7 @@ class FreeCapacity:
         devices = devices_among(tuple(needs))
         ranking = self._rankings.get((id(eligible), devices))
         if ranking is None:
-            ranking = self._rankings[id(eligible), devices] = Ranking(eligible, devices)
+            ranking = self._rankings[id(eligible), devices] = Ranking(eligible, devices, self.eligible.spares)
             ranking.follow(self.groups)
         return ranking
 
@@ -246,7 +248,7 @@ def grown(
         if key.group in groups:
             most = _most_on_a_node(state, key, count)
             fill(groups, needs_of_load(state, key), count, (key.group,), max_per_node=most)
-    return FreeCapacity(groups)
+    return FreeCapacity(groups, EligibleGroups(groups, free_capacity.eligible.spares))
 
 
 @dataclass(slots=True)
@@ -271,19 +273,30 @@ class ClusterLayouts:
         """By cluster, valid for this object."""
         self._laid: dict[int, dict[str, _LaidOut]] = {}
         """By cluster and node group."""
+        self.spares: dict[int, Mapping[str, int]] = {}
+        """By cluster and node group with devices: how freely members may take them, larger for devices that fewer others ask for."""
         self._kinds: WeakValueDictionary[tuple[tuple[str, int], ...], Kinds] = WeakValueDictionary()
         """By the total capacity of an empty cluster: the member kinds known for it."""
 
     def fork(self, state: SchedulerState) -> "ClusterLayouts":
-        """Return layouts of a fork of the state; both use the same caches."""
+        """Return layouts of a fork of the state; both use the same caches, as far as these do not depend on ``spares``."""
         layouts = ClusterLayouts(state)
-        layouts._empty, layouts._laid, layouts._kinds = self._empty, self._laid, self._kinds
+        layouts._empty, layouts._laid, layouts._kinds = dict(self._empty), self._laid, self._kinds
+        layouts.spares = dict(self.spares)
         return layouts
 
     def forget(self, cluster_id: int) -> None:
         """Drop the cached values of a cluster whose report has changed."""
         self._empty.pop(cluster_id, None)
         self._laid.pop(cluster_id, None)
+
+    def put_spares(self, cluster_id: int, spares: Mapping[str, int] | None) -> None:
+        """Replace the values of the groups of a cluster with devices."""
+        if spares is None:
+            self.spares.pop(cluster_id, None)
+        else:
+            self.spares[cluster_id] = spares
+        self._empty.pop(cluster_id, None)
 
     def empty(self, cluster_id: int) -> FreeCapacity:
         """Return the free capacity of the cluster without any of our runs; it must not be changed."""
@@ -292,6 +305,7 @@ class ClusterLayouts:
         if known is not None and known[0] is cluster:
             return known[1]
         free_capacity = FreeCapacity.empty(cluster.report) if cluster.report is not None else FreeCapacity({})
+        free_capacity.eligible.spares = self.spares.get(cluster_id)
         free_capacity.rank()
         free_capacity.kinds = self._kinds.setdefault(_of_everything(free_capacity), free_capacity.kinds)
         self._laid.pop(cluster_id, None)

@@ -108,7 +108,16 @@ def fit_many(
     while count:
         work, order = dict(free_capacity.groups), list[tuple[str, int]]()
         ranking = free_capacity.ranking(eligible, role.needs)
-        missing, placed = fill(work, role.needs, count * members, eligible, ranking, numa=role.numa, order=order)
+        missing, placed = fill(
+            work,
+            role.needs,
+            count * members,
+            eligible,
+            ranking,
+            numa=role.numa,
+            order=order,
+            spares=free_capacity.eligible.spares,
+        )
         count, rest = divmod(count * members - missing, members)
         if not rest:
             placement = {group: {role.name: many} for group, many in placed.items()}
@@ -148,7 +157,8 @@ def first_node(role: RoleShape, free_capacity: FreeCapacity) -> NodeBucket | Non
     """Return the node that the first member of a role would take."""
     ranking = _ranking(role, free_capacity)
     if ranking is None:
-        return tightest(free_capacity.groups, role.needs, eligible_groups(role, free_capacity))
+        eligible = eligible_groups(role, free_capacity)
+        return tightest(free_capacity.groups, role.needs, eligible, free_capacity.eligible.spares)
     return ranking.tightest(role.needs)
 
 
@@ -299,7 +309,16 @@ def _pack(
             return _no_node(
                 role, "" if groups is not free_capacity.groups else free_capacity.eligible.index.obstacles(role)
             )
-        missing, placed = fill(work, role.needs, size, eligible, ranking, role.max_per_node, role.numa)
+        missing, placed = fill(
+            work,
+            role.needs,
+            size,
+            eligible,
+            ranking,
+            role.max_per_node,
+            role.numa,
+            spares=free_capacity.eligible.spares,
+        )
         if missing:
             if size == missing and groups is free_capacity.groups and not placement:
                 return _too_small(role, free_capacity.most(eligible), _in(eligible, work), beside_others=False)

@@ -30,6 +30,7 @@ from trainmaster_dispatcher.scheduling.selection.scores import Fit, Usage, fixed
 from trainmaster_dispatcher.scheduling.selection.scores.sparing import Scarcity
 from trainmaster_dispatcher.scheduling.state.changes import Changes
 from trainmaster_dispatcher.scheduling.state.declared_objects import Access, Cluster
+from trainmaster_dispatcher.scheduling.state.demand import NO_DEMAND, Demand
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, Product, product_of
 from trainmaster_dispatcher.scheduling.state.live_runs import COMING, LoadKey
 
@@ -164,8 +165,9 @@ class ClusterIndex:
                 if later is not None:
                     later.note(run, many, ends_at)
 
-    def begin(self, now: float) -> None:
-        """Begin a cycle: rebuild what has changed."""
+    def begin(self, now: float, demand: Demand = NO_DEMAND) -> None:
+        """Begin a cycle: rebuild what has changed. ``demand``: the jobs by which it is known what is asked for devices."""
+        self._take_in_demand(demand)
         if self.reported:
             self._take_in_reports()
         changed = self.touched | self._changed_in_cycle
@@ -191,6 +193,24 @@ class ClusterIndex:
         if len(self._open) > _MOST_CACHED:
             self._open.clear()
 
+    def _take_in_demand(self, demand: Demand) -> None:
+        """Update what is asked for devices. Clusters whose devices others ask for more or less now have changed, too."""
+        state = self.state
+        if not self.reported and self._scarcity.is_current(demand):
+            return
+        clusters = state.clusters
+        for cluster_id in self.layouts.spares.keys() - clusters.keys():
+            self.layouts.put_spares(cluster_id, None)
+        if not self._scarcity.take_in(clusters.values(), self.reported, demand, state.shapes):
+            return
+        for cluster_id in clusters:
+            spares = self._scarcity.spares(cluster_id)
+            if spares != self.layouts.spares.get(cluster_id):
+                self.layouts.put_spares(cluster_id, spares)
+                self.reported.add(cluster_id)
+            else:
+                self._note_change(cluster_id)
+
     def _take_in_reports(self) -> None:
         self.clusters = sorted(self.state.clusters.values(), key=lambda cluster: cluster.name)
         places = {cluster.id: place for place, cluster in enumerate(self.clusters)}
@@ -206,9 +226,6 @@ class ClusterIndex:
                 known.pop(cluster_id, None)
             self._note_change(cluster_id)
             self.reported_at[cluster_id] = self.changes
-        if self._scarcity.take_in(self.clusters, self.reported):
-            for cluster in self.clusters:
-                self._note_change(cluster.id)
         self.reported.clear()
         self._prices.clear()
         holders = [cluster.holder for cluster in self.clusters]
