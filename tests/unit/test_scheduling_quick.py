@@ -12,7 +12,7 @@ from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.scheduler.gc_tuning import GcTuning
 from trainmaster_dispatcher.scheduling.packing.best_fit import fill
-from trainmaster_dispatcher.scheduling.packing.bin_layout import lay_out
+from trainmaster_dispatcher.scheduling.packing.bin_layout import ROUNDS, MemberKind, in_rounds, lay_out
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import eligible_groups, only_role, size_choices
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket
@@ -56,6 +56,30 @@ def test_a_layout_on_tuples_is_that_of_filling_one_after_the_other(
     else:
         assert laid is not None
         assert as_counter(laid) == as_counter(work[group.name])
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1), st.integers(1, 9)), max_size=6))
+def test_members_with_equally_many_devices_take_turns(found: list[tuple[int, float, int]]) -> None:
+    kinds = [
+        (MemberKind((-devices, -share), (number, 0, devices), (2,)), count)
+        for number, (devices, share, count) in enumerate(sorted(found, reverse=True))
+    ]
+    order = in_rounds(kinds)
+    together = Counter[int]()
+    for need, _, count in order:
+        assert need is not None
+        together[need[0]] += count
+    assert together == Counter({number: count for number, (_, count) in enumerate(kinds)}), "each of them once"
+    devices = [need[2] for need, _, _ in order if need is not None]
+    assert devices == sorted(devices, reverse=True)
+    for many in set(devices):
+        equal = [(number, count) for number, (kind, count) in enumerate(kinds) if kind.many_devices == many]
+        before = dict.fromkeys((number for number, _ in equal), 0)
+        for need, _, count in order if len(equal) > 1 else ():
+            if need is not None and need[2] == many:
+                before[need[0]] += count
+                parts = [before[number] / count for number, count in equal if count >= ROUNDS]
+                assert max(parts, default=0) - min(parts, default=0) <= 2 / ROUNDS + 1e-9
 
 
 @given(groups, members, amounts)

@@ -10,6 +10,7 @@ from tests.unit.building import Outcome, StateBuilder, amounts, gang, nodes, rol
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.weights import Weights
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.packing.best_fit import commonness, tightest
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import first_node
@@ -141,6 +142,50 @@ def test_a_product_that_pools_alone_can_bring_is_the_scarcest() -> None:
     sparing.take_in([cluster], [1], NO_DEMAND, {})
     coming = FreeCapacity({"+h100": (NodeBucket(gpus("H100"), gpus("H100").free, 1),)})
     assert sparing.part(ANY, coming) == 1 / 16
+
+
+def test_a_product_that_jobs_name_is_spared_although_it_is_the_common_one() -> None:
+    builder = StateBuilder().cluster("c", gpus("V100", 1), gpus("A100", 4)).job("any", ANY, age=10)
+    assert group_of(builder.cycle(), "any") == "a100"
+    builder = StateBuilder().cluster("c", gpus("V100", 1), gpus("A100", 4)).job("any", ANY, age=10)
+    builder.jobs(8, "a", only("A100", gpu=2))
+    assert group_of(builder.cycle(), "any") == "v100"
+
+
+def test_what_runs_is_asked_for_too() -> None:
+    builder = StateBuilder().cluster("c", gpus("V100", 1), gpus("A100", 4))
+    for number in range(4):
+        builder.run(f"r{number}", only("A100", gpu=2), on="c", placement={"a100": {"worker": 1}})
+    assert group_of(builder.job("any", ANY).cycle(), "any") == "v100"
+
+
+def test_nodes_for_many_devices_are_spared_if_members_need_many() -> None:
+    """The product of which there is most is not the one to take any more."""
+    builder = StateBuilder().cluster("c", gpus("V100", 4, gpu=2), gpus("A100", 2, gpu=8)).job("any", ANY, age=10)
+    assert group_of(builder.cycle(), "any") == "a100"
+    builder.jobs(2, "eight", simple(cpu=1, gpu=8))
+    outcome = builder.later(60).cycle()
+    assert group_of(outcome, "any") == "v100"
+    assert len(outcome.started) == 3
+
+
+def test_jobs_are_counted_again_after_a_minute() -> None:
+    builder = StateBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("any", ANY, age=10)
+    assert builder.cycle().where == {"any": "b"}
+    builder.engine.carry_over(builder.cycle().plan)
+    builder.jobs(8, "named", only("A100", gpu=2))
+    assert builder.later(59).cycle().where["any"] == "b"
+    assert builder.later(1).cycle().where["any"] == "a"
+
+
+def test_a_question_counts_the_jobs_as_the_engine_does() -> None:
+    builder = StateBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("any", ANY, age=10)
+    outcome = builder.jobs(8, "named", only("A100", gpu=2)).cycle()
+    builder.engine.carry_over(outcome.plan)
+    any_job = builder.state.jobs[builder.ids["any"]]
+    fork = builder.later(300).engine.fork(waiting=[any_job])
+    (start,) = decide(fork, builder.now).starts
+    assert builder.state.clusters[start.cluster_id].name == outcome.where["any"] == "a"
 
 
 sorts = st.lists(

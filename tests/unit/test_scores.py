@@ -56,7 +56,7 @@ CASES: dict[str, tuple[tuple[Fit, float], tuple[Fit, float], str]] = {
     "affinity": ((at(preferred=0.5), 0.5), (at(preferred=0.1), 0.1), "the job prefers it"),
     "topology": ((at(domains=1), 1.0), (at(domains=4), 0.25), "it is spread over fewer domains there"),
     "spread": ((at(elsewhere=0.9), 0.9), (at(elsewhere=0.2), 0.2), "fewer of the runs of its queue are there"),
-    "sparing": ((at(common=1.0), 1.0), (at(common=0.25), 0.25), "the devices that it takes there are more common"),
+    "sparing": ((at(common=1.0), 1.0), (at(common=0.25), 0.25), "fewer others ask for the devices that it takes there"),
 }
 """By score: a fit and its score, a worse one and its score, and why the first is better."""
 

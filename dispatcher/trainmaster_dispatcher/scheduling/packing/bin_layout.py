@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from operator import ge, sub
 from typing import NamedTuple
 
@@ -12,14 +13,44 @@ Tuple = tuple[int, ...]
 
 
 class MemberKind(NamedTuple):
-    """Equivalent members on a cluster. Kinds sort by ``rank``, the largest dominant share first."""
+    """Equivalent members on a cluster. Kinds sort by ``rank``: most devices, then the largest dominant share first."""
 
-    rank: float
+    rank: tuple[int, float]
     need: Tuple | None
     """None where the members need a resource that the cluster does not have, or have a maximum per node, which tuples
     cannot express."""
     devices: tuple[int, ...]
     """The indexes of the devices that the members name."""
+
+    @property
+    def many_devices(self) -> int:
+        return -self.rank[0]
+
+
+ROUNDS = 4
+"""The parts in which members with equally many devices take turns."""
+
+
+def in_rounds(members: Iterable[tuple[MemberKind, int]]) -> list[tuple[Tuple | None, tuple[int, ...], int]]:
+    """Return members in the order in which they are packed; of those with equally many devices, a part of each kind in turn.
+
+    Kind after kind, those that need much CPU for each device would fill nodes among themselves and leave devices idle there, while
+    others that need little would leave CPU idle elsewhere.
+    """
+    out: list[tuple[Tuple | None, tuple[int, ...], int]] = []
+    for _, equal in groupby(members, key=_many_devices):
+        kinds = list(equal)
+        rounds = ROUNDS if len(kinds) > 1 else 1
+        for number in range(rounds):
+            for kind, count in kinds:
+                part = count * (number + 1) // rounds - count * number // rounds
+                if part:
+                    out.append((kind.need, kind.devices, part))
+    return out
+
+
+def _many_devices(member: tuple[MemberKind, int]) -> int:
+    return member[0].many_devices
 
 
 def lay_out(

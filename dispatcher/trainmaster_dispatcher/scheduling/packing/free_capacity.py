@@ -17,7 +17,7 @@ from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.domain.shapes import RoleKey, RoleShape, Terms
 from trainmaster_dispatcher.scheduling.packing.best_fit import Ranking, fill
-from trainmaster_dispatcher.scheduling.packing.bin_layout import MemberKind, lay_out
+from trainmaster_dispatcher.scheduling.packing.bin_layout import MemberKind, in_rounds, lay_out
 from trainmaster_dispatcher.scheduling.packing.eligibility import LabelIndex, allows
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, split
 from trainmaster_dispatcher.scheduling.packing.numa import zones_of
@@ -365,7 +365,12 @@ def _under(
 ) -> Sequence[NodeBucket]:
     """Return the entries of a group after its members are packed."""
     ordered = _ordered(state, members, empty)
-    laid = lay_out(entries, [(kind.need, kind.devices, members[key]) for _, key, kind in ordered], empty.names)
+    plain = [(kind.need, kind.devices, members[key]) for _, key, kind in ordered]
+    if len(ordered) > 1 and any("/" in name for name in entries[0].group.free):
+        laid = lay_out(entries, in_rounds((kind, members[key]) for _, key, kind in ordered), empty.names)
+        if laid is not None:
+            return laid
+    laid = lay_out(entries, plain, empty.names)
     if laid is not None:
         return laid
     free_capacity = FreeCapacity({name: entries})
@@ -377,7 +382,7 @@ def _under(
 
 def _ordered(
     state: SchedulerState, members: Mapping[LoadKey, int], empty: FreeCapacity
-) -> list[tuple[float, LoadKey, MemberKind]]:
+) -> list[tuple[tuple[int, float], LoadKey, MemberKind]]:
     """Return the members sorted large ones first, so that a packing does not depend on the order in which runs came."""
     kinds = empty.kinds
     out = []
@@ -400,7 +405,8 @@ def _kind(needs: Resources, empty: FreeCapacity) -> MemberKind:
     known = all(name in total for name, amount in needs.items() if amount)
     need = tuple([needs.get(name, 0) for name in names]) if known else None
     devices = tuple([place for place, name in enumerate(names) if "/" in name and name in needs])
-    return MemberKind(-dominant(needs, total), need, devices)
+    many = sum(amount for name, amount in needs.items() if "/" in name)
+    return MemberKind((-many, -dominant(needs, total)), need, devices)
 
 
 def _most_on_a_node(state: SchedulerState, key: LoadKey, count: int) -> int | None:

@@ -63,7 +63,7 @@ class _DeviceChoice(NamedTuple):
 
 
 class Scarcity:
-    """What is asked for the devices of all sorts of nodes of the fleet.
+    """The values of all sorts of nodes of the fleet: by what members ask for their devices.
 
     The value of a sort is larger the less is asked for its devices: a difference of ``_STEPS`` is half as much.
     """
@@ -127,7 +127,7 @@ class Scarcity:
                 of_product[device, product_of(self._groups[sort])] += amount * many
                 totals[device] += amount * many
         self._totals = dict(totals)
-        asked: defaultdict[tuple[str, _Sort], float] = defaultdict(float)
+        wanted: defaultdict[tuple[str, _Sort], float] = defaultdict(float)
         if _CHOICE <= len(nodes) <= _MOST_SORTS:
             for role, device, many in _devices_asked(jobs, shapes):
                 takers = [
@@ -138,16 +138,16 @@ class Scarcity:
                 ]
                 whole = sum(amount for _, amount in takers)
                 for sort, _ in takers:
-                    asked[device, sort] += many / whole
+                    wanted[device, sort] += many / whole
         # What is asked for all devices alike makes no difference.
         least = {
-            device: min(asked[device, sort] for sort in nodes if any(name == device for name, _ in sort.devices))
+            device: min(wanted[device, sort] for sort in nodes if any(name == device for name, _ in sort.devices))
             for device in totals
         }
         return {
             sort: _rounded(
                 max(
-                    asked[device, sort]
+                    wanted[device, sort]
                     - least[device]
                     + self._named(device, of_product[device, product_of(self._groups[sort])])
                     for device, _ in sort.devices
@@ -157,7 +157,7 @@ class Scarcity:
         }
 
     def _named(self, device: str, there: int) -> float:
-        """Return what counts as asked for by the name of a product of which there are so many devices."""
+        """Return what counts as asked for by the name of a product of which there are ``there`` devices."""
         return _NAMED_PART * self._totals.get(device, there) / there
 
     def part(self, shape: Shape, cluster_capacity: FreeCapacity, product: Product | None = None) -> float:
@@ -224,15 +224,15 @@ class Scarcity:
             return freest
 
 
-def _rounded(asked: float) -> int:
+def _rounded(wanted: float) -> int:
     """Return the value of devices: larger, the less is asked for them."""
-    return _HIGHEST - round(log2(asked) * _STEPS)
+    return _HIGHEST - round(log2(wanted) * _STEPS)
 
 
 def _devices_asked(jobs: Mapping[int, int], shapes: Mapping[int, Shape]) -> list[tuple[RoleShape, str, int]]:
     """Return how many of which devices all members need; roles that ask for the same nodes and devices count together."""
     roles: dict[tuple[Terms, str, int], RoleShape] = {}
-    asked = Counter[tuple[Terms, str, int]]()
+    wanted = Counter[tuple[Terms, str, int]]()
     for shape_id, many in jobs.items():
         shape = shapes.get(shape_id)
         for role in shape.roles if shape is not None else ():
@@ -240,8 +240,8 @@ def _devices_asked(jobs: Mapping[int, int], shapes: Mapping[int, Shape]) -> list
                 if "/" in device and amount:
                     key = role.terms, device, amount
                     roles.setdefault(key, role)
-                    asked[key] += amount * role.replicas * many
-    return [(role, key[1], asked[key]) for key, role in roles.items()]
+                    wanted[key] += amount * role.replicas * many
+    return [(role, key[1], wanted[key]) for key, role in roles.items()]
 
 
 def _sorts_of(cluster: Cluster) -> _Sorts:
