@@ -8,8 +8,7 @@ random is one of those that could hold the task if they were empty. Tasks that n
 
 ``filling``: tasks arrive in a random order and never leave, until the first one cannot be placed; GPUs that are allocated then, as
 parts of all, over ``--shuffles`` shuffles. ``waits``: tasks come and go as recorded, on a fleet scaled to ``--gpus`` that keeps every
-model; time limits are the true run times rounded up to a power of two, as people ask. ``held``: the cluster had no node for it when
-it got there, as the dispatcher knows where members are by groups of nodes alone, and a person would have to release it.
+model; time limits are the true run times rounded up to a power of two, as people ask.
 """
 
 import argparse

@@ -276,14 +276,14 @@ def test_a_run_that_failed_by_this_is_tried_again(ending: RunEnding, retries: Re
     assert job_machine.is_retried(ending, retries) is again
 
 
-def test_a_run_that_only_lacked_room_is_tried_again_for_hours() -> None:
+def test_a_run_that_only_lacked_room_is_always_tried_again() -> None:
     job, pauses = DISPATCHED, []
-    while job.state is JobState.DISPATCHED:
+    for _ in range(100):
         settled = settle(job, RunEnding(RunState.RETURNED, lacks_room=True), NEVER, NOW)
         pauses.append(settled.cool_down_seconds)
-        job = settled.job if settled.job.state is JobState.HELD else settled.job._replace(state=JobState.DISPATCHED)
-    assert (pauses[:6], pauses[6:-1], pauses[-1]) == ([30, 60, 120, 240, 480, 600], [600] * 13, 0)
-    assert job.hold_cause is HoldCause.UNPLACEABLE
+        assert settled.job.state is JobState.QUEUED
+        job = settled.job._replace(state=JobState.DISPATCHED)
+    assert (pauses[:6], pauses[6:19], pauses[19:]) == ([30, 60, 120, 240, 480, 600], [600] * 13, [3600] * 81)
 
 
 def test_the_pauses_after_returns_grow() -> None:

@@ -129,8 +129,8 @@ class Token(StrEnum):
         sentence="The clusters it was sent to could not place it{because}.",
         advice="Read the clusters' messages, correct the job or the cluster, then: trainmaster resume {job}",
         meaning=(
-            "clusters returned it five times in a row, or every one that could take it did; twenty times where they only had"
-            " no room for it"
+            "clusters returned it five times in a row, or every one that could take it did, and not only as they had no room"
+            " for it"
         ),
     )
     QUEUE_HELD = ReasonKind(

@@ -21,11 +21,12 @@ from trainmaster.protocol.states import FailureCategory, HoldCause, JobState, Ru
 RETURNS_IN_A_ROW = 5
 """This number of returned runs in a row, without one that started, makes a job unplaceable."""
 RETURNS_FOR_ROOM = 20
-"""The same for runs that only lacked free capacity: with the pauses between them, hours."""
+"""From this number on, returned runs that only lacked free capacity, as it was in pieces, are followed by the longest pauses."""
 LOSSES_WHILE_UP = 3
 """From this loss on, lost runs on clusters that stayed reachable, and lost nodes, count as failures."""
 _COOL_DOWN_SECONDS = 30.0
 _MOST_COOL_DOWN_SECONDS = 600.0
+_COOL_DOWN_FOR_ROOM_SECONDS = 3600.0
 
 TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     JobState.HELD: frozenset({JobState.QUEUED, JobState.CANCELLED, JobState.HELD}),
@@ -138,11 +139,14 @@ def _settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settle
 
 
 def _returned(job: Job, ending: RunEnding) -> Settled:
-    if job.returns >= (RETURNS_FOR_ROOM if ending.lacks_room else RETURNS_IN_A_ROW):
+    if job.returns >= RETURNS_IN_A_ROW and not ending.lacks_room:
         said = f"; the last one said: {ending.message}" if ending.message else ""
         message = f"returned {job.returns} times in a row{said}"
         return Settled(job.held(HoldCause.UNPLACEABLE, message=message))
     seconds = min(_COOL_DOWN_SECONDS * 2 ** (job.returns - 1), _MOST_COOL_DOWN_SECONDS)
+    if job.returns >= RETURNS_FOR_ROOM:
+        # What is free may stay in pieces for long, and capacity is held for each attempt; but room changes, so it is never given up.
+        seconds = _COOL_DOWN_FOR_ROOM_SECONDS
     return Settled(job.moved(JobState.QUEUED)._replace(message=ending.message), cool_down_seconds=seconds)
 
 

@@ -53,6 +53,8 @@ from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
 _PLACEMENT_TIMEOUT = 300.0
 _A_MOMENT = 0.001
 _MOST_BEGAN = 10_000
+_MOST_RETURNS = 200
+"""The number of returns in a row after which a job is not tried again: the simulation would never end."""
 """The number of starts by a policy that are remembered for its ramp."""
 Progress = Callable[[int, int], None]
 """Receives the number of jobs that have ended, and the number of all jobs."""
@@ -327,6 +329,8 @@ class Simulation:
             self._state.end_job(number, now)
         else:
             self._state.drop_job(number)
+        if record.machine.returns >= _MOST_RETURNS:
+            return 1  # it waits for ever
         if settled.cool_down_seconds:
             heappush(self._cooling, (now + settled.cool_down_seconds, number, key))
             if ending.lacks_room:
