@@ -52,9 +52,9 @@ from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
 
 _PLACEMENT_TIMEOUT = 300.0
 _A_MOMENT = 0.001
-_MOST_BEGAN = 10_000
 _MOST_RETURNS = 200
 """The number of returns in a row after which a job is not tried again: the simulation would never end."""
+_MOST_BEGAN = 10_000
 """The number of starts by a policy that are remembered for its ramp."""
 Progress = Callable[[int, int], None]
 """Receives the number of jobs that have ended, and the number of all jobs."""
