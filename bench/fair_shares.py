@@ -4,13 +4,15 @@
 
 Six users in three queues of different weights are there for a day on average, and away as long; while they are there, each
 submits jobs of 1 to 4 cores and 5 to 60 minutes, in all 1.3 times what the cluster can do. The scheduler decides in simulated
-time, without time limits and without preemption. The ideal is the fluid one of generalized processor sharing (Parekh and Gallager,
-IEEE/ACM Transactions on Networking 1993), by the tree: the capacity is divided by weight between the queues with work, and in a
-queue between its users with work; nobody gets more cores than the jobs that wait can use. It has as much capacity as the runs in
-the same minute really used, so that only its division is compared. ``largest_lag``: the most core-hours by which a user's runs
-were ever behind the ideal; ``behind``: the same in hours of the user's part of the cluster when all are there. Without preemption
-no scheduler can be closer than what ends meanwhile: with runs of an hour at most, about an hour. ``users`` is as shipped; ``none``
-has ``fairBy: none``, the order of arrival in each queue.
+time, without time limits and, except in ``reclaiming``, without preemption. The ideal is the fluid one of generalized processor
+sharing (Parekh and Gallager, IEEE/ACM Transactions on Networking 1993), by the tree: the capacity is divided by weight between the
+queues with work, and in a queue between its users with work; nobody gets more cores than the jobs that wait can use. It has as much
+capacity as the runs in the same minute really used, so that only its division is compared. ``largest_lag``: the most core-hours by
+which a user's runs were ever behind the ideal; ``behind``: the same in hours of the user's part of the cluster when all are there.
+Without preemption no scheduler can be closer than what ends meanwhile: with runs of an hour at most, about an hour. ``users`` is as
+shipped; ``none`` has ``fairBy: none``, the order of arrival in each queue. In ``reclaiming`` the queues are guaranteed their parts of
+the cluster and take them back from others by preemption: ``preempted`` is the number of runs that were ended for others, ``wasted``
+the part of all core-hours that these runs had used, as none saves its state.
 """
 
 import argparse
@@ -22,7 +24,8 @@ from typing import Any
 
 from trainmaster.fake_cluster.fleet import Fleet, FleetCluster, FleetGroup
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster.protocol.states import FairBy
+from trainmaster.protocol.quota import QuotaSpec
+from trainmaster.protocol.states import FairBy, RunState
 from trainmaster.protocol.tenants import QueueSpec
 from trainmaster_dispatcher.whatif.engine import Declared, Simulation, StudiedJob
 from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
@@ -159,12 +162,14 @@ def real(records: Sequence[StudiedJob], seconds: float) -> dict[str, list[float]
     return out
 
 
-def measured(trace: Trace, fair_by: FairBy, cores: int, days: float) -> dict[str, Any]:
-    """Return the lags of all users under one rule."""
+def measured(trace: Trace, fair_by: FairBy, cores: int, days: float, *, reclaims: bool = False) -> dict[str, Any]:
+    """Return the lags of all users under one rule. ``reclaims``: queues are guaranteed their parts, and take them back."""
+    every = sum(QUEUES.values())
     queues = [
         QueueSpec(
             path=queue,
             weight=weight,
+            resources={"cpu": QuotaSpec(guaranteed=str(int(cores * weight / every)))} if reclaims else {},
             fair_by=fair_by,
             user_weights={user: part for user, (of, part) in USERS.items() if of == queue},
         )
@@ -182,7 +187,16 @@ def measured(trace: Trace, fair_by: FairBy, cores: int, days: float) -> dict[str
         for user, amount in served.items():
             lags[user] = max(lags[user], amount - had[user][step])
     parts = _parts(cores)
-    return {
+    preempted = [
+        (width_of(record.job) * (stay.ended_at - stay.placed_at))
+        for record in outcome.records
+        for stay in record.stays
+        if stay.state is RunState.PREEMPTED
+    ]
+    lost: dict[str, Any] = (
+        {"preempted": len(preempted), "wasted": round(sum(preempted) / whole[-1], 4)} if reclaims else {}
+    )
+    return lost | {
         user: {
             "core_hours": round(had[user][-1] / 3600),
             "largest_lag": round(lag / 3600, 1),
@@ -211,6 +225,7 @@ def main() -> None:
     found = {
         "users": measured(trace, FairBy.USER, options.cores, options.days),
         "none": measured(trace, FairBy.NONE, options.cores, options.days),
+        "reclaiming": measured(trace, FairBy.USER, options.cores, options.days, reclaims=True),
     }
     print(json.dumps({"bench": "fair_shares", "jobs": len(trace.jobs), "cores": options.cores, **found}, indent=2))
 
