@@ -50,6 +50,8 @@ class Case(NamedTuple):
     policy: Policy
     planning: str
     order: Order
+    depth: int = 1
+    """The number of jobs that have reservations, with EASY."""
 
 
 REFERENCE = Case(Policy.EASY, "estimates", Order.ARRIVAL)
@@ -58,6 +60,7 @@ CASES = (
     Case(Policy.FCFS, "exact", Order.ARRIVAL),  # plans nothing
     Case(Policy.EASY, "exact", Order.ARRIVAL),
     Case(Policy.EASY, "predictions", Order.ARRIVAL),
+    *(Case(Policy.EASY, "predictions", Order.ARRIVAL, depth) for depth in (2, 4, 16)),
     *(Case(policy, planning, Order.ARRIVAL) for policy, planning in product(list(Policy)[2:], PLANNINGS)),
     *(Case(Policy.EASY, planning, order) for order, planning in product((Order.SHORTEST, Order.EXPANSION), PLANNINGS)),
 )
@@ -72,7 +75,7 @@ def run_log(name: str, count: int | None, policies: Sequence[Policy], users: boo
     for case in CASES:
         if case is not REFERENCE and case.policy not in policies:
             continue
-        figures, seconds = measure(jobs, log.processors, case.policy, PLANNINGS[case.planning], case.order)
+        figures, seconds = measure(jobs, log.processors, case.policy, PLANNINGS[case.planning], case.order, case.depth)
         reference = reference or figures
         user, ratio = figures.worst_change(reference)
         result = {
@@ -96,11 +99,11 @@ def run_log(name: str, count: int | None, policies: Sequence[Policy], users: boo
 
 
 def measure(
-    jobs: Sequence[LoggedJob], processors: int, policy: Policy, planning: Planning, order: Order
+    jobs: Sequence[LoggedJob], processors: int, policy: Policy, planning: Planning, order: Order, depth: int = 1
 ) -> tuple[Figures, float]:
     """Return the figures of a policy, and how many seconds of CPU time its simulation took."""
     began = time.process_time()
-    starts = simulate(jobs, processors, policy, planning, order)
+    starts = simulate(jobs, processors, policy, planning, order, depth=depth)
     return Figures.of(jobs, starts), time.process_time() - began
 
 

@@ -6,6 +6,7 @@ A simulation of events on identical processors, in which the run time that a sch
   Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001: EASY.
 * D. Tsafrir, Y. Etsion and D. Feitelson, "Backfilling Using System-Generated Predictions Rather Than User Runtime Estimates", IEEE
   TPDS 18(6), 2007: EASY with predictions, and EASY++, which tries the shortest candidates first as well (SJBF).
+* D. Jackson, Q. Snell and M. Clement, "Core Algorithms of the Maui Scheduler", JSSPP 2001: EASY with several reservations.
 * ``tests.textbook_reservations`` names those of conservative and slack-based backfill.
 
 At one instant, jobs end first, then predictions that were too short are corrected, then jobs arrive, and then the policy decides.
@@ -22,6 +23,7 @@ from bench.swf import LoggedJob
 from tests.textbook_easy import Starts
 from tests.textbook_machine import Events, Machine, Order, Scheduler, sort_queue
 from tests.textbook_planning import PlannedTimes, Planning
+from tests.textbook_profile import Profile
 from tests.textbook_reservations import ReservingScheduler
 
 SLACK_FACTOR = 1.0
@@ -55,12 +57,14 @@ def simulate(
     planning: Planning,
     order: Order = Order.ARRIVAL,
     ordering: Planning | None = None,
+    depth: int = 1,
 ) -> Starts:
     """Return when each job starts, by number, in seconds. ``ordering``: run times for the order of the queue; by default as planned.
+    ``depth``: for EASY, the number of jobs that have reservations.
 
     Raises ValueError for a job that is wider than the machine, runs for no time, or runs longer than its estimate.
     """
-    return outcome(jobs, processors, policy, planning, order, ordering=ordering).starts
+    return outcome(jobs, processors, policy, planning, order, ordering=ordering, depth=depth).starts
 
 
 def outcome(
@@ -71,10 +75,12 @@ def outcome(
     order: Order = Order.ARRIVAL,
     slack_factor: float = SLACK_FACTOR,
     ordering: Planning | None = None,
+    depth: int = 1,
 ) -> Outcome:
     """Return when each job starts, and the reservations behind that; ``slack_factor`` is for slack-based backfill.
 
-    ``ordering``: for FCFS and EASY, the run times by which the queue is in order; by default as planned.
+    ``ordering``: for FCFS and EASY, the run times by which the queue is in order; by default as planned. ``depth``: for EASY, the
+    number of jobs that have reservations.
 
     Raises ValueError as ``simulate`` does.
     """
@@ -83,7 +89,7 @@ def outcome(
     arrivals = deque(sorted(jobs, key=lambda job: (job.submit, job.number)))
     machine, planned = Machine(processors), PlannedTimes(planning)
     ordered = PlannedTimes(ordering) if ordering is not None else planned
-    scheduler = _scheduler(policy, machine, planned, ordered, order, slack_factor)
+    scheduler = _scheduler(policy, machine, planned, ordered, order, slack_factor, depth)
     while arrivals or machine.running or scheduler.queue:
         now = min(arrivals[0].submit if arrivals else inf, machine.next_event(), scheduler.next_start())
         if now == inf:
@@ -114,7 +120,13 @@ def _check(job: LoggedJob, processors: int) -> None:
 
 
 def _scheduler(
-    policy: Policy, machine: Machine, planned: PlannedTimes, ordered: PlannedTimes, order: Order, slack_factor: float
+    policy: Policy,
+    machine: Machine,
+    planned: PlannedTimes,
+    ordered: PlannedTimes,
+    order: Order,
+    slack_factor: float,
+    depth: int,
 ) -> Scheduler:
     match policy:
         case Policy.CONSERVATIVE:
@@ -122,14 +134,20 @@ def _scheduler(
         case Policy.SLACK:
             return ReservingScheduler(machine, planned, order, slack_factor)
         case _:
-            return HeadScheduler(machine, planned, ordered, order, policy)
+            return HeadScheduler(machine, planned, ordered, order, policy, depth)
 
 
 class HeadScheduler:
-    """First come first served, or EASY: only the head of the queue has a reservation."""
+    """First come first served, or EASY: only the head of the queue has a reservation, or the first ``depth`` jobs that do not fit."""
 
     def __init__(
-        self, machine: Machine, planned: PlannedTimes, ordered: PlannedTimes, order: Order, policy: Policy
+        self,
+        machine: Machine,
+        planned: PlannedTimes,
+        ordered: PlannedTimes,
+        order: Order,
+        policy: Policy,
+        depth: int = 1,
     ) -> None:
         self.queue: list[LoggedJob] = []
         self.first_reservations: dict[int, float] = {}
@@ -139,6 +157,7 @@ class HeadScheduler:
         self._ordered = ordered
         self._order = order
         self._policy = policy
+        self._depth = depth
 
     def next_start(self) -> float:
         return inf
@@ -153,7 +172,33 @@ class HeadScheduler:
             fitting += 1
         del self.queue[:fitting]
         if self.queue and self._policy is not Policy.FCFS:
-            self._backfill(now)
+            if self._depth > 1:
+                self._backfill_beside_several(now)
+            else:
+                self._backfill(now)
+
+    def _backfill_beside_several(self, now: float) -> None:
+        """Start jobs that delay none of the first ``depth`` that do not fit, by their planned run times."""
+        ends = ((one.planned_end, one.job.processors) for one in self._machine.running.values())
+        profile, reserved, passed = Profile.of_running(self._machine.free, now, ends), 0, set()
+        for job in self.queue:
+            if reserved == self._depth and not self._machine.free:
+                break
+            if reserved == self._depth and job.processors > self._machine.free:
+                continue
+            seconds = self._planned.seconds[job.number]
+            at = profile.earliest(seconds, job.processors)
+            if at <= now:
+                self._start(job, now)
+                passed.add(job.number)
+            elif reserved < self._depth:
+                self.first_reservations.setdefault(job.number, at)
+                reserved += 1
+            else:
+                continue
+            profile.take(at, at + seconds, job.processors)
+        if passed:
+            self.queue = [job for job in self.queue if job.number not in passed]
 
     def _start(self, job: LoggedJob, now: float) -> None:
         self._machine.start(job, now, self._planned.seconds[job.number])

@@ -44,7 +44,7 @@ def test_the_worst_change_of_a_user_leaves_out_short_waits_and_users_of_few_jobs
 
 
 def test_the_bench_compares_each_policy_with_easy_and_estimates() -> None:
-    assert len(set(CASES)) == 19
+    assert len(set(CASES)) == 22
     measured = run_log("lublin128", 300, [Policy.FCFS], users=True)
     assert (measured["jobs"], measured["processors"]) == (300, 128)
     easy, fcfs = measured["results"]

@@ -226,6 +226,19 @@ def test_every_job_starts_after_its_submission_and_no_processor_is_given_twice(
     assert all(used_at(jobs, starts, at) <= 8 for at in starts.values())
 
 
+@given(workloads, st.integers(2, 4))
+def test_of_several_reservations_the_first_is_that_of_easy_and_all_hold_with_exact_times(
+    jobs: list[LoggedJob], depth: int
+) -> None:
+    """No job starts after the time that was reserved for it first: what goes before it later delays none that has a reservation."""
+    result = outcome(jobs, 8, Policy.EASY, EXACT, depth=depth)
+    assert result.starts.keys() == {job.number for job in jobs}
+    assert all(result.starts[number] <= at for number, at in result.first_reservations.items())
+    assert (
+        outcome(jobs, 8, Policy.EASY, EXACT, depth=10**6).starts == outcome(jobs, 8, Policy.CONSERVATIVE, EXACT).starts
+    )
+
+
 @given(workloads, st.sampled_from((Policy.FCFS, Policy.EASY)))
 def test_with_exact_times_they_are_those_of_the_other_book(jobs: list[LoggedJob], policy: Policy) -> None:
     assert simulate(jobs, 8, policy, EXACT) == textbook_easy.simulate(jobs, 8, textbook_easy.Policy(policy.value))
