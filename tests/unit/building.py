@@ -22,7 +22,7 @@ from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.declared_objects import (
     AdvanceReservation,
     Cluster,
-    Consolidation,
+    MoveTerms,
     PriorityClass,
     Queue,
 )
@@ -203,7 +203,7 @@ class StateBuilder:
         order_by: OrderBy | None = None,
         max_running_per_user: int | None = None,
         limits_per_user: dict[str, str | int] | None = None,
-        consolidation: Consolidation | None = None,
+        consolidation: MoveTerms | None = None,
     ) -> Self:
         """Add a queue; missing parents are created. A second call changes it.
 

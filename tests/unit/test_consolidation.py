@@ -11,10 +11,10 @@ from tests.unit.building import NOW, Outcome, StateBuilder, gang, nodes, role
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.tenants import QueueSpec
 from trainmaster_dispatcher.domain.shapes import Shape
-from trainmaster_dispatcher.scheduling.state.declared_objects import Consolidation
+from trainmaster_dispatcher.scheduling.state.declared_objects import MoveTerms
 from trainmaster_dispatcher.scheduling.state.from_specs import queue_of
 
-TERMS = Consolidation(after=600.0, most_lost=600.0, most_an_hour=10)
+TERMS = MoveTerms(after=600.0, most_lost=600.0, most_an_hour=10)
 SAVING = ("checkpoint",)
 
 
@@ -22,7 +22,7 @@ def of_gpus(gpus: int, members: int = 1, **more: Any) -> Shape:
     return gang(role(members, gpu=gpus), **more)
 
 
-def in_pieces(*free: int, terms: Consolidation | None = TERMS, saves: bool = True, ago: float = 7200.0) -> StateBuilder:
+def in_pieces(*free: int, terms: MoveTerms | None = TERMS, saves: bool = True, ago: float = 7200.0) -> StateBuilder:
     """Return a cluster of nodes with 8 GPUs in racks of their own, on each of which a run leaves these numbers of them free.
 
     A job for a whole node has waited for an hour. ``saves``: whether the runs save their state.
@@ -176,7 +176,7 @@ def test_nothing_is_moved_where_a_run_is_being_stopped() -> None:
 
 def test_the_terms_of_a_queue_are_read() -> None:
     spec = QueueSpec.model_validate({"path": "a", "consolidation": {"after": "5m", "maxMovesPerHour": 3}})
-    assert queue_of(1, None, spec).consolidation == Consolidation(300.0, 600.0, 3)
+    assert queue_of(1, None, spec).consolidation == MoveTerms(300.0, 600.0, 3)
     assert queue_of(1, None, QueueSpec(path="a")).consolidation is None
 
 

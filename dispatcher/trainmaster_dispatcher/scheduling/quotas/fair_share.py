@@ -424,7 +424,7 @@ class _Users:
         return left
 
 
-class Standing(NamedTuple):
+class QueueTurnKey(NamedTuple):
     """The key by which queues with the same parent have their turns.
 
     ``beyond``, ``whole``: the shares beyond and with guarantees, by weight. Between equal ones, as of queues that use nothing, the
@@ -478,7 +478,7 @@ class FairShareQueue:
             oldest = min((heads[0][1] for heads in state.heads.get(queue_id, {}).values() if heads), default=inf)
             for queue in state.ancestry(queue_id):
                 self._oldest[queue.id] = min(oldest, self._oldest.get(queue.id, inf))
-        self._children: dict[tuple[str, int | None], list[Standing]] = {}
+        self._children: dict[tuple[str, int | None], list[QueueTurnKey]] = {}
         """By tree and queue, or None above the roots: the queues below it that have something to start, by share."""
         known: set[tuple[str, int]] = set()
         for queue_id in sorted(self._waiting):
@@ -508,13 +508,13 @@ class FairShareQueue:
         ]
         return max(parts)[1] if parts else _NOTHING
 
-    def _place(self, queue: Queue, tree: str) -> Standing:
+    def _place(self, queue: Queue, tree: str) -> QueueTurnKey:
         return self.standing(queue, self.compared_by(queue.id, tree))
 
-    def standing(self, queue: Queue, resource: str | None) -> Standing:
+    def standing(self, queue: Queue, resource: str | None) -> QueueTurnKey:
         """Return the key of a queue's turn among those with the same parent. ``resource``: compare by the share of it."""
         oldest = self._oldest.get(queue.id, inf)
-        return Standing(*self._quotas.standing(queue, resource=resource), oldest, queue.id)
+        return QueueTurnKey(*self._quotas.standing(queue, resource=resource), oldest, queue.id)
 
     def compared_by(self, queue_id: int, tree: str) -> str | None:
         """Return the resource by whose share a queue is compared in a tree; None: by its dominant share."""
@@ -524,11 +524,11 @@ class FairShareQueue:
         """Return what the next job of a queue needs, where there are several trees; None if no job waits in it."""
         return self._charges.get(queue_id)
 
-    def rivals(self, queue: Queue, tree: str) -> Collection[Standing]:
+    def rivals(self, queue: Queue, tree: str) -> Collection[QueueTurnKey]:
         """Return the keys of the turns of the queues that may have the turn in place of this one: those with the same parent
         that are in the same tree; of the roots all, as the trees of all resources take turns with each other.
         """
-        found: dict[int, Standing] = {}
+        found: dict[int, QueueTurnKey] = {}
         for name in self._names if queue.parent_id is None else (tree,):
             for one in self._children.get((name, queue.parent_id), ()):
                 if one.queue_id != queue.id:
@@ -572,7 +572,7 @@ class FairShareQueue:
                 tops.append((roots[0], name))
         return min(tops)[1] if tops else _NOTHING
 
-    def _refresh(self, places: list[Standing], tree: str) -> None:
+    def _refresh(self, places: list[QueueTurnKey], tree: str) -> None:
         """Move queues whose shares have grown by starts in other trees to their new positions, until the position of the first is
         right.
         """
@@ -616,7 +616,7 @@ class FairShareQueue:
         tree: str,
         charge: Mapping[Flavor, int],
         started: int,
-        runner_up: Standing,
+        runner_up: QueueTurnKey,
     ) -> bool:
         """Return whether a queue is ahead of the next one by at most a step after ``started`` starts."""
         beyond, whole = self._quotas.standing(queue, charge, started, self.compared_by(queue.id, tree))

@@ -13,7 +13,7 @@ from trainmaster_dispatcher.domain.weights import Weights
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
 
 
-class Consolidation(NamedTuple):
+class MoveTerms(NamedTuple):
     """Permission to move runs of a queue for a job that needs their room in one piece. Times are in seconds."""
 
     after: float
@@ -43,7 +43,7 @@ class Queue:
     """The rule for which of its runs may be ended for others."""
     min_run_time: float = 0.0
     """The seconds after its start in which a run of the queue is not ended for others."""
-    consolidation: Consolidation | None = None
+    consolidation: MoveTerms | None = None
     """How its runs may be moved; None: as in the queue above."""
     order_by: OrderBy | None = None
     """The order of its jobs inside a class; None: as in the queue above."""

@@ -28,7 +28,7 @@ from trainmaster_dispatcher.domain.weights import weights_of
 from trainmaster_dispatcher.scheduling.state.declared_objects import (
     AdvanceReservation,
     Cluster,
-    Consolidation,
+    MoveTerms,
     PriorityClass,
     Queue,
 )
@@ -63,10 +63,10 @@ def queue_of(key: int, parent: int | None, spec: QueueSpec) -> Queue:
     )
 
 
-def _consolidation(spec: ConsolidationSpec | None) -> Consolidation | None:
+def _consolidation(spec: ConsolidationSpec | None) -> MoveTerms | None:
     if spec is None:
         return None
-    return Consolidation(parse_duration(spec.after), parse_duration(spec.max_lost_work), spec.max_moves_per_hour)
+    return MoveTerms(parse_duration(spec.after), parse_duration(spec.max_lost_work), spec.max_moves_per_hour)
 
 
 def dataset_of(spec: DatasetSpec) -> Dataset:
