@@ -10,6 +10,7 @@ room elsewhere, and neither moves a job twice in a day nor serves one that was m
 again, its room is kept.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -29,24 +30,23 @@ from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun
 from trainmaster_dispatcher.scheduling.state.plan import Moved
 
-HOUR, DAY = 3600.0, 86_400.0
-SOON = 300.0
+_HOUR, _DAY = 3600.0, 86_400.0
+_SOON = 300.0
 """Nothing is moved for a gang that is expected to start within this many seconds anyway."""
-PAUSE = 30.0
+_PAUSE = 30.0
 """The least seconds between two searches for the same shape, as one may take long and little changes meanwhile."""
-RESTART = 120.0
+_RESTART = 120.0
 """The seconds for which the room of a moved run is kept at most, beyond the time that its members have to end."""
-MOST_FITS = 200
+_MOST_FITS = 200
 """The largest number of packings that are tried for one gang on one cluster."""
-MOST_CANDIDATES = 2000
+_MOST_CANDIDATES = 2000
 """The largest number of runs of a cluster that are considered, the cheapest first."""
 
 
 class _Candidate(NamedTuple):
-    """A run that may be moved, with the queue whose permission counts, and the member-seconds of work that are lost."""
+    """A run that may be moved, and the member-seconds of work that are lost."""
 
     victim: Victim
-    allowed_by: Queue
     lost: float
 
 
@@ -68,8 +68,8 @@ class Consolidation:
     """By class of jobs: those that were moved, for which room is kept in this cycle."""
 
     def __post_init__(self) -> None:
-        self.moved = [one for one in self.moved if one.at > self.now - DAY]
-        self.searched = {shape_id: at for shape_id, at in self.searched.items() if at > self.now - PAUSE}
+        self.moved = [one for one in self.moved if one.at > self.now - _DAY]
+        self.searched = {shape_id: at for shape_id, at in self.searched.items() if at > self.now - _PAUSE}
 
     def find(
         self, job: WaitingJob, key: ClassKey, queue: Queue, size: Size, clusters: Iterable[int]
@@ -99,13 +99,12 @@ class Consolidation:
     def note(self, plan: PreemptionPlan) -> None:
         """Record that the moves of a plan are decided, and keep the room where the runs are to start again."""
         state = self.index.state
-        by_name = {cluster.name: cluster.id for cluster in self.index.clusters}
         for victim in plan.victims:
             run, allowed_by = victim.run, state.consolidation_of(victim.run.queue_id)
-            until = self.now + state.shapes[run.shape_id].stop_seconds + RESTART
-            queue_id = 0 if allowed_by is None else allowed_by.id
-            self.moved.append(Moved(self.now, run.job_id, queue_id, by_name[victim.moves_to], until, run.sizes))
-            self._keep(self.moved[-1])
+            if victim.moves_to is not None and allowed_by is not None:
+                until = self.now + state.shapes[run.shape_id].stop_seconds + _RESTART
+                self.moved.append(Moved(self.now, run.job_id, allowed_by.id, victim.moves_to, until, run.sizes))
+                self._keep(self.moved[-1])
 
     def keep_homes(self) -> None:
         """Take the room from the free capacity that is kept for runs that were moved in earlier cycles and have not started again."""
@@ -154,30 +153,25 @@ class Consolidation:
             self.victims.is_settled(cluster_id)
             and cluster_id not in self.reservations.kept
             and not self.advance.is_on(cluster_id)
-            and self.reservations.earliest(cluster_id, shape_id, size) > self.now + SOON
+            and self.reservations.earliest(cluster_id, shape_id, size) > self.now + _SOON
         )
 
     def _candidates(self, cluster_id: int, waited: float) -> list[_Candidate]:
         """Return the runs of a cluster that may be moved for a job that has waited for so long, the cheapest first."""
         state = self.index.state
-        left: dict[int, int] = {}
-        moved = {one.job_id for one in self.moved}
+        left, moved = self._moves_left(), {one.job_id for one in self.moved}
         found: list[_Candidate] = []
         for run in state.runs_on.get(cluster_id, {}).values():
             allowed_by = state.consolidation_of(run.queue_id)
             if allowed_by is None or allowed_by.consolidation is None or run.job_id in moved or run.burst is not None:
                 continue
-            if allowed_by.id not in left:
-                left[allowed_by.id] = allowed_by.consolidation.most_an_hour - sum(
-                    one.queue_id == allowed_by.id and one.at > self.now - HOUR for one in self.moved
-                )
             of = state.classes.get(run.class_id)
             if left[allowed_by.id] <= 0 or waited < allowed_by.consolidation.after or of is None or not of.preemptible:
                 continue
             saves = Capability.CHECKPOINT in state.shapes[run.shape_id].capabilities
             if (saves or self.now - run.began_at <= allowed_by.consolidation.most_lost) and self.victims.may_end(run):
                 lost = 0.0 if saves else self.victims.work(run)
-                found.append(_Candidate(self.victims.rest_of(run, None, by_class=False), allowed_by, lost))
+                found.append(_Candidate(self.victims.rest_of(run, None, by_class=False), lost))
         there = self.victims.layouts.empty(cluster_id).total()
 
         def by_cost(one: _Candidate) -> tuple[float, float, int]:
@@ -185,7 +179,7 @@ class Consolidation:
             return one.lost, dominant(state.shapes[run.shape_id].total, there), run.job_id
 
         found.sort(key=by_cost)
-        return found[:MOST_CANDIDATES]
+        return found[:_MOST_CANDIDATES]
 
     def _on(
         self,
@@ -200,7 +194,7 @@ class Consolidation:
         what_if = self.victims.what_if(cluster_id, key, size, product)
         if not what_if.could_ever_fit():
             return None
-        self._fits_left = MOST_FITS
+        self._fits_left = _MOST_FITS
         lost = {one.victim.run.job_id: one.lost for one in candidates}
         best: tuple[tuple[int, float], PreemptionPlan] | None = None
         for among in _attempts(candidates):
@@ -251,21 +245,20 @@ class Consolidation:
         self._fits_left -= 1
         return what_if.fits(queue)
 
+    def _moves_left(self) -> Counter[int]:
+        """Return, by queue that lets its runs be moved, the number of further moves within this hour."""
+        terms = ((queue.id, queue.consolidation) for queue in self.index.state.queues.values())
+        left = Counter({queue_id: one.most_an_hour for queue_id, one in terms if one is not None})
+        left.subtract(one.queue_id for one in self.moved if one.at > self.now - _HOUR)
+        return left
+
     def _within(self, chosen: Iterable[Victim]) -> bool:
         """Return whether each queue allows that many moves within an hour."""
-        state = self.index.state
-        more: dict[int, int] = {}
+        left = self._moves_left()
         for victim in chosen:
-            allowed_by = state.consolidation_of(victim.run.queue_id)
-            if allowed_by is None:
-                return False
-            more[allowed_by.id] = more.get(allowed_by.id, 0) + 1
-        for queue_id, many in more.items():
-            before = sum(one.queue_id == queue_id and one.at > self.now - HOUR for one in self.moved)
-            terms = state.queues[queue_id].consolidation
-            if terms is None or before + many > terms.most_an_hour:
-                return False
-        return True
+            allowed_by = self.index.state.consolidation_of(victim.run.queue_id)
+            left[0 if allowed_by is None else allowed_by.id] -= 1
+        return min(left.values()) >= 0
 
     def _keeps_limits(self, what_if: WhatIf, queue: Queue, chosen: Iterable[Victim], charge: Amounts) -> bool:
         """Return whether the gang is within its quota while the runs that are moved still run."""
@@ -277,12 +270,12 @@ class Consolidation:
             for victim in chosen:
                 what_if.let_go(victim)
 
-    def _homes(self, cluster_id: int, what_if: WhatIf, chosen: list[Victim], fitted: Fitted) -> dict[int, str] | None:
+    def _homes(self, cluster_id: int, what_if: WhatIf, chosen: list[Victim], fitted: Fitted) -> dict[int, int] | None:
         """Return the cluster where each of these runs has room beside the gang and each other; None if not all have."""
         here = what_if.free_capacity()
         take(here, fitted)
         free = {cluster_id: here}
-        homes: dict[int, str] = {}
+        homes: dict[int, int] = {}
         for victim in sorted(chosen, key=lambda one: (-sum(many for _, many in one.run.sizes), one.run.job_id)):
             home = self._home(cluster_id, victim.run, free)
             if home is None:
@@ -290,8 +283,8 @@ class Consolidation:
             homes[victim.run.job_id] = home
         return homes
 
-    def _home(self, cluster_id: int, run: LiveRun, free: dict[int, FreeCapacity]) -> str | None:
-        """Take room for a run on its own cluster or else on another one; return its name, or None without room."""
+    def _home(self, cluster_id: int, run: LiveRun, free: dict[int, FreeCapacity]) -> int | None:
+        """Take room for a run on its own cluster or else on another one, and return that; None without room."""
         state = self.index.state
         queue = state.queues[run.queue_id]
         key = ClassKey(run.queue_id, run.class_id, run.shape_id, (), run.user)
@@ -309,7 +302,7 @@ class Consolidation:
             fitted = fit(state.shapes[run.shape_id], dict(run.sizes), capacity)
             if isinstance(fitted, Fitted):
                 take(capacity, fitted)
-                return cluster.name
+                return cluster.id
         return None
 
 

@@ -197,8 +197,7 @@ def _carry_out(
             seconds = state.run_seconds(key)
             note_start(cycle, job, preemption.cluster_id, preemption.fitted, seconds)
             cycle.index.replace(preemption.cluster_id, cycle.victims.free_capacity(preemption.cluster_id))
-            if any(victim.moves_to for victim in preemption.victims):
-                cycle.consolidation.note(preemption)
+            cycle.consolidation.note(preemption)
             plan.starts.append(start_after_eviction(state, job, queue, preemption, seconds.predicted))
             turns.done(key)
         case HoldJob(message):

@@ -23,8 +23,8 @@ def evictions_of(state: SchedulerState, job: WaitingJob, queue: Queue, preemptio
     for victim in preemption.victims:
         run = victim.run
         if victim.keeps is None:
-            if victim.moves_to:
-                why = explain.moved(state, job, victim.moves_to)
+            if victim.moves_to is not None:
+                why = explain.moved(state, job, state.clusters[victim.moves_to].name)
             else:
                 why = explain.evicted(state, run, job, queue, by_class=victim.by_class)
             out.append(Eviction(run.job_id, run.attempt, preemption.cluster_id, why))
@@ -40,7 +40,7 @@ def start_after_eviction(
     """Return the start of a job for which runs end."""
     cluster = state.clusters[preemption.cluster_id]
     evicts = tuple(evictions_of(state, job, queue, preemption))
-    moved = sum(bool(victim.moves_to) for victim in preemption.victims)
+    moved = sum(victim.moves_to is not None for victim in preemption.victims)
     does = explain.are_moved(moved) if moved else explain.give_way(evicts)
     why = f"{cluster.name}, where {does} for it"
     ended = next((one for one in evicts if one.sizes is None), None)

@@ -31,7 +31,7 @@ class Victim(NamedTuple):
     members: tuple[tuple[LoadKey, int], ...]
     keeps: dict[str, int] | None = None
     """Of an elastic run that only gives members back: the number of members of each role that stay."""
-    moves_to: str = ""
+    moves_to: int | None = None
     """Of a run that is moved: the cluster where it has room at once."""
 
     @property
