@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.unit.fake_api import run
+from tests.unit.whatif_building import SHORTER_THAN_ITS_LIMIT
 from trainmaster.protocol.states import Exit
 
 FLEET = {"clusters": [{"name": "own", "groups": [{"name": "nodes", "count": 2, "resources": {"cpu": "2"}}]}]}
@@ -55,6 +56,17 @@ def test_programs_get_json_and_a_line_for_each_job(files: Path) -> None:
         ("0", "100", "0", "succeeded", "own"),
         ("100", "160", "100", "succeeded", "own"),
     ]
+
+
+def test_predictions_are_used_unless_they_are_turned_off(files: Path) -> None:
+    (files / "jobs.csv").write_text(SHORTER_THAN_ITS_LIMIT)
+
+    def starts(*words: str) -> list[str]:
+        done = run("simulate", "jobs.csv", "--fleet", "fleet.yaml", "-o", "csv", *words)
+        return [row["start"] for row in csv.DictReader(done.stdout.splitlines())]
+
+    assert starts() == ["0", "20", "100", "300", "120"]
+    assert starts("--no-predictions") == ["0", "20", "100", "300", "310"]
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,16 @@ from hypothesis import strategies as st
 
 from tests.textbook_easy import Job as BookJob
 from tests.textbook_easy import Policy, simulate
-from tests.unit.whatif_building import GPU, declared, machine, ran, table
+from tests.unit.whatif_building import GPU, SHORTER_THAN_ITS_LIMIT, declared, machine, ran, table
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.simulations import SimulationOrder
 from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
 from trainmaster_dispatcher.whatif.engine import StudyOutcome
 from trainmaster_dispatcher.whatif.figures import figures_of, jain, quantile
+from trainmaster_dispatcher.whatif.scenario import scenario
+from trainmaster_dispatcher.whatif.scenario import simulate as simulate_scenario
 from trainmaster_dispatcher.whatif.trace import read_swf
 
 
@@ -176,3 +179,14 @@ def test_figures_by_hand() -> None:
     assert jain([1, 0, 0, 0]) == 0.25
     assert jain([]) == 1
     assert ran(table("0,10,5")).records[0].first_start == inf
+
+
+def test_a_request_may_turn_predictions_off() -> None:
+    fleet = {"clusters": [{"name": "own", "groups": [{"name": "nodes", "count": 2, "resources": {"cpu": "2"}}]}]}
+    waits = {}
+    for predictions in (True, False):
+        spec = {"workload": {"csv": SHORTER_THAN_ITS_LIMIT}, "fleet": fleet, "alone": True, "predictions": predictions}
+        order = SimulationOrder.model_validate({"spec": spec, "installation": {}})
+        (case,) = simulate_scenario(scenario(order), "", "EUR").result["cases"]
+        waits[predictions] = case["waits"]["meanSeconds"]
+    assert waits == {True: 190 / 5, False: (190 + 190) / 5}

@@ -10,6 +10,16 @@ from trainmaster_dispatcher.whatif.trace import Trace, read_table
 
 GPU = "nvidia.com/gpu"
 
+SHORTER_THAN_ITS_LIMIT = """submit,run,limit,cpu,members,user
+0,10,3600,2,1,ann
+20,10,3600,2,1,ann
+100,200,300,2,1,bob
+110,10,100,2,2,cleo
+120,10,3600,2,1,ann
+"""
+"""A workload for two nodes with two cores: by what its user's jobs took before, the last job may start before the one of two nodes; by
+its time limit it may not."""
+
 
 def fleet(*clusters: dict[str, Any], **fields: Any) -> Fleet:
     return Fleet.model_validate({"clusters": clusters, **fields})

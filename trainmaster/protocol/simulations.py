@@ -134,6 +134,8 @@ class SimulationSpec(Strict):
     """Factor by which the times between submissions are divided."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     """Seed, instead of the fleet's."""
+    predictions: bool = True
+    """False to plan with time limits alone, as with ``TRAINMASTER_PREDICT_RUN_TIMES=false``."""
 
     @model_validator(mode="after")
     def _compares_one_thing(self) -> Self:

@@ -102,6 +102,13 @@ def simulate(
         ),
     ] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the fleet's.", show_default=False)] = None,
+    predictions: Annotated[
+        bool,
+        typer.Option(
+            "--predictions/--no-predictions",
+            help="Whether to plan with predicted run times, or with time limits alone.",
+        ),
+    ] = True,
     currency: Annotated[str, typer.Option(help="Currency of the prices, for the report.")] = "EUR",
     background: Annotated[
         bool,
@@ -137,7 +144,7 @@ def simulate(
                 "in the background, --set replaces places in files; --sweep burst.FIELD=VALUE sets a field of policies"
             )
         request = _SimulationRequest(
-            workload, fleet, tenants or (), given, sweep, _cases(cases, sweep, output), queue, limits, seed
+            workload, fleet, tenants or (), given, sweep, _cases(cases, sweep, output), queue, limits, seed, predictions
         )
         return ask(ctx, _spec_of(request, title, faster, _span(since, until) if is_history else None))
     from trainmaster_dispatcher.whatif.engine import Simulation
@@ -164,7 +171,7 @@ def simulate(
         trace = _read_trace(workload, queue or first_leaf(declared[0][1]), limits).faster(faster)
     found = []
     for name, one in declared:
-        outcome = _run(Simulation(simulated, one), trace, name)
+        outcome = _run(Simulation(simulated, one, predicts=predictions), trace, name)
         if output is SimulateFormat.CSV:
             _print_jobs(outcome)
         found.append(Case(name, figures_of(outcome)))
@@ -193,6 +200,7 @@ class _SimulationRequest(NamedTuple):
     queue: str | None
     limits: LimitsFrom
     seed: int | None
+    predictions: bool
 
 
 def _spec_of(
@@ -229,6 +237,7 @@ def _spec_of(
         "limits": request.limits.value,
         "faster": faster,
         "seed": request.seed,
+        "predictions": request.predictions,
     }
     return validated(SimulationSpec, value)
 

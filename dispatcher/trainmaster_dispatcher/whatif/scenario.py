@@ -42,6 +42,8 @@ class Scenario(NamedTuple):
     trace: Trace
     fleet: Fleet
     cases: Sequence[tuple[str, Declared]]
+    predicts: bool = True
+    """Whether plans use predicted run times."""
 
 
 class StudyResult(NamedTuple):
@@ -117,7 +119,7 @@ def scenario(order: SimulationOrder) -> Scenario:
     fleet, cases = plan_of(spec, order.installation)
     queue = spec.workload.queue or first_leaf(cases[0][1])
     trace = read_workload(spec.workload, queue, spec.limits, order.history)
-    return Scenario(trace.faster(spec.faster), fleet, cases)
+    return Scenario(trace.faster(spec.faster), fleet, cases, spec.predictions)
 
 
 def _documents(values: Sequence[dict[str, Any]], place: str) -> list[Document]:
@@ -172,6 +174,7 @@ def simulate(
             report_progress(SimulationProgress(case=case, cases=len(what.cases), jobs_ended=ended, jobs=jobs))
 
         tell(0, len(what.trace.jobs))
-        cases.append(Case(name, figures_of(Simulation(what.fleet, one).run(what.trace, tell))))
+        engine = Simulation(what.fleet, one, predicts=what.predicts)
+        cases.append(Case(name, figures_of(engine.run(what.trace, tell))))
     result = {**head_of(what.trace), "cases": [{"name": case.name, **to_data(case.figures)} for case in cases]}
     return StudyResult(result, page(title or f"Simulation of {what.trace.name}", what.trace.name, cases, currency))
