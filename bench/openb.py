@@ -1,6 +1,6 @@
 """A production GPU cluster's tasks through the engine: as one cluster, as three that are scored, and as three chosen at random.
 
-    python -m bench.openb [--shuffles 20] [--data DIR] [--gpus 60]
+    python -m bench.openb [--shuffles 20] [--data DIR] [--gpus 60] [--draws 2] [--copies 4]
 
 Nodes and tasks are those of Weng et al., *Beware of Fragmentation* (USENIX ATC 2023): 1,523 nodes, 8,152 tasks with requests and
 the models that they may run on; a share of a GPU counts as a whole one. The three clusters have a third of each sort of node. At
@@ -8,7 +8,9 @@ random is one of those that could hold the task if they were empty. Tasks that n
 
 ``filling``: tasks arrive in a random order and never leave, until the first one cannot be placed; GPUs that are allocated then, as
 parts of all, over ``--shuffles`` shuffles. ``waits``: tasks come and go as recorded, on a fleet scaled to ``--gpus`` that keeps every
-model; time limits are the true run times rounded up to a power of two, as people ask.
+model; time limits are the true run times rounded up to a power of two, as people ask. On so few nodes the waits depend on where a
+few tasks of weeks happen to run. So there are ``--draws`` other orders of the tasks at the same times as well, and as many draws of
+``--copies`` times as many tasks, with replacement, on a fleet that is as many times as large.
 """
 
 import argparse
@@ -20,7 +22,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
@@ -251,6 +253,34 @@ def filling(nodes: Counter[Sort], tasks: Sequence[Task], shuffles: int) -> Itera
         }
 
 
+def reordered(tasks: Sequence[Task], seed: int) -> list[Task]:
+    """Return the tasks in another order, at the same times."""
+    others = random.Random(f"order {seed}").sample(list(tasks), len(tasks))
+    return [replace(other, submit=task.submit) for task, other in zip(tasks, others, strict=True)]
+
+
+def multiplied(tasks: Sequence[Task], copies: int, seed: int) -> list[Task]:
+    """Return ``copies`` tasks for each, drawn from all, within ten minutes of its time."""
+    chance = random.Random(f"copies {seed}")
+    found = [
+        replace(chance.choice(tasks), submit=task.submit + chance.uniform(0, 600))
+        for task in tasks
+        for _ in range(copies)
+    ]
+    return sorted(found, key=lambda task: task.submit)
+
+
+def all_waits(nodes: Counter[Sort], tasks: Sequence[Task], gpus: int, draws: int, copies: int) -> dict[str, Any]:
+    """Return the waits as recorded, in other orders, and on a larger fleet."""
+    return {
+        "recorded": list(waits(nodes, tasks, gpus)),
+        "reordered": [list(waits(nodes, reordered(tasks, seed), gpus)) for seed in range(draws)],
+        "multiplied": [
+            list(waits(nodes, multiplied(tasks, copies, seed), copies * gpus)) for seed in range(draws if copies else 0)
+        ],
+    }
+
+
 def waits(nodes: Counter[Sort], tasks: Sequence[Task], gpus: int) -> Iterator[dict[str, Any]]:
     small = scaled(nodes, gpus)
     runs = possible(small, [task for task in tasks if task.run > 0])
@@ -283,6 +313,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shuffles", type=int, default=20)
     parser.add_argument("--gpus", type=int, default=60, help="of the fleet on which waits are measured")
+    parser.add_argument("--draws", type=int, default=2, help="of other orders of the tasks, and of more tasks")
+    parser.add_argument("--copies", type=int, default=4, help="how many times as many tasks and GPUs; 0: no such draws")
     parser.add_argument("--data", type=Path, default=DATA, help=f"where {NODES} and {TASKS} are")
     options = parser.parse_args()
     for name in (NODES, TASKS):
@@ -298,7 +330,7 @@ def main() -> None:
         "fit_on_no_node": len(tasks) - len(placeable),
         "shuffles": options.shuffles,
         "filling": list(filling(nodes, placeable, options.shuffles)),
-        "waits": list(waits(nodes, tasks, options.gpus)),
+        "waits": all_waits(nodes, tasks, options.gpus, options.draws, options.copies),
     }
     print(json.dumps(result, indent=2))
 

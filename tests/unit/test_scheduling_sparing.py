@@ -1,5 +1,6 @@
 """Who may have any product of a device leaves the scarce ones to those who can use no other."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,7 +140,7 @@ def test_what_is_common_follows_taints_and_amounts_under_the_same_names() -> Non
 def test_a_product_that_pools_alone_can_bring_is_the_scarcest() -> None:
     sparing = Scarcity()
     cluster = Cluster(1, "c", ClusterKind.PRIVATE, report=report(gpus("A100", 4), gpus("V100")))
-    sparing.take_in([cluster], [1], NO_DEMAND, {})
+    sparing.take_in([cluster], [1], NO_DEMAND)
     coming = FreeCapacity({"+h100": (NodeBucket(gpus("H100"), gpus("H100").free, 1),)})
     assert sparing.part(ANY, coming) == 1 / 16
 
@@ -148,15 +149,17 @@ def test_a_product_that_jobs_name_is_spared_although_it_is_the_common_one() -> N
     builder = StateBuilder().cluster("c", gpus("V100", 1), gpus("A100", 4)).job("any", ANY, age=10)
     assert group_of(builder.cycle(), "any") == "a100"
     builder = StateBuilder().cluster("c", gpus("V100", 1), gpus("A100", 4)).job("any", ANY, age=10)
-    builder.jobs(8, "a", only("A100", gpu=2))
+    builder.jobs(16, "a", only("A100", gpu=2))
     assert group_of(builder.cycle(), "any") == "v100"
 
 
 def test_what_runs_is_asked_for_too() -> None:
     builder = StateBuilder().cluster("c", gpus("V100", 1), gpus("A100", 4))
+    builder.jobs(12, "w", only("A100", gpu=2))
+    assert group_of(builder.job("any", ANY, age=10).cycle(), "any") == "a100"
     for number in range(4):
         builder.run(f"r{number}", only("A100", gpu=2), on="c", placement={"a100": {"worker": 1}})
-    assert group_of(builder.job("any", ANY).cycle(), "any") == "v100"
+    assert group_of(builder.cycle(), "any") == "v100"
 
 
 def test_nodes_for_many_devices_are_spared_if_members_need_many() -> None:
@@ -173,14 +176,61 @@ def test_jobs_are_counted_again_after_a_minute() -> None:
     builder = StateBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("any", ANY, age=10)
     assert builder.cycle().where == {"any": "b"}
     builder.engine.carry_over(builder.cycle().plan)
-    builder.jobs(8, "named", only("A100", gpu=2))
+    builder.jobs(16, "named", only("A100", gpu=2))
     assert builder.later(59).cycle().where["any"] == "b"
     assert builder.later(1).cycle().where["any"] == "a"
 
 
+def test_jobs_that_have_ended_count_half_a_week_later() -> None:
+    """Jobs that need a scarce product come and go; a long run that comes while nobody needs it would have it for days."""
+    builder = StateBuilder().cluster("c", gpus("V100", 2), gpus("A100", 3)).jobs(8, "short", only("V100"))
+    builder.run("eight", only("A100", gpu=4), on="c", placement={"a100": {"worker": 1}})
+    builder.applied()
+    for number in range(1, 9):
+        builder.ended(f"short{number}")
+    later = builder.later(3600).job("any", ANY).applied()
+    assert group_of(later, "any") == "a100"
+    needs = builder.engine.carried.demand.needs.values()
+    week = builder.later(7 * 86_400 - 3600).applied()
+    assert week.plan.starts == []
+    halved = builder.engine.carried.demand.needs.values()
+    assert sum(need.amount for need in needs) == pytest.approx(8 + 4 + 1, rel=0.01)
+    assert sum(need.amount for need in halved) == pytest.approx((8 + 4 + 1) / 2, rel=0.01)
+
+
+def test_a_job_that_was_returned_counts_once() -> None:
+    builder = StateBuilder().cluster("c", gpus("V100", 1), gpus("A100", 4)).job("j", only("V100"))
+    job = builder.state.jobs[builder.ids["j"]]
+    for attempt in range(5):
+        builder.state.put_waiting(replace(job, attempt=attempt))
+        assert builder.later(120).applied().started == ["j"]
+    builder.ended("j").later(120).applied()
+    assert [need.amount for need in builder.engine.carried.demand.needs.values()] == [pytest.approx(1, rel=0.01)]
+
+
+def test_a_few_devices_that_nobody_needs_do_not_make_the_others_look_equally_scarce() -> None:
+    """One idle device of one sort is no measure for all others."""
+    builder = StateBuilder().profile("normal", Weights(0, 1, 0, sparing=1))
+    builder.cluster("full", gpus("T4", 1, gpu=1)).run("r", ANY, on="full", placement={"t4": {"worker": 1}})
+    builder.cluster("a", gpus("V100")).cluster("b", gpus("A100", 8)).job("any", ANY, age=10)
+    builder.jobs(8, "v", only("V100", gpu=2)).jobs(8, "named", only("A100", gpu=2))
+    start = builder.cycle().start("any")
+    assert {line["cluster"]: line["sparing"] for line in start.table} == {"b": 1.0, "a": 0.125}
+
+
+def test_the_least_needs_are_forgotten() -> None:
+    builder = StateBuilder().cluster("c", gpus("A100", 300))
+    for number in range(210):
+        labels = (("nvidia.com/gpu.product", "A100"), ("owner", f"u{number}"))
+        builder.jobs(1 if number < 20 else 2, f"j{number}n", gang(role(node_selector=labels, cpu=1, gpu=1)))
+    builder.applied()
+    needs = builder.engine.carried.demand.needs.values()
+    assert sorted(need.amount for need in needs) == [1] * 10 + [2] * 190
+
+
 def test_a_question_counts_the_jobs_as_the_engine_does() -> None:
     builder = StateBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("any", ANY, age=10)
-    outcome = builder.jobs(8, "named", only("A100", gpu=2)).cycle()
+    outcome = builder.jobs(16, "named", only("A100", gpu=2)).cycle()
     builder.engine.carry_over(outcome.plan)
     any_job = builder.state.jobs[builder.ids["any"]]
     fork = builder.later(300).engine.fork(waiting=[any_job])

@@ -44,7 +44,7 @@ class Carried:
     searched_moves: Mapping[int, float] = field(default_factory=dict)
     """By shape: when moves for it were last searched for in vain."""
     demand: Demand = NO_DEMAND
-    """The jobs by shape by which it is known what is asked for devices."""
+    """The devices that jobs need."""
 
 
 class QuotaRefusal(NamedTuple):
@@ -114,7 +114,12 @@ class Engine:
     def carry_over(self, plan: Plan) -> None:
         """Store the values of a plan that the next decision takes over."""
         self.carried = Carried(
-            plan.reservations, plan.bursting, plan.held_back, plan.moved, plan.searched_moves, self._demand
+            plan.reservations,
+            plan.bursting,
+            plan.held_back,
+            plan.moved,
+            plan.searched_moves,
+            self._demand.with_starts(plan.starts, self.state.shapes),
         )
 
     def fork(

@@ -201,7 +201,7 @@ class ClusterIndex:
         clusters = state.clusters
         for cluster_id in self.layouts.spares.keys() - clusters.keys():
             self.layouts.put_spares(cluster_id, None)
-        if not self._scarcity.take_in(clusters.values(), self.reported, demand, state.shapes):
+        if not self._scarcity.take_in(clusters.values(), self.reported, demand):
             return
         for cluster_id in clusters:
             spares = self._scarcity.spares(cluster_id)

@@ -1,17 +1,17 @@
 """Score of devices that few others ask for before those that they need: scarce products, and nodes for many devices at once.
 
-How much is asked for the devices of a sort of nodes: the devices that waiting and running members need, each divided by all devices
-on nodes that could hold such a member, whatever runs there now. So a product that many jobs name is spared, and so are nodes with
-eight devices if many members need eight of them. Besides, each product counts as if jobs asked for some of it by name, so that scarce
-ones are spared as long as little is known of jobs. It is a simple form of fragmentation by typical workloads (Weng et al., "Beware of
-Fragmentation", USENIX ATC 2023), one that does not change with each start.
+How much is asked for the devices of a sort of nodes: the devices that members need which wait or have started lately, each divided by
+all devices on nodes that could hold such a member, whatever runs there now. So a product that many jobs name is spared, and so are
+nodes with eight devices if many members need eight of them. Besides, each product counts as if jobs asked for some of it by name, so
+that scarce ones are spared as long as little is known of jobs. It is a simple form of fragmentation by typical workloads (Weng et
+al., "Beware of Fragmentation", USENIX ATC 2023), one that does not change with each start.
 
 Inside a cluster, the order of nodes has this effect (``best_fit.commonness``); between clusters, this score.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from math import exp2, log2
+from math import exp2, log2, sqrt
 from typing import NamedTuple
 
 from trainmaster.protocol.agent import NodeGroup, Taint
@@ -21,7 +21,7 @@ from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import first_node
 from trainmaster_dispatcher.scheduling.selection.scores.base import PART, DependsOn, Score, itself
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
-from trainmaster_dispatcher.scheduling.state.demand import Demand
+from trainmaster_dispatcher.scheduling.state.demand import Demand, DeviceNeed, NeedKey
 from trainmaster_dispatcher.scheduling.state.flavors import Product, product_of
 
 _MOST_CACHED = 5000
@@ -29,8 +29,12 @@ _MOST_SORTS = 300
 """The largest number of sorts of nodes for which the members that ask for them are looked at."""
 _CHOICE = 2
 """The smallest number of values that make a choice."""
-_NAMED_PART = 1 / 64
-"""The part of all devices of a resource for which jobs count to ask by the name of each product."""
+_NAMED = 2.0
+"""Jobs count to ask by the name of each product for this many times the square root of all devices of the resource: little beside what
+the jobs of a large fleet ask for; on a small one a few jobs are no measure yet."""
+_FREE_PART = 1 / 8
+"""The part of the devices that a member may have with which all others are compared: a sort of which there are a few alone, for which
+nobody asks, would make the others look equally scarce."""
 _STEPS = 4
 """The steps by which what is asked for may double: it is rounded, so that the start of a single job changes no scores."""
 _HIGHEST = 1 << 20
@@ -70,12 +74,13 @@ class Scarcity:
 
     def __init__(self) -> None:
         self._clusters: dict[int, _Sorts] = {}
+        self._nodes: Counter[_Sort] = Counter()
         self._groups: dict[_Sort, NodeGroup] = {}
         """By sort: one of its groups."""
         self._values: dict[_Sort, int] = {}
         self._totals: dict[str, int] = {}
         """By device: all that there are."""
-        self._demand: Demand | None = None
+        self._needs: Mapping[NeedKey, DeviceNeed] | None = None
         self._freest: dict[tuple[Terms, str], int | None] = {}
         """By the terms of a role and a device: the largest value of a sort that it may have, if there are several values."""
 
@@ -86,14 +91,13 @@ class Scarcity:
 
     def is_current(self, demand: Demand) -> bool:
         """Return whether the values were computed with this demand, or no demand matters."""
-        return len(self._values) < _CHOICE or self._demand is demand
+        return len(self._values) < _CHOICE or self._needs is demand.needs
 
     def take_in(
         self,
         clusters: Iterable[Cluster],
         changed: Iterable[int],
         demand: Demand,
-        shapes: Mapping[int, Shape],
     ) -> bool:
         """Update the clusters that have changed themselves, were added or removed; return whether any value may be different now."""
         there = {cluster.id: cluster for cluster in clusters}
@@ -105,17 +109,17 @@ class Scarcity:
             for key, known in before.items()
             for now in (self._clusters.get(key),)
         )
-        if is_same and self._demand is demand:
+        if is_same and self._needs is demand.needs:
             return False
-        self._demand = demand
-        values = self._values_of(demand.jobs, shapes)
+        self._needs = demand.needs
+        values = self._values_of(demand.needs.values())
         if is_same and values == self._values:
             return False
         self._values = values
         self._freest.clear()
         return True
 
-    def _values_of(self, jobs: Mapping[int, int], shapes: Mapping[int, Shape]) -> dict[_Sort, int]:
+    def _values_of(self, needs: Iterable[DeviceNeed]) -> dict[_Sort, int]:
         nodes = Counter[_Sort]()
         for one in self._clusters.values():
             nodes.update(one.nodes)
@@ -126,19 +130,19 @@ class Scarcity:
             for device, amount in sort.devices:
                 of_product[device, product_of(self._groups[sort])] += amount * many
                 totals[device] += amount * many
-        self._totals = dict(totals)
+        self._nodes, self._totals = nodes, dict(totals)
         wanted: defaultdict[tuple[str, _Sort], float] = defaultdict(float)
         if _CHOICE <= len(nodes) <= _MOST_SORTS:
-            for role, device, many in _devices_asked(jobs, shapes):
+            for role, device, needed in needs:
                 takers = [
-                    (sort, amount * nodes[sort])
+                    (sort, there * nodes[sort])
                     for sort, group in self._groups.items()
-                    for name, amount in sort.devices
-                    if name == device and amount >= role.needs[device] and allows(role, group)
+                    for name, there in sort.devices
+                    if name == device and there >= role.needs[device] and allows(role, group)
                 ]
-                whole = sum(amount for _, amount in takers)
+                all_there = sum(amount for _, amount in takers)
                 for sort, _ in takers:
-                    wanted[device, sort] += many / whole
+                    wanted[device, sort] += needed / all_there
         # What is asked for all devices alike makes no difference.
         least = {
             device: min(wanted[device, sort] for sort in nodes if any(name == device for name, _ in sort.devices))
@@ -158,7 +162,7 @@ class Scarcity:
 
     def _named(self, device: str, there: int) -> float:
         """Return what counts as asked for by the name of a product of which there are ``there`` devices."""
-        return _NAMED_PART * self._totals.get(device, there) / there
+        return _NAMED * sqrt(self._totals.get(device, there)) / there
 
     def part(self, shape: Shape, cluster_capacity: FreeCapacity, product: Product | None = None) -> float:
         """Return how little is asked for the devices that a gang would take first: as a part, by those that it may have of which the
@@ -212,36 +216,31 @@ class Scarcity:
         try:
             return self._freest[key]
         except KeyError:
-            values = {
-                self._values[sort]
-                for sort, group in self._groups.items()
-                if any(name == device for name, _ in sort.devices) and allows(role, group)
-            }
+            devices = Counter[int]()
+            for sort, group in self._groups.items():
+                for name, amount in sort.devices:
+                    if name == device and allows(role, group):
+                        devices[self._values[sort]] += amount * self._nodes[sort]
             if len(self._freest) >= _MOST_CACHED:
                 self._freest.clear()
-            freest = None if len(values) < _CHOICE else max(values)
+            freest = None if len(devices) < _CHOICE else _value_of_part(devices)
             self._freest[key] = freest
             return freest
+
+
+def _value_of_part(devices: Mapping[int, int]) -> int:
+    """Return the value that ``_FREE_PART`` of all devices, given by their values, reach."""
+    enough = _FREE_PART * sum(devices.values())
+    for value in sorted(devices, reverse=True):
+        enough -= devices[value]
+        if enough <= 0:
+            break
+    return value
 
 
 def _rounded(wanted: float) -> int:
     """Return the value of devices: larger, the less is asked for them."""
     return _HIGHEST - round(log2(wanted) * _STEPS)
-
-
-def _devices_asked(jobs: Mapping[int, int], shapes: Mapping[int, Shape]) -> list[tuple[RoleShape, str, int]]:
-    """Return how many of which devices all members need; roles that ask for the same nodes and devices count together."""
-    roles: dict[tuple[Terms, str, int], RoleShape] = {}
-    wanted = Counter[tuple[Terms, str, int]]()
-    for shape_id, many in jobs.items():
-        shape = shapes.get(shape_id)
-        for role in shape.roles if shape is not None else ():
-            for device, amount in role.needs.items():
-                if "/" in device and amount:
-                    key = role.terms, device, amount
-                    roles.setdefault(key, role)
-                    wanted[key] += amount * role.replicas * many
-    return [(role, key[1], wanted[key]) for key, role in roles.items()]
 
 
 def _sorts_of(cluster: Cluster) -> _Sorts:
