@@ -74,15 +74,22 @@ def _sum(
     needs: Mapping[NeedKey, DeviceNeed], jobs: Mapping[int, int], shapes: Mapping[int, Shape]
 ) -> dict[NeedKey, DeviceNeed]:
     """Return the needs with those of jobs, by shape."""
-    found = dict(needs)
+    roles: dict[NeedKey, RoleShape] = {}
+    amounts: dict[NeedKey, int] = {}
     for shape_id, many in jobs.items():
         shape = shapes.get(shape_id)
         for role in shape.roles if shape is not None else ():
-            for device, amount in role.needs.items():
-                if "/" in device and amount:
-                    key = role.terms, device, amount
-                    before = found[key].amount if key in found else 0.0
-                    found[key] = DeviceNeed(role, device, before + amount * role.replicas * many)
+            for device in role.key[1]:
+                amount = role.needs[device]
+                key = role.terms, device, amount
+                if key in amounts:
+                    amounts[key] += amount * role.replicas * many
+                elif amount:
+                    roles[key], amounts[key] = role, amount * role.replicas * many
+    found = dict(needs)
+    for key, role in roles.items():
+        before = found[key].amount if key in found else 0.0
+        found[key] = DeviceNeed(role, key[1], before + amounts[key])
     return found
 
 
