@@ -15,7 +15,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         *("queues", "clusters", "priority-classes", "reservations", "datasets", "price-books", "burst", "usage"),
         *("attainment", "simulate", "simulations"),
     ),
-    "Access": ("login", "logout", "contexts", "whoami"),
+    "Access": ("login", "logout", "contexts", "whoami", "kubeconfig"),
     "Administration": (
         *("apply", "diff", "export", "get", "patch", "delete", "history", "rollback"),
         *("keys", "audit", "webhooks"),
@@ -121,6 +121,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "contexts use": ("contexts use prod",),
     "contexts remove": ("contexts remove prod",),
     "whoami": ("whoami", "whoami -o json"),
+    "kubeconfig": ("kubeconfig > fleet.kubeconfig", "kubeconfig --namespace research-vision"),
     "version": ("version",),
     "up": ("up", "up --data ~/trainmaster --port 8470"),
     "serve": ("serve --host 0.0.0.0 --port 8470",),

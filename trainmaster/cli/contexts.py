@@ -25,7 +25,7 @@ ContextName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, 
 
 
 def register(app: typer.Typer) -> None:
-    for command in (login, logout, whoami):
+    for command in (login, logout, whoami, kubeconfig):
         app.command()(command)
     app.add_typer(contexts_app, name="contexts")
 
@@ -140,6 +140,36 @@ def whoami(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
         print_data(data_of(identity) | {"url": address, "clientVersion": __version__}, output)
         return
     print_pairs(_pairs(identity, address))
+
+
+def kubeconfig(
+    ctx: typer.Context,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace", "-n", help="Namespace in use: that of a queue, such as research-vision.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Print a kubeconfig by which kubectl reads jobs, queues and clusters from the dispatcher. It has your key in it."""
+    import os
+
+    context = config.load(config.flags_of(ctx))
+    authority = os.environ.get("SSL_CERT_FILE")
+    cluster = {"server": context.url} | ({"certificate-authority": authority} if authority else {})
+    name = "trainmaster"
+    used = {"cluster": name, "user": name} | ({"namespace": namespace} if namespace else {})
+    print_data(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": name, "user": {"token": context.key}}],
+            "contexts": [{"name": name, "context": used}],
+            "current-context": name,
+        },
+        Format.YAML,
+    )
 
 
 def _pairs(identity: "Identity", address: str) -> list[tuple[str, object]]:

@@ -171,7 +171,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             [(model, "validation") for model in DECLARED_MODELS.values()],
             by_alias=True,
             ref_template=_REF,
-            schema_generator=_Described,
+            schema_generator=Described,
         )
         schemas.update(models.get("$defs", {}))
         made["security"] = [{"apiKey": []}]
@@ -199,7 +199,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema or {}
 
 
-class _Described(GenerateJsonSchema):
+class Described(GenerateJsonSchema):
     """A generator with the descriptions of fields, and without titles: these are made of names, would add nothing, and generated
     clients would be named after them.
     """

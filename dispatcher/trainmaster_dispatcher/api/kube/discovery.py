@@ -1,0 +1,115 @@
+"""Discovery: which groups, versions and resources there are, as lists and aggregated. Pure."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from trainmaster import __version__
+from trainmaster_dispatcher.api.kube.objects import GROUP, GROUP_VERSION, VERSION
+from trainmaster_dispatcher.api.kube.resources import ApiResource
+
+VERBS = ("get", "list")
+_LEVEL = ("1", "31")
+"""The version of Kubernetes whose conventions of API this one follows."""
+Wire = dict[str, Any]
+
+
+def core_versions() -> Wire:
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+
+
+def groups() -> Wire:
+    return {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [{key: value for key, value in group().items() if key not in ("kind", "apiVersion")}],
+    }
+
+
+def group() -> Wire:
+    version = {"groupVersion": GROUP_VERSION, "version": VERSION}
+    return {"kind": "APIGroup", "apiVersion": "v1", "name": GROUP, "versions": [version], "preferredVersion": version}
+
+
+def resources(found: Iterable[ApiResource]) -> Wire:
+    """Return the resources of the group, as a list."""
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": GROUP_VERSION,
+        "resources": [
+            {
+                "name": one.plural,
+                "singularName": one.singular,
+                "namespaced": one.is_namespaced,
+                "kind": one.kind,
+                "verbs": list(VERBS),
+                "shortNames": list(one.short_names),
+                "categories": ["trainmaster"],
+            }
+            for one in found
+        ],
+    }
+
+
+def core_resources() -> Wire:
+    """Return the resources of the core group, as a list: namespaces, which the queues have."""
+    namespaces = {"name": "namespaces", "singularName": "namespace", "namespaced": False, "kind": "Namespace"}
+    return {
+        "kind": "APIResourceList",
+        "groupVersion": "v1",
+        "resources": [{**namespaces, "verbs": list(VERBS), "shortNames": ["ns"]}],
+    }
+
+
+def aggregated(found: Iterable[ApiResource]) -> Wire:
+    """Return the group with its resources, for clients that ask for all groups at once."""
+    return _aggregated(GROUP, [_discovered(one) for one in found])
+
+
+def aggregated_core() -> Wire:
+    """Return the core group with its resources, for clients that ask for them at once."""
+    namespaces = {
+        "resource": "namespaces",
+        "responseKind": {"group": "", "version": "v1", "kind": "Namespace"},
+        "scope": "Cluster",
+        "singularResource": "namespace",
+        "verbs": list(VERBS),
+        "shortNames": ["ns"],
+    }
+    return _aggregated("", [namespaces])
+
+
+def _aggregated(name: str, found: list[Wire]) -> Wire:
+    version = {"version": VERSION, "resources": found, "freshness": "Current"}
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": [{"metadata": {"name": name or None, "creationTimestamp": None}, "versions": [version]}],
+    }
+
+
+def _discovered(one: ApiResource) -> Wire:
+    return {
+        "resource": one.plural,
+        "responseKind": {"group": GROUP, "version": VERSION, "kind": one.kind},
+        "scope": "Namespaced" if one.is_namespaced else "Cluster",
+        "singularResource": one.singular,
+        "verbs": list(VERBS),
+        "shortNames": list(one.short_names),
+        "categories": ["trainmaster"],
+    }
+
+
+def version() -> Wire:
+    return {
+        "major": _LEVEL[0],
+        "minor": _LEVEL[1],
+        "gitVersion": f"v{'.'.join(_LEVEL)}.0+trainmaster-{__version__}",
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "",
+        "platform": "linux/amd64",
+    }

@@ -1,0 +1,129 @@
+"""The resources of the Kubernetes API: names, scope and table of each. Those of declared kinds come from the registry of kinds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.resource_kinds import (
+    BURST_POLICY,
+    CLUSTER,
+    PRICE_BOOK,
+    PRIORITY_CLASS,
+    QUEUE,
+    RESERVATION,
+    ResourceKind,
+)
+from trainmaster_dispatcher.api.kube.tables import TableColumn, age, at
+from trainmaster_dispatcher.services.declared import DeclaredKind
+from trainmaster_dispatcher.services.declared_kinds import KINDS
+
+_NAME = TableColumn("Name", at("metadata", "name"), "Name of the object")
+_KINDS = {"PriorityClass": "JobPriorityClass"}
+"""Kinds that have another name here, as Kubernetes has one of its own by that name."""
+_SHORT_NAMES = {
+    QUEUE.kind: ("tq",),
+    PRIORITY_CLASS.kind: ("jpc",),
+    CLUSTER.kind: ("cl",),
+    PRICE_BOOK.kind: ("pb",),
+    BURST_POLICY.kind: ("bp",),
+    RESERVATION.kind: ("rsv",),
+}
+_COLUMNS: Mapping[str, tuple[TableColumn, ...]] = {
+    QUEUE.kind: (
+        TableColumn("Queued", at("status", "jobs", "queued", empty="0"), "Jobs that are queued"),
+        TableColumn("Running", at("status", "jobs", "running", empty="0"), "Jobs that are running"),
+        TableColumn("Leaf", at("status", "isLeaf"), "Whether jobs may be submitted to it"),
+        TableColumn("Weight", at("spec", "weight"), "Its part of what is left over", is_wide=True),
+        TableColumn("Path", at("spec", "path"), "Its path in the tree of queues", is_wide=True),
+    ),
+    CLUSTER.kind: (
+        TableColumn("State", at("status", "state"), "State for people"),
+        TableColumn("Kind", at("spec", "clusterKind"), "private, public or edge"),
+        TableColumn("Region", at("spec", "region"), "Region"),
+        TableColumn("Nodes", at("status", "nodes"), "Nodes that its agent reports"),
+        TableColumn("Agent", at("status", "agentVersion"), "Version of its agent", is_wide=True),
+        TableColumn("Capacity", at("status", "capacity"), "What its nodes have", is_wide=True),
+    ),
+    PRICE_BOOK.kind: (
+        TableColumn("On demand", at("spec", "onDemand"), "Prices of an hour"),
+        TableColumn("Spot", at("spec", "spot"), "Prices of an hour of what may be taken away", is_wide=True),
+    ),
+    BURST_POLICY.kind: (
+        TableColumn("Queues", at("spec", "queues"), "Queues whose jobs it lets go to public clusters"),
+        TableColumn("When", at("spec", "when"), "When they may"),
+        TableColumn("Budget", at("spec", "budget"), "What it may spend"),
+    ),
+    RESERVATION.kind: (
+        TableColumn("Queue", at("spec", "queue"), "Queue that the nodes are kept for"),
+        TableColumn("Cluster", at("spec", "cluster"), "Cluster of the nodes"),
+        TableColumn("From", at("spec", "from"), "Begin of the window"),
+        TableColumn("Until", at("spec", "until"), "End of the window"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ApiResource:
+    """A resource: ``plural`` is its word in addresses. ``declared``: the kind of declared objects that it shows; None for jobs."""
+
+    kind: str
+    plural: str
+    columns: tuple[TableColumn, ...]
+    schema: type[Any]
+    is_namespaced: bool = False
+    short_names: tuple[str, ...] = ()
+    declared: DeclaredKind[Any, Any] | None = None
+
+    @property
+    def singular(self) -> str:
+        return self.kind.lower()
+
+    @property
+    def full_name(self) -> str:
+        """The name by which kubectl's users know it in messages."""
+        return f"{self.plural}.trainmaster.dev"
+
+
+def _declared(of: DeclaredKind[Any, Any]) -> ApiResource:
+    kind: ResourceKind[Any] = of.kind
+    called = _KINDS.get(kind.kind, kind.kind)
+    plural = (
+        f"{called.lower()}es"
+        if called.endswith("ss")
+        else f"{called.lower()[:-1]}ies"
+        if called.endswith("y")
+        else f"{called.lower()}s"
+    )
+    own = tuple(
+        TableColumn(column.heading.capitalize(), at("spec", column.field), column.heading.capitalize(), column.is_wide)
+        for column in kind.columns
+        if column.field != kind.key
+    )
+    columns = (_NAME, *(own or _COLUMNS.get(kind.kind, ())))
+    return ApiResource(called, plural, columns, kind.spec, short_names=_SHORT_NAMES.get(kind.kind, ()), declared=of)
+
+
+def _age(job: Mapping[str, Any]) -> str:
+    return age(job["metadata"]["creationTimestamp"], datetime.now(UTC))
+
+
+JOBS = ApiResource(
+    "Job",
+    "jobs",
+    (
+        _NAME,
+        TableColumn("State", at("status", "state"), "State of the job"),
+        TableColumn("Cluster", at("status", "cluster"), "Cluster of its latest run"),
+        TableColumn("Attempt", at("status", "attempt", empty="0"), "Number of its latest run"),
+        TableColumn("Age", _age, "Time since it was submitted"),
+        TableColumn("Submitted by", at("status", "submittedBy"), "Name of the key that submitted it", is_wide=True),
+        TableColumn("Message", at("status", "message"), "What is known about its state", is_wide=True),
+    ),
+    JobSpec,
+    is_namespaced=True,
+    short_names=("tj",),
+)
+RESOURCES: Mapping[str, ApiResource] = {one.plural: one for one in (JOBS, *map(_declared, KINDS))}
+"""All resources by the word in their addresses."""
