@@ -266,9 +266,9 @@ async def _every(resource: ApiResource, state: State, caller: Caller) -> list[Wi
 async def _namespaces(state: State, caller: Caller) -> dict[str, list[str]]:
     """Return the namespaces of the queues that a caller may see, each with its queues."""
     async with state.stores.database.reading() as tx:
-        queues = [one for one in await job_queries.list_queues(tx, caller) if one["isLeaf"]]
+        queues = await job_queries.leaf_queues(tx, caller)
     found: dict[str, list[str]] = {}
-    for queue in sorted(one["path"] for one in queues):
+    for queue in queues:
         found.setdefault(objects.namespace_of(queue), []).append(queue)
     return dict(sorted(found.items()))
 
