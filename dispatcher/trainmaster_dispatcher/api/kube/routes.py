@@ -111,6 +111,8 @@ def refusal(request: Request, error: ProblemError) -> Response:
     answer = json(status_of(error), error.code.status)
     if error.retry_after is not None:
         answer.headers["Retry-After"] = str(error.pause_seconds)
+    if error.code is Code.UNAUTHENTICATED:
+        answer.headers["WWW-Authenticate"] = "Bearer"
     return answer
 
 
