@@ -37,19 +37,15 @@ LABELS = {"team": "a", "tier": "front", "x.io/y": ""}
         ("!other", True),
         ("x.io/y=", True),
         ("x.io/y in ()", True),
+        ("team==", False),
     ],
 )
 def test_label_selectors_hold_as_in_kubernetes(text: str, holds: bool) -> None:
     assert all(one.holds(LABELS) for one in parse_labels(text)) is holds
 
 
-@pytest.mark.parametrize(
-    "text", ["=a", "team==", "!!", "team in a", "team in (a", "a b", "team=a b", "-a=b", "x" * 5000]
-)
+@pytest.mark.parametrize("text", ["=a", "!!", "team in a", "team in (a", "a b", "team=a b", "-a=b", "x" * 5000])
 def test_other_text_is_refused(text: str) -> None:
-    if text == "team==":
-        assert not all(one.holds(LABELS) for one in parse_labels(text))
-        return
     with pytest.raises(ProblemError) as refused:
         parse_labels(text)
     assert (refused.value.code, refused.value.mistakes[0].path) == (Code.INVALID_PARAMETER, "labelSelector")
@@ -135,8 +131,8 @@ def test_ages_have_two_units() -> None:
 
 
 def test_discovery_says_the_same_in_both_forms() -> None:
-    plain = {one["name"]: one for one in discovery.resources(RESOURCES.values())["resources"]}
-    (group,) = discovery.aggregated(RESOURCES.values())["items"]
+    plain = {one["name"]: one for one in discovery.resources(objects.GROUP_VERSION, RESOURCES.values())["resources"]}
+    (group,) = discovery.aggregated(objects.GROUP, RESOURCES.values())["items"]
     (version,) = group["versions"]
     assert {one["resource"] for one in version["resources"]} == plain.keys()
     for one in version["resources"]:

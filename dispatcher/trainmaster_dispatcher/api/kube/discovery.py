@@ -30,12 +30,12 @@ def group() -> Wire:
     return {"kind": "APIGroup", "apiVersion": "v1", "name": GROUP, "versions": [version], "preferredVersion": version}
 
 
-def resources(found: Iterable[ApiResource]) -> Wire:
-    """Return the resources of the group, as a list."""
+def resources(group_version: str, found: Iterable[ApiResource]) -> Wire:
+    """Return the resources of a group, as a list."""
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
-        "groupVersion": GROUP_VERSION,
+        "groupVersion": group_version,
         "resources": [
             {
                 "name": one.plural,
@@ -44,43 +44,16 @@ def resources(found: Iterable[ApiResource]) -> Wire:
                 "kind": one.kind,
                 "verbs": list(VERBS),
                 "shortNames": list(one.short_names),
-                "categories": ["trainmaster"],
+                "categories": _categories(one),
             }
             for one in found
         ],
     }
 
 
-def core_resources() -> Wire:
-    """Return the resources of the core group, as a list: namespaces, which the queues have."""
-    namespaces = {"name": "namespaces", "singularName": "namespace", "namespaced": False, "kind": "Namespace"}
-    return {
-        "kind": "APIResourceList",
-        "groupVersion": "v1",
-        "resources": [{**namespaces, "verbs": list(VERBS), "shortNames": ["ns"]}],
-    }
-
-
-def aggregated(found: Iterable[ApiResource]) -> Wire:
-    """Return the group with its resources, for clients that ask for all groups at once."""
-    return _aggregated(GROUP, [_discovered(one) for one in found])
-
-
-def aggregated_core() -> Wire:
-    """Return the core group with its resources, for clients that ask for them at once."""
-    namespaces = {
-        "resource": "namespaces",
-        "responseKind": {"group": "", "version": "v1", "kind": "Namespace"},
-        "scope": "Cluster",
-        "singularResource": "namespace",
-        "verbs": list(VERBS),
-        "shortNames": ["ns"],
-    }
-    return _aggregated("", [namespaces])
-
-
-def _aggregated(name: str, found: list[Wire]) -> Wire:
-    version = {"version": VERSION, "resources": found, "freshness": "Current"}
+def aggregated(name: str, found: Iterable[ApiResource]) -> Wire:
+    """Return a group with its resources, for clients that ask for all groups at once; the core group has no name."""
+    version = {"version": VERSION, "resources": [_discovered(one) for one in found], "freshness": "Current"}
     return {
         "kind": "APIGroupDiscoveryList",
         "apiVersion": "apidiscovery.k8s.io/v2",
@@ -92,13 +65,17 @@ def _aggregated(name: str, found: list[Wire]) -> Wire:
 def _discovered(one: ApiResource) -> Wire:
     return {
         "resource": one.plural,
-        "responseKind": {"group": GROUP, "version": VERSION, "kind": one.kind},
+        "responseKind": {"group": one.group, "version": VERSION, "kind": one.kind},
         "scope": "Namespaced" if one.is_namespaced else "Cluster",
         "singularResource": one.singular,
         "verbs": list(VERBS),
         "shortNames": list(one.short_names),
-        "categories": ["trainmaster"],
+        "categories": _categories(one),
     }
+
+
+def _categories(one: ApiResource) -> list[str]:
+    return ["trainmaster"] if one.group else []
 
 
 def version() -> Wire:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import BaseModel
+
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.resource_kinds import (
     BURST_POLICY,
@@ -15,6 +17,7 @@ from trainmaster.protocol.resource_kinds import (
     RESERVATION,
     ResourceKind,
 )
+from trainmaster_dispatcher.api.kube.objects import GROUP, VERSION
 from trainmaster_dispatcher.api.kube.tables import TableColumn, age, at
 from trainmaster_dispatcher.services.declared import DeclaredKind
 from trainmaster_dispatcher.services.declared_kinds import KINDS
@@ -66,15 +69,22 @@ _COLUMNS: Mapping[str, tuple[TableColumn, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ApiResource:
-    """A resource: ``plural`` is its word in addresses. ``declared``: the kind of declared objects that it shows; None for jobs."""
+    """A resource: ``plural`` is its word in addresses. ``schema``: the model of its specification; ``declared``: the kind of declared
+    objects that it shows; None for jobs and namespaces. ``group`` is empty for the core group.
+    """
 
     kind: str
     plural: str
     columns: tuple[TableColumn, ...]
-    schema: type[Any]
+    schema: type[BaseModel] | None = None
     is_namespaced: bool = False
     short_names: tuple[str, ...] = ()
     declared: DeclaredKind[Any, Any] | None = None
+    group: str = GROUP
+
+    @property
+    def group_version(self) -> str:
+        return f"{self.group}/{VERSION}" if self.group else VERSION
 
     @property
     def singular(self) -> str:
@@ -83,7 +93,7 @@ class ApiResource:
     @property
     def full_name(self) -> str:
         """The name by which kubectl's users know it in messages."""
-        return f"{self.plural}.trainmaster.dev"
+        return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
 def _declared(of: DeclaredKind[Any, Any]) -> ApiResource:
@@ -125,5 +135,17 @@ JOBS = ApiResource(
     is_namespaced=True,
     short_names=("tj",),
 )
+NAMESPACES = ApiResource(
+    "Namespace",
+    "namespaces",
+    (
+        _NAME,
+        TableColumn("Status", at("status", "phase"), "Always Active"),
+        TableColumn("Queues", at("metadata", "annotations", f"{GROUP}/queues"), "Queues whose jobs are in it"),
+    ),
+    short_names=("ns",),
+    group="",
+)
+"""The namespaces of the queues that take jobs, in the core group."""
 RESOURCES: Mapping[str, ApiResource] = {one.plural: one for one in (JOBS, *map(_declared, KINDS))}
-"""All resources by the word in their addresses."""
+"""All resources of the group by the word in their addresses."""

@@ -3,23 +3,24 @@
 It has an OpenAPI document of its own. Rights are those of the REST API, by the same services.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.validation_errors import mistake_of, own_errors, worded
 from trainmaster_dispatcher.api.context import App, State, any_caller, note_refusal, readable
 from trainmaster_dispatcher.api.kube import discovery, objects, schemas
-from trainmaster_dispatcher.api.kube.resources import JOBS, RESOURCES, ApiResource
-from trainmaster_dispatcher.api.kube.selectors import Operator, Requirement, parse_fields, parse_labels
+from trainmaster_dispatcher.api.kube.resources import JOBS, NAMESPACES, RESOURCES, ApiResource
+from trainmaster_dispatcher.api.kube.selectors import Operator, Requirement, parse_fields, parse_labels, refused
 from trainmaster_dispatcher.api.kube.status import not_found, status_of
-from trainmaster_dispatcher.api.kube.tables import Included, TableColumn, at, table_of
+from trainmaster_dispatcher.api.kube.tables import Included, TableColumn, table_of
 from trainmaster_dispatcher.services import job_queries
+from trainmaster_dispatcher.services.declared import DeclaredKind
 from trainmaster_dispatcher.services.job_actions import BulkFilter
 from trainmaster_dispatcher.store.keys import Caller
 
@@ -28,11 +29,6 @@ _MOST_ROWS = 1000
 _MOST_WHOLE_JOBS = 100
 """The most jobs of a page with their specifications; the client asks for the next page by the token of the list."""
 _DEFAULT_ROWS = 500
-_NAMESPACE_COLUMNS = (
-    TableColumn("Name", at("metadata", "name"), "Name of the namespace"),
-    TableColumn("Status", at("status", "phase"), "Always Active"),
-    TableColumn("Queues", at("metadata", "annotations", f"{objects.GROUP}/queues"), "Queues whose jobs are in it"),
-)
 _OBJECT_FIELDS = {"metadata.name": ("metadata", "name")}
 _JOB_FIELDS = _OBJECT_FIELDS | {
     "metadata.namespace": ("metadata", "namespace"),
@@ -78,12 +74,7 @@ class Listing:
         if watch in ("1", "true"):
             raise ProblemError(Code.METHOD_NOT_ALLOWED, "this API lists objects; it has no watch yet")
         if included not in ("", *Included):
-            message = f"must be one of {', '.join(Included)}"
-            raise ProblemError(
-                Code.INVALID_PARAMETER,
-                f"includeObject {message}",
-                mistakes=(Mistake(path="includeObject", message=message),),
-            )
+            raise refused("includeObject", f"must be one of {', '.join(Included)}")
         self.labels = label_selector
         self.fields = field_selector
         self.limit = min(limit, _MOST_ROWS) if limit > 0 else _DEFAULT_ROWS
@@ -116,19 +107,20 @@ def refusal(request: Request, error: ProblemError) -> Response:
     return answer
 
 
-def _wants_table(request: Request) -> bool:
-    """Return whether the client prefers a table: the first kind of its Accept that is served."""
+def _accepted(request: Request) -> Iterator[frozenset[str]]:
+    """Yield the parameters of each kind of JSON that a client accepts, the preferred one first."""
     for one in request.headers.get("accept", "").split(","):
         kind, *parameters = (part.strip() for part in one.split(";"))
         if kind in ("application/json", "*/*"):
-            return "as=Table" in parameters
-    return False
+            yield frozenset(parameters)
+
+
+def _wants_table(request: Request) -> bool:
+    return "as=Table" in next(_accepted(request), frozenset[str]())
 
 
 def _wants_aggregate(request: Request) -> bool:
-    return (
-        "as=APIGroupDiscoveryList" in request.headers.get("accept", "") and "v=v2;" in f"{request.headers['accept']};"
-    )
+    return any({"as=APIGroupDiscoveryList", "v=v2"} <= one for one in _accepted(request))
 
 
 def _discovered(request: Request, plain: Wire, aggregate: Wire) -> Response:
@@ -140,17 +132,17 @@ def _discovered(request: Request, plain: Wire, aggregate: Wire) -> Response:
 
 @router.get("/api")
 async def core_versions(request: Request) -> Response:
-    return _discovered(request, discovery.core_versions(), discovery.aggregated_core())
+    return _discovered(request, discovery.core_versions(), discovery.aggregated("", [NAMESPACES]))
 
 
 @router.get("/apis")
 async def groups(request: Request) -> Response:
-    return _discovered(request, discovery.groups(), discovery.aggregated(RESOURCES.values()))
+    return _discovered(request, discovery.groups(), discovery.aggregated(objects.GROUP, RESOURCES.values()))
 
 
 @router.get("/api/v1")
 async def core_resources() -> Response:
-    return json(discovery.core_resources())
+    return json(discovery.resources(objects.VERSION, [NAMESPACES]))
 
 
 @router.get(f"/apis/{objects.GROUP}")
@@ -160,7 +152,7 @@ async def group() -> Response:
 
 @router.get(_GROUP)
 async def resources() -> Response:
-    return json(discovery.resources(RESOURCES.values()))
+    return json(discovery.resources(objects.GROUP_VERSION, RESOURCES.values()))
 
 
 @router.get("/version")
@@ -183,17 +175,15 @@ async def list_namespaces(request: Request, state: App, wanted: Annotated[Listin
     caller = await _person(request)
     found = await _namespaces(state, caller)
     items = [objects.namespace_object(name, queues) for name, queues in found.items()]
-    return _list(
-        request, wanted, _selected(items, wanted, _OBJECT_FIELDS, "namespaces"), "Namespace", "v1", _NAMESPACE_COLUMNS
-    )
+    return _list(request, wanted, _selected(items, wanted, _OBJECT_FIELDS, "namespaces"), NAMESPACES)
 
 
 @router.get("/api/v1/namespaces/{name}")
 async def show_namespace(name: str, request: Request, state: App) -> Response:
     found = await _namespaces(state, await _person(request))
     if name not in found:
-        raise not_found("namespaces", name)
-    return _shown(request, objects.namespace_object(name, found[name]), _NAMESPACE_COLUMNS)
+        raise not_found(NAMESPACES.full_name, name)
+    return _shown(request, objects.namespace_object(name, found[name]), NAMESPACES.columns)
 
 
 @router.get(f"{_GROUP}/jobs")
@@ -214,15 +204,17 @@ async def show_job(namespace: str, name: str, request: Request, state: App) -> R
 
 @router.get(f"{_GROUP}/{{plural}}")
 async def list_declared(plural: str, request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
-    resource, caller = _declared(plural), await _person(request)
-    items = _selected(await _every(resource, state, caller), wanted, _OBJECT_FIELDS, resource.plural)
-    return _list(request, wanted, items, resource.kind, objects.GROUP_VERSION, resource.columns)
+    resource, of = _declared(plural)
+    items = _selected(
+        await _every(resource, of, state, await _person(request)), wanted, _OBJECT_FIELDS, resource.plural
+    )
+    return _list(request, wanted, items, resource)
 
 
 @router.get(f"{_GROUP}/{{plural}}/{{name}}")
 async def show_declared(plural: str, name: str, request: Request, state: App) -> Response:
-    resource, caller = _declared(plural), await _person(request)
-    for item in await _every(resource, state, caller):
+    resource, of = _declared(plural)
+    for item in await _every(resource, of, state, await _person(request)):
         if item["metadata"]["name"] == name:
             return _shown(request, item, resource.columns)
     raise not_found(resource.full_name, name)
@@ -243,18 +235,16 @@ async def others(path: str, request: Request) -> Response:
     raise ProblemError(Code.NOT_FOUND, "the server could not find the requested resource")
 
 
-def _declared(plural: str) -> ApiResource:
+def _declared(plural: str) -> tuple[ApiResource, DeclaredKind[Any, Any]]:
+    """Return a resource of declared objects with their kind. Raises ProblemError NOT_FOUND."""
     resource = RESOURCES.get(plural)
     if resource is None or resource.declared is None:
         raise ProblemError(Code.NOT_FOUND, "the server could not find the requested resource")
-    return resource
+    return resource, resource.declared
 
 
-async def _every(resource: ApiResource, state: State, caller: Caller) -> list[Wire]:
+async def _every(resource: ApiResource, of: DeclaredKind[Any, Any], state: State, caller: Caller) -> list[Wire]:
     """Return all objects of a declared kind that a caller may see, by name."""
-    of = resource.declared
-    if of is None:
-        return []
     fields = frozenset(
         field.alias or name for name, field in of.kind.spec.model_fields.items() if name not in ("kind", "name")
     )
@@ -297,14 +287,12 @@ def _list(
     request: Request,
     wanted: Listing,
     items: list[Wire],
-    kind: str,
-    version: str,
-    columns: tuple[TableColumn, ...],
+    resource: ApiResource,
     following: str | None = None,
 ) -> Response:
     if _wants_table(request):
-        return json(table_of(columns, items, wanted.included, following))
-    return json(objects.list_of(kind, version, items, following))
+        return json(table_of(resource.columns, items, wanted.included, following))
+    return json(objects.list_of(resource.kind, resource.group_version, items, following))
 
 
 def _shown(request: Request, item: Wire, columns: tuple[TableColumn, ...]) -> Response:
@@ -318,7 +306,7 @@ async def _list_jobs(request: Request, state: State, wanted: Listing, namespace:
         return await _one_job(request, state, caller, wanted, namespace, name)
     filtered = await _filter(state, caller, wanted, namespace, values)
     if filtered is None:
-        return _list(request, wanted, [], JOBS.kind, objects.GROUP_VERSION, JOBS.columns)
+        return _list(request, wanted, [], JOBS)
     is_whole = not _wants_table(request) or wanted.included is Included.OBJECT
     async with state.stores.database.reading() as tx:
         if is_whole:
@@ -327,7 +315,7 @@ async def _list_jobs(request: Request, state: State, wanted: Listing, namespace:
         else:
             page = await job_queries.list_jobs(tx, caller, filtered, wanted.following, wanted.limit)
     items = [objects.job_object(line, line.get("spec")) for line in page["jobs"]]
-    return _list(request, wanted, items, JOBS.kind, objects.GROUP_VERSION, JOBS.columns, page["next"])
+    return _list(request, wanted, items, JOBS, page["next"])
 
 
 async def _one_job(
@@ -341,7 +329,7 @@ async def _one_job(
         if error.code is not Code.NOT_FOUND:
             raise
     items = _selected(items, wanted, _JOB_FIELDS, "jobs")
-    return _list(request, wanted, items, JOBS.kind, objects.GROUP_VERSION, JOBS.columns)
+    return _list(request, wanted, items, JOBS)
 
 
 def _values(wanted: Listing) -> dict[str, str]:
@@ -350,7 +338,7 @@ def _values(wanted: Listing) -> dict[str, str]:
     for field in parse_fields(wanted.fields, _JOB_FIELDS, "jobs"):
         if field.is_negated:
             message = f"jobs are selected by field=value here, not by {field.path}!={field.value}"
-            raise _refused_selector("fieldSelector", message)
+            raise refused("fieldSelector", message)
         values[field.path] = field.value
     return values
 
@@ -379,16 +367,8 @@ async def _filter(
 
 def _only_value(label: Requirement) -> str:
     if label.operator is not Operator.IN or len(label.values) != 1:
-        raise _refused_selector(
-            "labelSelector", f"jobs are selected by key=value here, not by {label.operator} of {label.key}"
-        )
+        raise refused("labelSelector", f"jobs are selected by key=value here, not by {label.operator} of {label.key}")
     return next(iter(label.values))
-
-
-def _refused_selector(parameter: str, message: str) -> ProblemError:
-    return ProblemError(
-        Code.INVALID_PARAMETER, f"{parameter}: {message}", mistakes=(Mistake(path=parameter, message=message),)
-    )
 
 
 def _only_queue(namespace: str, queues: list[str]) -> str:

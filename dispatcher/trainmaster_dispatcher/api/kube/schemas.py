@@ -53,6 +53,8 @@ def document() -> Wire:
 
 
 def _add(schemas: Wire, one: ApiResource) -> None:
+    if one.schema is None:
+        return
     made = one.schema.model_json_schema(
         by_alias=True, ref_template=f"{_REFERENCE}{{model}}", schema_generator=Described
     )

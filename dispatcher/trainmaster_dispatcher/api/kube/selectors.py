@@ -51,7 +51,7 @@ class Requirement(NamedTuple):
 def parse_labels(text: str) -> tuple[Requirement, ...]:
     """Return the requirements of a label selector. Raises ProblemError INVALID_PARAMETER."""
     if len(text) > _LONGEST:
-        raise _refused("labelSelector", f"has {len(text)} characters; {_LONGEST} at most")
+        raise refused("labelSelector", f"has {len(text)} characters; {_LONGEST} at most")
     return tuple(_requirement(part.strip()) for part in _BETWEEN.split(text) if text.strip())
 
 
@@ -64,7 +64,7 @@ def _requirement(part: str) -> Requirement:
         return Requirement(found["key"], operator, frozenset({found["value"]}))
     if found := _EXISTS.match(part):
         return Requirement(found["key"], Operator.EXISTS_NOT if found["negation"] else Operator.EXISTS)
-    raise _refused(
+    raise refused(
         "labelSelector", f"{part[:100]!r} is not key=value, key!=value, key in (a,b), key notin (a,b), key or !key"
     )
 
@@ -86,15 +86,16 @@ def parse_fields(text: str, known: Iterable[str], resource: str) -> tuple[FieldR
     for part in (one.strip() for one in text.split(",") if one.strip()):
         parsed = _FIELD.match(part)
         if parsed is None:
-            raise _refused("fieldSelector", f"{part[:100]!r} is not field=value or field!=value")
+            raise refused("fieldSelector", f"{part[:100]!r} is not field=value or field!=value")
         if parsed["path"] not in fields:
             message = f"{resource} are not selected by {parsed['path'][:100]!r}, but by: {', '.join(fields)}"
-            raise _refused("fieldSelector", message)
+            raise refused("fieldSelector", message)
         found.append(FieldRequirement(parsed["path"], parsed["value"], parsed["operator"] == "!="))
     return tuple(found)
 
 
-def _refused(parameter: str, message: str) -> ProblemError:
+def refused(parameter: str, message: str) -> ProblemError:
+    """Return the error for a parameter of a call that means nothing."""
     return ProblemError(
         Code.INVALID_PARAMETER, f"{parameter}: {message}", mistakes=(Mistake(path=parameter, message=message),)
     )
