@@ -114,6 +114,12 @@ for one in (
     "/openapi/{path:path}",
 ):
     ALLOWED["GET", one] = PEOPLE
+ALLOWED |= {
+    ("POST", f"{_GROUP}/namespaces/{{namespace}}/jobs"): PEOPLE,
+    ("POST", f"{_GROUP}/{{plural}}"): ADMINS,
+    **{(method, f"{_GROUP}/namespaces/{{namespace}}/jobs/{{name}}"): PEOPLE for method in ("PUT", "PATCH", "DELETE")},
+    **{(method, f"{_GROUP}/{{plural}}/{{name}}"): ADMINS for method in ("PUT", "PATCH", "DELETE")},
+}
 for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
     ALLOWED |= {(method, "/api/{path:path}"): PEOPLE, (method, "/apis/{path:path}"): PEOPLE}
 

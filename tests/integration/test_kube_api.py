@@ -63,6 +63,10 @@ async def test_jobs_are_shown_as_objects_and_as_tables(service: Service) -> None
     assert await names(f"{GROUP}/namespaces/none/jobs") == []
     assert await names(f"{GROUP}/jobs", labelSelector="team=b") == [second]
     assert await names(f"{GROUP}/jobs", labelSelector="team in (a)") == [first]
+    assert await names(f"{GROUP}/jobs", labelSelector="team in (a,b),team notin (b)") == [first]
+    assert await names(f"{GROUP}/jobs", labelSelector="team!=a,team") == [second]
+    assert await names(f"{GROUP}/jobs", labelSelector="!team") == []
+    assert await names(f"{GROUP}/jobs", labelSelector="!other") == [second, first]
     assert await names(f"{GROUP}/jobs", fieldSelector="status.state=running") == []
     assert await names(f"{GROUP}/jobs", fieldSelector="metadata.namespace=default") == [second]
     assert await names(f"{GROUP}/jobs", fieldSelector=f"metadata.name={first}") == [first]
@@ -99,7 +103,7 @@ async def test_declared_objects_have_names_that_kubernetes_allows(service: Servi
     queues = await get(service, f"{GROUP}/queues")
     assert [one["metadata"]["name"] for one in queues["items"]] == ["default", "research", "research.vision"]
     one = await get(service, f"{GROUP}/queues/research.vision")
-    assert (one["spec"]["path"], one["status"]["isLeaf"]) == ("research/vision", True)
+    assert (one["status"]["path"], one["status"]["isLeaf"]) == ("research/vision", True)
     table = await get(service, f"{GROUP}/clusters", headers=TABLE)
     assert "State" in {column["name"] for column in table["columnDefinitions"]}
     classes = await get(service, f"{GROUP}/jobpriorityclasses", params={"fieldSelector": "metadata.name!=normal"})
@@ -145,9 +149,10 @@ async def test_a_user_sees_own_queues_alone(service: Service) -> None:
         ("/apis/batch/v1/jobs", 404, "NotFound", "could not find the requested resource"),
         ("/api/v1/pods", 404, "NotFound", "could not find the requested resource"),
         ("/api/v1/namespaces/none", 404, "NotFound", 'namespaces "none" not found'),
-        (f"{GROUP}/jobs?watch=true", 405, "MethodNotAllowed", "no watch yet"),
+        (f"{GROUP}/jobs?watch=true&resourceVersion=1", 410, "Expired", "too old resource version: 1"),
+        (f"{GROUP}/queues?watch=true&resourceVersion=1", 410, "Expired", "too old resource version: 1"),
+        (f"{GROUP}/queues?watch=true&resourceVersion=x", 422, "Invalid", "resourceVersion"),
         (f"{GROUP}/jobs?labelSelector=a%20b", 422, "Invalid", "labelSelector"),
-        (f"{GROUP}/jobs?labelSelector=!a", 422, "Invalid", "selected by key=value here"),
         (f"{GROUP}/jobs?fieldSelector=a=b", 422, "Invalid", "not selected by 'a'"),
         (f"{GROUP}/jobs?fieldSelector=status.state!=queued", 422, "Invalid", "selected by field=value here"),
         (f"{GROUP}/jobs?fieldSelector=status.state=none", 422, "Invalid", "there is no job state"),
@@ -171,5 +176,5 @@ async def test_nothing_is_read_without_a_key_or_changed(service: Service) -> Non
             found = await get(service, path, 401, stranger)
             assert (found["kind"], found["reason"]) == ("Status", "Unauthorized")
     for method in ("POST", "PUT", "PATCH", "DELETE"):
-        answer = await service.http.request(method, f"{GROUP}/queues/default")
+        answer = await service.http.request(method, "/api/v1/namespaces/default")
         assert (answer.status_code, answer.json()["reason"]) == (405, "MethodNotAllowed")

@@ -14,6 +14,9 @@ from trainmaster_dispatcher.api.kube import discovery, objects, schemas, tables
 from trainmaster_dispatcher.api.kube.resources import RESOURCES
 from trainmaster_dispatcher.api.kube.selectors import parse_fields, parse_labels
 from trainmaster_dispatcher.api.kube.status import status_of
+from trainmaster_dispatcher.domain.namespaces import namespace_of
+from trainmaster_dispatcher.services.job_objects import ReadJob
+from trainmaster_dispatcher.store.job_objects import ObjectRow
 
 LABELS = {"team": "a", "tier": "front", "x.io/y": ""}
 
@@ -68,12 +71,16 @@ def test_field_selectors_name_what_they_know() -> None:
 def test_names_of_queues_are_told_apart_and_namespaces_may_be_shared() -> None:
     queues = ["a/b", "a-b", "c"]
     assert len({objects.object_name(one) for one in queues}) == 3
-    assert [objects.namespace_of(one) for one in queues] == ["a-b", "a-b", "c"]
+    assert [namespace_of(one) for one in queues] == ["a-b", "a-b", "c"]
 
 
 def line(state: JobState, **more: Any) -> dict[str, Any]:
     fields = {"state": state, "shownState": more.get("wish") or state, "submittedAt": "2026-11-28T06:00:00.123Z"}
-    return {"id": "j-1", "name": "j", "queue": "a/b", **fields, **more}
+    return {"id": "j-1", "name": "j", "queue": "a/b", "priority": 0, "priorityClass": "normal", **fields, **more}
+
+
+def read_job(spec: dict[str, Any] | None = None, state: JobState = JobState.QUEUED, **more: Any) -> ReadJob:
+    return ReadJob(1, line(state, **more), ObjectRow(1, 7, None, None, None, None, None), 1, spec)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +114,7 @@ def test_conditions_follow_the_state(state: JobState, more: dict[str, Any], cond
 
 def test_every_state_has_a_condition_and_an_object() -> None:
     for state in JobState:
-        made = objects.job_object(line(state), {"kind": "Job", "name": "j", "queue": "a/b", "roles": []})
+        made = objects.job_object(read_job({"kind": "Job", "name": "j", "queue": "a/b", "roles": []}, state))
         assert made["status"]["conditions"]
         assert made["metadata"]["namespace"] == "a-b"
         assert made["spec"] == {"queue": "a/b", "roles": []}
@@ -115,12 +122,14 @@ def test_every_state_has_a_condition_and_an_object() -> None:
 
 def test_tables_have_a_cell_for_each_column() -> None:
     job = RESOURCES["jobs"]
-    items = [objects.job_object(line(state, message=""), None) for state in JobState]
-    table = tables.table_of(job.columns, items, tables.Included.METADATA, "next")
+    items = [objects.job_object(read_job(None, state, message="")) for state in JobState]
+    table = tables.table_of(job.columns, items, tables.Included.METADATA, objects.ListMetadata(7, "next"))
     assert {len(row["cells"]) for row in table["rows"]} == {len(table["columnDefinitions"])}
     assert table["metadata"]["continue"] == "next"
     assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
-    assert tables.table_of(job.columns, items, tables.Included.NONE, None)["rows"][0]["object"] is None
+    assert (
+        tables.table_of(job.columns, items, tables.Included.NONE, objects.ListMetadata())["rows"][0]["object"] is None
+    )
 
 
 def test_ages_have_two_units() -> None:

@@ -12,10 +12,11 @@ from tests.forbidden_words import forbidden
 from trainmaster.cli.documents import read_documents
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.parameters import read_table
-from trainmaster.cli.yaml_files import load, load_all, place_of, read_config, read_text
+from trainmaster.cli.yaml_files import read_config, read_text
 from trainmaster.fake_cluster.fleet import Fleet
 from trainmaster.protocol.documents import read_declared
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.yaml_text import load, load_all, place_of
 
 MEANT: dict[str, Any] = {
     "1": 1,

@@ -151,7 +151,7 @@ def kubeconfig(
         ),
     ] = None,
 ) -> None:
-    """Print a kubeconfig by which kubectl reads jobs, queues and clusters from the dispatcher. It has your key in it."""
+    """Print a kubeconfig by which kubectl speaks with the dispatcher. It has your key in it."""
     import os
 
     context = config.load(config.flags_of(ctx))

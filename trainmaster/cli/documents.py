@@ -9,12 +9,13 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.cli.errors import UsageError
-from trainmaster.cli.yaml_files import load_all, place_of, read_text
+from trainmaster.cli.yaml_files import read_text
 from trainmaster.protocol.documents import Document, placed
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.json_duplicates import duplicate_key
 from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster.protocol.yaml_text import load_all, place_of
 
 Model = TypeVar("Model", bound=BaseModel)
 

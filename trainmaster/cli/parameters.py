@@ -7,7 +7,8 @@ from typing import Any
 import yaml
 
 from trainmaster.cli.errors import UsageError
-from trainmaster.cli.yaml_files import load, place_of, read_text
+from trainmaster.cli.yaml_files import read_text
+from trainmaster.protocol.yaml_text import load, place_of
 
 
 def read_table(name: str) -> list[dict[str, Any]]:

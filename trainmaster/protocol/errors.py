@@ -37,6 +37,7 @@ class Code(StrEnum):
     NOT_FOUND = "not-found"
     METHOD_NOT_ALLOWED = "method-not-allowed"
     CONFLICT = "conflict"
+    ALREADY_EXISTS = "already-exists"
     PRECONDITION_FAILED = "precondition-failed"
     WRONG_STATE = "wrong-state"
     IN_USE = "in-use"
@@ -54,6 +55,8 @@ class Code(StrEnum):
     CLUSTER_HELD = "cluster-held"
     PROTOCOL_UNSUPPORTED = "protocol-unsupported"
     STREAM_CLOSED = "stream-closed"
+    EXPIRED = "expired"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported-media-type"
     INTERNAL = "internal"
 
     @property
@@ -85,6 +88,7 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.NOT_FOUND: (404, "The object does not exist"),
     Code.METHOD_NOT_ALLOWED: (405, "This address does not take that method"),
     Code.CONFLICT: (409, "The object exists already or has changed"),
+    Code.ALREADY_EXISTS: (409, "An object of this name exists already"),
     Code.PRECONDITION_FAILED: (412, "The object does not meet the request's condition"),
     Code.WRONG_STATE: (409, "The object's state does not allow this"),
     Code.IN_USE: (409, "The object is still in use"),
@@ -102,6 +106,8 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.CLUSTER_HELD: (409, "Another agent acts for this cluster"),
     Code.PROTOCOL_UNSUPPORTED: (400, "The agent's protocol version is not supported"),
     Code.STREAM_CLOSED: (410, "Nobody follows this stream any more"),
+    Code.EXPIRED: (410, "The resource version is too old"),
+    Code.UNSUPPORTED_MEDIA_TYPE: (415, "This address does not take a body of that type"),
     Code.INTERNAL: (500, "The dispatcher had an unexpected error"),
 }
 

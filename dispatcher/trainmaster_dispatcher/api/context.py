@@ -21,6 +21,8 @@ from trainmaster.protocol.validation_errors import mistakes_of, worded
 from trainmaster_dispatcher.api.agent_bodies import AgentBodies
 from trainmaster_dispatcher.api.asgi import client_address, request_id
 from trainmaster_dispatcher.api.keyring import Keyring
+from trainmaster_dispatcher.api.kube.declared_views import DeclaredViews
+from trainmaster_dispatcher.api.kube.job_watches import JobWatches
 from trainmaster_dispatcher.api.leader import LeaderOverHttp
 from trainmaster_dispatcher.api.limits import Limits
 from trainmaster_dispatcher.api.openapi import check_parameters
@@ -60,8 +62,10 @@ class State:
         self.admissions = ClusterAdmissions(stores)
         self.followers = Followers(stores)
         self.events = EventFeed(stores)
+        self.watches = JobWatches(stores, self.events)
         self.group_commits = GroupCommits(stores)
         self.leader = LeaderOverHttp()
+        self.declared_views = DeclaredViews(stores, self.leader)
         self.refusals = Refusals()
 
 

@@ -14,6 +14,8 @@ class JobEventKind(StrEnum):
     """Reported from the job's row in place of its newest event, if retention has removed that event."""
     CHANGED = "changed"
     """The job's priority or class was changed."""
+    DELETED = "deleted"
+    """The job's object was deleted by the Kubernetes API; the job is cancelled, unless it has ended."""
     HELD = "held"
     RELEASED = "released"
     """The job's hold has ended by the clock."""

@@ -142,6 +142,11 @@ class EventFeed:
     _waiting: set[asyncio.Event] = field(default_factory=set)
     _reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_READS_AT_ONCE))
 
+    @property
+    def end(self) -> Position | None:
+        """The position behind the newest event in memory; None while nothing is kept."""
+        return self._end
+
     @contextmanager
     def waiter(self) -> Iterator[asyncio.Event]:
         """Open an event that is set when there may be something new."""

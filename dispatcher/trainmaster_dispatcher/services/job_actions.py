@@ -21,8 +21,8 @@ from trainmaster_dispatcher.services.auditing import MOST_IDS
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.ownership import check_owns
 from trainmaster_dispatcher.services.submit import classes_of, job_actions_of
+from trainmaster_dispatcher.store import job_objects, runs, scheduling, tenants
 from trainmaster_dispatcher.store import jobs as store
-from trainmaster_dispatcher.store import runs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 
@@ -196,6 +196,32 @@ async def patch(
     key = await find_key(tx, caller, text)
     done, _ = await _patch_all(tx, stores, caller, [key], change, strict=True)
     return next(iter(done), None)
+
+
+async def note_on(
+    tx: Transaction,
+    stores: Stores,
+    caller: Caller,
+    text: str,
+    details: dict[str, Any],
+    kind: JobEventKind = JobEventKind.CHANGED,
+) -> None:
+    """Write an event of a job that changes no state of it. Raises ProblemError JOB_OF_ANOTHER."""
+    key = await find_key(tx, caller, text)
+    records, _ = await _lock_allowed(tx, caller, [key], strict=True)
+    record = records[key]
+    states = (record.job.wish.value if record.job.wish else record.job.state.value,)
+    # Of a job that waits, the scheduler has to know the version.
+    is_neutral = record.job.state not in (JobState.QUEUED, JobState.HELD)
+    noted = store.Transition(
+        record, record.job, kind=kind, states=states, actor=caller.name, details=details, is_neutral=is_neutral
+    )
+    await store.write(tx, [noted])
+
+    async def wake() -> None:
+        stores.jobs_changed([key])
+
+    tx.after_commit(wake)
 
 
 def audited_state(job: job_machine.Job) -> dict[str, Any]:
@@ -393,6 +419,8 @@ async def _act_on(
             )
         )
     await store.write(tx, transitions)
+    if action is Action.RETRY:
+        await job_objects.restore(tx, [t.record.id for t in transitions])
     if action is Action.RESUME:
         await scheduling.drop_cool_downs(tx, [t.record.id for t in transitions])
     touched = {record.cluster_id for record, _ in changes}

@@ -126,7 +126,7 @@ async def list_jobs(
     tx: Transaction, caller: Caller, wanted: BulkFilter | None, cursor: str | None, limit: int
 ) -> dict[str, Any]:
     """Return a page of jobs, newest first, and the cursor of the next page. An owner sees no parameters of them."""
-    page, following = await _page(tx, caller, wanted, cursor, limit)
+    page, following = await page_of(tx, await filter_of(tx, caller, wanted), cursor, limit)
     views = []
     for number, row in enumerate(page, 1):
         views.append(job_line(row._replace(parameters=None) if caller.is_owner else row))
@@ -135,36 +135,34 @@ async def list_jobs(
     return {"jobs": views, "next": following}
 
 
-async def list_whole_jobs(
-    tx: Transaction, caller: Caller, wanted: BulkFilter | None, cursor: str | None, limit: int
-) -> dict[str, Any]:
-    """Return a page as ``list_jobs`` does, each job with its specification in ``spec``; not for owners."""
-    page, following = await _page(tx, caller, wanted, cursor, limit)
-    specs = await store.specs(tx, (row.spec_id for row in page))
-    views = []
-    for row in page:
-        spec = specs.get(row.spec_id, {})
-        views.append(job_line(row) | {"spec": spec if row.parameters is None else substitute(spec, row.parameters)})
-        await asyncio.sleep(0)
-    return {"jobs": views, "next": following}
-
-
-async def _page(
-    tx: Transaction, caller: Caller, wanted: BulkFilter | None, cursor: str | None, limit: int
-) -> tuple[Sequence[store.ShownJob], str | None]:
-    """Return a page of the jobs that a caller may see, and the cursor of the next page."""
-    before = read_cursor(cursor)
+async def filter_of(tx: Transaction, caller: Caller, wanted: BulkFilter | None) -> store.Filter:
+    """Return the store's filter for the jobs that a caller may see, of those that are wanted. Raises ProblemError."""
     if wanted is not None and wanted != BulkFilter():
-        found = await to_filter(tx, caller, wanted)
-    elif caller.is_admin:
-        found = store.Filter()
-    elif caller.is_owner:
-        found = store.Filter(owned=caller.clusters)
-    else:
-        found = store.Filter(below=tuple(caller.queues))
-    rows = await store.page(tx, found, before, limit + 1)
+        return await to_filter(tx, caller, wanted)
+    if caller.is_admin:
+        return store.Filter()
+    return store.Filter(owned=caller.clusters) if caller.is_owner else store.Filter(below=tuple(caller.queues))
+
+
+async def page_of(
+    tx: Transaction, found: store.Filter, cursor: str | None, limit: int
+) -> tuple[Sequence[store.ShownJob], str | None]:
+    """Return a page of jobs, newest first, and the cursor of the next page. Raises ProblemError BAD_CURSOR."""
+    rows = await store.page(tx, found, read_cursor(cursor), limit + 1)
     page = rows[:limit]
     return page, make_cursor(page[-1].id) if len(rows) > limit else None
+
+
+def run_line(row: runs.RunLine) -> dict[str, Any]:
+    """Return a run in a line."""
+    line = {
+        "attempt": row.attempt,
+        "cluster": row.cluster,
+        "state": row.state,
+        "startedAt": _moment(row.started_at),
+        "endedAt": _moment(row.ended_at),
+    }
+    return {key: value for key, value in line.items() if value is not None}
 
 
 def _dump(model: Any) -> dict[str, Any]:

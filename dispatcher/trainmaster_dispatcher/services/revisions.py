@@ -18,6 +18,7 @@ from trainmaster_dispatcher.domain.declared_fields import (
     value_at,
 )
 from trainmaster_dispatcher.store import declarations as store
+from trainmaster_dispatcher.store import declared_metadata
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.declarations import NewRevision, ObjectName
 
@@ -85,6 +86,7 @@ async def record(tx: Transaction, author: Author, written: Sequence[Written]) ->
     removed = [one.target for one in written if one.after is None]
     if removed:
         await store.forget_owners(tx, removed)
+        await declared_metadata.forget(tx, removed)
     await store.write_owners(tx, {one.target: one.owners for one in written if one.after is not None})
 
 

@@ -1,7 +1,7 @@
 """Submitting jobs: each submission all or nothing, several submissions in one transaction."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy
@@ -20,19 +20,35 @@ from trainmaster_dispatcher.services.submission_parsing import (
     mistaken,
     refused_by,
 )
+from trainmaster_dispatcher.store import job_objects, tenants
 from trainmaster_dispatcher.store import jobs as store
-from trainmaster_dispatcher.store import tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectMetadata:
+    """Metadata of a new job for the Kubernetes API. ``name`` is None for the job's id; the others are JSON text, ``spec``
+    the specification as it was written.
+    """
+
+    name: str | None
+    spec: bytes
+    annotations: bytes | None
+    managed_fields: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class Submission:
-    """A checked submission and whose jobs it makes. ``through``: the caller who submits them on behalf of another."""
+    """A checked submission and whose jobs it makes. ``through``: the caller who submits them on behalf of another.
+
+    ``metadata``: of the only job, as Kubernetes has it.
+    """
 
     caller: Caller
     prepared: PreparedSubmission
     through: Caller | None = None
+    metadata: ObjectMetadata | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +93,7 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
             named |= _check(stores, one, queues, classes, known)
         except ProblemError as error:
             refused[index] = error
+    refused |= await _refuse_taken(tx, given, queues, refused)
     left = [(index, one) for index, one in enumerate(given) if index not in refused]
     waiting = await _count_waiting(tx, (one for _, one in left), queues, waits=waits)
     for index, one in left:
@@ -88,6 +105,26 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
     if named and not await tenants.hold_classes(tx, named.values()):
         raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, "a priority class of these jobs was just removed")
     return Admitted({path: queues[path].id for path in paths if path in queues}, named, refused)
+
+
+async def _refuse_taken(
+    tx: Transaction, given: Sequence[Submission], queues: Mapping[str, tenants.QueueRow], refused: Container[int]
+) -> dict[int, ProblemError]:
+    """Return the submissions whose object's name another object has, each with its error."""
+    wanted = {
+        index: (queues[one.prepared.specs[0].queue].id, one.metadata.name)
+        for index, one in enumerate(given)
+        if one.metadata is not None and one.metadata.name is not None and index not in refused
+    }
+    if not wanted:
+        return {}
+    taken = await job_objects.taken(tx, sorted(set(wanted.values())))
+    found: dict[int, ProblemError] = {}
+    for index, place in wanted.items():
+        if place in taken:
+            found[index] = ProblemError(Code.ALREADY_EXISTS, f'jobs.trainmaster.dev "{place[1]}" already exists')
+        taken.add(place)
+    return found
 
 
 async def submit(
@@ -107,6 +144,7 @@ async def _store(tx: Transaction, stores: Stores, admitted: Admitted, taken: Seq
     if repeats and len(taken) > 1:
         raise ValueError("parameter sets are stored by themselves")
     first = await store.insert(tx, fresh, repeats[0] if repeats else None)
+    await _store_objects(tx, admitted, taken, first)
 
     async def wake() -> None:
         stores.jobs_submitted()
@@ -122,6 +160,25 @@ async def _store(tx: Transaction, stores: Stores, admitted: Admitted, taken: Seq
     if telling:
         await webhooks.tell_submitted(tx, telling)
     return out
+
+
+async def _store_objects(tx: Transaction, admitted: Admitted, taken: Sequence[Submission], first: int) -> None:
+    """Store what Kubernetes has of new jobs, of which the first has the key ``first``. Raises ProblemError ALREADY_EXISTS."""
+    objects, key = [], first
+    for one in taken:
+        if one.metadata is not None:
+            queue_id = admitted.queues[one.prepared.specs[0].queue]
+            metadata = one.metadata
+            objects.append(
+                job_objects.NewObject(
+                    key, queue_id, metadata.name, metadata.spec, metadata.annotations, metadata.managed_fields
+                )
+            )
+        key += len(one.prepared)
+    if objects and not await job_objects.insert(tx, objects):
+        raise ProblemError(
+            Code.ALREADY_EXISTS, "an object of this name was just made; look at it, or give another name"
+        )
 
 
 async def submit_one(tx: Transaction, stores: Stores, one: Submission) -> Submitted:

@@ -83,7 +83,8 @@ class DeclaredTable(Generic[Spec, Stored]):
         """Return the specifications of these objects as they are stored, by name; of all objects, if ``names`` is None."""
         condition, parameters = self._named(names)
         rows = await tx.all(
-            f"SELECT {self.kind.key} AS name, spec FROM {self.table} WHERE {condition} AND {self._there}", **parameters
+            f"SELECT {self.kind.key} AS name, spec FROM {self.table} WHERE {condition} AND {self.is_there}",
+            **parameters,
         )
         return {row.name: row.spec for row in rows}
 
@@ -103,7 +104,7 @@ class DeclaredTable(Generic[Spec, Stored]):
         return f"{self.kind.key} = ANY(:names)", {"names": sorted(set(names))}
 
     async def exists(self, tx: Transaction, name: str) -> bool:
-        row = await tx.first(f"SELECT 1 FROM {self.table} WHERE {self.kind.key} = :name AND {self._there}", name=name)
+        row = await tx.first(f"SELECT 1 FROM {self.table} WHERE {self.kind.key} = :name AND {self.is_there}", name=name)
         return row is not None
 
     async def put(self, tx: Transaction, objects: Sequence[tuple[Spec, Columns]]) -> list[int]:
@@ -136,7 +137,7 @@ class DeclaredTable(Generic[Spec, Stored]):
         removal = f"DELETE FROM {self.table}"
         if self.keeps_removed:
             removal = f"UPDATE {self.table} SET {', '.join(('removed_at = now()', *self._counting))}"
-        row = await tx.first(f"{removal} WHERE {self.kind.key} = :name AND {self._there} RETURNING id", name=name)
+        row = await tx.first(f"{removal} WHERE {self.kind.key} = :name AND {self.is_there} RETURNING id", name=name)
         if row is not None:
             await self._note(tx, [row.id])
         return row is not None
@@ -154,14 +155,14 @@ class DeclaredTable(Generic[Spec, Stored]):
         rows: Sequence[Any] = await tx.all(
             f"""
             SELECT {", ".join(("id", f"{self.kind.key} AS name", "spec", *self.reads))} FROM {self.table}
-            WHERE {condition} AND {self._there} ORDER BY {self.order or self.kind.key}
+            WHERE {condition} AND {self.is_there} ORDER BY {self.order or self.kind.key}
             """,
             **parameters,
         )
         return [self.row(*row) for row in rows]
 
     @property
-    def _there(self) -> str:
+    def is_there(self) -> str:
         return "removed_at IS NULL" if self.keeps_removed else "true"
 
     @property

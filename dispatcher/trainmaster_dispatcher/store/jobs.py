@@ -391,10 +391,27 @@ async def state_counts(tx: Transaction, queue_ids: Sequence[int]) -> dict[int, d
     return out
 
 
+class LabelCondition(NamedTuple):
+    """A condition on a label: that its value is one of ``values``, or with None that the label is there; or not, if ``is_negated``."""
+
+    key: str
+    values: tuple[str, ...] | None
+    is_negated: bool = False
+
+    def condition(self, number: int) -> tuple[str, dict[str, Any]]:
+        """Return the condition on ``j`` and its parameters, which have this number in their names."""
+        holds, parameters = f"coalesce(j.labels ? :f_label_{number}, false)", dict[str, Any]()
+        parameters[f"f_label_{number}"] = self.key
+        if self.values is not None:
+            holds = f"coalesce(j.labels ->> :f_label_{number} = ANY(:f_values_{number}), false)"
+            parameters[f"f_values_{number}"] = list(self.values)
+        return f"NOT {holds}" if self.is_negated else holds, parameters
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """A selection of jobs. ``queue_ids`` None means all queues; ``below`` narrows them to these queues and all below them, ``owned``
-    the jobs to those whose latest run is or was on one of these clusters.
+    the jobs to those whose latest run is or was on one of these clusters. ``hides_deleted``: without those whose objects are deleted.
     """
 
     queue_ids: tuple[int, ...] | None = None
@@ -409,6 +426,8 @@ class Filter:
     since: datetime | None = None
     until: datetime | None = None
     owned: tuple[str, ...] | None = None
+    label_conditions: tuple[LabelCondition, ...] = ()
+    hides_deleted: bool = False
 
     def where(self) -> tuple[str, dict[str, Any]]:
         """Return the condition on ``j`` and its parameters."""
@@ -467,6 +486,11 @@ class Filter:
             if moment is not None:
                 parts.append(f"j.submitted_at {sign} :{name}")
                 parameters[name] = moment
+        conditions = [one.condition(number) for number, one in enumerate(self.label_conditions)]
+        parts += [part for part, _ in conditions]
+        for _, more in conditions:
+            parameters |= more
+        parts += [f"NOT (j.ended_at IS NOT NULL AND {DELETED})"] * self.hides_deleted
         return " AND ".join(parts), parameters
 
 
@@ -558,6 +582,8 @@ class StoredEvent(NamedTuple):
     details: dict[str, Any] | None
 
 
+DELETED = "EXISTS (SELECT 1 FROM job_objects g WHERE g.job_id = j.id AND g.deleted_at IS NOT NULL)"
+"""The condition for jobs whose objects are deleted; those of jobs that have not ended exist until they have."""
 _COLUMNS_OF_VIEW = """
     SELECT j.id, j.name, j.version, q.path AS queue, p.name AS priority_class, j.priority, j.state, j.wish, j.hold_cause,
            j.hold_until, j.attempt, j.retries_used, j.message, j.submitted_at, j.started_at, j.ended_at,
@@ -648,6 +674,13 @@ async def oldest_of_page(tx: Transaction, before: int | None, limit: int) -> Las
 
 async def view(tx: Transaction, job_id: int) -> ShownJob | None:
     return await tx.first_of(ShownJob, f"{_COLUMNS_OF_VIEW} FROM jobs j {_JOINS_OF_VIEW} WHERE j.id = :id", id=job_id)
+
+
+async def views(tx: Transaction, job_ids: Sequence[int]) -> Sequence[ShownJob]:
+    """Return those of these jobs that exist."""
+    return await tx.all_of(
+        ShownJob, f"{_COLUMNS_OF_VIEW} FROM jobs j {_JOINS_OF_VIEW} WHERE j.id = ANY(:ids)", ids=list(job_ids)
+    )
 
 
 async def matching(tx: Transaction, wanted: Filter, after: int, limit: int) -> list[int]:

@@ -81,11 +81,14 @@ async def remove_audit(tx: Transaction, seconds: float, limit: int) -> bool:
 
 
 async def remove_changes(tx: Transaction, seconds: float, limit: int) -> bool:
-    """Remove old rows of the feed, but none that a reader of the feed could still wait for."""
+    """Remove old rows of the feed, but none that a reader of the feed could still wait for, and not the newest: the oldest that is
+    left tells how far back the feed reaches.
+    """
     return await _remove(
         tx,
         "DELETE FROM changes WHERE id IN (SELECT id FROM changes ORDER BY id LIMIT :limit)"
-        " AND created_at < now() - make_interval(secs => :seconds) AND xid < pg_snapshot_xmin(pg_current_snapshot())",
+        " AND created_at < now() - make_interval(secs => :seconds) AND xid < pg_snapshot_xmin(pg_current_snapshot())"
+        " AND id < (SELECT max(id) FROM changes)",
         seconds,
         limit,
     )
@@ -202,7 +205,7 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
     )
     gone = sorted(row.id for row in rows)
     if gone:
-        for table in ("runs", "run_tails", "events", "outbox", "log_streams"):
+        for table in ("runs", "run_tails", "events", "outbox", "log_streams", "job_objects"):
             await tx.run(f"DELETE FROM {table} WHERE job_id = ANY(:ids)", ids=gone)
         await tx.run(
             """

@@ -591,6 +591,31 @@ async def of_job(tx: Transaction, job_id: int) -> Sequence[ShownRun]:
     )
 
 
+class RunLine(NamedTuple):
+    """A run in a line."""
+
+    job_id: int
+    attempt: int
+    cluster: str
+    state: RunState
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+async def lines(tx: Transaction, job_ids: Sequence[int]) -> Sequence[RunLine]:
+    """Return the runs of these jobs, those of each in order."""
+    if not job_ids:
+        return ()
+    return await tx.all_of(
+        RunLine,
+        """
+        SELECT r.job_id, r.attempt, c.name AS cluster, r.state, r.started_at, r.ended_at
+        FROM runs r JOIN clusters c ON c.id = r.cluster_id WHERE r.job_id = ANY(:jobs) ORDER BY r.job_id, r.attempt
+        """,
+        jobs=list(job_ids),
+    )
+
+
 async def has_ended(tx: Transaction, ref: RunRef) -> bool:
     """Return whether a run has ended, or does not exist."""
     row = await tx.first(

@@ -285,6 +285,18 @@ declared_revisions = Table(
     comment="What declared objects were after each change; spec NULL: the object was removed. Insert-only.",
 )
 
+declared_metadata = Table(
+    "declared_metadata",
+    metadata,
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("labels", JSONB()),
+    Column("annotations", JSONB()),
+    Column("spec", JSONB()),
+    PrimaryKeyConstraint("kind", "name"),
+    comment="What Kubernetes has of declared objects beside their specifications. spec: as it was written last by the Kubernetes API.",
+)
+
 cluster_troubles = Table(
     "cluster_troubles",
     metadata,
@@ -555,6 +567,22 @@ jobs = Table(
     Index("ix_jobs_live", "queue_id", "id", postgresql_where=text(LIVE_JOB)),
     Index("ix_jobs_release", "hold_until", postgresql_where=text("hold_until IS NOT NULL")),
     Index("ix_jobs_queue", "queue_id", "id"),
+)
+
+job_objects = Table(
+    "job_objects",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("queue_id", Integer, nullable=False),
+    Column("name", Text),
+    Column("spec", JSONB()),
+    Column("annotations", JSONB()),
+    Column("managed_fields", JSONB()),
+    Column("deleted_at", DateTime(timezone=True)),
+    Index("ix_job_objects_name", "name", postgresql_where=text("name IS NOT NULL")),
+    Index("uq_job_objects_queue_id_name", "queue_id", "name", unique=True, postgresql_where=text("name IS NOT NULL")),
+    comment="What Kubernetes has of jobs beside their rows. name: NULL for the id of the job; spec: as it was written, NULL for the"
+    " stored specification. With deleted_at, the object is gone once its job has ended.",
 )
 
 runs = Table(

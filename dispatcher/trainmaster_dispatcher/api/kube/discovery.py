@@ -7,7 +7,6 @@ from trainmaster import __version__
 from trainmaster_dispatcher.api.kube.objects import GROUP, GROUP_VERSION, VERSION
 from trainmaster_dispatcher.api.kube.resources import ApiResource
 
-VERBS = ("get", "list")
 _LEVEL = ("1", "31")
 """The version of Kubernetes whose conventions of API this one follows."""
 Wire = dict[str, Any]
@@ -42,7 +41,7 @@ def resources(group_version: str, found: Iterable[ApiResource]) -> Wire:
                 "singularName": one.singular,
                 "namespaced": one.is_namespaced,
                 "kind": one.kind,
-                "verbs": list(VERBS),
+                "verbs": list(one.verbs),
                 "shortNames": list(one.short_names),
                 "categories": _categories(one),
             }
@@ -68,7 +67,7 @@ def _discovered(one: ApiResource) -> Wire:
         "responseKind": {"group": one.group, "version": VERSION, "kind": one.kind},
         "scope": "Namespaced" if one.is_namespaced else "Cluster",
         "singularResource": one.singular,
-        "verbs": list(VERBS),
+        "verbs": list(one.verbs),
         "shortNames": list(one.short_names),
         "categories": _categories(one),
     }

@@ -5,10 +5,13 @@ part may have; the namespace of its jobs has ``-``, which a part may have, so th
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
-from trainmaster.protocol.states import JobState
+from trainmaster.protocol.base import format_time
+from trainmaster.protocol.states import HoldCause, JobState, Wish
+from trainmaster_dispatcher.domain.namespaces import namespace_of
+from trainmaster_dispatcher.services.job_objects import ReadJob
 
 GROUP = "trainmaster.dev"
 VERSION = "v1"
@@ -26,17 +29,15 @@ _CONDITIONS = {
     JobState.FAILED: "Failed",
     JobState.CANCELLED: "Failed",
 }
-_SUSPENDED = "suspended"
+SUSPENSIONS = (HoldCause.USER, HoldCause.SUSPENDED)
+"""The causes of holds that a person has made, and ends."""
+_NOT_IN_SPEC = ("kind", "name", "labels")
+"""Fields of a specification that are metadata of the object."""
 
 
 def object_name(name: str) -> str:
     """Return the name of an object of ours in Kubernetes."""
     return name.replace("/", ".")
-
-
-def namespace_of(queue: str) -> str:
-    """Return the namespace of a queue's jobs."""
-    return queue.replace("/", "-")
 
 
 def uid_of(kind: str, name: str) -> str:
@@ -48,41 +49,58 @@ def moment(written: str | None) -> str | None:
     return None if written is None else f"{written[:19]}Z"
 
 
-def declared_object(kind: str, name: str, shown: Mapping[str, Any], fields: frozenset[str]) -> Wire:
-    """Return a declared object: what is declared, by ``fields``, is its spec, and what is shown beside it its status."""
-    spec = {field: value for field, value in shown.items() if field in fields}
-    status = {field: value for field, value in shown.items() if field not in fields and field not in ("kind", "name")}
-    called = object_name(name)
-    return {
-        "apiVersion": GROUP_VERSION,
-        "kind": kind,
-        "metadata": {"name": called, "uid": uid_of(kind, called), "creationTimestamp": None},
-        "spec": spec,
-        **({"status": status} if status else {}),
-    }
-
-
-def job_object(line: Mapping[str, Any], spec: Mapping[str, Any] | None) -> Wire:
-    """Return a job, given as a line of a list, with its specification if that is known."""
+def job_object(job: ReadJob) -> Wire:
+    """Return a job, with its specification if that was read."""
+    line, known = job.line, job.metadata
     metadata: Wire = {
-        "name": line["id"],
-        "generateName": f"{line['name']}-",
+        "name": job.name,
+        **({} if known.name else {"generateName": f"{line['name']}-"}),
         "namespace": namespace_of(line["queue"]),
         "uid": uid_of("Job", line["id"]),
+        "resourceVersion": str(known.version),
         "generation": 1,
         "creationTimestamp": moment(line["submittedAt"]),
     }
+    if known.deleted_at is not None:
+        metadata |= {"deletionTimestamp": moment(format_time(known.deleted_at)), "deletionGracePeriodSeconds": 0}
     if line.get("labels"):
         metadata["labels"] = dict(line["labels"])
+    if known.annotations:
+        metadata["annotations"] = known.annotations
+    if known.managed_fields:
+        metadata["managedFields"] = known.managed_fields
     found: Wire = {"apiVersion": GROUP_VERSION, "kind": "Job", "metadata": metadata}
-    if spec is not None:
-        found["spec"] = {field: value for field, value in spec.items() if field not in ("kind", "name", "labels")}
+    if job.spec is not None:
+        found["spec"] = _job_spec(job.spec, line)
     return found | {"status": _job_status(line)}
+
+
+def _job_spec(written: Mapping[str, Any], line: Mapping[str, Any]) -> Wire:
+    """Return a specification as it was written, with what has changed since then."""
+    spec = {field: value for field, value in written.items() if field not in _NOT_IN_SPEC}
+    if line["priority"] != spec.get("priority", 0):
+        spec["priority"] = line["priority"]
+    if spec.get("priorityClass", line["priorityClass"]) != line["priorityClass"]:
+        spec["priorityClass"] = line["priorityClass"]
+    is_suspended = line.get("holdCause") in SUSPENSIONS or line["shownState"] == Wish.SUSPEND
+    if is_suspended != spec.get("suspend", False):
+        spec["suspend"] = is_suspended
+    return spec
 
 
 def _job_status(line: Mapping[str, Any]) -> Wire:
     fields = (
-        *("holdCause", "holdUntil", "message", "attempt", "retriesUsed", "cluster", "submittedBy", "submittedThrough"),
+        *(
+            "id",
+            "holdCause",
+            "holdUntil",
+            "message",
+            "attempt",
+            "retriesUsed",
+            "cluster",
+            "submittedBy",
+            "submittedThrough",
+        ),
         *("startedAt", "endedAt", "ranSeconds", "runningSince", "parameters", "runs"),
     )
     status = {field: line[field] for field in fields if line.get(field) not in (None, "")}
@@ -100,7 +118,7 @@ def conditions_of(line: Mapping[str, Any]) -> list[Wire]:
     }.get(state)
     reason = _words(line.get("holdCause") or shown)
     found = [_condition(_CONDITIONS[state], reason, line.get("message", ""), since or line["submittedAt"])]
-    if line.get("holdCause") == _SUSPENDED:
+    if line.get("holdCause") in SUSPENSIONS:
         found.append(_condition("Suspended", reason, "", line["submittedAt"]))
     return found
 
@@ -129,11 +147,16 @@ def namespace_object(name: str, queues: Iterable[str]) -> Wire:
     }
 
 
-def list_of(kind: str, version: str, items: list[Wire], following: str | None) -> Wire:
-    """Return a list of objects. ``following``: the token by which it goes on."""
-    return {
-        "apiVersion": version,
-        "kind": f"{kind}List",
-        "metadata": {"resourceVersion": "0", **({"continue": following} if following else {})},
-        "items": items,
-    }
+class ListMetadata(NamedTuple):
+    """The version of a list, from which changes can be watched, and the token by which it goes on."""
+
+    version: int = 0
+    following: str | None = None
+
+    def written(self) -> Wire:
+        following = {"continue": self.following} if self.following else {}
+        return {"resourceVersion": str(self.version), **following}
+
+
+def list_of(kind: str, version: str, items: list[Wire], metadata: ListMetadata) -> Wire:
+    return {"apiVersion": version, "kind": f"{kind}List", "metadata": metadata.written(), "items": items}

@@ -25,6 +25,8 @@ from trainmaster_dispatcher.services.declared_kinds import KINDS
 _NAME = TableColumn("Name", at("metadata", "name"), "Name of the object")
 _KINDS = {"PriorityClass": "JobPriorityClass"}
 """Kinds that have another name here, as Kubernetes has one of its own by that name."""
+READ = ("get", "list")
+READ_AND_CHANGE = ("create", "delete", "get", "list", "patch", "update", "watch")
 _SHORT_NAMES = {
     QUEUE.kind: ("tq",),
     PRIORITY_CLASS.kind: ("jpc",),
@@ -39,7 +41,7 @@ _COLUMNS: Mapping[str, tuple[TableColumn, ...]] = {
         TableColumn("Running", at("status", "jobs", "running", empty="0"), "Jobs that are running"),
         TableColumn("Leaf", at("status", "isLeaf"), "Whether jobs may be submitted to it"),
         TableColumn("Weight", at("spec", "weight"), "Its part of what is left over", is_wide=True),
-        TableColumn("Path", at("spec", "path"), "Its path in the tree of queues", is_wide=True),
+        TableColumn("Path", at("status", "path"), "Its path in the tree of queues", is_wide=True),
     ),
     CLUSTER.kind: (
         TableColumn("State", at("status", "state"), "State for people"),
@@ -81,6 +83,7 @@ class ApiResource:
     short_names: tuple[str, ...] = ()
     declared: DeclaredKind[Any, Any] | None = None
     group: str = GROUP
+    verbs: tuple[str, ...] = READ
 
     @property
     def group_version(self) -> str:
@@ -112,7 +115,9 @@ def _declared(of: DeclaredKind[Any, Any]) -> ApiResource:
         if column.field != kind.key
     )
     columns = (_NAME, *(own or _COLUMNS.get(kind.kind, ())))
-    return ApiResource(called, plural, columns, kind.spec, short_names=_SHORT_NAMES.get(kind.kind, ()), declared=of)
+    verbs = READ_AND_CHANGE if kind.deletes else tuple(one for one in READ_AND_CHANGE if one != "delete")
+    short = _SHORT_NAMES.get(kind.kind, ())
+    return ApiResource(called, plural, columns, kind.spec, short_names=short, declared=of, verbs=verbs)
 
 
 def _age(job: Mapping[str, Any]) -> str:
@@ -134,6 +139,7 @@ JOBS = ApiResource(
     JobSpec,
     is_namespaced=True,
     short_names=("tj",),
+    verbs=READ_AND_CHANGE,
 )
 NAMESPACES = ApiResource(
     "Namespace",

@@ -1,10 +1,14 @@
 """OpenAPI v3 of the group, which ``kubectl explain`` reads: a schema for each kind, made of the models by which objects are parsed."""
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
+from hashlib import sha256
 from typing import Any
 
+import orjson
+
 from trainmaster import __version__
+from trainmaster_dispatcher.api.kube.bodies import PatchType
 from trainmaster_dispatcher.api.kube.objects import GROUP, VERSION
 from trainmaster_dispatcher.api.kube.resources import RESOURCES, ApiResource
 from trainmaster_dispatcher.api.openapi import Described
@@ -23,22 +27,31 @@ _METADATA = {
             "additionalProperties": {"type": "string"},
             "description": "Labels of the object.",
         },
+        "annotations": {
+            "type": "object",
+            "additionalProperties": {"type": "string"},
+            "description": "Annotations of the object.",
+        },
+        "generateName": {
+            "type": "string",
+            "description": "Begin of a name that the dispatcher makes: that of the job's id.",
+        },
+        "resourceVersion": {"type": "string", "description": "Version of the object, which each change raises."},
         "uid": {"type": "string", "description": "Identity of the object."},
         "creationTimestamp": {"type": "string", "format": "date-time", "description": "Time at which it was made."},
     },
 }
 
 
+@cache
 def root() -> Wire:
-    """Return the documents that there are."""
-    return {
-        "paths": {
-            f"apis/{GROUP}/{VERSION}": {"serverRelativeURL": f"/openapi/v3/apis/{GROUP}/{VERSION}?hash={__version__}"}
-        }
-    }
+    """Return the documents that there are. Clients keep a document until its hash changes."""
+    digest = sha256(orjson.dumps(document())).hexdigest()[:32].upper()
+    place = f"apis/{GROUP}/{VERSION}"
+    return {"paths": {place: {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}}}
 
 
-@lru_cache(maxsize=1)
+@cache
 def document() -> Wire:
     """Return the document of the group."""
     schemas: Wire = {}
@@ -80,7 +93,9 @@ def _add(schemas: Wire, one: ApiResource) -> None:
 
 
 def plain(schema: Any) -> Any:
-    """Return a schema without what kubectl does not show well: examples and titles, and null as one of two types."""
+    """Return a schema of JSON Schema as OpenAPI 3.0 has it, which clients in Go parse strictly, without what kubectl does not show
+    well: examples and titles, and null as one of two types.
+    """
     if isinstance(schema, list):
         return [plain(one) for one in schema]
     if not isinstance(schema, dict):
@@ -90,6 +105,12 @@ def plain(schema: Any) -> Any:
         for key, value in schema.items()
         if key not in ("title", "examples", "example", "discriminator")
     }
+    for bound in ("minimum", "maximum"):
+        exclusive = f"exclusive{bound.capitalize()}"
+        if exclusive in found:
+            found |= {bound: found[exclusive], exclusive: True}
+    if "const" in found:
+        found["enum"] = [found.pop("const")]
     types = [one for one in found.get("anyOf", ()) if one != {"type": "null"}]
     if len(types) == 1 and "anyOf" in found:
         del found["anyOf"]
@@ -97,15 +118,37 @@ def plain(schema: Any) -> Any:
     return found
 
 
+_WRITING = [
+    {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}, "description": description}
+    for name, description in (
+        ("dryRun", "All: store nothing; answer with the object that it would be."),
+        ("fieldManager", "Name of who changes the fields."),
+        ("fieldValidation", "Unknown fields are refused, whatever it says: Strict, Warn or Ignore."),
+        ("force", "Take fields over that others manage; for apply."),
+    )
+]
+"""Parameters of changes. kubectl looks here for those that a server knows."""
+_METHODS = {"create": ("post", False), "update": ("put", True), "patch": ("patch", True), "delete": ("delete", True)}
+"""By verb: the method, and whether it is one of an object."""
+
+
 def _paths(one: ApiResource) -> Iterable[tuple[str, Wire]]:
     base = f"/apis/{GROUP}/{VERSION}"
     kind = {"group": GROUP, "version": VERSION, "kind": one.kind}
-    answer = {
-        "200": {"description": "OK", "content": {"application/json": {"schema": {"$ref": f"{_REFERENCE}{one.kind}"}}}}
-    }
+    schema = {"schema": {"$ref": f"{_REFERENCE}{one.kind}"}}
+    answer = {"200": {"description": "OK", "content": {"application/json": schema}}}
     within = "/namespaces/{namespace}" if one.is_namespaced else ""
-    for path, action in ((f"{base}{within}/{one.plural}", "list"), (f"{base}{within}/{one.plural}/{{name}}", "get")):
-        yield (
-            path,
-            {"get": {"x-kubernetes-action": action, "x-kubernetes-group-version-kind": kind, "responses": answer}},
-        )
+    of_all: Wire = {"get": _operation("list", kind, answer)}
+    of_one: Wire = {"get": _operation("get", kind, answer)}
+    for verb, (method, is_of_one) in _METHODS.items():
+        if verb in one.verbs:
+            changed = _operation(verb, kind, answer) | {"parameters": _WRITING}
+            if method == "patch":
+                changed["requestBody"] = {"content": {media.value: schema for media in PatchType}}
+            (of_one if is_of_one else of_all)[method] = changed
+    yield f"{base}{within}/{one.plural}", of_all
+    yield f"{base}{within}/{one.plural}/{{name}}", of_one
+
+
+def _operation(action: str, kind: Wire, answer: Wire) -> Wire:
+    return {"x-kubernetes-action": action, "x-kubernetes-group-version-kind": kind, "responses": answer}

@@ -23,11 +23,11 @@ _REASONS = {
 
 
 def status_of(error: ProblemError) -> dict[str, Any]:
-    """Return an error as a Status; its code of ours is one of the causes."""
+    """Return an error as a Status; its code of ours is the reason of each cause."""
     code = error.code.status
-    causes = [{"reason": error.code.value, "message": error.detail}]
-    causes += [{"reason": "FieldValueInvalid", "field": one.path, "message": one.message} for one in error.mistakes]
-    details: dict[str, Any] = {"causes": causes}
+    other = "InternalError" if code >= 500 else "BadRequest"
+    causes = [{"reason": error.code.value, "field": one.path, "message": one.message} for one in error.mistakes]
+    details: dict[str, Any] = {"causes": causes or [{"reason": error.code.value, "message": error.detail}]}
     if error.retry_after is not None:
         details["retryAfterSeconds"] = error.pause_seconds
     return {
@@ -36,7 +36,7 @@ def status_of(error: ProblemError) -> dict[str, Any]:
         "metadata": {},
         "status": "Failure",
         "message": error.detail,
-        "reason": _REASONS.get(code, "InternalError" if code >= 500 else "BadRequest"),
+        "reason": "AlreadyExists" if error.code is Code.ALREADY_EXISTS else _REASONS.get(code, other),
         "details": details,
         "code": code,
     }

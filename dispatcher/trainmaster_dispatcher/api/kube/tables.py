@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from trainmaster.protocol.durations import format_duration
+from trainmaster_dispatcher.api.kube.objects import ListMetadata
 
 Wire = dict[str, Any]
 
@@ -58,12 +59,12 @@ def shown(value: Any) -> Any:
     return value
 
 
-def table_of(columns: Sequence[TableColumn], items: Sequence[Wire], included: Included, following: str | None) -> Wire:
+def table_of(columns: Sequence[TableColumn], items: Sequence[Wire], included: Included, metadata: ListMetadata) -> Wire:
     """Return objects as a table."""
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
-        "metadata": {"resourceVersion": "0", **({"continue": following} if following else {})},
+        "metadata": metadata.written(),
         "columnDefinitions": [
             {
                 "name": column.heading,

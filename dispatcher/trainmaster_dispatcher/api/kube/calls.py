@@ -1,0 +1,279 @@
+"""Calls of the Kubernetes API: the caller, parameters of lists, answers as objects, lists and tables, and errors as Status objects."""
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.states import KeyRole
+from trainmaster.protocol.validation_errors import mistake_of, own_errors, worded
+from trainmaster_dispatcher.api.context import any_caller, note_refusal, readable
+from trainmaster_dispatcher.api.kube.bodies import Desired, read_options
+from trainmaster_dispatcher.api.kube.objects import GROUP_VERSION, ListMetadata, list_of
+from trainmaster_dispatcher.api.kube.resources import ApiResource
+from trainmaster_dispatcher.api.kube.selectors import parse_fields, parse_labels, refused
+from trainmaster_dispatcher.api.kube.status import status_of
+from trainmaster_dispatcher.api.kube.tables import Included, table_of
+from trainmaster_dispatcher.domain import managed_fields
+from trainmaster_dispatcher.services.submission_parsing import mistaken
+from trainmaster_dispatcher.store.keys import Caller
+
+PREFIX = f"/apis/{GROUP_VERSION}"
+OBJECT_FIELDS = {"metadata.name": ("metadata", "name")}
+MOST_ROWS = 1000
+_DEFAULT_ROWS = 500
+Wire = dict[str, Any]
+
+
+class KubernetesRoute(APIRoute):
+    """A route whose errors are Status objects."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except ProblemError as error:
+                return refusal(request, error)
+            except RequestValidationError as error:
+                mistakes = tuple(mistake_of({**item, "loc": item["loc"][1:]}) for item in own_errors(error.errors()))
+                return refusal(request, ProblemError(Code.INVALID_PARAMETER, worded(mistakes[0]), mistakes=mistakes))
+
+        return guarded
+
+
+class Listing:
+    """The parameters of a call that lists objects or watches them. Raises ProblemError INVALID_PARAMETER."""
+
+    def __init__(
+        self,
+        label_selector: Annotated[str, Query(alias="labelSelector")] = "",
+        field_selector: Annotated[str, Query(alias="fieldSelector")] = "",
+        limit: Annotated[int, Query()] = 0,
+        following: Annotated[str, Query(alias="continue")] = "",
+        included: Annotated[str, Query(alias="includeObject")] = "",
+        watch: Annotated[str, Query()] = "",
+        version: Annotated[str, Query(alias="resourceVersion")] = "",
+        seconds: Annotated[int, Query(alias="timeoutSeconds")] = 0,
+        bookmarks: Annotated[str, Query(alias="allowWatchBookmarks")] = "",
+        initial: Annotated[str, Query(alias="sendInitialEvents")] = "",
+    ) -> None:
+        if included not in ("", *Included):
+            raise refused("includeObject", f"must be one of {', '.join(Included)}")
+        if version and not version.isdecimal():
+            raise refused("resourceVersion", f"must be one that this API gave out, not {version[:100]!r}")
+        self.labels = label_selector
+        self.fields = field_selector
+        self.limit = min(limit, MOST_ROWS) if limit > 0 else _DEFAULT_ROWS
+        self.following = following or None
+        self.included = Included(included or Included.METADATA)
+        self.is_watch = _is_true(watch)
+        self.version = int(version or 0)
+        self.seconds = max(0, seconds)
+        self.has_bookmarks = _is_true(bookmarks)
+        self.wants_initial = _is_true(initial) if initial else None
+
+
+class Writing:
+    """The parameters of a call that changes an object. Raises ProblemError INVALID_PARAMETER."""
+
+    def __init__(
+        self,
+        request: Request,
+        dry_run: Annotated[str, Query(alias="dryRun")] = "",
+        manager: Annotated[str, Query(alias="fieldManager")] = "",
+        validation: Annotated[str, Query(alias="fieldValidation")] = "",
+        force: Annotated[str, Query()] = "",
+    ) -> None:
+        if dry_run not in ("", "All"):
+            raise refused("dryRun", "must be All")
+        if validation not in ("", "Ignore", "Warn", "Strict"):
+            raise refused("fieldValidation", "must be one of Ignore, Warn, Strict")
+        self.is_dry = dry_run == "All"
+        self.manager = managed_fields.name_of(manager, request.headers.get("user-agent", ""))
+        self.is_named = bool(manager)
+        self.is_forced = _is_true(force)
+
+
+class DryRunError(Exception):
+    """The end of a dry run, with the object that it made."""
+
+    def __init__(self, item: Wire) -> None:
+        super().__init__()
+        self.item = item
+
+
+class Deletion:
+    """The options of a deletion. ``grace``: the most seconds that members may take to end; None: as specified."""
+
+    def __init__(self, options: Wire, seconds: Any, *, is_dry: bool) -> None:
+        self.grace = _grace(seconds)
+        self.is_dry = is_dry or options.get("dryRun") == ["All"]
+        expected = options.get("preconditions")
+        self._expected: Wire = expected if isinstance(expected, dict) else {}
+
+    @classmethod
+    async def read(cls, request: Request, writing: Writing) -> "Deletion":
+        """Return the options in the body and the parameters of a call. Raises ProblemError."""
+        options = read_options(await request.body())
+        seconds = options.get("gracePeriodSeconds", request.query_params.get("gracePeriodSeconds"))
+        return cls(options, seconds, is_dry=writing.is_dry)
+
+    def check(self, resource: ApiResource, before: Wire) -> None:
+        """Raise ProblemError CONFLICT unless the preconditions hold."""
+        for field in ("uid", "resourceVersion"):
+            if self._expected.get(field) not in (None, before["metadata"][field]):
+                given = str(self._expected[field])[:100]
+                raise conflict(resource, before["metadata"]["name"], f"the {field} in the precondition is {given!r}")
+
+
+def _grace(seconds: Any) -> float | None:
+    """Return the time that members may take to end, of the options of a deletion. Raises ProblemError INVALID_PARAMETER."""
+    if seconds is None:
+        return None
+    try:
+        found = int(seconds)
+    except (TypeError, ValueError) as error:
+        raise refused("gracePeriodSeconds", f"must be a number of seconds, not {str(seconds)[:100]!r}") from error
+    return None if found < 0 else float(min(found, 600))
+
+
+def now() -> str:
+    """Return the time as managed fields have it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _is_true(text: str) -> bool:
+    return text in ("1", "t", "T", "true", "True", "TRUE")
+
+
+def json(value: Any, status: int = 200) -> Response:
+    return Response(readable(value), status_code=status, media_type="application/json")
+
+
+async def person(request: Request) -> Caller:
+    """Return the caller. Raises ProblemError UNAUTHENTICATED or FORBIDDEN."""
+    caller = await any_caller(request)
+    if caller.role not in (KeyRole.ADMIN, KeyRole.USER):
+        raise ProblemError(
+            Code.FORBIDDEN, f"this needs the role admin or user; the key {caller.name!r} has {caller.role}"
+        )
+    return caller
+
+
+async def admin(request: Request) -> Caller:
+    """Return the caller, who is an admin. Raises ProblemError UNAUTHENTICATED or FORBIDDEN."""
+    caller = await person(request)
+    if not caller.is_admin:
+        raise ProblemError(Code.FORBIDDEN, f"this needs the role admin; the key {caller.name!r} has {caller.role}")
+    return caller
+
+
+def refusal(request: Request, error: ProblemError) -> Response:
+    """Return an error as a Status."""
+    note_refusal(request, error)
+    answer = json(status_of(error), error.code.status)
+    if error.retry_after is not None:
+        answer.headers["Retry-After"] = str(error.pause_seconds)
+    if error.code is Code.UNAUTHENTICATED:
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
+
+
+def accepted(request: Request) -> Iterator[frozenset[str]]:
+    """Yield the parameters of each kind of JSON that a client accepts, the preferred one first."""
+    for one in request.headers.get("accept", "").split(","):
+        kind, *parameters = (part.strip() for part in one.split(";"))
+        if kind in ("application/json", "*/*"):
+            yield frozenset(parameters)
+
+
+def wants_table(request: Request) -> bool:
+    return "as=Table" in next(accepted(request), frozenset[str]())
+
+
+def selected(items: list[Wire], wanted: Listing, known: Mapping[str, tuple[str, ...]], resource: str) -> list[Wire]:
+    """Return the objects that the selectors of a call select. Raises ProblemError INVALID_PARAMETER."""
+    selects = selector(wanted, known, resource)
+    return [item for item in items if selects(item)]
+
+
+def selector(wanted: Listing, known: Mapping[str, tuple[str, ...]], resource: str) -> Callable[[Wire], bool]:
+    """Return the function by which the selectors of a call select objects. Raises ProblemError INVALID_PARAMETER."""
+    labels, fields = parse_labels(wanted.labels), parse_fields(wanted.fields, known, resource)
+
+    def selects(item: Wire) -> bool:
+        return all(one.holds(item["metadata"].get("labels", {})) for one in labels) and all(
+            one.holds(_field_at(item, known[one.path])) for one in fields
+        )
+
+    return selects
+
+
+def _field_at(item: Wire, path: tuple[str, ...]) -> str:
+    found: Any = item
+    for step in path:
+        found = found.get(step, "") if isinstance(found, dict) else ""
+    return str(found)
+
+
+def listed(
+    request: Request,
+    wanted: Listing,
+    items: list[Wire],
+    resource: ApiResource,
+    metadata: ListMetadata,
+) -> Response:
+    """Return a list of objects, as the client wants it: as a table, or as a list."""
+    if wants_table(request):
+        return json(table_of(resource.columns, items, wanted.included, metadata))
+    return json(list_of(resource.kind, resource.group_version, items, metadata))
+
+
+def shown(request: Request, item: Wire, resource: ApiResource, status: int = 200) -> Response:
+    """Return one object, as the client wants it: as a table, or as it is."""
+    if wants_table(request):
+        item = table_of(resource.columns, [item], Included.METADATA, ListMetadata())
+    return json(item, status)
+
+
+def conflict(resource: ApiResource, name: str, why: str) -> ProblemError:
+    message = f'Operation cannot be fulfilled on {resource.full_name} "{name}": {why}'
+    return ProblemError(Code.CONFLICT, message)
+
+
+def check_address(wanted: Desired, name: str, namespace: str = "") -> None:
+    """Raise ProblemError INVALID_SPEC unless a body names the object of its address."""
+    for field, given, expected in (("name", wanted.name, name), ("namespace", wanted.namespace, namespace)):
+        if given not in ("", expected):
+            raise mistaken(Mistake(path=f"metadata.{field}", message=f"is {given!r}, and {expected!r} in the address"))
+
+
+def check_preconditions(resource: ApiResource, before: Wire, wanted: Desired) -> None:
+    """Raise ProblemError CONFLICT where a body is about another version or another object than the one that exists."""
+    metadata = before["metadata"]
+    if wanted.version not in ("", metadata["resourceVersion"]):
+        raise conflict(
+            resource,
+            metadata["name"],
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
+    if wanted.uid not in ("", metadata["uid"]):
+        raise conflict(resource, metadata["name"], f"its uid is {metadata['uid']}, not {wanted.uid[:100]}")
+
+
+def deleted(resource: ApiResource, before: Wire) -> Response:
+    """Answer that an object is deleted."""
+    details = {
+        "name": before["metadata"]["name"],
+        "group": resource.group,
+        "kind": resource.plural,
+        "uid": before["metadata"]["uid"],
+    }
+    status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+    return json(status)

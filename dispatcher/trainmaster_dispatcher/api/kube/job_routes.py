@@ -1,0 +1,379 @@
+"""Jobs by the Kubernetes API: read, watched, created, applied, patched, replaced and deleted.
+
+A change is one transaction with its line of the audit; a job is created as by the REST API, in a group with others.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.ids import parse_job_id
+from trainmaster_dispatcher.api.asgi import client_address, request_id
+from trainmaster_dispatcher.api.context import App, State, note
+from trainmaster_dispatcher.api.kube import objects
+from trainmaster_dispatcher.api.kube.bodies import (
+    Desired,
+    PatchType,
+    desired,
+    patched,
+    read_object,
+    read_patch,
+)
+from trainmaster_dispatcher.api.kube.calls import (
+    PREFIX,
+    Deletion,
+    DryRunError,
+    KubernetesRoute,
+    Listing,
+    Writing,
+    check_address,
+    check_preconditions,
+    deleted,
+    json,
+    listed,
+    now,
+    person,
+    selected,
+    shown,
+    wants_table,
+)
+from trainmaster_dispatcher.api.kube.job_changes import change_of, fields_of, of_object, submission
+from trainmaster_dispatcher.api.kube.job_selection import JOB_FIELDS, conditions_of, filter_of, values_of
+from trainmaster_dispatcher.api.kube.job_watches import WatchedJobs
+from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire, job_object
+from trainmaster_dispatcher.api.kube.resources import JOBS
+from trainmaster_dispatcher.api.kube.selectors import parse_labels, refused
+from trainmaster_dispatcher.api.kube.tables import Included
+from trainmaster_dispatcher.api.kube.watching import watch_jobs
+from trainmaster_dispatcher.domain import managed_fields
+from trainmaster_dispatcher.domain.namespaces import namespace_of
+from trainmaster_dispatcher.services import auditing, job_objects
+from trainmaster_dispatcher.services.group_commit import ByItselfError, PendingSubmission
+from trainmaster_dispatcher.services.job_objects import JobObjectChange
+from trainmaster_dispatcher.services.submission_parsing import mistaken
+from trainmaster_dispatcher.services.submit import ObjectMetadata, Submission, submit_one
+from trainmaster_dispatcher.store import job_objects as store
+from trainmaster_dispatcher.store import versions
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.keys import Caller
+
+router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
+
+_MOST_WHOLE_JOBS = 100
+"""The most jobs of a page with their specifications; the client asks for the next page by the token of the list."""
+_ONE = f"{PREFIX}/namespaces/{{namespace}}/jobs/{{name}}"
+_ALL = f"{PREFIX}/namespaces/{{namespace}}/jobs"
+
+
+@router.get(f"{PREFIX}/jobs")
+async def list_all_jobs(request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
+    return await _list(request, state, wanted, None)
+
+
+@router.get(_ALL)
+async def list_jobs(namespace: str, request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
+    return await _list(request, state, wanted, namespace)
+
+
+@router.get(_ONE)
+async def show_job(namespace: str, name: str, request: Request, state: App) -> Response:
+    caller = await person(request)
+    async with state.stores.database.reading() as tx:
+        found = await job_objects.show(tx, caller, namespace, name)
+    return shown(request, job_object(found), JOBS)
+
+
+@router.post(_ALL)
+async def create_job(namespace: str, request: Request, state: App, writing: Annotated[Writing, Depends()]) -> Response:
+    caller = await person(request)
+    value = read_object(await request.body(), request.headers.get("content-type", ""))
+    wanted = desired(value, objects.GROUP_VERSION, JOBS.kind)
+    if not wanted.name and not wanted.prefix:
+        raise mistaken(Mistake(path="metadata.name", message="is missing; give it, or generateName"))
+    managers = managed_fields.updated({}, wanted.fields(), {}, writing.manager, now()).managers
+    return await _create(request, state, caller, namespace, wanted, managers, writing)
+
+
+@router.put(_ONE)
+async def replace_job(
+    namespace: str, name: str, request: Request, state: App, writing: Annotated[Writing, Depends()]
+) -> Response:
+    caller = await person(request)
+    value = read_object(await request.body(), request.headers.get("content-type", ""))
+    wanted = desired(value, objects.GROUP_VERSION, JOBS.kind)
+
+    def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
+        check_preconditions(JOBS, before, wanted)
+        fields = wanted.fields() if wanted.spec else {**wanted.fields(), "spec": before["spec"]}
+        return managed_fields.updated(fields_of(before), fields, managers, writing.manager, now())
+
+    check_address(wanted, name, namespace)
+    return await _change(request, state, caller, namespace, name, after, writing)
+
+
+@router.patch(_ONE)
+async def patch_job(
+    namespace: str, name: str, request: Request, state: App, writing: Annotated[Writing, Depends()]
+) -> Response:
+    caller = await person(request)
+    kind, patch = read_patch(await request.body(), request.headers.get("content-type", ""))
+    if kind is PatchType.APPLY:
+        return await _apply(request, state, caller, namespace, name, patch, writing)
+
+    def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
+        given = patched(kind, before, patch)
+        wanted = desired(given, objects.GROUP_VERSION, JOBS.kind)
+        check_address(wanted, name, namespace)
+        check_preconditions(JOBS, before, wanted)
+        return managed_fields.updated(fields_of(before), wanted.fields(), managers, writing.manager, now())
+
+    return await _change(request, state, caller, namespace, name, after, writing)
+
+
+async def _apply(
+    request: Request, state: State, caller: Caller, namespace: str, name: str, patch: Wire, writing: Writing
+) -> Response:
+    """Apply an object as a server-side apply does, and create it where it does not exist."""
+    if not writing.is_named:
+        raise refused("fieldManager", "is required to apply")
+    wanted = desired(patch, objects.GROUP_VERSION, JOBS.kind)
+    wanted = wanted._replace(name=wanted.name or name)
+    check_address(wanted, name, namespace)
+
+    def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
+        check_preconditions(JOBS, before, wanted)
+        done = managed_fields.applied(
+            fields_of(before), wanted.fields(), managers, writing.manager, now(), is_forced=writing.is_forced
+        )
+        if isinstance(done, list):
+            mistakes = tuple(
+                Mistake(path=".".join(one.path), message=f"is of {', '.join(one.managers)}") for one in done
+            )
+            raise ProblemError(Code.CONFLICT, managed_fields.conflict_message(done), mistakes=mistakes)
+        return done
+
+    try:
+        return await _change(request, state, caller, namespace, name, after, writing)
+    except ProblemError as error:
+        if error.code is not Code.NOT_FOUND:
+            raise
+    made = managed_fields.applied({}, wanted.fields(), {}, writing.manager, now(), is_forced=True)
+    managers = {} if isinstance(made, list) else made.managers
+    return await _create(request, state, caller, namespace, wanted, managers, writing)
+
+
+@router.delete(_ONE)
+async def delete_job(
+    namespace: str, name: str, request: Request, state: App, writing: Annotated[Writing, Depends()]
+) -> Response:
+    caller = await person(request)
+    deletion = await Deletion.read(request, writing)
+    try:
+        async with state.stores.database.transaction() as tx:
+            job = await job_objects.lock(tx, caller, namespace, name)
+            before = job_object(job)
+            deletion.check(JOBS, before)
+            await job_objects.delete(tx, state.stores, caller, job, deletion.grace)
+            await note(tx, caller, "cancel", str(job.line["id"]), {"deleted": name})
+            after = (await job_objects.read(tx, [job.key])).get(job.key)
+            item = before if after is None else job_object(after)
+            if deletion.is_dry:
+                raise DryRunError(item)
+    except DryRunError as undone:
+        return json(undone.item)
+    if after is None or after.is_gone:
+        return deleted(JOBS, before)
+    return json(item)
+
+
+async def _queue_of(tx: Transaction, caller: Caller, namespace: str, wanted: Desired) -> str:
+    """Return the queue of an object that is created in a namespace. Raises ProblemError NOT_FOUND or INVALID_SPEC."""
+    queues = [one.path for one in await store.leaf_queues(tx, namespace) if caller.may_use(one.path)]
+    named = wanted.spec.get("queue")
+    if named is not None and (not isinstance(named, str) or namespace_of(named) != namespace):
+        place = namespace_of(str(named)[:100])
+        message = (
+            f"{str(named)[:100]!r} has the namespace {place!r}, and the object is in {namespace!r}; use -n {place}"
+        )
+        raise mistaken(Mistake(path="spec.queue", message=message))
+    if not queues:
+        raise ProblemError(
+            Code.NOT_FOUND,
+            f'namespaces "{namespace}" not found: there is no queue with this namespace that takes jobs of {caller.name!r};'
+            " see kubectl get namespaces",
+        )
+    if named is not None:
+        return str(named)
+    if len(queues) > 1:
+        message = f"is needed: the namespace {namespace!r} is that of {len(queues)} queues: {', '.join(queues)}"
+        raise mistaken(Mistake(path="spec.queue", message=message))
+    return queues[0]
+
+
+async def _create(
+    request: Request,
+    state: State,
+    caller: Caller,
+    namespace: str,
+    wanted: Desired,
+    managers: managed_fields.Managers,
+    writing: Writing,
+) -> Response:
+    """Submit a job by its object; answer with the object."""
+    if wanted.namespace not in ("", namespace):
+        check_address(wanted, wanted.name, namespace)
+    async with state.stores.database.reading() as tx:
+        queue = await _queue_of(tx, caller, namespace, wanted)
+        # A job without a name of its own has its id as its object's name.
+        if wanted.name and await job_objects.show_all(tx, caller, namespace, wanted.name):
+            raise ProblemError(Code.ALREADY_EXISTS, f'{JOBS.full_name} "{wanted.name}" already exists')
+    body = orjson.dumps(submission(wanted, queue))
+    try:
+        prepared = await state.parser.prepare(body, caller.key_id, request, await state.admissions.known())
+    except ProblemError as error:
+        raise of_object(error) from error
+    metadata = ObjectMetadata(
+        wanted.name or None,
+        orjson.dumps(wanted.spec),
+        orjson.dumps(wanted.annotations) if wanted.annotations else None,
+        orjson.dumps(managed_fields.write(managers, objects.GROUP_VERSION)),
+    )
+    given = Submission(caller, prepared, None, metadata)
+    if writing.is_dry:
+        item = await _try_out(state, given)
+    else:
+        item = await _submitted(state, caller, given)
+    answer = shown(request, item, JOBS, 201)
+    if prepared.named:
+        for one in await state.admissions.warnings(caller, prepared.named):
+            text = f"spec.{one.path}: {one.message}".replace('"', "'").replace("\n", " ")
+            answer.headers.append("Warning", f'299 - "{text[:500]}"')
+    return answer
+
+
+async def _submitted(state: State, caller: Caller, given: Submission) -> Wire:
+    """Store a job, in a group with others if possible; return its object."""
+    pending = PendingSubmission(given, None, b"", request_id.get(), client_address.get())
+    key: int | None = None
+    if state.group_commits.takes(pending):
+        with suppress(ByItselfError):
+            key = parse_job_id(orjson.loads(await state.group_commits.submit(pending))["id"])[1]
+    if key is None:
+        async with state.stores.database.transaction() as tx:
+            (text,) = (await submit_one(tx, state.stores, given)).ids
+            await note(tx, caller, "submit", auditing.number_of_jobs(1), auditing.jobs_of([text]))
+            key = parse_job_id(text)[1]
+    async with state.stores.database.reading() as tx:
+        found = (await job_objects.read(tx, [key])).get(key)
+    if found is None:
+        raise ProblemError(Code.NOT_FOUND, "the job was removed at once")
+    return job_object(found)
+
+
+async def _try_out(state: State, given: Submission) -> Wire:
+    """Store a job and undo it; return the object that it would be."""
+    try:
+        async with state.stores.database.transaction() as tx:
+            (text,) = (await submit_one(tx, state.stores, given)).ids
+            key = parse_job_id(text)[1]
+            raise DryRunError(job_object((await job_objects.read(tx, [key]))[key]))
+    except DryRunError as undone:
+        return undone.item
+
+
+After = Callable[[Wire, managed_fields.Managers], managed_fields.ManagedObject]
+"""A change: of an object, given its managers."""
+
+
+async def _change(
+    request: Request,
+    state: State,
+    caller: Caller,
+    namespace: str,
+    name: str,
+    after: After,
+    writing: Writing,
+) -> Response:
+    """Change a job's object to what ``after`` returns for it and its managers; answer with the object."""
+    try:
+        async with state.stores.database.transaction() as tx:
+            job = await job_objects.lock(tx, caller, namespace, name)
+            before = job_object(job)
+            managers = managed_fields.read(job.metadata.managed_fields)
+            done: managed_fields.ManagedObject = after(before, managers)
+            change = change_of(job, before, done.value)
+            if done.managers != managers:
+                entries = managed_fields.write(done.managers, objects.GROUP_VERSION)
+                change = replace(change, managed_fields=entries)
+            if change != JobObjectChange():
+                await job_objects.change(tx, state.stores, caller, job, change)
+                await note(tx, caller, "patch", str(job.line["id"]), _audited(change))
+            item = job_object((await job_objects.read(tx, [job.key]))[job.key])
+            if writing.is_dry:
+                raise DryRunError(item)
+    except DryRunError as undone:
+        item = undone.item
+    return shown(request, item, JOBS)
+
+
+def _audited(change: JobObjectChange) -> dict[str, Any]:
+    """Return a change as the audit records it."""
+    found: dict[str, Any] = {} if change.patch is None else change.patch.to_wire()
+    if change.action is not None:
+        found["action"] = change.action.value
+    if change.labels is not None:
+        found["labels"] = change.labels
+    if change.annotations is not None:
+        found["annotations"] = sorted(change.annotations)
+    return found
+
+
+# -- lists
+
+
+async def _list(request: Request, state: State, wanted: Listing, namespace: str | None) -> Response:
+    caller = await person(request)
+    values = values_of(wanted)
+    labels = parse_labels(wanted.labels)
+    if wanted.is_watch:
+        chosen = WatchedJobs(caller, namespace, labels, values, wants_table(request), wanted.included)
+        return await watch_jobs(request, state, wanted, chosen)
+    first, cursor = _position(wanted.following)
+    place = values.get("metadata.namespace", namespace)
+    async with state.stores.database.reading() as tx:
+        version = first or (await versions.horizon(tx)).version
+        if name := values.get("metadata.name"):
+            items = [job_object(one) for one in await job_objects.show_all(tx, caller, place, name)]
+            items = selected(items, wanted, JOB_FIELDS, "jobs")
+            return listed(request, wanted, items, JOBS, ListMetadata(version))
+        filtered = await filter_of(tx, caller, namespace, values)
+        if filtered is None:
+            return listed(request, wanted, [], JOBS, ListMetadata(version))
+        is_whole = not wants_table(request) or wanted.included is Included.OBJECT
+        limit = min(wanted.limit, _MOST_WHOLE_JOBS) if is_whole else wanted.limit
+        page = await job_objects.page(tx, caller, filtered, conditions_of(labels), cursor, limit, is_whole=is_whole)
+    items = [job_object(job) for job in page.jobs]
+    following = None if page.following is None else _token(version, page.following)
+    return listed(request, wanted, items, JOBS, ListMetadata(version, following))
+
+
+def _token(version: int, cursor: str) -> str:
+    """Return the token of the next page: with the version of the first, which all pages of a list have."""
+    return urlsafe_b64encode(f"{version}:{cursor}".encode()).decode().rstrip("=")
+
+
+def _position(token: str | None) -> tuple[int, str | None]:
+    """Return the version and the cursor in a token; 0 and None without one. Raises ProblemError BAD_CURSOR."""
+    if token is None:
+        return 0, None
+    try:
+        version, _, cursor = urlsafe_b64decode(token[:200].encode() + b"=" * (-len(token) % 4)).decode().partition(":")
+        return int(version), cursor
+    except ValueError as error:
+        raise ProblemError(Code.BAD_CURSOR, "the continue token is not one that this API gave out") from error

@@ -1,0 +1,207 @@
+"""Changes of jobs for watches: read once for all watches of a process, and each frame written once for all that want the same.
+
+A watch gets each object in the state in which it is when it is sent, with the version of that state; an object that has changed again
+meanwhile is sent with that change.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from contextvars import Context
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import orjson
+
+from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire, job_object
+from trainmaster_dispatcher.api.kube.resources import JOBS, ApiResource
+from trainmaster_dispatcher.api.kube.selectors import Requirement
+from trainmaster_dispatcher.api.kube.tables import Included, table_of
+from trainmaster_dispatcher.domain.job_events import JobEventKind
+from trainmaster_dispatcher.domain.namespaces import namespace_of
+from trainmaster_dispatcher.domain.redaction import rendered_json
+from trainmaster_dispatcher.services import job_objects
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.event_feed import EventFeed, Position
+from trainmaster_dispatcher.services.job_objects import ReadJob
+from trainmaster_dispatcher.store.event_feed import FeedEvent, FeedPlace
+from trainmaster_dispatcher.store.keys import Caller
+from trainmaster_dispatcher.store.versions import VERSION_BITS
+
+_MOST_BATCHES = 8
+_ITEMS_PER_SLICE = 100
+_XID = (1 << VERSION_BITS) - 1
+
+
+class WatchEvent(StrEnum):
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+    ERROR = "ERROR"
+
+
+def frame(event: WatchEvent, payload: bytes) -> bytes:
+    """Return one event of a watch: a line of JSON."""
+    return b'{"type":"%s","object":%s}\n' % (event.value.encode(), payload)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedJobs:
+    """The jobs that a watch is about, and how it wants them. ``values``: by fields, of ``JOB_FIELDS``."""
+
+    caller: Caller
+    namespace: str | None
+    labels: tuple[Requirement, ...]
+    values: dict[str, str]
+    is_table: bool
+    included: Included
+
+    def key(self) -> Hashable:
+        """Return what is the same for all watches that get the same bytes."""
+        rights = None if self.caller.is_admin else tuple(self.caller.queues)
+        form = self.is_table, self.included
+        return rights, self.namespace, self.labels, tuple(sorted(self.values.items())), form
+
+    def is_about(self, job: ReadJob) -> bool:
+        """Return whether a job is in the place that the watch is about, and the caller may see it."""
+        queue = job.line["queue"]
+        place = namespace_of(queue)
+        return (
+            self.caller.may_use(queue)
+            and self.namespace in (None, place)
+            and self.values.get("metadata.namespace", place) == place
+            and self.values.get("metadata.name", job.name) == job.name
+        )
+
+    def selects(self, job: ReadJob, labels: dict[str, str] | None = None) -> bool:
+        """Return whether the selectors select a job, or would with other labels."""
+        own = job.line.get("labels", {}) if labels is None else labels
+        line = job.line
+        return (
+            all(one.holds(own) for one in self.labels)
+            and self.values.get("status.state", line["shownState"]) == line["shownState"]
+            and self.values.get("status.cluster", line.get("cluster", "")) == line.get("cluster", "")
+        )
+
+    @property
+    def selects_by_status(self) -> bool:
+        return any(field.startswith("status.") for field in self.values)
+
+    def payload(self, item: Wire, resource: ApiResource, raw: bytes | None = None) -> bytes:
+        """Return an object as the watch wants it, without what the caller may not read. ``raw``: the object as JSON."""
+        if self.is_table:
+            raw = orjson.dumps(table_of(resource.columns, [item], self.included, ListMetadata()))
+        return rendered_json(raw or orjson.dumps(item), self.caller.may_use)
+
+
+@dataclass(slots=True)
+class _ChangedJob:
+    """A job that has changed. ``labels_before``: those that it had before changes of its labels."""
+
+    job: ReadJob
+    event: WatchEvent
+    labels_before: Sequence[dict[str, str]]
+    item: Wire
+    raw: bytes
+
+
+@dataclass(slots=True)
+class Batch:
+    """The changes of jobs behind a position, and the position behind them. ``missed``: why changes may be missing; else empty."""
+
+    position: Position
+    has_more: bool
+    missed: str
+    changed: Sequence[_ChangedJob]
+    _frames: dict[Hashable, bytes] = field(default_factory=dict)
+
+    async def frames(self, chosen: WatchedJobs) -> bytes:
+        """Return the events of a watch."""
+        key = chosen.key()
+        found = self._frames.get(key)
+        if found is None:
+            parts = []
+            for number, one in enumerate(self.changed, 1):
+                event = _event_of(one, chosen)
+                if event is not None:
+                    parts.append(frame(event, chosen.payload(one.item, JOBS, one.raw)))
+                if number % _ITEMS_PER_SLICE == 0:
+                    await asyncio.sleep(0)
+            found = self._frames[key] = b"".join(parts)
+        return found
+
+
+def _event_of(one: _ChangedJob, chosen: WatchedJobs) -> WatchEvent | None:
+    """Return what a watch is told of a changed job: one that no longer matches is deleted to it."""
+    if not chosen.is_about(one.job):
+        return None
+    if chosen.selects(one.job):
+        return one.event
+    left = chosen.selects_by_status or any(chosen.selects(one.job, labels) for labels in one.labels_before)
+    return WatchEvent.DELETED if left else None
+
+
+class JobWatches:
+    """The changes of jobs, read once for all watches of a process that have come as far."""
+
+    def __init__(self, stores: Stores, events: EventFeed) -> None:
+        self._stores = stores
+        self._events = events
+        self._batches: OrderedDict[Hashable, asyncio.Task[Batch]] = OrderedDict()
+
+    async def after(self, position: Position) -> Batch:
+        """Return the changes behind a position. Raises ProblemError if the store does not answer."""
+        end = self._events.end
+        key = position.store_epoch, position.place, None if end is None else end.place
+        task = self._batches.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            # Of no request: that of the first watch may end before the others.
+            task = asyncio.create_task(self._read(position), name="watched jobs", context=Context())
+            self._batches[key] = task
+            while len(self._batches) > _MOST_BATCHES:
+                self._batches.popitem(last=False)
+        return await asyncio.shield(task)
+
+    async def _read(self, position: Position) -> Batch:
+        found = await self._events.after(position)
+        by_job: dict[int, list[FeedEvent]] = {}
+        for event in found.events:
+            by_job.setdefault(event.job_id, []).append(event)
+        changed: list[_ChangedJob] = []
+        if by_job:
+            async with self._stores.database.reading() as tx:
+                jobs = await job_objects.read(tx, by_job)
+            bound = version_of(found.position)
+            for key, job in sorted(jobs.items(), key=lambda one: one[1].metadata.version):
+                # One that has changed again comes with that change.
+                is_later = job.metadata.version > bound or (job.metadata.version == bound and not found.has_more)
+                if not is_later:
+                    item = job_object(job)
+                    changed.append(
+                        _ChangedJob(job, _kind(job, by_job[key]), _labels_before(by_job[key]), item, orjson.dumps(item))
+                    )
+                if len(changed) % _ITEMS_PER_SLICE == 0:
+                    await asyncio.sleep(0)
+        return Batch(found.position, found.has_more, found.missed, changed)
+
+
+def _kind(job: ReadJob, events: Sequence[FeedEvent]) -> WatchEvent:
+    if job.is_gone:
+        return WatchEvent.DELETED
+    is_new = any(one.kind == JobEventKind.SUBMITTED for one in events)
+    return WatchEvent.ADDED if is_new else WatchEvent.MODIFIED
+
+
+def _labels_before(events: Sequence[FeedEvent]) -> list[dict[str, str]]:
+    return [one.details["labelsBefore"] for one in events if one.details and "labelsBefore" in one.details]
+
+
+def version_of(position: Position) -> int:
+    """Return the version of a position."""
+    return (position.store_epoch << VERSION_BITS) + position.place.xid
+
+
+def position_of(version: int, at: float) -> Position:
+    """Return the position before all changes of a version and of later ones."""
+    return Position(version >> VERSION_BITS, FeedPlace(version & _XID), at)

@@ -1,0 +1,199 @@
+"""Jobs as objects of Kubernetes: found by namespace and name, listed by selectors, changed and deleted.
+
+Rights, states and the audit's lines are those of the REST API's actions.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.ids import BadIdError, parse_job_id
+from trainmaster.protocol.parameters import substitute
+from trainmaster_dispatcher.domain.job_events import JobEventKind
+from trainmaster_dispatcher.domain.namespaces import namespace_of
+from trainmaster_dispatcher.services import job_actions, job_queries
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.job_actions import Action, BulkFilter, JobPatch
+from trainmaster_dispatcher.store import job_objects as store
+from trainmaster_dispatcher.store import jobs, runs
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.job_objects import ObjectRow
+from trainmaster_dispatcher.store.jobs import LabelCondition, ShownJob
+from trainmaster_dispatcher.store.keys import Caller
+
+_VIEWS_PER_SLICE = 50
+_NO_METADATA = ObjectRow(0, 0, None, None, None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJob:
+    """A job as it is stored: its line as in a list, its specification if that was read, and what Kubernetes has of it."""
+
+    key: int
+    line: dict[str, Any]
+    metadata: ObjectRow
+    queue_id: int
+    spec: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name or str(self.line["id"])
+
+    @property
+    def is_gone(self) -> bool:
+        """Return whether the object is deleted and its job has ended."""
+        return self.metadata.deleted_at is not None and "endedAt" in self.line
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPage:
+    """A page of jobs, and the cursor of the next page."""
+
+    jobs: Sequence[ReadJob]
+    following: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobObjectChange:
+    """A change of a job's object. None leaves as it is; ``spec`` is the specification as it is written from then on."""
+
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    managed_fields: list[dict[str, Any]] | None = None
+    spec: dict[str, Any] | None = None
+    patch: JobPatch | None = None
+    action: Action | None = None
+
+
+async def find_all(tx: Transaction, caller: Caller, namespace: str | None, name: str) -> list[int]:
+    """Return the keys of the jobs whose objects have this name, in a namespace or in all, and which the caller may see."""
+    found = {one.job_id: one.queue for one in await store.named(tx, namespace, name)}
+    with suppress(BadIdError):
+        own_name, key = parse_job_id(name)
+        row = await jobs.view(tx, key)
+        if row is not None and row.name == own_name and namespace in (None, namespace_of(row.queue)):
+            metadata = await store.of_jobs(tx, [key])
+            if metadata[key].name is None:
+                found[key] = row.queue
+    return [key for key, queue in found.items() if caller.may_use(queue)]
+
+
+async def show_all(tx: Transaction, caller: Caller, namespace: str | None, name: str) -> list[ReadJob]:
+    """Return the jobs whose objects exist and have this name, as ``find_all`` finds them."""
+    keys = await find_all(tx, caller, namespace, name)
+    return [one for one in (await read(tx, keys)).values() if not one.is_gone] if keys else []
+
+
+async def show(tx: Transaction, caller: Caller, namespace: str, name: str) -> ReadJob:
+    """Return the job whose object has this name in a namespace. Raises ProblemError NOT_FOUND."""
+    found = await show_all(tx, caller, namespace, name)
+    if not found:
+        raise _missing(name)
+    return found[0]
+
+
+def _missing(name: str) -> ProblemError:
+    return ProblemError(Code.NOT_FOUND, f'jobs.trainmaster.dev "{name}" not found')
+
+
+async def read(tx: Transaction, keys: Iterable[int]) -> dict[int, ReadJob]:
+    """Return jobs with their specifications, also those whose objects are gone."""
+    # What Kubernetes has is read first: a job that changes meanwhile has an older version than its fields, never a newer one.
+    metadata = await store.of_jobs(tx, keys)
+    rows = await jobs.views(tx, list(metadata))
+    return {one.key: one for one in await _whole(tx, rows, metadata)}
+
+
+async def page(
+    tx: Transaction,
+    caller: Caller,
+    wanted: BulkFilter,
+    labels: Sequence[LabelCondition],
+    cursor: str | None,
+    limit: int,
+    *,
+    is_whole: bool,
+) -> ObjectPage:
+    """Return a page of the jobs that match and whose objects exist, newest first; with specifications, if ``is_whole``."""
+    chosen = replace(
+        await job_queries.filter_of(tx, caller, wanted), label_conditions=tuple(labels), hides_deleted=True
+    )
+    rows, following = await job_queries.page_of(tx, chosen, cursor, limit)
+    metadata = await store.of_jobs(tx, [row.id for row in rows])
+    if is_whole:
+        return ObjectPage(await _whole(tx, rows, metadata), following)
+    return ObjectPage([await _read(row, metadata, number) for number, row in enumerate(rows, 1)], following)
+
+
+async def _whole(tx: Transaction, rows: Sequence[ShownJob], metadata: Mapping[int, ObjectRow]) -> list[ReadJob]:
+    specs = await jobs.specs(tx, (row.spec_id for row in rows if _as_written(metadata, row) is None))
+    attempts: dict[int, list[dict[str, Any]]] = {}
+    for run in await runs.lines(tx, [row.id for row in rows if row.attempt]):
+        attempts.setdefault(run.job_id, []).append(job_queries.run_line(run))
+    found = []
+    for number, row in enumerate(rows, 1):
+        one = await _read(row, metadata, number)
+        spec: Mapping[str, Any] = _as_written(metadata, row) or specs.get(row.spec_id, {})
+        if row.parameters is not None:
+            spec = substitute(dict(spec), row.parameters)
+        line = one.line | ({"runs": attempts[row.id]} if row.id in attempts else {})
+        found.append(replace(one, spec=spec, line=line))
+    return found
+
+
+def _as_written(metadata: Mapping[int, ObjectRow], row: ShownJob) -> Mapping[str, Any] | None:
+    return metadata.get(row.id, _NO_METADATA).spec
+
+
+async def _read(row: ShownJob, metadata: Mapping[int, ObjectRow], number: int) -> ReadJob:
+    if number % _VIEWS_PER_SLICE == 0:
+        await asyncio.sleep(0)  # let other calls run
+    return ReadJob(row.id, job_queries.job_line(row), metadata.get(row.id, _NO_METADATA), row.queue_id)
+
+
+async def change(tx: Transaction, stores: Stores, caller: Caller, job: ReadJob, wanted: JobObjectChange) -> None:
+    """Change a job's object, whose row is locked. Raises ProblemError as the actions of the REST API do."""
+    text = str(job.line["id"])
+    if wanted.patch is not None:
+        await job_actions.patch(tx, stores, caller, text, wanted.patch)
+    if wanted.action is not None:
+        await job_actions.act(tx, stores, caller, text, wanted.action)
+    before = job.metadata
+    annotations = before.annotations if wanted.annotations is None else wanted.annotations
+    managed = before.managed_fields if wanted.managed_fields is None else wanted.managed_fields
+    spec = before.spec if wanted.spec is None else wanted.spec
+    details: dict[str, Any] = {}
+    if wanted.labels is not None:
+        details |= {"labels": wanted.labels, "labelsBefore": job.line.get("labels", {})}
+    if wanted.annotations is not None:
+        old, new = before.annotations or {}, wanted.annotations
+        details["annotations"] = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    await job_actions.note_on(tx, stores, caller, text, details)
+    if wanted.labels is not None:
+        await store.relabel(tx, job.key, wanted.labels)
+    await store.write(tx, job.key, job.queue_id, annotations, managed, spec)
+
+
+async def delete(tx: Transaction, stores: Stores, caller: Caller, job: ReadJob, grace: float | None) -> None:
+    """Delete a job's object, whose row is locked: a job that has not ended is cancelled, and its object exists until it has.
+
+    Raises ProblemError JOB_OF_ANOTHER.
+    """
+    text = str(job.line["id"])
+    if await store.mark_deleted(tx, job.key, job.queue_id) or grace is not None:
+        await job_actions.note_on(tx, stores, caller, text, {}, JobEventKind.DELETED)
+        if "endedAt" not in job.line:
+            await job_actions.act(tx, stores, caller, text, Action.CANCEL, grace)
+
+
+async def lock(tx: Transaction, caller: Caller, namespace: str, name: str) -> ReadJob:
+    """Lock the job whose object has this name; return it. Raises ProblemError NOT_FOUND."""
+    keys = await find_all(tx, caller, namespace, name)
+    await jobs.lock(tx, keys)
+    for found in (await read(tx, keys)).values():
+        if not found.is_gone:
+            return found
+    raise _missing(name)
