@@ -1,4 +1,4 @@
-"""The Kubernetes API as kubectl reads it, over TLS, as kubectl sends its token over nothing else."""
+"""The Kubernetes API as kubectl uses it, over TLS, as kubectl sends its token over nothing else."""
 
 import asyncio
 import json
@@ -6,9 +6,10 @@ import os
 import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -22,7 +23,33 @@ OPENSSL = shutil.which("openssl")
 if KUBECTL is None or OPENSSL is None:
     pytest.skip("KUBEBUILDER_ASSETS has no kubectl, or there is no openssl", allow_module_level=True)
 
-Kubectl = Callable[..., Awaitable[str]]
+Kubectl = Callable[..., Coroutine[Any, Any, str]]
+_EDITOR = "sed -i s/weight:.*/weight:\\ 7/"
+"""An editor without a terminal: it changes the weight of a queue."""
+_QUEUES = """
+apiVersion: trainmaster.dev/v1
+kind: Queue
+metadata: {name: research, labels: {team: r}}
+spec: {weight: 2}
+---
+apiVersion: trainmaster.dev/v1
+kind: Queue
+metadata: {name: research.vision}
+spec: {resources: {cpu: {limit: 10}}}
+---
+apiVersion: trainmaster.dev/v1
+kind: JobPriorityClass
+metadata: {name: gold}
+spec: {value: 500}
+"""
+_JOB = """
+apiVersion: trainmaster.dev/v1
+kind: Job
+metadata: {name: train-with-a-name.v2, labels: {team: vision}}
+spec:
+  roles:
+  - {name: main, replicas: 1, template: {command: [sleep, "60"], resources: {cpu: 1}}}
+"""
 
 
 async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,15 +85,16 @@ async def kubectl(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config = tmp_path / "kubeconfig"
     config.write_text(written.stdout)
 
-    async def call(*words: str, code: int = 0) -> str:
+    async def call(*words: str, code: int = 0, given: str = "") -> str:
         process = await asyncio.create_subprocess_exec(
             str(KUBECTL),
             *words,
-            env={"KUBECONFIG": str(config), "HOME": str(tmp_path)},
+            env={"KUBECONFIG": str(config), "HOME": str(tmp_path), "PATH": os.environ["PATH"], "KUBE_EDITOR": _EDITOR},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        out, _ = await process.communicate()
+        out, _ = await process.communicate(given.encode())
         assert process.returncode == code, out.decode()
         return out.decode()
 
@@ -129,9 +157,91 @@ async def test_kubectl_says_what_is_wrong(service: Service, kubectl: Kubectl) ->
         ): 'Error from server (NotFound): jobs.trainmaster.dev "none-0000000" not found',
         ("get", "queue", "none"): 'Error from server (NotFound): queues.trainmaster.dev "none" not found',
         ("get", "pods"): 'the server doesn\'t have a resource type "pods"',
-        ("get", "jobs", "-A", "-l", "team in (a,b)"): "jobs are selected by key=value here",
+        ("get", "jobs", "-A", "--field-selector", "status.state!=queued"): "jobs are selected by field=value here",
         ("get", "jobs", "-A", "--field-selector", "spec.x=y"): "jobs are not selected by 'spec.x'",
-        ("delete", "queue", "default", "--wait=false"): "(MethodNotAllowed)",
-        ("get", "jobs", "-A", "-w"): "it has no watch yet",
+        ("delete", "cluster", "private", "--wait=false"): "(MethodNotAllowed)",
+        ("delete", "namespace", "default", "--wait=false"): "(MethodNotAllowed)",
+        ("delete", "job", "none", "-n", "default"): '(NotFound): jobs.trainmaster.dev "none" not found',
     }.items():
         assert expected in await kubectl(*words, code=1), words
+
+
+async def test_kubectl_changes_what_is_declared(service: Service, kubectl: Kubectl, tmp_path: Path) -> None:
+    (tmp_path / "queues.yaml").write_text(_QUEUES)
+    file = "-f", str(tmp_path / "queues.yaml")
+    unchanged = "queue.trainmaster.dev/research unchanged"
+    for words, expected in (
+        (("create", *file, "--dry-run=server"), "queue.trainmaster.dev/research created (server dry run)"),
+        (("apply", *file), "jobpriorityclass.trainmaster.dev/gold created"),
+        (("apply", *file), unchanged),
+        (("diff", *file), ""),
+        (("apply", "view-last-applied", *file[:1], file[1]), "weight: 2"),
+        (("get", *file, "-o", "name"), "queue.trainmaster.dev/research.vision"),
+        (("apply", "--server-side", "--force-conflicts", *file), "queue.trainmaster.dev/research serverside-applied"),
+        (("apply", "--server-side", *file), "jobpriorityclass.trainmaster.dev/gold serverside-applied"),
+        (("patch", "queue", "research", "--type", "merge", "-p", '{"spec":{"weight":3}}'), "patched"),
+        (("patch", "queue", "research", "--type", "merge", "-p", '{"spec":{"weight":3}}'), "patched (no change)"),
+        (("patch", "queue", "research", "--type", "json", "-p", '[{"op":"remove","path":"/spec/weight"}]'), "patched"),
+        (("label", "queue", "research", "x=y"), "labeled"),
+        (("get", "queues", "-l", "x in (y),team", "-o", "name"), "queue.trainmaster.dev/research"),
+        (("label", "queue", "research", "x-"), "unlabeled"),
+        (("annotate", "queue", "research.vision", "note=hello"), "annotated"),
+        (("get", "queue", "research.vision", "-o", "jsonpath={.metadata.annotations.note}"), "hello"),
+        (("replace", *file), "queue.trainmaster.dev/research replaced"),
+        (("edit", "queue", "research"), "queue.trainmaster.dev/research edited"),
+        (("wait", "--for=jsonpath={.spec.weight}=7", "queue/research", "--timeout=10s"), "condition met"),
+        (("get", "queue", "research", "-o", "yaml", "--show-managed-fields"), "manager: kubectl-edit"),
+        (("describe", "queue", "research"), "Weight:  7"),
+        (("delete", "jpc", "gold"), 'jobpriorityclass.trainmaster.dev "gold" deleted'),
+        (("delete", "queue", "research.vision", "research"), 'queue.trainmaster.dev "research" deleted'),
+        (("wait", "--for=delete", "queue/research", "--timeout=10s"), ""),
+    ):
+        found = await kubectl(*words)
+        assert expected in found, (words, found)
+        if expected == "":
+            assert not found, words
+
+
+async def test_kubectl_submits_follows_changes_and_deletes_jobs(
+    service: Service, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(_JOB)
+    file, name = ("-f", str(tmp_path / "job.yaml")), "train-with-a-name.v2"
+    watching = asyncio.create_task(kubectl("get", "jobs", "-w", "--request-timeout=12s"))
+    for words, expected in (
+        (("create", *file, "--dry-run=server", "-o", "yaml"), "Queued"),
+        (("apply", *file), f"job.trainmaster.dev/{name} created"),
+        (("apply", *file), f"job.trainmaster.dev/{name} unchanged"),
+        (("diff", *file), ""),
+        (("get", "job", name), "queued"),
+        (("patch", "job", name, "--type", "merge", "-p", '{"spec":{"priority":5}}'), "patched"),
+        (
+            ("patch", "job", name, "--type", "json", "-p", '[{"op":"add","path":"/spec/suspend","value":true}]'),
+            "patched",
+        ),
+        (("wait", "--for=condition=Suspended", f"job/{name}", "--timeout=10s"), "condition met"),
+        (("patch", "job", name, "--type", "merge", "-p", '{"spec":{"suspend":false}}'), "patched"),
+        (("wait", "--for=jsonpath={.status.state}=queued", f"job/{name}", "--timeout=10s"), "condition met"),
+        (("label", "job", name, "tier=x"), "labeled"),
+        (("get", "jobs", "-l", "tier,team!=audio", "-o", "name"), f"job.trainmaster.dev/{name}"),
+        (("annotate", "job", name, "note=hello"), "annotated"),
+        (("apply", "--server-side", "--force-conflicts", *file), "serverside-applied"),
+        (("get", "job", name, "-o", "yaml", "--show-managed-fields"), "operation: Apply"),
+        (("describe", "job", name), "Priority:  5"),
+        (("delete", *file), f'job.trainmaster.dev "{name}" deleted'),
+        (("get", "jobs"), "No resources found in default namespace."),
+        (("create", *file), f"job.trainmaster.dev/{name} created"),
+        (("delete", "jobs", "-l", "team=vision"), f'job.trainmaster.dev "{name}" deleted'),
+        (("create", *file), f"job.trainmaster.dev/{name} created"),
+        (("delete", "jobs", "--all"), f'job.trainmaster.dev "{name}" deleted'),
+    ):
+        found = await kubectl(*words)
+        assert expected in found, (words, found)
+        if expected == "":
+            assert not found, words
+    twice = await kubectl("create", *file) + await kubectl("create", *file, code=1)
+    assert "(AlreadyExists)" in twice
+    wrong = await kubectl("apply", "-f", "-", code=1, given=_JOB.replace("replicas", "replica"))
+    assert "spec.roles[0].replica" in wrong
+    seen = await watching
+    assert all(word in seen for word in (name, "queued", "held", "cancelled")), seen
