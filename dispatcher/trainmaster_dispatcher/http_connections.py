@@ -8,14 +8,17 @@ import asyncio
 import logging
 import resource
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum, auto
 from http import HTTPStatus
 from ipaddress import ip_address, ip_network
+from socket import socket
 from typing import Any
 
 import orjson
-from uvicorn import Config
+from uvicorn import Config, Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -347,6 +350,40 @@ def server_config(app: Any, bounds: ConnectionBounds, **options: Any) -> Config:
         forwarded_allow_ips=list(bounds.trusted_proxies),
         **options,
     )
+
+
+class _ServerBeside(Server):
+    """A server beside another one of the same process and application, which gets the signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to the other server."""
+        yield
+
+
+class _FirstServer(Server):
+    """A server that starts the application, and another server of it until its own end."""
+
+    def __init__(self, config: Config, other: Config) -> None:
+        super().__init__(config)
+        self._other = _ServerBeside(other)
+        self._serving: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._serving = asyncio.create_task(self._other.serve(), name="TLS")
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        self._other.should_exit = True
+        if self._serving is not None:
+            await self._serving
+        await super().shutdown(sockets)
+
+
+def serve_both(config: Config, other: Config) -> None:
+    """Run two servers of one application until a signal ends them, as one of them for TLS."""
+    _FirstServer(config, other).run()
 
 
 def fit_open_files(bounds: ConnectionBounds) -> ConnectionBounds:

@@ -171,7 +171,6 @@ async def test_kubectl_changes_what_is_declared(service: Service, kubectl: Kubec
     file = "-f", str(tmp_path / "queues.yaml")
     unchanged = "queue.trainmaster.dev/research unchanged"
     for words, expected in (
-        (("create", *file, "--dry-run=server"), "queue.trainmaster.dev/research created (server dry run)"),
         (("apply", *file), "jobpriorityclass.trainmaster.dev/gold created"),
         (("apply", *file), unchanged),
         (("diff", *file), ""),

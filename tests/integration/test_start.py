@@ -1,7 +1,9 @@
 """What a process says and does when a store is unreachable as it starts."""
 
 import asyncio
+import json
 import os
+import ssl
 import subprocess
 import sys
 import threading
@@ -20,6 +22,7 @@ from tests.conftest import ADMIN_KEY, Service, job
 from tests.waiting import eventually
 from trainmaster.protocol.states import Exit
 from trainmaster_dispatcher.cli.embedded import EmbeddedError, EmbeddedPostgres, free_port, redis_command
+from trainmaster_dispatcher.cli.local_certificate import make_certificate
 from trainmaster_dispatcher.store.schema import newest_revision
 
 PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
@@ -110,6 +113,56 @@ def test_a_process_goes_on_when_redis_comes_in_time(away: Callable[..., dict[str
         for child in children:
             child.kill()
             child.wait()
+
+
+async def test_an_api_serves_the_same_over_tls_and_ends_both(service: Service, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    make_certificate(certificate, key)
+    port, tls_port = free_port(), free_port()
+    files = ["--tls-certificate", str(certificate), "--tls-key", str(key)]
+    process = await asyncio.create_subprocess_exec(
+        *PROGRAM,
+        *("serve", "--port", str(port), "--tls-port", str(tls_port), *files),
+        env=os.environ | {"DATABASE_URL": service.settings.database_url, "REDIS_URL": ""},
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    trusted = ssl.create_default_context(cafile=certificate)
+    headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+    try:
+        async with httpx.AsyncClient(verify=trusted, headers=headers, timeout=60) as http:
+
+            async def ready() -> bool:
+                with suppress(httpx.TransportError):
+                    return (await http.get(f"https://127.0.0.1:{tls_port}/readyz")).is_success
+                return False
+
+            await eventually(ready, 30)
+            for address in (f"https://localhost:{tls_port}", f"http://127.0.0.1:{port}"):
+                assert (await http.get(f"{address}/v1/whoami")).json()["role"] == "admin"
+            watch = f"https://127.0.0.1:{tls_port}/apis/trainmaster.dev/v1/queues?watch=true"
+            async with http.stream("GET", watch) as answer:
+                assert json.loads(await anext(answer.aiter_lines()))["type"] == "ADDED"
+                process.terminate()
+                assert await asyncio.wait_for(process.wait(), 30) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--tls-port", "1"], "--tls-port, --tls-certificate and --tls-key need each other"),
+        (["--tls-certificate", "c", "--tls-key", "k"], "need each other"),
+        (["--tls-port", "PORT", "--tls-certificate", "none", "--tls-key", "none"], "cannot use none with none"),
+    ],
+)
+def test_tls_that_cannot_be_served_is_said(service: Service, words: list[str], expected: str) -> None:
+    given = ["serve", "--port", str(free_port()), *(str(free_port()) if one == "PORT" else one for one in words)]
+    environment = os.environ | {"DATABASE_URL": service.settings.database_url, "REDIS_URL": ""}
+    ended = subprocess.run([*PROGRAM, *given], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, expected in ended.stderr) == (Exit.USAGE, True), ended.stderr
 
 
 async def test_an_api_that_is_killed_leaves_no_process_behind(service: Service) -> None:

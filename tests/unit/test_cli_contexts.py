@@ -2,6 +2,7 @@
 
 import json
 import stat
+from base64 import b64encode
 from pathlib import Path
 
 import httpx
@@ -331,3 +332,25 @@ def test_the_file_of_an_earlier_version_is_read(api: Api) -> None:
     assert last_call(api) == (LAB, "tmk_old")
     api.on("GET /v1/whoami", httpx.Response(200, json=ME))
     assert run("contexts", "-o", "name").stdout == "default\n"
+
+
+def test_kubectl_gets_an_address_over_tls_and_its_authority(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    config.write_context("http://127.0.0.1:8470", "tmk_up")
+    refused = run("kubeconfig")
+    assert (refused.exit_code, "kubectl sends a key over https alone" in refused.stderr) == (Exit.USAGE, True)
+    authority = tmp_path / "authority.pem"
+    authority.write_text("certificate")
+    config.write_context("http://127.0.0.1:8470", "tmk_up", "https://127.0.0.1:8471", str(authority))
+    assert config.load().url == "http://127.0.0.1:8470"
+    (cluster,) = yaml.safe_load(run("kubeconfig").stdout)["clusters"]
+    encoded = b64encode(b"certificate").decode()
+    assert cluster["cluster"] == {"server": "https://127.0.0.1:8471", "certificate-authority-data": encoded}
+    # Another address than that of the context has nothing of it.
+    (cluster,) = yaml.safe_load(run("--url", PROD, "--key", "tmk_x", "kubeconfig").stdout)["clusters"]
+    assert cluster["cluster"] == {"server": PROD}
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    missing = run("--url", PROD, "--key", "tmk_x", "kubeconfig")
+    assert (missing.exit_code, "cannot read" in missing.stderr) == (Exit.USAGE, True)

@@ -153,10 +153,19 @@ def kubeconfig(
 ) -> None:
     """Print a kubeconfig by which kubectl speaks with the dispatcher. It has your key in it."""
     import os
+    from base64 import b64encode
+
+    from trainmaster.cli.yaml_files import read_text
 
     context = config.load(config.flags_of(ctx))
-    authority = os.environ.get("SSL_CERT_FILE")
-    cluster = {"server": context.url} | ({"certificate-authority": authority} if authority else {})
+    server = context.kubernetes or context.url
+    if not server.startswith("https://"):
+        raise UsageError(
+            f"kubectl sends a key over https alone, and {server} is not; the dispatcher needs an address of https://"
+        )
+    cluster = {"server": server}
+    if authority := context.authority or os.environ.get("SSL_CERT_FILE"):
+        cluster["certificate-authority-data"] = b64encode(read_text(authority).encode()).decode()
     name = "trainmaster"
     used = {"cluster": name, "user": name} | ({"namespace": namespace} if namespace else {})
     print_data(

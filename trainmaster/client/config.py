@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -28,10 +28,18 @@ PLAIN_HTTP_VARIABLE = "TRAINMASTER_PLAIN_HTTP"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A dispatcher's address and its key."""
+    """A dispatcher's address and its key. ``kubernetes``: its address for kubectl, where that is another one; ``authority``: the file
+    with the certificate of its authority, where this machine does not trust it anyway.
+    """
 
     url: str
     key: str
+    kubernetes: str = ""
+    authority: str = ""
+
+
+_FIELDS = ("url", "key", "kubernetes", "authority")
+"""The fields of a context, in a file too."""
 
 
 def config_path() -> Path:
@@ -109,7 +117,7 @@ def load(
         raise _wrong(
             f"no API key for {url}: give {given_as[1]} or {KEY_VARIABLE}, or use: trainmaster login {url}{kept}"
         )
-    return Context(url, key)
+    return replace(chosen, url=url, key=key) if _is_same(chosen.url, url) else Context(url, key)
 
 
 def _stated(text: str | None, origin: str) -> str | None:
@@ -202,7 +210,7 @@ def read_contexts() -> Contexts:
         raise _wrong(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     if value is None:
         return Contexts()
-    _check_fields(value, ("url", "key", "current", "contexts"), str(path))
+    _check_fields(value, (*_FIELDS, "current", "contexts"), str(path))
     given: Any = value.get("contexts", {}) if isinstance(value, dict) else None
     entries = {DEFAULT: value} | given if isinstance(given, dict) and "url" in value else given
     if not isinstance(entries, dict) or not all(map(_is_entry, entries.items())):
@@ -210,8 +218,8 @@ def read_contexts() -> Contexts:
             f"{path} has to be a mapping with the texts 'url' and 'key', or with such a mapping for each of 'contexts'"
         )
     for name, entry in given.items():
-        _check_fields(entry, ("url", "key"), f"{path}: context {name!r}")
-    by_name = {name: Context(entry.get("url", ""), entry.get("key", "")) for name, entry in entries.items()}
+        _check_fields(entry, _FIELDS, f"{path}: context {name!r}")
+    by_name = {name: Context(*(entry.get(field, "") for field in _FIELDS)) for name, entry in entries.items()}
     current = value.get("current", DEFAULT if "url" in value else "")
     if not isinstance(current, str):
         raise _wrong(f"{path}: current has to be the name of a context")
@@ -230,7 +238,7 @@ def _is_entry(item: tuple[object, Any]) -> bool:
     return (
         isinstance(name, str)
         and isinstance(entry, dict)
-        and all(isinstance(entry.get(field, ""), str) for field in ("url", "key"))
+        and all(isinstance(entry.get(field, ""), str) for field in _FIELDS)
     )
 
 
@@ -240,14 +248,14 @@ def _wrong(text: str) -> "ConfigurationError":
     return ConfigurationError(text)
 
 
-def write_context(url: str, key: str) -> None:
+def write_context(url: str, key: str, kubernetes: str = "", authority: str = "") -> None:
     """Make this dispatcher the default of commands and scripts, beside the other contexts of the file."""
     contexts = read_contexts()
     name = contexts.at(url)
     if not name:
         present = contexts.by_name.get(DEFAULT)
         name = DEFAULT if present is None or is_this_machine(present.url) else "local"
-    write_contexts(contexts.having(name, Context(url, key)))
+    write_contexts(contexts.having(name, Context(url, key, kubernetes, authority)))
 
 
 def write_contexts(contexts: Contexts) -> None:
@@ -255,7 +263,7 @@ def write_contexts(contexts: Contexts) -> None:
     import yaml
 
     entries = {
-        name: {key: value for key, value in (("url", one.url), ("key", one.key)) if value}
+        name: {field: text for field in _FIELDS if (text := getattr(one, field))}
         for name, one in contexts.by_name.items()
     }
     value: dict[str, Any] = {"current": contexts.current, "contexts": entries}

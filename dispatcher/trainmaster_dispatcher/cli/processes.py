@@ -133,6 +133,14 @@ def serve(
         Audience,
         typer.Option("--for", help="Whom it serves, so that apis for users and for agents can be scaled separately."),
     ] = Audience.ALL,
+    tls_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port at which it serves the same over TLS.", show_default=False),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="File with the certificate for TLS, PEM.", show_default=False)
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="File with its private key, PEM.", show_default=False)] = None,
     plain_logs: PlainLogs = False,
 ) -> None:
     """Run an api: the REST interface for users and agents. Any number may run behind one address."""
@@ -140,24 +148,18 @@ def serve(
     settings = _settings()
     if (obstacle := port_obstacle(host, port)) is not None:
         raise fail(f"cannot listen at {host}, port {port}: {obstacle}; choose another one with --port", Exit.USAGE)
+    tls = _tls_options(host, tls_port, tls_certificate, tls_key)
     process_logs.set_up(json=not plain_logs)
     _check_schema(settings)
     _check_redis(settings)
     import uvicorn
 
     from trainmaster_dispatcher.api.app import make_app
-    from trainmaster_dispatcher.http_connections import fit_open_files, server_config
+    from trainmaster_dispatcher.http_connections import fit_open_files, serve_both, server_config
 
-    config = server_config(
-        make_app(settings, audience),
-        fit_open_files(settings.connection_bounds),
-        host=host,
-        port=port,
-        loop="uvloop",
-        lifespan="on",
-        timeout_graceful_shutdown=2,
-        backlog=2048,
-    )
+    app, bounds = make_app(settings, audience), fit_open_files(settings.connection_bounds)
+    options: dict[str, Any] = {"host": host, "loop": "uvloop", "timeout_graceful_shutdown": 2, "backlog": 2048}
+    config = server_config(app, bounds, port=port, lifespan="on", **options)
     # The collector would visit all modules again and again, and each time delay all calls for as long as ten of them
     # take.
     gc.collect()
@@ -165,7 +167,27 @@ def serve(
     gc.set_threshold(_GC_YOUNG, 20, 50)
     # uvicorn raises the signal once more when it has ended all calls; the process that sent it shall see success.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    uvicorn.Server(config).run()
+    if tls is None:
+        uvicorn.Server(config).run()
+    else:
+        serve_both(config, server_config(app, bounds, lifespan="off", **tls, **options))
+
+
+def _tls_options(host: str, port: int | None, certificate: Path | None, key: Path | None) -> dict[str, Any] | None:
+    """Return uvicorn's options for TLS; None where it is not wanted. Ends the process if they cannot be used."""
+    import ssl
+
+    if (port, certificate, key) == (None, None, None):
+        return None
+    if port is None or certificate is None or key is None:
+        raise fail("--tls-port, --tls-certificate and --tls-key need each other", Exit.USAGE)
+    if (obstacle := port_obstacle(host, port)) is not None:
+        raise fail(f"cannot listen at {host}, port {port}: {obstacle}; choose another one with --tls-port", Exit.USAGE)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise fail(f"cannot use {certificate} with {key}: {error}", Exit.USAGE) from error
+    return {"port": port, "ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
 
 
 def scheduler(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -> None:

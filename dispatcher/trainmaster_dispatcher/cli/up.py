@@ -109,11 +109,18 @@ class LocalInstallation:
     """Everything that ``up`` starts, under one folder."""
 
     def __init__(
-        self, folder: Path, port: int, *, overrides: dict[str, str] | None = None, members_as: str | None = None
+        self,
+        folder: Path,
+        port: int,
+        *,
+        tls_port: int | None = None,
+        overrides: dict[str, str] | None = None,
+        members_as: str | None = None,
     ) -> None:
         self.folder = folder
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
+        self.tls_port = tls_port
         self.children: dict[str, Child] = {}
         self.postgres: EmbeddedPostgres | None = None
         self._overrides = overrides or {}
@@ -126,6 +133,16 @@ class LocalInstallation:
     def webhook_secret_file(self) -> Path:
         """The file with the secret that signs webhook messages, unless the environment has one."""
         return self.folder / "keys" / "webhook-secret"
+
+    @property
+    def kubernetes(self) -> str:
+        """The address for kubectl, which sends keys over TLS only; empty where there is none."""
+        return f"https://127.0.0.1:{self.tls_port}" if self.tls_port else ""
+
+    @property
+    def certificate(self) -> Path:
+        """The certificate of that address, which is its own authority."""
+        return self.folder / "tls" / "certificate.pem"
 
     def start(self, schedulers: int = 1, check: Callable[[], None] = lambda: None) -> None:
         """Start all of it and wait until the api answers. Raises EmbeddedError, TrainmasterError, and what ``check`` raises.
@@ -150,7 +167,7 @@ class LocalInstallation:
         self._prepare(env)
         check()
         program = [sys.executable, "-P", "-m", "trainmaster.cli.main"]
-        api = self._add("api", [*program, "serve", "--port", str(self.port)], env)
+        api = self._add("api", [*program, "serve", "--port", str(self.port), *self._tls_options()], env)
         api.start()
         for number in range(schedulers):
             self._add(f"scheduler-{number}", [*program, "scheduler"], env).start()
@@ -163,6 +180,18 @@ class LocalInstallation:
             wait_for_port(self.port, api.process, _START_SECONDS, "the api", check)
         except EmbeddedError as error:
             raise EmbeddedError(f"{error}: {last_line(api.log)}") from error
+
+    def _tls_options(self) -> list[str]:
+        """Return the options by which the api serves TLS as well, with a certificate for this machine."""
+        if not self.tls_port:
+            return []
+        from trainmaster_dispatcher.cli.local_certificate import make_certificate
+
+        self.certificate.parent.mkdir(parents=True, exist_ok=True)
+        key = self.folder / "keys" / "tls"
+        make_certificate(self.certificate, key)
+        files = ["--tls-certificate", str(self.certificate), "--tls-key", str(key)]
+        return ["--tls-port", str(self.tls_port), *files]
 
     def _prepare(self, env: dict[str, str]) -> None:
         """Create the schema, clusters, a first queue and the keys."""
@@ -262,6 +291,15 @@ def up(
         data_option("Folder for the database, the logs and the members' output."),
     ] = DEFAULT_DATA,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the api; 0 takes a free one.")] = 8470,
+    tls_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of the api over TLS, which kubectl needs; 0 takes a free one.  \\[default: the next one, if it is free]",
+            show_default=False,
+        ),
+    ] = None,
     schedulers: Annotated[int, typer.Option(min=1, max=3, help="How many schedulers: one leads, others stand by.")] = 1,
     write_config: Annotated[bool, typer.Option(help="Let other commands find this installation.")] = True,
     members_as: Annotated[
@@ -284,7 +322,8 @@ def up(
     reads = _read_address(schedulers)
     members_as = _user_of_members(members_as, trust_submitters=trust_submitters)
     folder = DataFolder(data.resolve())
-    installation = LocalInstallation(folder.path, port or free_port(), members_as=members_as)
+    port = port or free_port()
+    installation = LocalInstallation(folder.path, port, tls_port=_tls_port(port, tls_port), members_as=members_as)
     stopping: list[int] = []
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda number, _: stopping.append(number))
@@ -303,7 +342,9 @@ def up(
         begun = True
         installation.start(schedulers, check)
         if write_config:
-            write_context(installation.url, installation.keys["admin"])
+            write_context(
+                installation.url, installation.keys["admin"], installation.kubernetes, str(installation.certificate)
+            )
         _await_agents(installation, check)
         _greet(installation)
         while not stopping:
@@ -325,6 +366,14 @@ def up(
             if begun:
                 installation.stop()
             folder.release()
+
+
+def _tls_port(port: int, wanted: int | None) -> int:
+    """Return the port for TLS: the one that is wanted, the next one if it is free, or any free one."""
+    if wanted is not None:
+        return wanted or free_port()
+    following = port + 1
+    return following if following < 65536 and port_obstacle("127.0.0.1", following) is None else free_port()
 
 
 def _read_address(schedulers: int) -> tuple[str, int]:
@@ -359,6 +408,7 @@ def _await_ports(
     ends = time.monotonic() + (_PORT_SECONDS if before is not None and installation.url in before.does else 0)
     for (host, port), other in (
         (("127.0.0.1", installation.port), "choose another one with --port, or a free one with --port 0"),
+        (("127.0.0.1", installation.tls_port or 0), "choose another one with --tls-port"),
         (reads, "choose another one with TRAINMASTER_SCHEDULER_READ_PORT, or leave that out for a free one"),
     ):
         while port and (obstacle := port_obstacle(host, port)) is not None:
@@ -438,6 +488,7 @@ Try, in another terminal:
   trainmaster clusters
   trainmaster queues
   trainmaster submit examples/hello.yaml --follow
+  trainmaster kubeconfig > fleet.kubeconfig; kubectl --kubeconfig fleet.kubeconfig get queues
 
 Ctrl-C stops it, and jobs that run go on; jobs and their history stay in {installation.folder}
 """
