@@ -265,7 +265,8 @@ async def _change(
     except ProblemError as error:
         raise _of_object(error) from error
     state.stores.tenants_changed()
-    return item
+    view = await state.declared_views.now(resource, of, caller, is_fresh=True)
+    return view.items[name][0] if name in view.items else item
 
 
 def _target(of: Kind, name: str) -> str:
