@@ -83,6 +83,8 @@ async def test_a_name_may_be_made_and_a_dry_run_stores_nothing(service: Service)
         ),
         (job_manifest("a") | {"metadata": {"name": "a", "labels": {"a": 1}}}, {}, 422, "Invalid", "metadata.labels"),
         (job_manifest("a") | {"metadata": {}}, {}, 422, "Invalid", "metadata.name"),
+        (job_manifest("A_b"), {}, 422, "Invalid", "metadata.name"),
+        (job_manifest("a") | {"metadata": {"generateName": "a/"}}, {}, 422, "Invalid", "metadata.generateName"),
         (job_manifest("a", queue="other/queue"), {}, 422, "Invalid", "spec.queue"),
         (job_manifest("a", roles=[]), {}, 422, "Invalid", "spec"),
         ([], {}, 400, "BadRequest", ""),

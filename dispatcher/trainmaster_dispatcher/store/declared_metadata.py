@@ -37,24 +37,34 @@ class RemovedObject(NamedTuple):
     created_at: datetime | None
 
 
-async def of_kind(tx: Transaction, table: DeclaredTable[Spec, Stored]) -> dict[str, DeclaredMetadata]:
-    """Return what Kubernetes has of the objects of a kind, by their names."""
+async def of_kind(
+    tx: Transaction, table: DeclaredTable[Spec, Stored], name: str | None = None
+) -> dict[str, DeclaredMetadata]:
+    """Return what Kubernetes has of the objects of a kind, or of one of them, by their names."""
     rows = await tx.all_of(
         DeclaredMetadata,
         f"""
         SELECT t.{table.kind.key} AS name, greatest({version_of("t")}, {version_of("m")}) AS version, t.created_at, t.spec AS wire,
                m.labels, m.annotations, m.spec
         FROM {table.table} t LEFT JOIN declared_metadata m ON m.kind = :kind AND m.name = t.{table.kind.key} {FROM_LATEST}
-        WHERE {table.is_there}
+        WHERE {table.is_there} AND (CAST(:name AS text) IS NULL OR t.{table.kind.key} = :name)
         """,
         kind=table.kind.kind,
+        name=name,
     )
     return {row.name: row for row in rows}
 
 
-async def managers(tx: Transaction, kind: str) -> dict[str, list[AppliedFields]]:
-    """Return who has set fields of the objects of a kind, by their names."""
-    rows = await tx.all("SELECT name, applier, fields, applied_at FROM field_owners WHERE kind = :kind", kind=kind)
+async def managers(tx: Transaction, kind: str, name: str | None = None) -> dict[str, list[AppliedFields]]:
+    """Return who has set fields of the objects of a kind, or of one of them, by their names."""
+    rows = await tx.all(
+        """
+        SELECT name, applier, fields, applied_at FROM field_owners
+        WHERE kind = :kind AND (CAST(:name AS text) IS NULL OR name = :name)
+        """,
+        kind=kind,
+        name=name,
+    )
     found: dict[str, list[AppliedFields]] = {}
     for row in rows:
         found.setdefault(row.name, []).append(AppliedFields(row.applier, row.fields, row.applied_at))

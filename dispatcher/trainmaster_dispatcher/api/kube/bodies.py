@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jsonpatch
 import jsonpointer
+import orjson
 import yaml
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
@@ -47,7 +48,14 @@ def read_patch(body: bytes, content_type: str) -> tuple[PatchType, Any]:
     if kind not in tuple(PatchType):
         raise _unsupported(kind, tuple(PatchType))
     patch = _read(body, is_yaml=kind == PatchType.APPLY)
-    return PatchType(kind), patch if kind == PatchType.JSON else _mapping(patch)
+    if kind != PatchType.JSON:
+        return PatchType(kind), _mapping(patch)
+    if not isinstance(patch, list) or len(patch) > _MOST_OPERATIONS or not all(isinstance(one, dict) for one in patch):
+        message = f"a JSON patch has to be a list of at most {_MOST_OPERATIONS} operations, each an object"
+        raise ProblemError(Code.MALFORMED_BODY, message)
+    if is_too_deep(patch):
+        raise ProblemError(Code.INVALID_SPEC, "mappings and lists are nested too deep")
+    return PatchType.JSON, patch
 
 
 def read_options(body: bytes) -> Wire:
@@ -69,7 +77,9 @@ def _read(body: bytes, *, is_yaml: bool) -> Any:
     if not is_yaml or body.lstrip()[:1] in (b"{", b"["):
         return parse_json(body, _MOST_MARKS)
     try:
-        return load(body.decode())
+        return parse_json(orjson.dumps(load(body.decode())), _MOST_MARKS)
+    except orjson.JSONEncodeError as error:
+        raise ProblemError(Code.INVALID_SPEC, f"the body has what JSON has not: {error}") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise ProblemError(Code.MALFORMED_BODY, f"the body is not YAML: {place_of(error)}") from error
     except UnicodeDecodeError as error:
@@ -88,16 +98,28 @@ def patched(kind: PatchType, before: Wire, patch: Any) -> Wire:
     """Return an object after a merge patch or a JSON patch (RFC 6902). Raises ProblemError INVALID_SPEC or MALFORMED_BODY."""
     if kind is PatchType.MERGE:
         return _mapping(merge_patched(before, patch))
-    if not isinstance(patch, list) or len(patch) > _MOST_OPERATIONS:
-        raise ProblemError(
-            Code.MALFORMED_BODY, f"a JSON patch has to be a list of at most {_MOST_OPERATIONS} operations"
-        )
     try:
-        return _mapping(jsonpatch.apply_patch(deepcopy(before), patch))
+        return _mapping(_json_patched(before, patch))
     except jsonpatch.JsonPatchTestFailed as error:
         raise ProblemError(Code.INVALID_SPEC, f"a test of the patch fails: {str(error)[:300]}") from error
-    except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError, KeyError) as error:
+    except (
+        jsonpatch.JsonPatchException,
+        jsonpointer.JsonPointerException,
+        TypeError,
+        AttributeError,
+        LookupError,
+    ) as error:
         raise ProblemError(Code.INVALID_SPEC, f"the patch cannot be applied: {str(error)[:300]}") from error
+
+
+def _json_patched(before: Wire, patch: list[Wire]) -> Any:
+    """Return an object after the operations of a patch. Copies may double it each time, so its size is looked at after each."""
+    after: Any = deepcopy(before)
+    for operation in patch:
+        after = jsonpatch.apply_patch(after, [operation])
+        if operation.get("op") == "copy" and (is_too_deep(after) or len(orjson.dumps(after)) > _MOST_BYTES):
+            raise ProblemError(Code.BODY_TOO_LARGE, f"after the patch, the object has more than {_MOST_BYTES} bytes")
+    return after
 
 
 class Desired(NamedTuple):

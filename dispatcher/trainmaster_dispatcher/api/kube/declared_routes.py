@@ -265,8 +265,9 @@ async def _change(
     except ProblemError as error:
         raise _of_object(error) from error
     state.stores.tenants_changed()
-    view = await state.declared_views.now(resource, of, caller, is_fresh=True)
-    return view.items[name][0] if name in view.items else item
+    view = await state.declared_views.now(resource, of, caller, is_fresh=False)
+    seen = view.items[name][0] if name in view.items else {}
+    return item | ({"status": seen["status"]} if "status" in seen else {})
 
 
 def _target(of: Kind, name: str) -> str:
@@ -279,8 +280,8 @@ async def _object(tx: Transaction, resource: ApiResource, of: Kind, target: str)
     found = (await of.table.by_name(tx, [target])).get(target)
     if found is None:
         return None
-    known = (await declared_metadata.of_kind(tx, of.table))[target]
-    managers = await declared_metadata.managers(tx, of.kind.kind)
+    known = (await declared_metadata.of_kind(tx, of.table, target))[target]
+    managers = await declared_metadata.managers(tx, of.kind.kind, target)
     return declared_object(resource, of, found.as_declared(), known, managers.get(target, ()), is_admin=True)
 
 

@@ -3,6 +3,7 @@
 All else of a specification is fixed once the job is submitted.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,21 @@ from trainmaster_dispatcher.services.submission_parsing import mistaken
 Wire = dict[str, Any]
 _MUTABLE = ("priority", "priorityClass", "suspend")
 _LONGEST_JOB_NAME = 24
+_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NAME = re.compile(rf"{_PART}(\.{_PART})*")
 _LABELS: TypeAdapter[dict[str, str]] = TypeAdapter(Labels)
+
+
+def check_name(wanted: Desired) -> None:
+    """Raise ProblemError INVALID_SPEC unless an object that is created has a name that Kubernetes allows, or a begin of one."""
+    if not wanted.name and not wanted.prefix:
+        raise mistaken(Mistake(path="metadata.name", message="is missing; give it, or generateName"))
+    for field, name in (("name", wanted.name), ("generateName", wanted.prefix and f"{wanted.prefix}x")):
+        if name and not _NAME.fullmatch(name):
+            message = (
+                "must have small letters, digits, - and . only, and a letter or digit at the begin and end of each part"
+            )
+            raise mistaken(Mistake(path=f"metadata.{field}", message=message))
 
 
 def job_name(name: str) -> str:

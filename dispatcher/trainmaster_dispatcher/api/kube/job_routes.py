@@ -43,7 +43,7 @@ from trainmaster_dispatcher.api.kube.calls import (
     shown,
     wants_table,
 )
-from trainmaster_dispatcher.api.kube.job_changes import change_of, fields_of, of_object, submission
+from trainmaster_dispatcher.api.kube.job_changes import change_of, check_name, fields_of, of_object, submission
 from trainmaster_dispatcher.api.kube.job_selection import JOB_FIELDS, conditions_of, filter_of, values_of
 from trainmaster_dispatcher.api.kube.job_watches import WatchedJobs
 from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire, job_object
@@ -94,8 +94,7 @@ async def create_job(namespace: str, request: Request, state: App, writing: Anno
     caller = await person(request)
     value = read_object(await request.body(), request.headers.get("content-type", ""))
     wanted = desired(value, objects.GROUP_VERSION, JOBS.kind)
-    if not wanted.name and not wanted.prefix:
-        raise mistaken(Mistake(path="metadata.name", message="is missing; give it, or generateName"))
+    check_name(wanted)
     managers = managed_fields.updated({}, wanted.fields(), {}, writing.manager, now()).managers
     return await _create(request, state, caller, namespace, wanted, managers, writing)
 
@@ -145,6 +144,7 @@ async def _apply(
     wanted = desired(patch, objects.GROUP_VERSION, JOBS.kind)
     wanted = wanted._replace(name=wanted.name or name)
     check_address(wanted, name, namespace)
+    check_name(wanted)
 
     def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
         check_preconditions(JOBS, before, wanted)
@@ -252,8 +252,8 @@ async def _create(
     answer = shown(request, item, JOBS, 201)
     if prepared.named:
         for one in await state.admissions.warnings(caller, prepared.named):
-            text = f"spec.{one.path}: {one.message}".replace('"', "'").replace("\n", " ")
-            answer.headers.append("Warning", f'299 - "{text[:500]}"')
+            text = " ".join(f"spec.{one.path}: {one.message}".replace('"', "'").split())
+            answer.headers.append("Warning", f'299 - "{text.encode("ascii", "replace").decode()[:500]}"')
     return answer
 
 

@@ -155,7 +155,8 @@ class JobWatches:
         end = self._events.end
         key = position.store_epoch, position.place, None if end is None else end.place
         task = self._batches.get(key)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+        # Without an end, two reads from one place may differ: one that has ended is of no use to others.
+        if task is None or (task.done() and (end is None or task.cancelled() or task.exception() is not None)):
             # Of no request: that of the first watch may end before the others.
             task = asyncio.create_task(self._read(position), name="watched jobs", context=Context())
             self._batches[key] = task
