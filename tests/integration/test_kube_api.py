@@ -151,6 +151,13 @@ async def test_a_user_sees_own_queues_alone(service: Service) -> None:
         ("/api/v1/namespaces/none", 404, "NotFound", 'namespaces "none" not found'),
         (f"{GROUP}/jobs?watch=true&resourceVersion=1", 410, "Expired", "too old resource version: 1"),
         (f"{GROUP}/queues?watch=true&resourceVersion=1", 410, "Expired", "too old resource version: 1"),
+        (f"{GROUP}/jobs?watch=true&fieldSelector=status.state=none", 422, "Invalid", "there is no job state"),
+        (
+            f"{GROUP}/jobs?resourceVersion=1&resourceVersionMatch=Exact",
+            410,
+            "Expired",
+            "exactly the resource version 1",
+        ),
         (f"{GROUP}/queues?watch=true&resourceVersion=x", 422, "Invalid", "resourceVersion"),
         (f"{GROUP}/jobs?labelSelector=a%20b", 422, "Invalid", "labelSelector"),
         (f"{GROUP}/jobs?fieldSelector=a=b", 422, "Invalid", "not selected by 'a'"),

@@ -59,6 +59,7 @@ class Listing:
         included: Annotated[str, Query(alias="includeObject")] = "",
         watch: Annotated[str, Query()] = "",
         version: Annotated[str, Query(alias="resourceVersion")] = "",
+        match: Annotated[str, Query(alias="resourceVersionMatch")] = "",
         seconds: Annotated[int, Query(alias="timeoutSeconds")] = 0,
         bookmarks: Annotated[str, Query(alias="allowWatchBookmarks")] = "",
         initial: Annotated[str, Query(alias="sendInitialEvents")] = "",
@@ -67,6 +68,8 @@ class Listing:
             raise refused("includeObject", f"must be one of {', '.join(Included)}")
         if version and not version.isdecimal():
             raise refused("resourceVersion", f"must be one that this API gave out, not {version[:100]!r}")
+        if match == "Exact" and version not in ("", "0"):
+            raise ProblemError(Code.EXPIRED, f"no list of exactly the resource version {version} can be made any more")
         self.labels = label_selector
         self.fields = field_selector
         self.limit = min(limit, MOST_ROWS) if limit > 0 else _DEFAULT_ROWS

@@ -18,7 +18,7 @@ from trainmaster_dispatcher.api.kube.objects import Wire, job_object
 from trainmaster_dispatcher.api.kube.resources import JOBS, ApiResource
 from trainmaster_dispatcher.api.kube.status import status_of
 from trainmaster_dispatcher.api.limits import CountedStream, StreamKind
-from trainmaster_dispatcher.services import job_objects
+from trainmaster_dispatcher.services import job_objects, job_queries
 from trainmaster_dispatcher.store import versions
 from trainmaster_dispatcher.store.redis_channels import wait_set
 
@@ -107,6 +107,9 @@ async def watch_jobs(request: Request, state: State, wanted: Listing, chosen: Wa
     """Answer a watch of jobs. Raises ProblemError EXPIRED for a version from which changes are no longer known."""
     is_from_now = not wanted.version or bool(wanted.wants_initial)
     version = await start_of(state, 0 if is_from_now else wanted.version)
+    async with state.stores.database.reading() as tx:  # so that what the selectors name wrongly is refused at once
+        filtered = await filter_of(tx, chosen.caller, chosen.namespace, chosen.values)
+        await job_queries.filter_of(tx, chosen.caller, filtered)
     stream = state.limits.open_stream(request.scope, StreamKind.EVENTS, state.events.wake)
     return streaming(_job_events(state, wanted, chosen, version, stream, sends_all=is_from_now))
 
