@@ -50,8 +50,8 @@ sys.exit("\\n".join(failed) or 0)
 """
 MIGRATIONS = "trainmaster_migrations."
 """Alembic runs these files itself, and only while it migrates."""
-EMBEDDED = "trainmaster_dispatcher.cli.fake_redis"
-"""Imports what only the extra ``embedded`` brings."""
+EMBEDDED = "trainmaster_dispatcher.cli.fake_redis,trainmaster_dispatcher.cli.local_certificate"
+"""Import what only the extra ``embedded`` brings."""
 METRICS = "trainmaster.metrics"
 """Imports prometheus-client, which dispatcher and agent bring."""
 PARTS = ("dispatcher", "agent")

