@@ -158,7 +158,7 @@ class LocalInstallation:
             env["DATABASE_URL"] = self.postgres.start()
         check()
         if not env.get("REDIS_URL"):
-            redis_port = free_port()
+            redis_port = self._free_port()
             redis = self._add("redis", redis_command(redis_port), env)
             redis.start()
             assert redis.process is not None  # noqa: S101 - just started
@@ -180,6 +180,12 @@ class LocalInstallation:
             wait_for_port(self.port, api.process, _START_SECONDS, "the api", check)
         except EmbeddedError as error:
             raise EmbeddedError(f"{error}: {last_line(api.log)}") from error
+
+    def _free_port(self) -> int:
+        """Return a port that is free, and not one at which the api is going to listen."""
+        while (port := free_port()) in (self.port, self.tls_port):
+            pass
+        return port
 
     def _tls_options(self) -> list[str]:
         """Return the options by which the api serves TLS as well, with a certificate for this machine."""
