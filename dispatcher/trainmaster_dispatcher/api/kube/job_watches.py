@@ -1,14 +1,14 @@
 """Changes of jobs for watches: read once for all watches of a process, and each frame written once for all that want the same.
 
-A watch gets each object in the state in which it is when it is sent, with the version of that state; an object that has changed again
-meanwhile is sent with that change.
+A watch gets each object in the state in which it is when it is sent. One that has changed again meanwhile is sent with the version of
+the change before, and once more with that change.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import orjson
@@ -30,6 +30,8 @@ from trainmaster_dispatcher.store.versions import VERSION_BITS
 
 _MOST_BATCHES = 8
 _ITEMS_PER_SLICE = 100
+_MOST_EVENTS = 20_000
+"""The most events of a batch, but for those of its last read."""
 _XID = (1 << VERSION_BITS) - 1
 
 
@@ -166,25 +168,38 @@ class JobWatches:
 
     async def _read(self, position: Position) -> Batch:
         found = await self._events.after(position)
+        events = list(found.events)
+        # Where there is much to catch up with, jobs that have changed many times are read once.
+        while found.has_more and not found.missed and len(events) < _MOST_EVENTS:
+            found = await self._events.after(found.position)
+            events += found.events
         by_job: dict[int, list[FeedEvent]] = {}
-        for event in found.events:
+        for event in events:
             by_job.setdefault(event.job_id, []).append(event)
         changed: list[_ChangedJob] = []
         if by_job:
             async with self._stores.database.reading() as tx:
                 jobs = await job_objects.read(tx, by_job)
-            bound = version_of(found.position)
-            for key, job in sorted(jobs.items(), key=lambda one: one[1].metadata.version):
-                # One that has changed again comes with that change.
-                is_later = job.metadata.version > bound or (job.metadata.version == bound and not found.has_more)
-                if not is_later:
-                    item = job_object(job)
-                    changed.append(
-                        _ChangedJob(job, _kind(job, by_job[key]), _labels_before(by_job[key]), item, orjson.dumps(item))
-                    )
-                if len(changed) % _ITEMS_PER_SLICE == 0:
+            dated = [(_version_in(job, by_job[key], found.position), job) for key, job in jobs.items()]
+            for number, (version, job) in enumerate(sorted(dated, key=lambda one: one[0]), 1):
+                item = job_object(replace(job, metadata=job.metadata._replace(version=version)))
+                of_job = by_job[job.key]
+                changed.append(_ChangedJob(job, _kind(job, of_job), _labels_before(of_job), item, orjson.dumps(item)))
+                if number % _ITEMS_PER_SLICE == 0:
                     await asyncio.sleep(0)
         return Batch(found.position, found.has_more, found.missed, changed)
+
+
+def _version_in(job: ReadJob, events: Sequence[FeedEvent], end: Position) -> int:
+    """Return the version with which a watch gets a job: its own, unless it has changed again since ``end``.
+
+    Then it is that of its last change before, and the job comes again with the later change: a client that goes on from its version
+    must not pass over changes of other jobs in between.
+    """
+    own = job.metadata.version
+    if own < version_of(end):
+        return own
+    return min(own, (end.store_epoch << VERSION_BITS) + max(one.xid for one in events))
 
 
 def _kind(job: ReadJob, events: Sequence[FeedEvent]) -> WatchEvent:
