@@ -140,6 +140,14 @@ class Desired(NamedTuple):
         return {**({"metadata": metadata} if metadata else {}), **({"spec": self.spec} if self.spec else {})}
 
 
+def fields_of(item: Wire | None) -> Wire:
+    """Return what is managed of an object; of none, nothing."""
+    if item is None:
+        return {}
+    metadata = {key: item["metadata"][key] for key in _MAPPINGS if item["metadata"].get(key)}
+    return {**({"metadata": metadata} if metadata else {}), "spec": item.get("spec", {})}
+
+
 _METADATA = frozenset(
     (
         *(

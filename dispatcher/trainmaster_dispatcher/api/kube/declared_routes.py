@@ -7,6 +7,7 @@ are the managers of them here.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import orjson
@@ -20,7 +21,15 @@ from trainmaster.protocol.resource_kinds import QUEUE
 from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.api.context import App, State, note, note_changes
 from trainmaster_dispatcher.api.kube import objects
-from trainmaster_dispatcher.api.kube.bodies import Desired, PatchType, desired, patched, read_object, read_patch
+from trainmaster_dispatcher.api.kube.bodies import (
+    Desired,
+    PatchType,
+    desired,
+    fields_of,
+    patched,
+    read_object,
+    read_patch,
+)
 from trainmaster_dispatcher.api.kube.calls import (
     OBJECT_FIELDS,
     PREFIX,
@@ -106,80 +115,92 @@ async def show_declared(plural: str, name: str, request: Request, state: App) ->
 # -- changes
 
 
-@router.post(_ALL)
-async def create_declared(
+@dataclass(frozen=True, slots=True)
+class _DeclaredChange:
+    """A call of an admin that changes objects of one kind."""
+
+    request: Request
+    state: State
+    caller: Caller
+    resource: ApiResource
+    of: Kind
+    writing: Writing
+
+    def author(self, action: str) -> Author:
+        """Return the author of the change: its manager owns the fields."""
+        return Author(self.caller.name, self.writing.manager, action)
+
+    async def wanted(self) -> Desired:
+        """Return what the object in the body wants. Raises ProblemError."""
+        value = read_object(await self.request.body(), self.request.headers.get("content-type", ""))
+        return desired(value, objects.GROUP_VERSION, self.resource.kind)
+
+    def answer(self, item: Wire, *, is_new: bool = False) -> Response:
+        """Return the object as the client wants it."""
+        return shown(self.request, item, self.resource, 201 if is_new else 200)
+
+
+async def _changing(
     plural: str, request: Request, state: App, writing: Annotated[Writing, Depends()]
-) -> Response:
+) -> _DeclaredChange:
+    """Return a call that changes declared objects. Raises ProblemError."""
     caller = await admin(request)
-    resource, of = _declared(plural)
-    value = read_object(await request.body(), request.headers.get("content-type", ""))
-    wanted = desired(value, objects.GROUP_VERSION, resource.kind)
+    return _DeclaredChange(request, state, caller, *_declared(plural), writing)
+
+
+_Change = Annotated[_DeclaredChange, Depends(_changing)]
+
+
+@router.post(_ALL)
+async def create_declared(call: _Change) -> Response:
+    wanted = await call.wanted()
     if not wanted.name:
         raise mistaken(Mistake(path="metadata.name", message="is missing"))
 
     async def work(tx: Transaction, target: str, before: Wire | None) -> Wire:
         if before is not None:
-            raise ProblemError(Code.ALREADY_EXISTS, f'{resource.full_name} "{wanted.name}" already exists')
-        await of.put(tx, _parsed(of, target, wanted.spec), Author(caller.name, writing.manager, "put"))
+            raise ProblemError(Code.ALREADY_EXISTS, f'{call.resource.full_name} "{wanted.name}" already exists')
+        await call.of.put(tx, _parsed(call.of, target, wanted.spec), call.author("put"))
         return wanted.fields()
 
-    return shown(request, await _change(state, caller, resource, of, wanted.name, writing, "put", work), resource, 201)
+    return call.answer(await _change(call, wanted.name, "put", work), is_new=True)
 
 
 @router.put(_ONE)
-async def replace_declared(
-    plural: str, name: str, request: Request, state: App, writing: Annotated[Writing, Depends()]
-) -> Response:
-    caller = await admin(request)
-    resource, of = _declared(plural)
-    value = read_object(await request.body(), request.headers.get("content-type", ""))
-    wanted = desired(value, objects.GROUP_VERSION, resource.kind)
+async def replace_declared(name: str, call: _Change) -> Response:
+    wanted = await call.wanted()
     check_address(wanted, name)
 
     async def work(tx: Transaction, target: str, before: Wire | None) -> Wire:
-        existing = _existing(resource, name, before)
-        check_preconditions(resource, existing, wanted)
-        await _update(tx, of, target, existing, wanted, Author(caller.name, writing.manager, "put"))
+        check_preconditions(call.resource, _existing(call.resource, name, before), wanted)
+        await _update(tx, call.of, target, wanted, call.author("put"))
         return wanted.fields()
 
-    return shown(request, await _change(state, caller, resource, of, name, writing, "put", work), resource)
+    return call.answer(await _change(call, name, "put", work))
 
 
 @router.patch(_ONE)
-async def patch_declared(
-    plural: str, name: str, request: Request, state: App, writing: Annotated[Writing, Depends()]
-) -> Response:
-    caller = await admin(request)
-    resource, of = _declared(plural)
-    kind, patch = read_patch(await request.body(), request.headers.get("content-type", ""))
+async def patch_declared(name: str, call: _Change) -> Response:
+    kind, patch = read_patch(await call.request.body(), call.request.headers.get("content-type", ""))
     if kind is PatchType.APPLY:
-        return await _apply(request, state, caller, resource, of, name, patch, writing)
+        return await _apply(call, name, patch)
 
     async def work(tx: Transaction, target: str, before: Wire | None) -> Wire:
-        existing = _existing(resource, name, before)
-        wanted = desired(patched(kind, existing, patch), objects.GROUP_VERSION, resource.kind)
+        existing = _existing(call.resource, name, before)
+        wanted = desired(patched(kind, existing, patch), objects.GROUP_VERSION, call.resource.kind)
         check_address(wanted, name)
-        check_preconditions(resource, existing, wanted)
-        await _update(tx, of, target, existing, wanted, Author(caller.name, writing.manager, "patch"))
+        check_preconditions(call.resource, existing, wanted)
+        await _update(tx, call.of, target, wanted, call.author("patch"))
         return wanted.fields()
 
-    return shown(request, await _change(state, caller, resource, of, name, writing, "patch", work), resource)
+    return call.answer(await _change(call, name, "patch", work))
 
 
-async def _apply(
-    request: Request,
-    state: State,
-    caller: Caller,
-    resource: ApiResource,
-    of: Kind,
-    name: str,
-    patch: Wire,
-    writing: Writing,
-) -> Response:
+async def _apply(call: _DeclaredChange, name: str, patch: Wire) -> Response:
     """Apply an object as a server-side apply does, and create it where it does not exist."""
-    if not writing.is_named:
+    if not call.writing.is_named:
         raise refused("fieldManager", "is required to apply")
-    wanted = desired(patch, objects.GROUP_VERSION, resource.kind)
+    wanted = desired(patch, objects.GROUP_VERSION, call.resource.kind)
     check_address(wanted, name)
     is_new = False
 
@@ -187,44 +208,42 @@ async def _apply(
         nonlocal is_new
         is_new = before is None
         if before is not None:
-            check_preconditions(resource, before, wanted)
-        document = Document({**wanted.spec, "kind": of.kind.kind, of.kind.key: target}, "spec")
-        author = Author(caller.name, writing.manager, "apply")
-        done = await declarations.apply_documents(tx, [document], author, ApplyTerms(force=writing.is_forced))
-        await note_changes(tx, caller, done.audit)
-        return overlaid(_fields_of(before), wanted.fields())
+            check_preconditions(call.resource, before, wanted)
+        kind = call.of.kind
+        document = Document({**wanted.spec, "kind": kind.kind, kind.key: target}, "spec")
+        terms = ApplyTerms(force=call.writing.is_forced)
+        done = await declarations.apply_documents(tx, [document], call.author("apply"), terms)
+        await note_changes(tx, call.caller, done.audit)
+        return overlaid(fields_of(before), wanted.fields())
 
-    item = await _change(state, caller, resource, of, name, writing, "apply", work)
-    return shown(request, item, resource, 201 if is_new else 200)
+    item = await _change(call, name, "apply", work)
+    return call.answer(item, is_new=is_new)
 
 
 @router.delete(_ONE)
-async def delete_declared(
-    plural: str, name: str, request: Request, state: App, writing: Annotated[Writing, Depends()]
-) -> Response:
-    caller = await admin(request)
-    resource, of = _declared(plural)
+async def delete_declared(name: str, call: _Change) -> Response:
+    resource, of = call.resource, call.of
     if "delete" not in resource.verbs:
         raise ProblemError(
             Code.METHOD_NOT_ALLOWED,
             f"{resource.full_name} are not deleted here; see trainmaster {of.kind.command} --help",
         )
-    deletion = await Deletion.read(request, writing)
+    deletion = await Deletion.read(call.request, call.writing)
     existing: Wire = {}
     target = _target(of, name)
     try:
-        async with state.stores.database.transaction() as tx:
+        async with call.state.stores.database.transaction() as tx:
             await declared.lock(tx, f"{of.kind.name} {target}")
             existing = _existing(resource, name, await _object(tx, resource, of, target))
             deletion.check(resource, existing)
             before = await of.find(tx, target)
-            await of.delete(tx, target, Author(caller.name, writing.manager, "delete"))
-            await note(tx, caller, f"delete {of.kind.name}", target, auditing.change_of(before, None))
+            await of.delete(tx, target, call.author("delete"))
+            await note(tx, call.caller, f"delete {of.kind.name}", target, auditing.change_of(before, None))
             if deletion.is_dry:
                 raise DryRunError(existing)
     except DryRunError as undone:
         return json(undone.item)
-    state.stores.tenants_changed()
+    call.state.stores.tenants_changed()
     return deleted(resource, existing)
 
 
@@ -232,17 +251,9 @@ Work = Callable[[Transaction, str, Wire | None], Awaitable[Wire]]
 """A change in a transaction, given the name of the object of ours and the object before; returns what is managed of it afterwards."""
 
 
-async def _change(
-    state: State,
-    caller: Caller,
-    resource: ApiResource,
-    of: Kind,
-    name: str,
-    writing: Writing,
-    verb: str,
-    work: Work,
-) -> Wire:
+async def _change(call: _DeclaredChange, name: str, verb: str, work: Work) -> Wire:
     """Do a change of one object, with its line of the audit; return the object."""
+    state, resource, of = call.state, call.resource, call.of
     target = _target(of, name)
     is_apply = verb == "apply"
     try:
@@ -253,19 +264,19 @@ async def _change(
             fields = await work(tx, target, await _object(tx, resource, of, target))
             after = await of.find(tx, target)
             if not is_apply and before != after:
-                await note(tx, caller, f"{verb} {of.kind.name}", target, auditing.change_of(before, after))
+                await note(tx, call.caller, f"{verb} {of.kind.name}", target, auditing.change_of(before, after))
             await _write_metadata(tx, of, target, fields)
             item = await _object(tx, resource, of, target)
             if item is None:
                 raise ProblemError(Code.NOT_FOUND, f'{resource.full_name} "{name}" not found')
-            if writing.is_dry:
+            if call.writing.is_dry:
                 raise DryRunError(item)
     except DryRunError as undone:
         return undone.item
     except ProblemError as error:
         raise _of_object(error) from error
     state.stores.tenants_changed()
-    view = await state.declared_views.now(resource, of, caller, is_fresh=False)
+    view = await state.declared_views.now(resource, of, call.caller, is_fresh=False)
     seen = view.items[name][0] if name in view.items else {}
     return item | ({"status": seen["status"]} if "status" in seen else {})
 
@@ -291,14 +302,6 @@ def _existing(resource: ApiResource, name: str, before: Wire | None) -> Wire:
     return before
 
 
-def _fields_of(before: Wire | None) -> Wire:
-    """Return what is managed of an object; of none, nothing."""
-    if before is None:
-        return {}
-    metadata = {key: before["metadata"][key] for key in ("labels", "annotations") if key in before["metadata"]}
-    return {**({"metadata": metadata} if metadata else {}), "spec": before["spec"]}
-
-
 def _parsed(of: Kind, target: str, spec: Wire) -> Strict:
     """Return a specification. Raises ProblemError INVALID_SPEC with each mistake."""
     if spec.get(of.kind.key, target) != target:
@@ -312,7 +315,7 @@ def _parsed(of: Kind, target: str, spec: Wire) -> Strict:
     return found
 
 
-async def _update(tx: Transaction, of: Kind, target: str, existing: Wire, wanted: Desired, author: Author) -> None:
+async def _update(tx: Transaction, of: Kind, target: str, wanted: Desired, author: Author) -> None:
     """Change an object to what is wanted, if that differs; the author owns the fields that differ."""
     spec = _parsed(of, target, wanted.spec)
     before = (await of.table.wire(tx, [target])).get(target, {})

@@ -67,12 +67,6 @@ def _path(path: str) -> str:
     return f"spec.{path}" if path else "spec"
 
 
-def fields_of(item: Wire) -> Wire:
-    """Return what is managed of an object."""
-    metadata = {key: item["metadata"][key] for key in ("labels", "annotations") if item["metadata"].get(key)}
-    return {**({"metadata": metadata} if metadata else {}), "spec": item.get("spec", {})}
-
-
 def change_of(job: ReadJob, before: Wire, fields: Mapping[str, Any]) -> JobObjectChange:
     """Return the change of an object after which ``fields`` are what is managed of it; one without a specification keeps its own.
 

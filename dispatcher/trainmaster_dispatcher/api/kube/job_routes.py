@@ -6,7 +6,7 @@ A change is one transaction with its line of the audit; a job is created as by t
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import orjson
@@ -21,6 +21,7 @@ from trainmaster_dispatcher.api.kube.bodies import (
     Desired,
     PatchType,
     desired,
+    fields_of,
     patched,
     read_object,
     read_patch,
@@ -43,7 +44,7 @@ from trainmaster_dispatcher.api.kube.calls import (
     shown,
     wants_table,
 )
-from trainmaster_dispatcher.api.kube.job_changes import change_of, check_name, fields_of, of_object, submission
+from trainmaster_dispatcher.api.kube.job_changes import change_of, check_name, of_object, submission
 from trainmaster_dispatcher.api.kube.job_selection import JOB_FIELDS, conditions_of, filter_of, values_of
 from trainmaster_dispatcher.api.kube.job_watches import WatchedJobs
 from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire, job_object
@@ -89,61 +90,78 @@ async def show_job(namespace: str, name: str, request: Request, state: App) -> R
     return shown(request, job_object(found), JOBS)
 
 
+@dataclass(frozen=True, slots=True)
+class _JobChange:
+    """A call that changes jobs of a namespace."""
+
+    request: Request
+    state: State
+    caller: Caller
+    namespace: str
+    writing: Writing
+
+    async def wanted(self) -> Desired:
+        """Return what the object in the body wants. Raises ProblemError."""
+        value = read_object(await self.request.body(), self.request.headers.get("content-type", ""))
+        return desired(value, objects.GROUP_VERSION, JOBS.kind)
+
+    def updated(self, before: Wire, fields: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
+        """Return what is managed of an object after a change that is no apply."""
+        return managed_fields.updated(before, fields, managers, self.writing.manager, now())
+
+
+async def _changing(namespace: str, request: Request, state: App, writing: Annotated[Writing, Depends()]) -> _JobChange:
+    """Return a call that changes jobs. Raises ProblemError."""
+    return _JobChange(request, state, await person(request), namespace, writing)
+
+
+_Change = Annotated[_JobChange, Depends(_changing)]
+
+
 @router.post(_ALL)
-async def create_job(namespace: str, request: Request, state: App, writing: Annotated[Writing, Depends()]) -> Response:
-    caller = await person(request)
-    value = read_object(await request.body(), request.headers.get("content-type", ""))
-    wanted = desired(value, objects.GROUP_VERSION, JOBS.kind)
+async def create_job(call: _Change) -> Response:
+    wanted = await call.wanted()
     check_name(wanted)
-    managers = managed_fields.updated({}, wanted.fields(), {}, writing.manager, now()).managers
-    return await _create(request, state, caller, namespace, wanted, managers, writing)
+    return await _create(call, wanted, call.updated({}, wanted.fields(), {}).managers)
 
 
 @router.put(_ONE)
-async def replace_job(
-    namespace: str, name: str, request: Request, state: App, writing: Annotated[Writing, Depends()]
-) -> Response:
-    caller = await person(request)
-    value = read_object(await request.body(), request.headers.get("content-type", ""))
-    wanted = desired(value, objects.GROUP_VERSION, JOBS.kind)
+async def replace_job(name: str, call: _Change) -> Response:
+    wanted = await call.wanted()
 
     def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
         check_preconditions(JOBS, before, wanted)
         fields = wanted.fields() if wanted.spec else {**wanted.fields(), "spec": before["spec"]}
-        return managed_fields.updated(fields_of(before), fields, managers, writing.manager, now())
+        return call.updated(fields_of(before), fields, managers)
 
-    check_address(wanted, name, namespace)
-    return await _change(request, state, caller, namespace, name, after, writing)
+    check_address(wanted, name, call.namespace)
+    return await _change(call, name, after)
 
 
 @router.patch(_ONE)
-async def patch_job(
-    namespace: str, name: str, request: Request, state: App, writing: Annotated[Writing, Depends()]
-) -> Response:
-    caller = await person(request)
-    kind, patch = read_patch(await request.body(), request.headers.get("content-type", ""))
+async def patch_job(name: str, call: _Change) -> Response:
+    kind, patch = read_patch(await call.request.body(), call.request.headers.get("content-type", ""))
     if kind is PatchType.APPLY:
-        return await _apply(request, state, caller, namespace, name, patch, writing)
+        return await _apply(call, name, patch)
 
     def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
         given = patched(kind, before, patch)
         wanted = desired(given, objects.GROUP_VERSION, JOBS.kind)
-        check_address(wanted, name, namespace)
+        check_address(wanted, name, call.namespace)
         check_preconditions(JOBS, before, wanted)
-        return managed_fields.updated(fields_of(before), wanted.fields(), managers, writing.manager, now())
+        return call.updated(fields_of(before), wanted.fields(), managers)
 
-    return await _change(request, state, caller, namespace, name, after, writing)
+    return await _change(call, name, after)
 
 
-async def _apply(
-    request: Request, state: State, caller: Caller, namespace: str, name: str, patch: Wire, writing: Writing
-) -> Response:
+async def _apply(call: _JobChange, name: str, patch: Wire) -> Response:
     """Apply an object as a server-side apply does, and create it where it does not exist."""
+    writing = call.writing
     if not writing.is_named:
         raise refused("fieldManager", "is required to apply")
     wanted = desired(patch, objects.GROUP_VERSION, JOBS.kind)
     wanted = wanted._replace(name=wanted.name or name)
-    check_address(wanted, name, namespace)
+    check_address(wanted, name, call.namespace)
     check_name(wanted)
 
     def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
@@ -159,24 +177,22 @@ async def _apply(
         return done
 
     try:
-        return await _change(request, state, caller, namespace, name, after, writing)
+        return await _change(call, name, after)
     except ProblemError as error:
         if error.code is not Code.NOT_FOUND:
             raise
     made = managed_fields.applied({}, wanted.fields(), {}, writing.manager, now(), is_forced=True)
     managers = {} if isinstance(made, list) else made.managers
-    return await _create(request, state, caller, namespace, wanted, managers, writing)
+    return await _create(call, wanted, managers)
 
 
 @router.delete(_ONE)
-async def delete_job(
-    namespace: str, name: str, request: Request, state: App, writing: Annotated[Writing, Depends()]
-) -> Response:
-    caller = await person(request)
-    deletion = await Deletion.read(request, writing)
+async def delete_job(name: str, call: _Change) -> Response:
+    deletion = await Deletion.read(call.request, call.writing)
+    state, caller = call.state, call.caller
     try:
         async with state.stores.database.transaction() as tx:
-            job = await job_objects.lock(tx, caller, namespace, name)
+            job = await job_objects.lock(tx, caller, call.namespace, name)
             before = job_object(job)
             deletion.check(JOBS, before)
             await job_objects.delete(tx, state.stores, caller, job, deletion.grace)
@@ -216,16 +232,9 @@ async def _queue_of(tx: Transaction, caller: Caller, namespace: str, wanted: Des
     return queues[0]
 
 
-async def _create(
-    request: Request,
-    state: State,
-    caller: Caller,
-    namespace: str,
-    wanted: Desired,
-    managers: managed_fields.Managers,
-    writing: Writing,
-) -> Response:
+async def _create(call: _JobChange, wanted: Desired, managers: managed_fields.Managers) -> Response:
     """Submit a job by its object; answer with the object."""
+    state, caller, namespace = call.state, call.caller, call.namespace
     if wanted.namespace not in ("", namespace):
         check_address(wanted, wanted.name, namespace)
     async with state.stores.database.reading() as tx:
@@ -235,7 +244,7 @@ async def _create(
             raise ProblemError(Code.ALREADY_EXISTS, f'{JOBS.full_name} "{wanted.name}" already exists')
     body = orjson.dumps(submission(wanted, queue))
     try:
-        prepared = await state.parser.prepare(body, caller.key_id, request, await state.admissions.known())
+        prepared = await state.parser.prepare(body, caller.key_id, call.request, await state.admissions.known())
     except ProblemError as error:
         raise of_object(error) from error
     metadata = ObjectMetadata(
@@ -245,11 +254,11 @@ async def _create(
         orjson.dumps(managed_fields.write(managers, objects.GROUP_VERSION)),
     )
     given = Submission(caller, prepared, None, metadata)
-    if writing.is_dry:
+    if call.writing.is_dry:
         item = await _try_out(state, given)
     else:
         item = await _submitted(state, caller, given)
-    answer = shown(request, item, JOBS, 201)
+    answer = shown(call.request, item, JOBS, 201)
     if prepared.named:
         for one in await state.admissions.warnings(caller, prepared.named):
             text = " ".join(f"spec.{one.path}: {one.message}".replace('"', "'").split())
@@ -291,19 +300,12 @@ After = Callable[[Wire, managed_fields.Managers], managed_fields.ManagedObject]
 """A change: of an object, given its managers."""
 
 
-async def _change(
-    request: Request,
-    state: State,
-    caller: Caller,
-    namespace: str,
-    name: str,
-    after: After,
-    writing: Writing,
-) -> Response:
+async def _change(call: _JobChange, name: str, after: After) -> Response:
     """Change a job's object to what ``after`` returns for it and its managers; answer with the object."""
+    state, caller = call.state, call.caller
     try:
         async with state.stores.database.transaction() as tx:
-            job = await job_objects.lock(tx, caller, namespace, name)
+            job = await job_objects.lock(tx, caller, call.namespace, name)
             before = job_object(job)
             managers = managed_fields.read(job.metadata.managed_fields)
             done: managed_fields.ManagedObject = after(before, managers)
@@ -315,11 +317,11 @@ async def _change(
                 await job_objects.change(tx, state.stores, caller, job, change)
                 await note(tx, caller, "patch", str(job.line["id"]), _audited(change))
             item = job_object((await job_objects.read(tx, [job.key]))[job.key])
-            if writing.is_dry:
+            if call.writing.is_dry:
                 raise DryRunError(item)
     except DryRunError as undone:
         item = undone.item
-    return shown(request, item, JOBS)
+    return shown(call.request, item, JOBS)
 
 
 def _audited(change: JobObjectChange) -> dict[str, Any]:
