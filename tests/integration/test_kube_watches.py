@@ -68,9 +68,14 @@ async def test_changes_of_jobs_come_from_the_version_of_a_list_on(service: Servi
         assert changed["object"] == shown
         value_of(await service.http.delete(f"{JOBS}/before"))
         assert await following(events, 1) == [("DELETED", "before")]
+        value_of(await service.http.post(JOBS, json=job_manifest("again")), 201)
+        value_of(await service.http.delete(f"{JOBS}/again"))
+        value_of(await service.http.post(JOBS, json=job_manifest("again")), 201)
+        # Both within one look: the one that is deleted keeps its name.
+        assert sorted(await following(events, 2)) == [("ADDED", "again"), ("DELETED", "again")]
     # From the version of an object on, that change comes again, and nothing is missed.
     async with watch(service, JOBS, resourceVersion=shown["metadata"]["resourceVersion"]) as events:
-        assert await following(events, 2) == [("MODIFIED", "a"), ("DELETED", "before")]
+        assert (await following(events, 2)) == [("MODIFIED", "a"), ("DELETED", "before")]
 
 
 async def test_selectors_hold_for_what_an_object_was_and_is(service: Service) -> None:

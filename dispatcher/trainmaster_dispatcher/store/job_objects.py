@@ -81,7 +81,7 @@ async def named(tx: Transaction, namespace: str | None, name: str) -> Sequence[N
         NamedJob,
         """
         SELECT o.job_id, q.path AS queue FROM job_objects o JOIN queues q ON q.id = o.queue_id
-        WHERE o.name = :name AND (CAST(:namespace AS text) IS NULL OR replace(q.path, '/', '-') = :namespace)
+        WHERE o.name = :name AND NOT o.freed AND (CAST(:namespace AS text) IS NULL OR replace(q.path, '/', '-') = :namespace)
         """,
         name=name,
         namespace=namespace,
@@ -94,12 +94,14 @@ async def taken(tx: Transaction, names: Sequence[tuple[int, str]]) -> set[tuple[
     wanted = "SELECT * FROM unnest(CAST(:queues AS int[]), CAST(:names AS text[]))"
     await tx.run(
         f"""
-        UPDATE job_objects o SET name = NULL WHERE (o.queue_id, o.name) IN ({wanted})
+        UPDATE job_objects o SET freed = true WHERE NOT o.freed AND (o.queue_id, o.name) IN ({wanted})
         AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = o.job_id AND (o.deleted_at IS NULL OR j.ended_at IS NULL))
         """,
         **pairs,
     )
-    rows = await tx.all(f"SELECT queue_id, name FROM job_objects WHERE (queue_id, name) IN ({wanted})", **pairs)
+    rows = await tx.all(
+        f"SELECT queue_id, name FROM job_objects WHERE NOT freed AND (queue_id, name) IN ({wanted})", **pairs
+    )
     return {(row.queue_id, row.name) for row in rows}
 
 
@@ -175,5 +177,11 @@ async def mark_deleted(tx: Transaction, job_id: int, queue_id: int) -> bool:
 
 
 async def restore(tx: Transaction, job_ids: Iterable[int]) -> None:
-    """Let the objects of these jobs exist again, which are tried once more."""
-    await tx.run("UPDATE job_objects SET deleted_at = NULL WHERE job_id = ANY(:ids)", ids=list(job_ids))
+    """Let the objects of these jobs exist again, which are tried once more: by the jobs' ids, if others may have their names."""
+    await tx.run(
+        """
+        UPDATE job_objects SET deleted_at = NULL, name = CASE WHEN NOT freed THEN name END, freed = false
+        WHERE job_id = ANY(:ids)
+        """,
+        ids=list(job_ids),
+    )

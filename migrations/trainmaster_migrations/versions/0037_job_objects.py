@@ -20,14 +20,15 @@ def upgrade() -> None:
         """
         CREATE TABLE job_objects (
             job_id bigint NOT NULL, queue_id int NOT NULL, name text, spec jsonb, annotations jsonb, managed_fields jsonb,
-            deleted_at timestamptz,
+            deleted_at timestamptz, freed boolean NOT NULL DEFAULT false,
             CONSTRAINT pk_job_objects PRIMARY KEY (job_id)
         )
         """
     )
     op.execute(
         "COMMENT ON TABLE job_objects IS 'What Kubernetes has of jobs beside their rows. name: NULL for the id of the job; spec: as it"
-        " was written, NULL for the stored specification. With deleted_at, the object is gone once its job has ended.'"
+        " was written, NULL for the stored specification. With deleted_at, the object is gone once its job has ended."
+        " freed: another object may have the name since then.'"
     )
     op.execute(
         """
@@ -42,9 +43,7 @@ def upgrade() -> None:
         " written last by the Kubernetes API.'"
     )
     op.execute("CREATE INDEX ix_job_objects_name ON job_objects (name) WHERE name IS NOT NULL")
-    op.execute(
-        "CREATE UNIQUE INDEX uq_job_objects_queue_id_name ON job_objects (queue_id, name) WHERE name IS NOT NULL"
-    )
+    op.execute("CREATE UNIQUE INDEX uq_job_objects_queue_id_name ON job_objects (queue_id, name) WHERE NOT freed")
 
 
 def downgrade() -> None:
