@@ -4,7 +4,8 @@
 
 The NASA log (``bench.nasa``) has its gaps divided by 1.4 and estimates of ``bench.model_estimates``; the others are of
 ``bench.model_logs``. Waits are in seconds. ``worst_user`` is the user whose mean wait is longest relative to EASY with estimates, of
-those with ten jobs or more; waits below a minute count as a minute.
+those with ten jobs or more; waits below a minute count as a minute. ``delayed_easy`` is EASY with estimates again, with each
+job submitted up to a minute later, three draws: how much of such a figure is chance.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 from bench.model_estimates import with_estimates
 from bench.model_logs import lublin_log, offered_load
 from bench.nasa import LOG
-from bench.swf import LoggedJob, divide_gaps, read_log
+from bench.swf import LoggedJob, delay_jobs, divide_gaps, read_log
 from tests.textbook_backfill import Policy, simulate
 from tests.textbook_figures import Figures
 from tests.textbook_machine import Order
@@ -27,6 +28,8 @@ from tests.textbook_planning import ESTIMATES, EXACT, Planning, last_two, predic
 
 NASA_MAXIMUM = 18 * 3600
 """Seconds; the longest job of the log runs 17.4 hours."""
+LONGEST_DELAY = 60
+"""Seconds."""
 
 
 class Log(NamedTuple):
@@ -95,7 +98,31 @@ def run_log(name: str, count: int | None, policies: Sequence[Policy], users: boo
             result["mean_wait_by_user"] = {user: round(wait, 1) for user, wait in figures.mean_wait_by_user.items()}
         results.append(result)
     load = round(offered_load(jobs, log.processors), 3)
-    return {"log": name, "jobs": len(jobs), "processors": log.processors, "offered_load": load, "results": results}
+    return {
+        "log": name,
+        "jobs": len(jobs),
+        "processors": log.processors,
+        "offered_load": load,
+        "results": results,
+        "delayed_easy": []
+        if reference is None
+        else [delayed(jobs, log.processors, reference, seed) for seed in range(3)],
+    }
+
+
+def delayed(jobs: Sequence[LoggedJob], processors: int, reference: Figures, seed: int) -> dict[str, Any]:
+    """Return what users see of EASY with estimates, relative to itself, when each job is submitted up to a minute later."""
+    later = delay_jobs(jobs, seed, LONGEST_DELAY)
+    figures, _ = measure(later, processors, REFERENCE.policy, PLANNINGS[REFERENCE.planning], REFERENCE.order)
+    user, ratio = figures.worst_change(reference)
+    ratios = figures.changes(reference)
+    return {
+        "mean_wait": round(figures.mean_wait, 1),
+        "mean_bounded_slowdown": round(figures.mean_bounded_slowdown, 2),
+        "worst_user": {"user": user, "times_as_long": round(ratio, 2)},
+        "users": len(ratios),
+        "users_10_percent_worse": sum(ratio > 1.1 for ratio in ratios.values()),
+    }
 
 
 def measure(

@@ -5,6 +5,7 @@ described by the Parallel Workloads Archive. One job a line, 18 numbers; lines w
 """
 
 import gzip
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,3 +102,12 @@ def divide_gaps(jobs: list[_Job], divisor: float) -> list[_Job]:
         raise ValueError(f"divisor {divisor} is not allowed; it is above 0")
     first = min((job.submit for job in jobs), default=0.0)
     return [replace(job, submit=first + round((job.submit - first) / divisor)) for job in jobs]
+
+
+def delay_jobs(jobs: Iterable[_Job], seed: int, most: int) -> list[_Job]:
+    """Return the same jobs, each submitted up to ``most`` whole seconds later, drawn from the seed; with 0 the same submissions.
+
+    Two such draws differ by nothing that a user or an admin would notice: figures that change between them are chance.
+    """
+    draw = random.Random(seed)
+    return _by_submission(replace(job, submit=job.submit + draw.randint(0, most)) for job in jobs)

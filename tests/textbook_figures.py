@@ -43,17 +43,21 @@ class Figures:
             jobs_by_user={user: len(of_user) for user, of_user in sorted(by_user.items())},
         )
 
-    def worst_change(self, other: "Figures", floor: float = 60.0, fewest: int = 10) -> tuple[int, float]:
-        """Return the user whose mean wait is longest relative to that in ``other``, and how many times as long it is.
+    def changes(self, other: "Figures", floor: float = 60.0, fewest: int = 10) -> dict[int, float]:
+        """Return how many times as long as in ``other`` each user's mean wait is.
 
         Mean waits below ``floor`` seconds count as ``floor``, and users with less than ``fewest`` jobs are left out, so that neither
-        those who hardly wait nor single jobs decide. Raises ValueError if no user is left.
+        those who hardly wait nor single jobs decide.
         """
-        ratios = {
+        return {
             user: max(wait, floor) / max(other.mean_wait_by_user[user], floor)
             for user, wait in self.mean_wait_by_user.items()
             if self.jobs_by_user[user] >= fewest
         }
+
+    def worst_change(self, other: "Figures", floor: float = 60.0, fewest: int = 10) -> tuple[int, float]:
+        """Return the user with the largest of the ``changes``, and how large it is. Raises ValueError if no user is left."""
+        ratios = self.changes(other, floor, fewest)
         if not ratios:
             raise ValueError(f"no user has {fewest} jobs; a change is that of a user with as many at least")
         worst = max(ratios, key=lambda user: ratios[user])

@@ -52,3 +52,7 @@ def test_the_bench_compares_each_policy_with_easy_and_estimates() -> None:
     assert easy["worst_user"]["times_as_long"] == 1
     assert easy["mean_wait"] < fcfs["mean_wait"]
     assert easy["mean_wait_by_user"].keys() == fcfs["mean_wait_by_user"].keys()
+    assert len(measured["delayed_easy"]) == 3
+    for delayed in measured["delayed_easy"]:
+        assert delayed["users"] > 0
+        assert (delayed["users_10_percent_worse"] > 0) == (delayed["worst_user"]["times_as_long"] > 1.1)

@@ -1,6 +1,7 @@
 """Logs of model jobs have the shares, the load and the users that their models say."""
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from itertools import islice, pairwise
 from math import log
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from bench.model_estimates import VALUES_OF_A_USER, popular_values, with_estimates
 from bench.model_logs import LONGEST, arrivals, gamma_distribution, lublin_jobs, lublin_log, offered_load
-from bench.swf import LoggedJob, divide_gaps, parse_log, parse_swf, read_log
+from bench.swf import LoggedJob, delay_jobs, divide_gaps, parse_log, parse_swf, read_log
 
 DAY, MAXIMUM = 86400, 48 * 3600
 
@@ -185,3 +186,17 @@ def test_the_nasa_log_gets_estimates(shared: Path) -> None:
     estimated = with_estimates(jobs, seed=1, maximum=18 * 3600)
     assert all(job.run <= job.estimate for job in estimated)
     assert share(sum(job.estimate in popular_values(18 * 3600) for job in estimated), estimated) > 0.8
+
+
+def test_delayed_jobs_are_the_same_jobs_up_to_a_minute_later() -> None:
+    jobs = lublin_log(seed=1, count=200, processors=64, load=0.8)
+    later = delay_jobs(jobs, 7, 60)
+    assert later == delay_jobs(jobs, 7, 60) != delay_jobs(jobs, 8, 60)
+    assert [job.submit for job in later] == sorted(job.submit for job in later)
+    before = {job.number: job for job in jobs}
+    delays = [job.submit - before[job.number].submit for job in later]
+    assert {replace(job, submit=0.0) for job in later} == {replace(job, submit=0.0) for job in jobs}
+    assert min(delays) >= 0
+    assert max(delays) <= 60
+    assert len(set(delays)) > 30
+    assert delay_jobs(jobs, 7, 0) == jobs

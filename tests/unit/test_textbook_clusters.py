@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.clusters import measure
+from bench.clusters import measure, wide_alone
 from bench.model_logs import lublin_log
 from bench.nasa import simulate_engine
 from bench.swf import LoggedJob
@@ -72,3 +72,10 @@ def test_the_engine_waits_less_on_unequal_clusters_than_any_rule_that_chooses_at
     found = measure(jobs, [32, 16, 8], "limits")
     waits = {name: figures["mean_wait"] for name, figures in found.items()}
     assert waits["engine"] < min(waits[choice] for choice in Choice), waits
+
+
+def test_wide_jobs_alone_have_a_cluster_of_all_whole_blocks() -> None:
+    # 80 and 48 processors hold three blocks of 32: the fourth job waits for the first, the one of 64 for the second and third.
+    jobs = jobs_of((0, 100, 32), (0, 90, 32), (0, 80, 32), (0, 50, 16), (0, 70, 32), (0, 10, 64))
+    assert wide_alone(jobs, [80, 48], "limits") == pytest.approx((80 + 100) / 6)
+    assert wide_alone(jobs, [128], "limits") == pytest.approx(80 / 6)
