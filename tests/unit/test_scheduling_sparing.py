@@ -1,5 +1,7 @@
 """Who may have any product of a device leaves the scarce ones to those who can use no other."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +20,7 @@ from trainmaster_dispatcher.scheduling.packing.gang_packing import first_node
 from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
 from trainmaster_dispatcher.scheduling.selection.scores.sparing import Scarcity
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
-from trainmaster_dispatcher.scheduling.state.demand import NO_DEMAND
+from trainmaster_dispatcher.scheduling.state.demand import NO_DEMAND, waiting_jobs
 
 ANY = simple(cpu=1, gpu=1)
 
@@ -262,3 +264,27 @@ def test_the_first_node_is_the_same_with_and_without_an_order(found: list[Any], 
         fitting = [group for group in fitting if group.free.get("nvidia.com/gpu", 0) >= gpu]
         assert common.get(slow.group.name, 0) == max(common.get(group.name, 0) for group in fitting)
     assert tightest(plain.groups, amounts(cpu=100), plain.groups) is None
+
+
+def test_of_many_kinds_of_jobs_some_stand_for_the_others() -> None:
+    builder = StateBuilder().cluster("c", gpus("A100", 1))
+    for number in range(1, 601):
+        needs = gang(role(gpu=1 + number % 4, memory=number))  # of a period that evenly spread picks could miss
+        builder.jobs(300 if number == 7 else 1 + number % 3, f"j{number}-", needs)
+    state = builder.state
+    counted = waiting_jobs(state)
+    estimated = waiting_jobs(state, most=100)
+    assert sum(counted.values()) == 300 + sum(1 + number % 3 for number in range(1, 601) if number != 7)
+    assert len(counted) == 600
+    assert len(estimated) < 250
+    assert max(estimated.values()) == 300  # a large class is counted as it is
+
+    def devices(jobs: Mapping[int, float]) -> dict[int, float]:
+        found: Counter[int] = Counter()
+        for shape_id, many in jobs.items():
+            needed = state.shapes[shape_id].roles[0].needs["nvidia.com/gpu"]
+            found[needed] += many
+        return found
+
+    exact = devices(counted)
+    assert devices(estimated) == {needed: pytest.approx(many, rel=0.1) for needed, many in exact.items()}

@@ -5,7 +5,7 @@ wait for whoever has it, even if they seldom need it at the same time. What runs
 few nodes of a product, a long run takes it in a minute in which nobody needs it.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from math import inf
 from typing import NamedTuple
@@ -21,6 +21,10 @@ _MOST_NEEDS = 200
 """The largest number of different needs that are remembered: those of which there is most."""
 _LEAST = 1e-3
 """The smallest number of devices that is remembered."""
+_MOST_CLASSES = 20_000
+"""The number of classes of waiting jobs up to which all are counted; a million that all differ would take seconds."""
+_GOLDEN_RATIO = 0.6180339887498949
+"""Multiples of it are evenly spread modulo 1, and so are every second, third, ... of them."""
 
 NeedKey = tuple[Terms, str, int]
 """The terms of members, a device, and how many of it each of them needs."""
@@ -53,11 +57,7 @@ class Demand(NamedTuple):
         else:
             part = 0.5 ** (passed / _HALF_LIFE)
             started = {key: need._replace(amount=need.amount * part) for key, need in self.started.items()}
-        waiting = Counter[int]()
-        for of_queue in state.waiting.values():
-            for key, keys in of_queue.items():
-                waiting[key.shape_id] += len(keys)
-        return Demand(_most(_sum(started, waiting, state.shapes)), now, _most(started))
+        return Demand(_most(_sum(started, waiting_jobs(state), state.shapes)), now, _most(started))
 
     def with_starts(self, starts: Iterable[Start], shapes: Mapping[int, Shape]) -> "Demand":
         """Return this demand with jobs that have started, to be counted later. A job that was returned counts once."""
@@ -70,12 +70,33 @@ class Demand(NamedTuple):
 NO_DEMAND = Demand({}, -inf, {})
 
 
+def waiting_jobs(state: SchedulerState, most: int = _MOST_CLASSES) -> Mapping[int, float]:
+    """Return the number of waiting jobs by shape: counted, or of many classes, those of small ones estimated.
+
+    With more than ``most`` classes, a class of few jobs is left out, or counted for several such classes; the chance is that of its
+    part in their jobs.
+    """
+    found: defaultdict[int, float] = defaultdict(float)
+    part = max(1.0, sum(map(len, state.waiting.values())) / most)
+    position = 0.5
+    for of_queue in state.waiting.values():
+        for key, keys in of_queue.items():
+            many = len(keys)
+            if many >= part:
+                found[key.shape_id] += many
+                continue
+            position = (position + _GOLDEN_RATIO) % 1.0
+            if position * part < many:
+                found[key.shape_id] += part
+    return found
+
+
 def _sum(
-    needs: Mapping[NeedKey, DeviceNeed], jobs: Mapping[int, int], shapes: Mapping[int, Shape]
+    needs: Mapping[NeedKey, DeviceNeed], jobs: Mapping[int, float], shapes: Mapping[int, Shape]
 ) -> dict[NeedKey, DeviceNeed]:
     """Return the needs with those of jobs, by shape."""
     roles: dict[NeedKey, RoleShape] = {}
-    amounts: dict[NeedKey, int] = {}
+    amounts: dict[NeedKey, float] = {}
     for shape_id, many in jobs.items():
         shape = shapes.get(shape_id)
         for role in shape.roles if shape is not None else ():
