@@ -16,7 +16,7 @@ import aiohttp
 import orjson
 
 from tests.cluster.api import ApiClient, ApiError
-from tests.cluster.certificates import Certificates
+from tests.cluster.certificates import FRONT_PROXY, Certificates
 from tests.cluster.processes import Daemon, reserve_port
 from tests.waiting import eventually
 
@@ -263,6 +263,13 @@ def _api_server(layout: _Layout, etcd_url: str, controller_manager: bool) -> lis
         f"--service-account-signing-key-file={certificates.accounts_key}",
         "--service-cluster-ip-range=10.96.0.0/16",
         f"--disable-admission-plugins={','.join(disabled)}",
+        f"--requestheader-client-ca-file={certificates.authority}",
+        f"--requestheader-allowed-names={FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={certificates.front_proxy}",
+        f"--proxy-client-key-file={certificates.front_proxy_key}",
         "--kubelet-preferred-address-types=InternalIP",
         "--runtime-config=scheduling.k8s.io/v1alpha2=true",
         "--max-requests-inflight=4000",

@@ -147,7 +147,7 @@ async def test_a_user_sees_own_queues_alone(service: Service) -> None:
         (f"{GROUP}/queues/none", 404, "NotFound", 'queues.trainmaster.dev "none" not found'),
         (f"{GROUP}/none", 404, "NotFound", "could not find the requested resource"),
         ("/apis/batch/v1/jobs", 404, "NotFound", "could not find the requested resource"),
-        ("/api/v1/pods", 404, "NotFound", "could not find the requested resource"),
+        ("/api/v1/secrets", 404, "NotFound", "could not find the requested resource"),
         ("/api/v1/namespaces/none", 404, "NotFound", 'namespaces "none" not found'),
         (f"{GROUP}/jobs?watch=true&resourceVersion=1", 410, "Expired", "too old resource version: 1"),
         (f"{GROUP}/queues?watch=true&resourceVersion=1", 410, "Expired", "too old resource version: 1"),

@@ -1,4 +1,6 @@
-"""The Kubernetes API as kubectl uses it, over TLS, as kubectl sends its token over nothing else."""
+"""The Kubernetes API as kubectl uses it: by itself, over TLS, as kubectl sends its token over nothing else, and as an extension of a
+real control plane's, where the cluster's own kinds have the short words.
+"""
 
 import asyncio
 import json
@@ -7,7 +9,7 @@ import shutil
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,8 +17,15 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.extension import extension_server
+from tests.cluster.fixtures import plane
 from tests.conftest import Service
 from tests.unit.fake_api import run
+from trainmaster.protocol.states import RunState
+from trainmaster_agent.aggregation.server import DispatcherAccess
+
+__all__ = ["plane"]
 
 KUBECTL = shutil.which("kubectl", path=os.environ.get("KUBEBUILDER_ASSETS", ""))
 OPENSSL = shutil.which("openssl")
@@ -60,10 +69,10 @@ async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-@pytest.fixture
-async def kubectl(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kubectl]:
-    """Return a function that runs kubectl with the kubeconfig of the command line, and returns what it wrote."""
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+@asynccontextmanager
+async def _tls(service: Service, folder: Path) -> AsyncIterator[tuple[str, Path]]:
+    """Serve the api over TLS; give its address and its certificate."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
     made = [str(OPENSSL), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
     subprocess.run(made, check=True, capture_output=True)  # noqa: ASYNC221
@@ -76,20 +85,18 @@ async def kubectl(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         await asyncio.gather(_copied(reader, to_api), _copied(from_api, writer))
 
     server = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=context)
-    port = server.sockets[0].getsockname()[1]
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    written = run(
-        "--url", f"https://127.0.0.1:{port}", "--key", service.http.headers["authorization"][7:], "kubeconfig"
-    )
-    assert written.exit_code == 0, written.stderr
-    config = tmp_path / "kubeconfig"
-    config.write_text(written.stdout)
+    yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", certificate
+    server.close()
+
+
+def _calls(config: Path, folder: Path, rename: Callable[[str], str]) -> Kubectl:
+    """Return a function that runs kubectl, and returns what it wrote."""
 
     async def call(*words: str, code: int = 0, given: str = "") -> str:
         process = await asyncio.create_subprocess_exec(
             str(KUBECTL),
-            *words,
-            env={"KUBECONFIG": str(config), "HOME": str(tmp_path), "PATH": os.environ["PATH"], "KUBE_EDITOR": _EDITOR},
+            *map(rename, words),
+            env={"KUBECONFIG": str(config), "HOME": str(folder), "PATH": os.environ["PATH"], "KUBE_EDITOR": _EDITOR},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -98,8 +105,42 @@ async def kubectl(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert process.returncode == code, out.decode()
         return out.decode()
 
-    yield call
-    server.close()
+    return call
+
+
+@pytest.fixture
+async def alone(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kubectl]:
+    """Return kubectl with the kubeconfig of the command line."""
+    async with _tls(service, tmp_path) as (url, certificate):
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        written = run("--url", url, "--key", service.http.headers["authorization"][7:], "kubeconfig")
+        assert written.exit_code == 0, written.stderr
+        config = tmp_path / "kubeconfig"
+        config.write_text(written.stdout)
+        yield _calls(config, tmp_path, str)
+
+
+@pytest.fixture(params=["alone", "aggregated"])
+def kubectl(request: pytest.FixtureRequest) -> Kubectl:
+    """Return kubectl for either way in."""
+    found: Kubectl = request.getfixturevalue(request.param)
+    return found
+
+
+def _with_group(word: str) -> str:
+    """Return a word of a command with the group, where the cluster's own jobs have the word without."""
+    for own in ("jobs", "job"):
+        if word == own or word.startswith(own + "/"):
+            return word.replace(own, own + ".trainmaster.dev", 1)
+    return word
+
+
+@pytest.fixture
+async def aggregated(service: Service, plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Kubectl]:
+    """Return kubectl as the administrator of a cluster with the extension API server."""
+    key = service.http.headers["authorization"][7:]
+    async with extension_server(plane, DispatcherAccess(service.url, key), tmp_path):
+        yield _calls(plane.kubeconfig, tmp_path, _with_group)
 
 
 async def test_kubectl_reads_everything(service: Service, kubectl: Kubectl) -> None:
@@ -125,16 +166,62 @@ async def test_kubectl_reads_everything(service: Service, kubectl: Kubectl) -> N
         ("get", "queue", "research.vision", "-o", "json"): '"path": "research/vision"',
         ("get", "clusters", "-o", "wide"): "AGENT",
         ("get", "jpc"): "PREEMPTIBLE",
-        ("get", "ns"): "research-vision",
         ("get", "trainmaster", "-A"): "queue.trainmaster.dev/research.vision",
         ("describe", "job", first, "-n", "research-vision"): "Generate Name:",
         ("describe", "queue", "research"): "Kind:         Queue",
-        ("explain", "jobs.spec.roles"): "Identical members of a job",
+        ("explain", "jobs.spec.roles", "--api-version=trainmaster.dev/v1"): "Identical members of a job",
         ("explain", "queues.spec.weight"): "FIELD: weight",
-        ("version", "-o", "json"): "trainmaster",
         ("get", "--raw", "/openapi/v3"): "serverRelativeURL",
     }.items():
         assert expected in await kubectl(*words), words
+
+
+async def test_kubectl_reads_what_a_server_of_its_own_has(service: Service, alone: Kubectl) -> None:
+    await service.http.put("/v1/queues/research", json={"path": "research"})
+    assert "research" in await alone("get", "ns")
+    assert "trainmaster" in await alone("version", "-o", "json")
+    assert 'the server doesn\'t have a resource type "secrets"' in await alone("get", "secrets", code=1)
+    assert "(MethodNotAllowed)" in await alone("delete", "namespace", "default", "--wait=false", code=1)
+
+
+async def test_kubectl_shows_what_happened_and_what_members_write(service: Service, alone: Kubectl) -> None:
+    agent = service.agent()
+    await agent.connect()
+    job = await service.submit("train")
+    run_id = (await agent.next_start())["run"]
+    member = {"role": "main", "index": 0, "state": "running", "node": "n1"}
+    await agent.report(run_id, RunState.RUNNING, 1, members=[member])
+    text = "step 1\nstep 2\n"
+    chunk = {"role": "main", "index": 0, "offset": 0, "data": text, "nextOffset": len(text)}
+    body = {"session": agent.session, "chunks": [chunk], "end": False}
+    await agent.http.post(f"/agent/v1/streams/{run_id}", json=body, headers=agent._headers())
+    pod = f"{job}.main.0"
+    for words, expected in (
+        (("get", "pods"), "Running"),
+        (("get", "po", "-o", "wide"), "n1"),
+        (("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=10s"), "condition met"),
+        (("describe", "pod", pod), "Controlled By:  Job/" + job),
+    ):
+        assert expected in await alone(*words), words
+    assert "exec of a pod is not offered here" in await alone("exec", pod, "--", "ls", code=1)
+    end = {"category": "exit", "exitCode": 3, "message": "no such file"}
+    await agent.report(run_id, RunState.FAILED, 2, end=end, members=[member | {"state": "failed", "exitCode": 3}])
+    shown: tuple[tuple[tuple[str, ...], str], ...] = (
+        (("logs", pod), text),
+        (("logs", pod, "--tail=1", "--timestamps"), " step 2"),
+        (("logs", "-f", pod), text),
+        (("logs", "-l", f"trainmaster.dev/job-name={job}"), text),
+        (("logs", pod, "-c", "main", "--limit-bytes=6"), "step 1"),
+        (("get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"), "3"),
+        (("get", "events"), "RunFailed"),
+        (("get", "events", "--field-selector", "type=Warning", "-o", "name"), f"event/{job}."),
+        (("get", "events", "-A", "--sort-by=.lastTimestamp"), f"job/{job}"),
+        (("events", "--for", f"job.trainmaster.dev/{job}"), "no such file"),
+        (("describe", "job", job), "exit code 3, no such file"),
+    )
+    for given, expected in shown:
+        found = await alone(*given)
+        assert expected in found, (given, found)
 
 
 async def test_kubectl_pages_through_many_jobs(service: Service, kubectl: Kubectl) -> None:
@@ -156,11 +243,9 @@ async def test_kubectl_says_what_is_wrong(service: Service, kubectl: Kubectl) ->
             "default",
         ): 'Error from server (NotFound): jobs.trainmaster.dev "none-0000000" not found',
         ("get", "queue", "none"): 'Error from server (NotFound): queues.trainmaster.dev "none" not found',
-        ("get", "pods"): 'the server doesn\'t have a resource type "pods"',
         ("get", "jobs", "-A", "--field-selector", "status.state!=queued"): "jobs are selected by field=value here",
         ("get", "jobs", "-A", "--field-selector", "spec.x=y"): "jobs are not selected by 'spec.x'",
         ("delete", "cluster", "private", "--wait=false"): "(MethodNotAllowed)",
-        ("delete", "namespace", "default", "--wait=false"): "(MethodNotAllowed)",
         ("delete", "job", "none", "-n", "default"): '(NotFound): jobs.trainmaster.dev "none" not found',
     }.items():
         assert expected in await kubectl(*words, code=1), words

@@ -1,6 +1,6 @@
 """Who may have any product of a device leaves the scarce ones to those who can use no other."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -280,7 +280,7 @@ def test_of_many_kinds_of_jobs_some_stand_for_the_others() -> None:
     assert max(estimated.values()) == 300  # a large class is counted as it is
 
     def devices(jobs: Mapping[int, float]) -> dict[int, float]:
-        found: Counter[int] = Counter()
+        found: defaultdict[int, float] = defaultdict(float)
         for shape_id, many in jobs.items():
             needed = state.shapes[shape_id].roles[0].needs["nvidia.com/gpu"]
             found[needed] += many

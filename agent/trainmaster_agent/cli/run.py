@@ -27,11 +27,13 @@ from trainmaster.client.address import checked_address
 from trainmaster.client.config import KEY_VARIABLE, checked_key, is_this_machine, plain_http_warning
 from trainmaster.client.errors import ConfigurationError
 from trainmaster.protocol.states import Exit
+from trainmaster_agent.cli.aggregation import extension_apiserver
 from trainmaster_agent.cli.fleet import fleet, run_agents
 
 log = logging.getLogger(__name__)
 agent_app = typer.Typer(help="The agent of one cluster.", no_args_is_help=True)
 agent_app.command("fleet")(fleet)
+agent_app.command("extension-apiserver")(extension_apiserver)
 
 
 @agent_app.command("run")
@@ -78,13 +80,8 @@ def agent_run(
     """
     end_at_interrupt()
     process_logs.set_up(json=not plain_logs)
-    try:
-        url = checked_address(url)
-    except ConfigurationError as error:
-        raise fail(f"--url (TRAINMASTER_URL): {error}", Exit.USAGE) from error
-    secret = _read_secret(key_file, key)
-    if warning := plain_http_warning(url):
-        log.warning("%s", warning)
+    url = read_address(url)
+    secret = read_secret(key_file, key)
     if kubernetes is not None:
         if simulated is not None or cluster is not None:
             raise fail("give only one of --cluster, --simulated and --kubernetes", Exit.USAGE)
@@ -120,7 +117,18 @@ def agent_run(
     _run_agent(url, secret, LocalRuntime(state_dir, declared, user), measured=metrics_port is not None)
 
 
-def _read_secret(key_file: Path | None, key: str) -> str:
+def read_address(url: str) -> str:
+    """Return the dispatcher's address. Ends the process for what can be none, and warns of a key that is sent without TLS."""
+    try:
+        found = checked_address(url)
+    except ConfigurationError as error:
+        raise fail(f"--url (TRAINMASTER_URL): {error}", Exit.USAGE) from error
+    if warning := plain_http_warning(found):
+        log.warning("%s", warning)
+    return found
+
+
+def read_secret(key_file: Path | None, key: str) -> str:
     """Return the agent's key; empty where none is given. Ends the process for what cannot be a key."""
     try:
         found = key_file.read_text() if key_file is not None else key

@@ -41,7 +41,9 @@ from trainmaster_dispatcher.api.context import State, note_refusal, readable
 from trainmaster_dispatcher.api.early_refusals import EarlyRefusals
 from trainmaster_dispatcher.api.kept_answers import KeptDocument, KeptForASecond
 from trainmaster_dispatcher.api.kube import declared_routes as kube_declared_routes
+from trainmaster_dispatcher.api.kube import event_routes as kube_event_routes
 from trainmaster_dispatcher.api.kube import job_routes as kube_job_routes
+from trainmaster_dispatcher.api.kube import pod_routes as kube_pod_routes
 from trainmaster_dispatcher.api.kube import routes as kube_routes
 from trainmaster_dispatcher.api.parsing import Parser
 from trainmaster_dispatcher.containment import run_for_ever
@@ -116,6 +118,8 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
             app.add_api_route(docs_pages.DOCUMENTS[other], _document_of(other, prefix), include_in_schema=False)
     if audience.includes(Audience.USERS):
         app.include_router(kube_job_routes.router)
+        app.include_router(kube_event_routes.router)
+        app.include_router(kube_pod_routes.router)
         app.include_router(kube_declared_routes.router)
         app.include_router(kube_routes.router)
     app.add_api_route("/docs", _swagger, include_in_schema=False)

@@ -215,6 +215,12 @@ class EventFeed:
         async with self._reads, self._stores.database.reading() as tx:
             return _now(await store.feed_end(tx))
 
+    async def since(self, at: float) -> Position:
+        """Return the position before all that has happened since a moment, in seconds since the epoch."""
+        async with self._reads, self._stores.database.reading() as tx:
+            end = await store.feed_end(tx)
+            return Position(end.store_epoch, FeedPlace(await store.place_at(tx, at, end.xmin)), at)
+
     async def after(self, position: Position) -> FeedPage:
         """Return events beyond a position: from memory, if it has them. Raises ProblemError if the store does not answer."""
         begin, end = self._begin, self._end

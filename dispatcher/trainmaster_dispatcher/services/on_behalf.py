@@ -16,7 +16,7 @@ from trainmaster_dispatcher.store.keys import Caller
 
 MOST_USERS: Final = 10_000
 """Users through one key, so that a faulty service account cannot fill the table of keys."""
-_NAME = re.compile(r"[\w.@+/-][\w.@+/ -]{0,99}", re.ASCII)
+_NAME = re.compile(r"[\w.@+/:=-][\w.@+/:=, -]{0,99}", re.ASCII)
 
 
 class OnBehalf:
@@ -26,17 +26,10 @@ class OnBehalf:
         self._database = database
         self._known: dict[tuple[int, str], int] = {}
 
-    async def submitter(self, caller: Caller, user: str | None) -> Caller:
-        """Return whose jobs a submission of ``caller`` makes: those of ``user``, with the caller's rights; without one, the caller's.
-
-        Raises ProblemError INVALID_PARAMETER for what can be no user's name, and FORBIDDEN where the key may not submit for the user.
-        """
-        if user is None or user == caller.name:
-            return caller
+    def check(self, caller: Caller, user: str) -> None:
+        """Raise ProblemError INVALID_PARAMETER for what can be no user's name, FORBIDDEN where the key may not act for the user."""
         if not _NAME.fullmatch(user):
-            message = (
-                "a user's name has up to 100 letters, digits, spaces and any of . _ @ + / -, and begins with no space"
-            )
+            message = "a user's name has up to 100 letters, digits, spaces and . _ @ + / : = , - in it, the first no space or comma"
             raise ProblemError(
                 Code.INVALID_PARAMETER,
                 f"onBehalfOf: {message}",
@@ -49,6 +42,15 @@ class OnBehalf:
                 f"the key {caller.name!r} may not submit on behalf of {user!r}; it may on behalf of: {listed}."
                 " An admin makes a key that may: trainmaster keys make NAME --queue PATH --on-behalf-of USER",
             )
+
+    async def submitter(self, caller: Caller, user: str | None) -> Caller:
+        """Return whose jobs a submission of ``caller`` makes: those of ``user``, with the caller's rights; without one, the caller's.
+
+        Raises ProblemError INVALID_PARAMETER for what can be no user's name, and FORBIDDEN where the key may not submit for the user.
+        """
+        if user is None or user == caller.name:
+            return caller
+        self.check(caller, user)
         known = self._known.get((caller.key_id, user))
         if known is None:
             async with self._database.transaction() as tx:

@@ -96,6 +96,40 @@ async def feed_end(tx: Transaction) -> FeedEnd:
     )
 
 
+async def place_at(tx: Transaction, at: float, xmin: int) -> int:
+    """Return the first transaction, at most ``xmin``, whose events are of a moment or later; the moment is in seconds since the epoch.
+
+    Times follow transactions but for what runs at the same time, so the place is searched by halves: each look reads one entry of
+    either index.
+    """
+    step = 1
+    while xmin - step > 0 and await _time_from(tx, xmin - step) >= at:
+        step *= 2
+    low, high = max(0, xmin - step), xmin - step // 2 if step > 1 else xmin
+    while high - low > 1:
+        middle = (low + high) // 2
+        if await _time_from(tx, middle) >= at:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+async def _time_from(tx: Transaction, xid: int) -> float:
+    """Return the time of the first event of a transaction or a later one; that of now if there is none."""
+    first = "SELECT {0} AS xid, at FROM events WHERE {0} >= CAST(CAST(:xid AS text) AS xid8) ORDER BY {0} LIMIT 1"
+    row = await tx.one(
+        f"""
+        SELECT coalesce((
+            SELECT extract(epoch FROM at) FROM (({first.format("xid")}) UNION ALL ({first.format("quiet_xid")})) e
+            ORDER BY xid LIMIT 1
+        ), extract(epoch FROM now()))::float8 AS at
+        """,
+        xid=str(xid),
+    )
+    return float(row.at)
+
+
 async def events_from(tx: Transaction, place: FeedPlace, xmin: int, limit: int) -> EventSlice:
     """Return at most ``limit`` events beyond ``place`` of transactions below ``xmin``, which must be over.
 

@@ -616,6 +616,34 @@ async def lines(tx: Transaction, job_ids: Sequence[int]) -> Sequence[RunLine]:
     )
 
 
+class LatestRun(NamedTuple):
+    """The latest run of a job, for its members. ``placement`` as reported, or else as assumed."""
+
+    job_id: int
+    attempt: int
+    cluster: str
+    state: RunState
+    leased_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    result: StoredResult | None
+    placement: MemberPlacement
+
+
+async def latest(tx: Transaction, job_ids: Sequence[int]) -> dict[int, LatestRun]:
+    """Return the latest run of each of these jobs that has one."""
+    rows = await tx.all_of(
+        LatestRun,
+        """
+        SELECT DISTINCT ON (r.job_id) r.job_id, r.attempt, c.name AS cluster, r.state, r.leased_at, r.started_at, r.ended_at,
+               r.result, coalesce(r.placement, r.assumed) AS placement
+        FROM runs r JOIN clusters c ON c.id = r.cluster_id WHERE r.job_id = ANY(:jobs) ORDER BY r.job_id, r.attempt DESC
+        """,
+        jobs=list(job_ids),
+    )
+    return {row.job_id: row for row in rows}
+
+
 async def has_ended(tx: Transaction, ref: RunRef) -> bool:
     """Return whether a run has ended, or does not exist."""
     row = await tx.first(

@@ -119,3 +119,48 @@ trainmaster-jobs-{top}
 {{- $port := regexFind ":[0-9]+$" $parts.host | trimPrefix ":" -}}
 {{- if $port -}}{{ $port }}{{- else if eq $parts.scheme "https" -}}443{{- else -}}80{{- end -}}
 {{- end -}}
+
+{{- /* Those of the extension API server, which are of no other pods. */ -}}
+{{- define "agent.apiSelector" -}}
+app.kubernetes.io/name: {{ include "agent.name" . }}-api
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "agent.apiLabels" -}}
+{{ include "agent.apiSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: extension-api
+app.kubernetes.io/part-of: trainmaster
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- /* What the agent and the extension API server may reach. */ -}}
+{{- define "agent.egress" -}}
+# DNS.
+- ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+# The API server: the port of its Service and, as many networks see it, its own.
+- ports:
+    - {port: 443, protocol: TCP}
+    - {port: 6443, protocol: TCP}
+  {{- with .Values.networkPolicy.apiServerCidrs }}
+  to:
+    {{- range . }}
+    - ipBlock: {cidr: {{ . | quote }}}
+    {{- end }}
+  {{- end }}
+# The dispatcher.
+- ports:
+    - {port: {{ include "agent.dispatcherPort" . | int }}, protocol: TCP}
+  {{- with .Values.networkPolicy.dispatcherCidrs }}
+  to:
+    {{- range . }}
+    - ipBlock: {cidr: {{ . | quote }}}
+    {{- end }}
+  {{- end }}
+{{- with .Values.networkPolicy.extraEgress }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}

@@ -1,8 +1,9 @@
 """Calls of the Kubernetes API: the caller, parameters of lists, answers as objects, lists and tables, and errors as Status objects."""
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -11,7 +12,7 @@ from fastapi.routing import APIRoute
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.validation_errors import mistake_of, own_errors, worded
-from trainmaster_dispatcher.api.context import any_caller, note_refusal, readable
+from trainmaster_dispatcher.api.context import any_caller, note_refusal, readable, state_of
 from trainmaster_dispatcher.api.kube.bodies import Desired, read_options
 from trainmaster_dispatcher.api.kube.objects import GROUP_VERSION, ListMetadata, list_of
 from trainmaster_dispatcher.api.kube.resources import ApiResource
@@ -75,11 +76,36 @@ class Listing:
         self.limit = min(limit, MOST_ROWS) if limit > 0 else _DEFAULT_ROWS
         self.following = following or None
         self.included = Included(included or Included.METADATA)
-        self.is_watch = _is_true(watch)
+        self.is_watch = is_true(watch)
         self.version = int(version or 0)
         self.seconds = max(0, seconds)
-        self.has_bookmarks = _is_true(bookmarks)
-        self.wants_initial = _is_true(initial) if initial else None
+        self.has_bookmarks = is_true(bookmarks)
+        self.wants_initial = is_true(initial) if initial else None
+
+
+class ListToken(NamedTuple):
+    """The ``continue`` of a list: the version of its first page, which all pages have, and the cursor of the next page."""
+
+    version: int
+    cursor: str | None
+
+    def written(self) -> str | None:
+        """Return the token as text, in which clients know no parts; None without a next page."""
+        if self.cursor is None:
+            return None
+        return urlsafe_b64encode(f"{self.version}:{self.cursor}".encode()).decode().rstrip("=")
+
+    @classmethod
+    def read(cls, token: str | None) -> "ListToken":
+        """Return what a token has; 0 and None without one. Raises ProblemError BAD_CURSOR."""
+        if token is None:
+            return cls(0, None)
+        try:
+            padded = token[:200].encode() + b"=" * (-len(token) % 4)
+            version, _, cursor = urlsafe_b64decode(padded).decode().partition(":")
+            return cls(int(version), cursor)
+        except ValueError as error:
+            raise ProblemError(Code.BAD_CURSOR, "the continue token is not one that this API gave out") from error
 
 
 class Writing:
@@ -100,7 +126,7 @@ class Writing:
         self.is_dry = dry_run == "All"
         self.manager = managed_fields.name_of(manager, request.headers.get("user-agent", ""))
         self.is_named = bool(manager)
-        self.is_forced = _is_true(force)
+        self.is_forced = is_true(force)
 
 
 class DryRunError(Exception):
@@ -151,7 +177,8 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _is_true(text: str) -> bool:
+def is_true(text: str) -> bool:
+    """Return whether a parameter of a call is true, as Go reads it."""
     return text in ("1", "t", "T", "true", "True", "TRUE")
 
 
@@ -160,13 +187,30 @@ def json(value: Any, status: int = 200) -> Response:
 
 
 async def person(request: Request) -> Caller:
-    """Return the caller. Raises ProblemError UNAUTHENTICATED or FORBIDDEN."""
+    """Return the caller: with ``kubectl --as``, the user on whose behalf the key acts.
+
+    Raises ProblemError UNAUTHENTICATED, FORBIDDEN or INVALID_PARAMETER.
+    """
     caller = await any_caller(request)
     if caller.role not in (KeyRole.ADMIN, KeyRole.USER):
         raise ProblemError(
             Code.FORBIDDEN, f"this needs the role admin or user; the key {caller.name!r} has {caller.role}"
         )
-    return caller
+    user = request.headers.get("impersonate-user")
+    for name in request.headers:
+        if name.startswith("impersonate-") and (user is None or name != "impersonate-user"):
+            header = name.title()
+            raise refused(
+                header, "means nothing here: the rights are those of the key; give Impersonate-User (--as) alone"
+            )
+    if user is None:
+        return caller
+    state = await state_of(request)
+    on_behalf = state.stores.on_behalf
+    if request.method == "GET":  # reading makes nobody known
+        on_behalf.check(caller, user)
+        return caller
+    return await on_behalf.submitter(caller, user)
 
 
 async def admin(request: Request) -> Caller:

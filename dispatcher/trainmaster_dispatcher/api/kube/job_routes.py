@@ -3,7 +3,6 @@
 A change is one transaction with its line of the audit; a job is created as by the REST API, in a group with others.
 """
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from trainmaster_dispatcher.api.kube.calls import (
     DryRunError,
     KubernetesRoute,
     Listing,
+    ListToken,
     Writing,
     check_address,
     check_preconditions,
@@ -346,10 +346,10 @@ async def _list(request: Request, state: State, wanted: Listing, namespace: str 
     if wanted.is_watch:
         chosen = WatchedJobs(caller, namespace, labels, values, wants_table(request), wanted.included)
         return await watch_jobs(request, state, wanted, chosen)
-    first, cursor = _position(wanted.following)
+    token = ListToken.read(wanted.following)
     place = values.get("metadata.namespace", namespace)
     async with state.stores.database.reading() as tx:
-        version = first or (await versions.horizon(tx)).version
+        version = token.version or (await versions.horizon(tx)).version
         if name := values.get("metadata.name"):
             items = [job_object(one) for one in await job_objects.show_all(tx, caller, place, name)]
             items = selected(items, wanted, JOB_FIELDS, "jobs")
@@ -359,23 +359,9 @@ async def _list(request: Request, state: State, wanted: Listing, namespace: str 
             return listed(request, wanted, [], JOBS, ListMetadata(version))
         is_whole = not wants_table(request) or wanted.included is Included.OBJECT
         limit = min(wanted.limit, _MOST_WHOLE_JOBS) if is_whole else wanted.limit
-        page = await job_objects.page(tx, caller, filtered, conditions_of(labels), cursor, limit, is_whole=is_whole)
+        page = await job_objects.page(
+            tx, caller, filtered, conditions_of(labels), token.cursor, limit, is_whole=is_whole
+        )
     items = [job_object(job) for job in page.jobs]
-    following = None if page.following is None else _token(version, page.following)
+    following = ListToken(version, page.following).written()
     return listed(request, wanted, items, JOBS, ListMetadata(version, following))
-
-
-def _token(version: int, cursor: str) -> str:
-    """Return the token of the next page: with the version of the first, which all pages of a list have."""
-    return urlsafe_b64encode(f"{version}:{cursor}".encode()).decode().rstrip("=")
-
-
-def _position(token: str | None) -> tuple[int, str | None]:
-    """Return the version and the cursor in a token; 0 and None without one. Raises ProblemError BAD_CURSOR."""
-    if token is None:
-        return 0, None
-    try:
-        version, _, cursor = urlsafe_b64decode(token[:200].encode() + b"=" * (-len(token) % 4)).decode().partition(":")
-        return int(version), cursor
-    except ValueError as error:
-        raise ProblemError(Code.BAD_CURSOR, "the continue token is not one that this API gave out") from error

@@ -120,6 +120,33 @@ def _declared(of: DeclaredKind[Any, Any]) -> ApiResource:
     return ApiResource(called, plural, columns, kind.spec, short_names=short, declared=of, verbs=verbs)
 
 
+def _last_seen(event: Mapping[str, Any]) -> str:
+    return age(event["lastTimestamp"], datetime.now(UTC))
+
+
+def _object_of(event: Mapping[str, Any]) -> str:
+    involved = event["involvedObject"]
+    return f"{involved['kind'].lower()}/{involved['name']}"
+
+
+def _ready(pod: Mapping[str, Any]) -> str:
+    statuses = pod["status"]["containerStatuses"]
+    return f"{sum(one['ready'] for one in statuses)}/{len(statuses)}"
+
+
+def _status(pod: Mapping[str, Any]) -> str:
+    """Return the state of a pod as kubectl has it: a reason where there is one."""
+    for one in pod["status"]["containerStatuses"]:
+        for name in ("terminated", "waiting"):
+            if name in one["state"]:
+                return str(one["state"][name]["reason"])
+    return str(pod["status"]["phase"])
+
+
+def _restarts(pod: Mapping[str, Any]) -> int:
+    return sum(one["restartCount"] for one in pod["status"]["containerStatuses"])
+
+
 def _age(job: Mapping[str, Any]) -> str:
     return age(job["metadata"]["creationTimestamp"], datetime.now(UTC))
 
@@ -153,5 +180,42 @@ NAMESPACES = ApiResource(
     group="",
 )
 """The namespaces of the queues that take jobs, in the core group."""
+EVENTS = ApiResource(
+    "Event",
+    "events",
+    (
+        TableColumn("Last seen", _last_seen, "Time since it happened"),
+        TableColumn("Type", at("type"), "Normal or Warning"),
+        TableColumn("Reason", at("reason"), "Kind of the event"),
+        TableColumn("Object", _object_of, "Job that it is about"),
+        TableColumn("Message", at("message"), "What happened"),
+        TableColumn("Name", at("metadata", "name"), "Name of the event", is_wide=True),
+    ),
+    is_namespaced=True,
+    short_names=("ev",),
+    group="",
+    verbs=("get", "list", "watch"),
+)
+"""What happened to jobs, in the core group."""
+PODS = ApiResource(
+    "Pod",
+    "pods",
+    (
+        _NAME,
+        TableColumn("Ready", _ready, "Containers that run"),
+        TableColumn("Status", _status, "State of the member"),
+        TableColumn("Restarts", _restarts, "Restarts of the member"),
+        TableColumn("Age", _age, "Time since the run was handed to the cluster"),
+        TableColumn("Cluster", at("metadata", "labels", f"{GROUP}/cluster"), "Cluster of the run"),
+        TableColumn("Node", at("spec", "nodeName"), "Node of the member", is_wide=True),
+    ),
+    is_namespaced=True,
+    short_names=("po",),
+    group="",
+    verbs=("get", "list", "watch"),
+)
+"""The members of jobs' latest runs, in the core group."""
+CORE = (NAMESPACES, EVENTS, PODS)
+"""The resources of the core group."""
 RESOURCES: Mapping[str, ApiResource] = {one.plural: one for one in (JOBS, *map(_declared, KINDS))}
 """All resources of the group by the word in their addresses."""

@@ -24,7 +24,7 @@ from trainmaster_dispatcher.api.kube.calls import (
     shown,
 )
 from trainmaster_dispatcher.api.kube.objects import ListMetadata
-from trainmaster_dispatcher.api.kube.resources import NAMESPACES, RESOURCES
+from trainmaster_dispatcher.api.kube.resources import CORE, NAMESPACES, RESOURCES
 from trainmaster_dispatcher.api.kube.status import not_found
 from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.services import job_queries
@@ -46,7 +46,7 @@ def _discovered(request: Request, plain: Wire, aggregate: Wire) -> Response:
 
 @router.get("/api")
 async def core_versions(request: Request) -> Response:
-    return _discovered(request, discovery.core_versions(), discovery.aggregated("", [NAMESPACES]))
+    return _discovered(request, discovery.core_versions(), discovery.aggregated("", CORE))
 
 
 @router.get("/apis")
@@ -56,7 +56,7 @@ async def groups(request: Request) -> Response:
 
 @router.get("/api/v1")
 async def core_resources() -> Response:
-    return json(discovery.resources(objects.VERSION, [NAMESPACES]))
+    return json(discovery.resources(objects.VERSION, CORE))
 
 
 @router.get(f"/apis/{objects.GROUP}")

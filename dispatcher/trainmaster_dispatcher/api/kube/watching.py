@@ -3,7 +3,9 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 from fastapi import Request, Response
@@ -19,6 +21,7 @@ from trainmaster_dispatcher.api.kube.resources import JOBS, ApiResource
 from trainmaster_dispatcher.api.kube.status import status_of
 from trainmaster_dispatcher.api.limits import CountedStream, StreamKind
 from trainmaster_dispatcher.services import job_objects, job_queries
+from trainmaster_dispatcher.services.event_feed import Position
 from trainmaster_dispatcher.store import versions
 from trainmaster_dispatcher.store.redis_channels import wait_set
 
@@ -103,46 +106,77 @@ class WatchTerms:
         await wait_set(changed, max(0.05, min(_BOOKMARK_SECONDS, self._end - self._clock())))
 
 
+class Followed(NamedTuple):
+    """The events of a watch behind a position, and the position behind them. ``missed``: why changes may be missing; else empty."""
+
+    frames: bytes
+    position: Position
+    has_more: bool
+    missed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A watch that follows the feed of events. ``existing`` yields the objects that exist, as added; ``read`` is for what is behind a
+    position.
+    """
+
+    resource: ApiResource
+    wanted: Listing
+    is_table: bool
+    existing: Callable[[], AsyncIterator[bytes]]
+    read: Callable[[Position], Awaitable[Followed]]
+
+    async def answer(self, request: Request, state: State) -> Response:
+        """Answer the call. Raises ProblemError EXPIRED for a version from which changes are no longer known."""
+        is_from_now = not self.wanted.version or bool(self.wanted.wants_initial)
+        version = await start_of(state, 0 if is_from_now else self.wanted.version)
+        stream = state.limits.open_stream(request.scope, StreamKind.EVENTS, state.events.wake)
+        return streaming(self._events(state, version, stream, sends_all=is_from_now))
+
+    async def _events(
+        self, state: State, version: int, stream: CountedStream, *, sends_all: bool
+    ) -> AsyncIterator[bytes]:
+        terms = WatchTerms(self.wanted, stream)
+        if sends_all and self.wanted.wants_initial is not False:
+            async for part in self.existing():
+                yield part
+            if self.wanted.wants_initial:
+                yield bookmark(version, self.resource, is_table=self.is_table, is_initial=True)
+        position = position_of(version, time.time())
+        with state.events.waiter() as changed:
+            while not terms.is_over:
+                try:
+                    found = await self.read(position)
+                except ProblemError:
+                    await wait_set(changed, _LOOK_SECONDS)  # the store does not answer; nothing is lost by that
+                    continue
+                if found.missed:
+                    yield error_frame(expired(version_of(position)))
+                    return
+                if found.frames:
+                    yield found.frames
+                position = found.position
+                if terms.is_bookmark_due(version_of(position)):
+                    yield bookmark(version_of(position), self.resource, is_table=self.is_table)
+                if not found.has_more:
+                    await terms.wait(changed)
+        if last := terms.last_words():
+            yield last
+
+
 async def watch_jobs(request: Request, state: State, wanted: Listing, chosen: WatchedJobs) -> Response:
     """Answer a watch of jobs. Raises ProblemError EXPIRED for a version from which changes are no longer known."""
-    is_from_now = not wanted.version or bool(wanted.wants_initial)
-    version = await start_of(state, 0 if is_from_now else wanted.version)
     async with state.stores.database.reading() as tx:  # so that what the selectors name wrongly is refused at once
         filtered = await filter_of(tx, chosen.caller, chosen.namespace, chosen.values)
         await job_queries.filter_of(tx, chosen.caller, filtered)
-    stream = state.limits.open_stream(request.scope, StreamKind.EVENTS, state.events.wake)
-    return streaming(_job_events(state, wanted, chosen, version, stream, sends_all=is_from_now))
 
+    async def read(position: Position) -> Followed:
+        batch = await state.watches.after(position)
+        return Followed(await batch.frames(chosen), batch.position, batch.has_more, batch.missed)
 
-async def _job_events(
-    state: State, wanted: Listing, chosen: WatchedJobs, version: int, stream: CountedStream, *, sends_all: bool
-) -> AsyncIterator[bytes]:
-    terms = WatchTerms(wanted, stream)
-    if sends_all and wanted.wants_initial is not False:
-        async for part in _existing(state, chosen):
-            yield part
-        if wanted.wants_initial:
-            yield bookmark(version, JOBS, is_table=chosen.is_table, is_initial=True)
-    position = position_of(version, time.time())
-    with state.events.waiter() as changed:
-        while not terms.is_over:
-            try:
-                batch = await state.watches.after(position)
-            except ProblemError:
-                await wait_set(changed, _LOOK_SECONDS)  # the store does not answer; nothing is lost by that
-                continue
-            if batch.missed:
-                yield error_frame(expired(version_of(position)))
-                return
-            if frames := await batch.frames(chosen):
-                yield frames
-            position = batch.position
-            if terms.is_bookmark_due(version_of(position)):
-                yield bookmark(version_of(position), JOBS, is_table=chosen.is_table)
-            if not batch.has_more:
-                await terms.wait(changed)
-    if last := terms.last_words():
-        yield last
+    watch = Watch(JOBS, wanted, chosen.is_table, lambda: _existing(state, chosen), read)
+    return await watch.answer(request, state)
 
 
 async def _existing(state: State, chosen: WatchedJobs) -> AsyncIterator[bytes]:

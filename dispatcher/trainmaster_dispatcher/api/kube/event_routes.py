@@ -1,0 +1,193 @@
+"""Events of jobs by the Kubernetes API: all that are stored of one job, or those of the last hour."""
+
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+
+from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
+from trainmaster_dispatcher.api.context import App, State
+from trainmaster_dispatcher.api.kube.calls import (
+    KubernetesRoute,
+    Listing,
+    ListToken,
+    listed,
+    person,
+    selector,
+    shown,
+    wants_table,
+)
+from trainmaster_dispatcher.api.kube.events import EVENT_FIELDS, InvolvedJob, event_object
+from trainmaster_dispatcher.api.kube.job_selection import filter_of
+from trainmaster_dispatcher.api.kube.job_watches import WatchEvent, frame
+from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire
+from trainmaster_dispatcher.api.kube.resources import EVENTS
+from trainmaster_dispatcher.api.kube.selectors import parse_fields
+from trainmaster_dispatcher.api.kube.status import not_found
+from trainmaster_dispatcher.api.kube.tables import table_of
+from trainmaster_dispatcher.api.kube.watching import Followed, Watch
+from trainmaster_dispatcher.domain.namespaces import namespace_of
+from trainmaster_dispatcher.domain.redaction import rendered_json
+from trainmaster_dispatcher.services import job_objects
+from trainmaster_dispatcher.services.event_feed import EventFilter, Position
+from trainmaster_dispatcher.services.job_objects import ReadJob
+from trainmaster_dispatcher.store import job_objects as store
+from trainmaster_dispatcher.store import jobs, versions
+from trainmaster_dispatcher.store.event_feed import FeedEvent
+from trainmaster_dispatcher.store.keys import Caller
+
+router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
+
+KEPT_SECONDS = 3600.0
+"""The age of the oldest events in lists that are not of one job: that to which an API server keeps events."""
+_ALL = "/api/v1/namespaces/{namespace}/events"
+
+
+@router.get("/api/v1/events")
+async def list_all_events(request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
+    return await _list(request, state, wanted, None)
+
+
+@router.get(_ALL)
+async def list_events(namespace: str, request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
+    return await _list(request, state, wanted, namespace)
+
+
+@router.get(f"{_ALL}/{{name}}")
+async def show_event(namespace: str, name: str, request: Request, state: App) -> Response:
+    caller = await person(request)
+    text, _, number = name.rpartition(".")
+    with suppress(BadIdError):
+        key = parse_job_id(text)[1]
+        async with state.stores.database.reading() as tx:
+            job = (await job_objects.read(tx, [key])).get(key)
+            if job is not None and number.isdecimal() and len(number) < 10 and _involved(job).namespace == namespace:
+                found = await jobs.events_after(tx, key, int(number) - 1, 1)
+                if found and found[0].seq == int(number) and caller.may_use(job.line["queue"]):
+                    return shown(request, event_object(found[0], _involved(job), job.metadata.version), EVENTS)
+    raise not_found(EVENTS.full_name, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _ChosenEvents:
+    """The events that a call is about. ``job``: the name of the object of one job; None for those of all."""
+
+    request: Request
+    wanted: Listing
+    caller: Caller
+    namespace: str | None
+    job: str | None
+
+    @classmethod
+    def of(cls, request: Request, wanted: Listing, caller: Caller, namespace: str | None) -> "_ChosenEvents":
+        """Return what a call chooses. Raises ProblemError INVALID_PARAMETER."""
+        fields = parse_fields(wanted.fields, EVENT_FIELDS, "events")
+        values = {one.path: one.value for one in fields if not one.is_negated}
+        place = values.get("involvedObject.namespace", values.get("metadata.namespace", namespace))
+        return cls(request, wanted, caller, namespace or place or None, values.get("involvedObject.name"))
+
+    async def filter(self, state: State) -> EventFilter | None:
+        """Return the filter of the feed of events; None if no event can match."""
+        async with state.stores.database.reading() as tx:
+            found = await filter_of(tx, self.caller, self.namespace, {})
+        return None if found is None else EventFilter(self.caller, found)
+
+    def payload(self, item: Wire) -> bytes:
+        if wants_table(self.request):
+            item = table_of(EVENTS.columns, [item], self.wanted.included, ListMetadata())
+        return rendered_json(orjson.dumps(item), self.caller.may_use)
+
+
+def _involved(job: ReadJob) -> InvolvedJob:
+    return InvolvedJob(str(job.line["id"]), job.name, namespace_of(job.line["queue"]))
+
+
+async def _list(request: Request, state: State, wanted: Listing, namespace: str | None) -> Response:
+    chosen = _ChosenEvents.of(request, wanted, await person(request), namespace)
+    selects = selector(wanted, EVENT_FIELDS, "events")
+    if wanted.is_watch:
+        return await _watch(state, chosen)
+    token = ListToken.read(wanted.following)
+    async with state.stores.database.reading() as tx:
+        version = token.version or (await versions.horizon(tx)).version
+    read = _of_all if chosen.job is None else _of_one_job
+    items, following = await read(state, chosen, token.cursor)
+    items = [item for item in items if selects(item)]
+    return listed(request, wanted, items, EVENTS, ListMetadata(version, ListToken(version, following).written()))
+
+
+async def _of_one_job(state: State, chosen: _ChosenEvents, cursor: str | None) -> tuple[list[Wire], str | None]:
+    """Return the events of the jobs whose objects have the name, also of deleted ones; and the cursor of the next page."""
+    begin = int(cursor) if cursor and cursor.isdecimal() else 0
+    limit = chosen.wanted.limit
+    items: list[Wire] = []
+    following: str | None = None
+    async with state.stores.database.reading() as tx:
+        keys = await job_objects.find_all(tx, chosen.caller, chosen.namespace, chosen.job or "")
+        for key, job in (await job_objects.read(tx, keys)).items():
+            found = await jobs.events_after(tx, key, begin, limit)
+            items += [event_object(one, _involved(job), job.metadata.version) for one in found]
+            if len(found) == limit:
+                following = str(found[-1].seq)
+    return items, following
+
+
+async def _of_all(state: State, chosen: _ChosenEvents, cursor: str | None) -> tuple[list[Wire], str | None]:
+    """Return a page of the events of the last hour, oldest first, and the cursor of the next page."""
+    wanted = await chosen.filter(state)
+    if wanted is None:
+        return [], None
+    position = Position.read(cursor) if cursor else await state.events.since(time.time() - KEPT_SECONDS)
+    page = await state.events.page(position, wanted, chosen.wanted.limit)
+    items = await _objects(state, page.events, page.position.store_epoch)
+    return items, page.position.written() if page.has_more else None
+
+
+async def _objects(state: State, events: Sequence[FeedEvent], epoch: int) -> list[Wire]:
+    """Return events of the feed as objects."""
+    if not events:
+        return []
+    async with state.stores.database.reading() as tx:
+        metadata = await store.of_jobs(tx, {one.job_id for one in events})
+    found = []
+    for event in events:
+        text = job_id(event.name or "", event.job_id)
+        known = metadata.get(event.job_id)
+        name = text if known is None or known.name is None else known.name
+        version = (epoch << versions.VERSION_BITS) + event.xid
+        found.append(event_object(event, InvolvedJob(text, name, namespace_of(event.queue)), version))
+    return found
+
+
+async def _watch(state: State, chosen: _ChosenEvents) -> Response:
+    """Answer a watch of events. Raises ProblemError EXPIRED for a version from which events are no longer known."""
+    wanted = await chosen.filter(state)
+
+    async def read(position: Position) -> Followed:
+        found = await state.events.after(position)
+        matching = [one for one in found.events if wanted is not None and wanted.matches(one)]
+        items = await _objects(state, matching, found.position.store_epoch)
+        return Followed(_added(chosen, items), found.position, found.has_more, found.missed)
+
+    watch = Watch(EVENTS, chosen.wanted, wants_table(chosen.request), lambda: _existing(state, chosen), read)
+    return await watch.answer(chosen.request, state)
+
+
+async def _existing(state: State, chosen: _ChosenEvents) -> AsyncIterator[bytes]:
+    """Yield the events that a list would have, in pages."""
+    cursor: str | None = None
+    while True:
+        read = _of_all if chosen.job is None else _of_one_job
+        items, cursor = await read(state, chosen, cursor)
+        yield _added(chosen, items)
+        if cursor is None:
+            return
+
+
+def _added(chosen: _ChosenEvents, items: Iterable[Wire]) -> bytes:
+    selects = selector(chosen.wanted, EVENT_FIELDS, "events")
+    return b"".join(frame(WatchEvent.ADDED, chosen.payload(item)) for item in items if selects(item))

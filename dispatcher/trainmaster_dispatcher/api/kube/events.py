@@ -1,0 +1,120 @@
+"""Events of jobs as Kubernetes has them, of the core group: what ``kubectl describe`` and ``kubectl get events`` show. Pure."""
+
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from trainmaster.protocol.base import format_time
+from trainmaster_dispatcher.api.kube.objects import GROUP_VERSION, Wire, moment, uid_of
+from trainmaster_dispatcher.domain.job_events import JobEventKind
+from trainmaster_dispatcher.store.event_feed import FeedEvent
+from trainmaster_dispatcher.store.jobs import StoredEvent
+
+_WARNINGS = frozenset(
+    {
+        JobEventKind.PREEMPT,
+        JobEventKind.RUN_FAILED,
+        JobEventKind.RUN_PREEMPTED,
+        JobEventKind.RUN_RETURNED,
+        JobEventKind.RUN_LOST,
+        JobEventKind.RUN_MISSING,
+        JobEventKind.RUN_UNVERIFIED,
+        JobEventKind.RUN_ORPHANED,
+    }
+)
+_COMPONENT = "trainmaster"
+EVENT_FIELDS = {
+    "metadata.name": ("metadata", "name"),
+    "metadata.namespace": ("metadata", "namespace"),
+    "involvedObject.apiVersion": ("involvedObject", "apiVersion"),
+    "involvedObject.kind": ("involvedObject", "kind"),
+    "involvedObject.name": ("involvedObject", "name"),
+    "involvedObject.namespace": ("involvedObject", "namespace"),
+    "involvedObject.uid": ("involvedObject", "uid"),
+    "involvedObject.fieldPath": ("involvedObject", "fieldPath"),
+    "reason": ("reason",),
+    "reportingComponent": ("reportingComponent",),
+    "source": ("source", "component"),
+    "type": ("type",),
+}
+"""The fields by which events are selected: those of Kubernetes."""
+
+
+class InvolvedJob(NamedTuple):
+    """The job of an event: its id, the name of its object, and its namespace."""
+
+    id: str
+    name: str
+    namespace: str
+
+
+def event_object(event: StoredEvent | FeedEvent, job: InvolvedJob, version: int) -> Wire:
+    """Return an event of a job."""
+    at = moment(format_time(event.at))
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{job.id}.{event.seq}",
+            "namespace": job.namespace,
+            "uid": uid_of("Event", f"{job.id}.{event.seq}"),
+            "resourceVersion": str(version),
+            "creationTimestamp": at,
+        },
+        "involvedObject": {
+            "apiVersion": GROUP_VERSION,
+            "kind": "Job",
+            "name": job.name,
+            "namespace": job.namespace,
+            "uid": uid_of("Job", job.id),
+        },
+        "type": "Warning" if is_warning(event) else "Normal",
+        "reason": reason_of(event.kind),
+        "message": message_of(event),
+        "source": {"component": _COMPONENT},
+        "reportingComponent": _COMPONENT,
+        "reportingInstance": "",
+        "count": 1,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "eventTime": None,
+    }
+
+
+def is_warning(event: StoredEvent | FeedEvent) -> bool:
+    """Return whether an event tells of something that went wrong."""
+    return event.kind in _WARNINGS or (event.details or {}).get("job") == "failed"
+
+
+def reason_of(kind: str) -> str:
+    """Return the kind of an event as one word, as reasons of events are: ``run.running`` is ``RunRunning``."""
+    return "".join(part[:1].upper() + part[1:] for part in kind.split("."))
+
+
+def message_of(event: StoredEvent | FeedEvent) -> str:
+    """Return what an event says to people."""
+    details: dict[str, Any] = event.details or {}
+    parts = [
+        f"run {event.attempt}" if event.attempt else "",
+        f"on {event.cluster}" if event.cluster else "",
+        f"the job is {details['job']}" if "job" in details else "",
+        f"category {details['category']}" if details.get("category") else "",
+        f"exit code {details['exitCode']}" if details.get("exitCode") is not None else "",
+        _change("priority", details.get("priority")),
+        _change("priority class", details.get("priorityClass")),
+    ]
+    if (until := details.get("holdUntil")) is not None:
+        parts.append(f"until {moment(format_time(datetime.fromtimestamp(float(until), UTC)))}")
+    parts += [f"labels {_labels(details['labels'])}"] if "labels" in details else []
+    parts += [event.message, f"by {event.actor}" if event.actor else ""]
+    return ", ".join(part for part in parts if part) or f"the job is {event.states[-1] if event.states else event.kind}"
+
+
+def _change(field: str, value: Any) -> str:
+    if value is None:
+        return ""
+    shown = " -> ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"{field} {shown}"
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return ",".join(f"{name}={value}" for name, value in sorted(labels.items())) or "removed"

@@ -1,0 +1,155 @@
+"""Members of jobs as pods of the core group, for ``kubectl get pods`` and ``kubectl logs``; they cannot be changed. Pure.
+
+A pod is a member of its job's latest run, wherever that is; its name is ``job.role.index``: a role has no dot in its name.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from trainmaster.protocol.base import format_time
+from trainmaster_dispatcher.api.kube.objects import GROUP, GROUP_VERSION, Wire, moment, uid_of
+from trainmaster_dispatcher.domain.namespaces import namespace_of
+from trainmaster_dispatcher.services.job_members import JobMember
+
+JOB_LABEL = f"{GROUP}/job-name"
+ROLE_LABEL = f"{GROUP}/role"
+INDEX_LABEL = f"{GROUP}/index"
+RUN_LABEL = f"{GROUP}/run"
+CLUSTER_LABEL = f"{GROUP}/cluster"
+POD_FIELDS = {
+    "metadata.name": ("metadata", "name"),
+    "metadata.namespace": ("metadata", "namespace"),
+    "spec.nodeName": ("spec", "nodeName"),
+    "spec.restartPolicy": ("spec", "restartPolicy"),
+    "spec.schedulerName": ("spec", "schedulerName"),
+    "status.phase": ("status", "phase"),
+}
+_PHASES = {
+    "pending": "Pending",
+    "running": "Running",
+    "succeeded": "Succeeded",
+    "failed": "Failed",
+    "stopped": "Failed",
+}
+_MAIN = "main"
+_LONGEST_LABEL = 63
+
+
+@dataclass(frozen=True, slots=True)
+class PodName:
+    """The name of a pod, in its parts."""
+
+    job: str
+    role: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.job}.{self.role}.{self.index}"
+
+    @classmethod
+    def read(cls, text: str) -> "PodName | None":
+        """Return the parts of a name; None for one that no pod can have."""
+        job, *rest = text.rsplit(".", 2)
+        if len(rest) < 2 or not rest[1].isdecimal() or len(rest[1]) > 5:
+            return None
+        return cls(job, rest[0], int(rest[1]))
+
+
+def containers_of(role: dict[str, Any]) -> list[Wire]:
+    """Return the containers of a member, as they are specified."""
+    given = role.get("podTemplate")
+    if isinstance(given, dict):
+        found: list[Wire] = given.get("spec", {}).get("containers", [])
+        return found
+    template = role.get("template") or {}
+    fields = {field: template[field] for field in ("image", "command", "args") if template.get(field)}
+    resources = template.get("resources")
+    return [{"name": _MAIN, **fields, **({"resources": {"requests": resources}} if resources else {})}]
+
+
+def pod_object(member: JobMember) -> Wire:
+    """Return a member as a pod."""
+    job, run = member.job, member.run
+    name = str(PodName(job.name, member.role_name, member.index))
+    labels = {
+        **job.line.get("labels", {}),
+        JOB_LABEL: job.name[:_LONGEST_LABEL].rstrip("-."),
+        ROLE_LABEL: member.role_name,
+        INDEX_LABEL: str(member.index),
+        RUN_LABEL: str(run.attempt),
+        CLUSTER_LABEL: run.cluster,
+    }
+    owner = {
+        "apiVersion": GROUP_VERSION,
+        "kind": "Job",
+        "name": job.name,
+        "uid": uid_of("Job", job.line["id"]),
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+    containers = containers_of(dict(member.role))
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace_of(job.line["queue"]),
+            "uid": uid_of("Pod", f"{job.line['id']}/{run.attempt}/{member.role_name}/{member.index}"),
+            "resourceVersion": str(job.metadata.version),
+            "creationTimestamp": moment(format_time(run.leased_at)),
+            "labels": labels,
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "containers": containers,
+            "restartPolicy": "Never",
+            **({"nodeName": member.node} if member.node else {}),
+        },
+        "status": _status(member, containers),
+    }
+
+
+def _status(member: JobMember, containers: list[Wire]) -> Wire:
+    phase = _PHASES.get(member.state, "Unknown")
+    is_ready = "True" if phase == "Running" else "False"
+    started = _moment(member.run.started_at)
+    return {
+        "phase": phase,
+        "conditions": [
+            {"type": "PodScheduled", "status": "True" if member.node else "False"},
+            {"type": "Ready", "status": is_ready},
+        ],
+        **({"message": member.text} if member.text else {}),
+        **({"reason": "Stopped"} if member.state == "stopped" else {}),
+        **({"startTime": started} if started else {}),
+        "containerStatuses": [
+            {
+                "name": one.get("name", _MAIN),
+                "image": one.get("image", ""),
+                "imageID": "",
+                "ready": phase == "Running",
+                "started": phase == "Running",
+                "restartCount": member.restarts,
+                "state": _container_state(member, phase, started),
+            }
+            for one in containers[:1]
+        ],
+    }
+
+
+def _container_state(member: JobMember, phase: str, started: str | None) -> Wire:
+    """Return the state of a member's first container. As of a kubelet, an end whose exit code is not known has 255."""
+    if phase == "Pending":
+        return {"waiting": {"reason": "Pending", **({"message": member.text} if member.text else {})}}
+    if phase == "Running":
+        return {"running": {"startedAt": started}}
+    reason = {"succeeded": "Completed", "stopped": "Stopped"}.get(member.state, "Error")
+    code = member.exit_code if member.exit_code is not None else (0 if member.state == "succeeded" else 255)
+    times = {"startedAt": started, "finishedAt": _moment(member.run.ended_at)}
+    text = {"message": member.text} if member.text else {}
+    return {"terminated": {"exitCode": code, "reason": reason, **times, **text}}
+
+
+def _moment(at: datetime | None) -> str | None:
+    return None if at is None else moment(format_time(at))
