@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from cryptography.x509 import DNSName, SubjectAlternativeName, load_pem_x509_certificate
 from jsonschema import Draft7Validator
 from typer.main import get_command
 
@@ -82,15 +83,17 @@ AGENT_EVERYTHING: Object = {
     "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
     "networkPolicy": {"apiServerCidrs": ["10.0.0.1/32"], "extraEgress": [{"ports": [{"port": 3128}]}]},
 }
+AGENT_WITH_API: Object = {**AGENT, "extensionApi": {"enabled": True, "key": TOKEN}}
 CASES: list[tuple[str, Object]] = [
     ("agent", AGENT),
     ("agent", AGENT_EVERYTHING),
+    ("agent", AGENT_WITH_API),
     ("dispatcher", BUNDLED),
     ("dispatcher", URLS),
     ("dispatcher", SECRETS),
     ("dispatcher", EVERYTHING),
 ]
-IDS = ["agent", "agent-everything", "bundled", "urls", "secrets", "everything"]
+IDS = ["agent", "agent-everything", "agent-api", "bundled", "urls", "secrets", "everything"]
 
 each_chart = pytest.mark.parametrize("chart", ["agent", "dispatcher"])
 each_case = pytest.mark.parametrize(("chart", "values"), CASES, ids=IDS)
@@ -479,6 +482,21 @@ BY_SCHEDULER: dict[str, tuple[list[tuple[str, str, list[str]]], list[tuple[str, 
 }
 
 
+@pytest.mark.skipif(HELM is None, reason="no helm")
+def test_the_extension_api_is_trusted_by_a_certificate_of_its_service() -> None:
+    objects = rendered("agent", AGENT_WITH_API)
+    (service,) = (one for one in of_kind(objects, "Service").values() if one["metadata"]["name"].endswith("-api"))
+    (registered,) = of_kind(objects, "APIService").values()
+    name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
+    assert registered["spec"]["service"] == {"name": name, "namespace": namespace, "port": 443}
+    secret = of_kind(objects, "Secret")[f"{name}-tls"]["data"]
+    assert registered["spec"]["caBundle"] == secret["ca.crt"]
+    authority, certificate = (load_pem_x509_certificate(base64.b64decode(secret[one])) for one in ("ca.crt", "tls.crt"))
+    certificate.verify_directly_issued_by(authority)
+    names = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value.get_values_for_type(DNSName)
+    assert f"{name}.{namespace}.svc" in names
+
+
 def granted(role: Object) -> list[tuple[str, str, list[str]]]:
     return [(rule["apiGroups"][0], rule["resources"][0], rule["verbs"]) for rule in role["rules"]]
 
@@ -759,7 +777,7 @@ def test_the_agent_reaches_dns_the_api_server_and_its_dispatcher(url: str, port:
 PROCESSES = {"api", "scheduler", "worker", "beat"}
 
 
-@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[2:])
+@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[3:])
 def test_every_process_is_started_with_options_that_it_has(values: Object) -> None:
     app = typer.Typer()
     register_agent(app)
@@ -779,7 +797,7 @@ def test_every_process_is_started_with_options_that_it_has(values: Object) -> No
     assert started == {"serve", "scheduler", "worker", "beat", "migrate", "bootstrap"}
 
 
-@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[2:])
+@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[3:])
 def test_the_schema_is_there_before_the_processes_are(values: Object) -> None:
     objects = rendered("dispatcher", values)
     hooks = of_kind(objects, "Job")
