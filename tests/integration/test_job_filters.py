@@ -1,5 +1,6 @@
 """Filters of jobs by who submitted them and when, and names in filters that do not exist."""
 
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -7,6 +8,7 @@ import pytest
 
 from tests.conftest import Service, job
 from tests.integration.rows import execute
+from trainmaster_dispatcher.store import jobs as store
 
 
 async def ids(http: httpx.AsyncClient, **parameters: str) -> set[str]:
@@ -90,3 +92,52 @@ async def test_no_suggestion_names_what_the_caller_may_not_see(service: Service)
         ]
     assert [answer.status_code for answer in answers] == [422, 403, 404]
     assert not any("'secret'" in answer.text or "vault'" in answer.text for answer in answers)
+
+
+@pytest.mark.parametrize("window", [3, 20_000])
+async def test_pages_by_labels_are_whole_wherever_the_jobs_are(
+    service: Service, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """Jobs that are not among the newest come by the index of labels; pages are those of all jobs that match, newest first."""
+    monkeypatch.setattr(store, "_WINDOW", window)
+    for path in ("a", "b"):
+        await service.http.put(f"/v1/queues/{path}", json={"path": path})
+    labels: dict[str, dict[str, str]] = {}
+    for number in range(24):
+        own = {"team": f"t{number % 3}", "rare": "r"} if number in (1, 2, 11) else {"team": f"t{number % 3}"}
+        text = await service.submit(f"j{number}", "ab"[number % 2], labels={} if number % 8 == 5 else own, suspend=True)
+        labels[text] = {} if number % 8 == 5 else own
+    newest_first = list(reversed(labels))
+    cases: tuple[tuple[str, Callable[[dict[str, str]], bool]], ...] = (
+        ("rare=r", lambda own: own.get("rare") == "r"),
+        ("rare", lambda own: "rare" in own),
+        ("team=t1", lambda own: own.get("team") == "t1"),
+        ("team in (t0, t2),rare", lambda own: own.get("team") in ("t0", "t2") and "rare" in own),
+        ("team!=t1,rare=r", lambda own: own.get("team") != "t1" and "rare" in own),
+        ("!rare", lambda own: "rare" not in own),
+        ("!team", lambda own: not own),
+        ("team notin (t1)", lambda own: own.get("team") != "t1"),
+        ("other", lambda own: "other" in own),
+    )
+    for selector, holds in cases:
+        expected = [text for text in newest_first if holds(labels[text])]
+        assert await pages(service.http, "/apis/trainmaster.dev/v1/jobs", labelSelector=selector) == expected, selector
+    expected = [text for text in newest_first if labels[text].get("rare") == "r"]
+    found = (await service.http.get("/v1/jobs", params={"label": "rare=r"})).json()["jobs"]
+    assert [one["id"] for one in found] == expected
+    in_a = await pages(service.http, "/apis/trainmaster.dev/v1/namespaces/a/jobs", labelSelector="rare")
+    assert in_a == [text for text in expected if text.startswith("j2-")]
+
+
+async def pages(http: httpx.AsyncClient, path: str, **parameters: str) -> list[str]:
+    """Return the names of the objects of a list, read by pages of two."""
+    found: list[str] = []
+    following: dict[str, str] = {}
+    while True:
+        answer = await http.get(path, params={"limit": "2", **parameters, **following})
+        assert answer.status_code == 200, answer.text
+        found += [one["metadata"]["name"] for one in answer.json()["items"]]
+        token = answer.json()["metadata"].get("continue")
+        if not token:
+            return found
+        following = {"continue": token}

@@ -21,6 +21,8 @@ _EVENT = event_feed.FeedEvent(
 )
 
 _ARGUMENTS: dict[str, Any] = {
+    "keys": "SELECT j.id FROM jobs j",
+    "named": {"limit": 1},
     "after": 0,
     "before": 7,
     "begin": _MORNING,

@@ -391,6 +391,10 @@ async def state_counts(tx: Transaction, queue_ids: Sequence[int]) -> dict[int, d
     return out
 
 
+_WINDOW = 20_000
+"""The number of newest jobs among which a page of jobs with labels is searched first."""
+
+
 class LabelCondition(NamedTuple):
     """A condition on a label: that its value is one of ``values``, or with None that the label is there; or not, if ``is_negated``."""
 
@@ -399,13 +403,19 @@ class LabelCondition(NamedTuple):
     is_negated: bool = False
 
     def condition(self, number: int) -> tuple[str, dict[str, Any]]:
-        """Return the condition on ``j`` and its parameters, which have this number in their names."""
-        holds, parameters = f"coalesce(j.labels ? :f_label_{number}, false)", dict[str, Any]()
-        parameters[f"f_label_{number}"] = self.key
-        if self.values is not None:
-            holds = f"coalesce(j.labels ->> :f_label_{number} = ANY(:f_values_{number}), false)"
-            parameters[f"f_values_{number}"] = list(self.values)
-        return f"NOT {holds}" if self.is_negated else holds, parameters
+        """Return the condition on ``j`` and its parameters, which have this number in their names.
+
+        One that is not negated is in the form that the index of labels serves.
+        """
+        parameters: dict[str, Any] = {}
+        if self.values is None:
+            holds = f"j.labels ? :f_label_{number}"
+            parameters[f"f_label_{number}"] = self.key
+        else:
+            names = [f"f_label_{number}_{place}" for place in range(len(self.values))]
+            holds = f"({' OR '.join(f'j.labels @> CAST(:{name} AS jsonb)' for name in names)})"
+            parameters |= {name: dumps({self.key: value}) for name, value in zip(names, self.values, strict=True)}
+        return f"NOT coalesce({holds}, false)" if self.is_negated else holds, parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,6 +459,19 @@ class Filter:
             parameters["f_below"] = list(self.below)
         return (f"SELECT b.id FROM queues b WHERE {' AND '.join(parts)}" if parts else None), parameters
 
+    def labelled(self) -> tuple[str, dict[str, Any]]:
+        """Return the condition on labels that jobs must have, for which there is an index, and its parameters; empty without one."""
+        parts, parameters = [], dict[str, Any]()
+        if self.labels:
+            parts.append("j.labels @> CAST(:f_labels AS jsonb)")
+            parameters["f_labels"] = dumps(self.labels)
+        for number, one in enumerate(self.label_conditions):
+            if not one.is_negated:
+                part, more = one.condition(number)
+                parts.append(part)
+                parameters |= more
+        return " AND ".join(parts), parameters
+
     def others(self) -> tuple[str, dict[str, Any]]:
         """Return the condition on ``j`` beside its queue, and its parameters."""
         parts, parameters = ["true"], dict[str, Any]()
@@ -461,9 +484,6 @@ class Filter:
         if self.class_id is not None:
             parts.append("j.class_id = :f_class")
             parameters["f_class"] = self.class_id
-        if self.labels:
-            parts.append("j.labels @> CAST(:f_labels AS jsonb)")
-            parameters["f_labels"] = dumps(self.labels)
         if self.cluster is not None:
             parts.append(
                 "EXISTS (SELECT 1 FROM runs r JOIN clusters c ON c.id = r.cluster_id"
@@ -486,10 +506,11 @@ class Filter:
             if moment is not None:
                 parts.append(f"j.submitted_at {sign} :{name}")
                 parameters[name] = moment
-        conditions = [one.condition(number) for number, one in enumerate(self.label_conditions)]
-        parts += [part for part, _ in conditions]
-        for _, more in conditions:
-            parameters |= more
+        labelled, more = self.labelled()
+        unlabelled = [one.condition(number) for number, one in enumerate(self.label_conditions) if one.is_negated]
+        parts += [labelled] * bool(labelled) + [part for part, _ in unlabelled]
+        for one in (more, *(parameters_of for _, parameters_of in unlabelled)):
+            parameters |= one
         parts += [f"NOT (j.ended_at IS NOT NULL AND {DELETED})"] * self.hides_deleted
         return " AND ".join(parts), parameters
 
@@ -607,26 +628,40 @@ async def page(tx: Transaction, wanted: Filter, before: int | None, limit: int) 
     """Return jobs that match, newest first, older than the one with key ``before``.
 
     The keys of the page are found first, in the order of an index for each queue: the cost of a page does not depend on the number
-    of stored jobs. Without this, the database joins and sorts all jobs of the queues.
+    of stored jobs. Without this, the database joins and sorts all jobs of the queues. Labels that the newest jobs do not have often
+    enough are looked up in their own index, which has no such order.
     """
     queues, parameters = wanted.queues()
     others, more = wanted.others()
+    parameters |= more | {"limit": limit}
     cut = "" if before is None else " AND j.id < :before"
     if before is not None:
         parameters["before"] = before
-    first = f"SELECT j.id FROM jobs j WHERE {others}{cut}"
+    labelled, _ = wanted.labelled()
+    newest = f"SELECT j.id FROM jobs j WHERE {others}{cut}"
+    if labelled:
+        newest += f" AND j.id >= {'(SELECT max(id) FROM jobs)' if before is None else ':before'} - {_WINDOW}"
     if queues is not None:
-        of_queue = f"{first} AND j.queue_id = b.id ORDER BY j.id DESC LIMIT :limit"
-        first = f"SELECT f.id FROM ({queues}) b CROSS JOIN LATERAL ({of_queue}) f"
+        of_queue = f"{newest} AND j.queue_id = b.id ORDER BY j.id DESC LIMIT :limit"
+        newest = f"SELECT f.id FROM ({queues}) b CROSS JOIN LATERAL ({of_queue}) f"
+    found = await _page_of_keys(tx, newest, parameters)
+    if not labelled or len(found) == limit:
+        return found
+    in_queues = "" if queues is None else f" AND j.queue_id IN ({queues})"
+    keys = f"SELECT j.id FROM found JOIN jobs j ON j.id = found.id WHERE {others}{in_queues}"
+    return await _page_of_keys(tx, keys, parameters, f"SELECT j.id FROM jobs j WHERE {labelled}{cut}")
+
+
+async def _page_of_keys(tx: Transaction, keys: str, named: dict[str, Any], labelled: str = "") -> Sequence[ShownJob]:
+    """Return the jobs with the highest keys that a statement finds. ``labelled``: a statement whose rows it knows as ``found``."""
+    first = f"found AS MATERIALIZED ({labelled})," if labelled else ""
     return await tx.all_of(
         ShownJob,
         f"""
-        WITH page AS MATERIALIZED ({first} ORDER BY id DESC LIMIT :limit)
+        WITH {first} page AS MATERIALIZED ({keys} ORDER BY id DESC LIMIT :limit)
         {_COLUMNS_OF_VIEW} FROM page JOIN jobs j ON j.id = page.id {_JOINS_OF_VIEW} ORDER BY j.id DESC
         """,
-        limit=limit,
-        **parameters,
-        **more,
+        **named,
     )
 
 

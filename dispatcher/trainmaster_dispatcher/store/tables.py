@@ -567,6 +567,7 @@ jobs = Table(
     Index("ix_jobs_live", "queue_id", "id", postgresql_where=text(LIVE_JOB)),
     Index("ix_jobs_release", "hold_until", postgresql_where=text("hold_until IS NOT NULL")),
     Index("ix_jobs_queue", "queue_id", "id"),
+    Index("ix_jobs_labels", "labels", postgresql_using="gin", postgresql_where=text("labels IS NOT NULL")),
 )
 
 job_objects = Table(
