@@ -472,8 +472,8 @@ class Filter:
                 parameters |= more
         return " AND ".join(parts), parameters
 
-    def others(self) -> tuple[str, dict[str, Any]]:
-        """Return the condition on ``j`` beside its queue, and its parameters."""
+    def others(self, *, is_labelled: bool = False) -> tuple[str, dict[str, Any]]:
+        """Return the condition on ``j`` beside its queue, and its parameters; without what ``labelled`` says, if ``is_labelled``."""
         parts, parameters = ["true"], dict[str, Any]()
         if self.states:
             parts.append("coalesce(j.wish::text, j.state::text) = ANY(:f_states)")
@@ -508,7 +508,7 @@ class Filter:
                 parameters[name] = moment
         labelled, more = self.labelled()
         unlabelled = [one.condition(number) for number, one in enumerate(self.label_conditions) if one.is_negated]
-        parts += [labelled] * bool(labelled) + [part for part, _ in unlabelled]
+        parts += [labelled] * (bool(labelled) and not is_labelled) + [part for part, _ in unlabelled]
         for one in (more, *(parameters_of for _, parameters_of in unlabelled)):
             parameters |= one
         parts += [f"NOT (j.ended_at IS NOT NULL AND {DELETED})"] * self.hides_deleted
@@ -648,7 +648,8 @@ async def page(tx: Transaction, wanted: Filter, before: int | None, limit: int) 
     if not labelled or len(found) == limit:
         return found
     in_queues = "" if queues is None else f" AND j.queue_id IN ({queues})"
-    keys = f"SELECT j.id FROM found JOIN jobs j ON j.id = found.id WHERE {others}{in_queues}"
+    rest, _ = wanted.others(is_labelled=True)
+    keys = f"SELECT j.id FROM found JOIN jobs j ON j.id = found.id WHERE {rest}{in_queues}"
     return await _page_of_keys(tx, keys, parameters, f"SELECT j.id FROM jobs j WHERE {labelled}{cut}")
 
 
