@@ -1,5 +1,6 @@
 """Changes by the Kubernetes API: jobs and declared objects are created, applied, patched, replaced and deleted."""
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -260,3 +261,30 @@ async def test_declared_objects_are_changed_with_their_revisions(service: Servic
     value_of(await service.http.delete(f"{GROUP}/clusters/private"), 405)
     misnamed = value_of(await service.http.post(queues, json=queue_manifest("x", path="y")), 422)
     assert misnamed["details"]["causes"][0]["field"] == "spec.path"
+
+
+async def test_many_objects_are_created_at_once_each_with_its_own_answer(service: Service) -> None:
+    """Their answers are read together; one that is refused takes no other with it."""
+    names = [f"many-{number % 30}" for number in range(33)]
+    answers = await asyncio.gather(*(service.http.post(JOBS, json=job_manifest(name, {"n": name})) for name in names))
+    made = [answer.json() for answer in answers if answer.status_code == 201]
+    refused = [answer.json() for answer in answers if answer.status_code != 201]
+    assert sorted(one["metadata"]["name"] for one in made) == sorted(set(names))
+    assert [(one["reason"], one["code"]) for one in refused] == [("AlreadyExists", 409)] * 3
+    for one in made:
+        name = one["metadata"]["name"]
+        assert one["metadata"]["labels"] == {"n": name}
+        assert one == value_of(await service.http.get(f"{JOBS}/{name}"))
+
+
+async def test_a_name_that_is_an_id_of_another_job_is_taken(service: Service) -> None:
+    text = await service.submit("plain")
+    refused = await service.http.post(JOBS, json=job_manifest(text))
+    assert (refused.status_code, refused.json()["reason"]) == (409, "AlreadyExists")
+
+
+async def test_a_queue_can_be_used_as_soon_as_it_is_there(service: Service) -> None:
+    jobs = f"{GROUP}/namespaces/fresh/jobs"
+    assert (await service.http.post(jobs, json=job_manifest("early"))).status_code == 404
+    value_of(await service.http.post(f"{GROUP}/queues", json=queue_manifest("fresh")), 201)
+    value_of(await service.http.post(jobs, json=job_manifest("early")), 201)

@@ -1,7 +1,6 @@
 """``trainmaster agent extension-apiserver``: the dispatcher's Kubernetes API beside a cluster's own."""
 
 import asyncio
-import logging
 import os
 import ssl
 from pathlib import Path
@@ -12,8 +11,6 @@ import typer
 from trainmaster import process_logs
 from trainmaster.cli.process import PlainLogs, end_at_interrupt, fail, until_stopped
 from trainmaster.protocol.states import Exit
-
-log = logging.getLogger(__name__)
 
 
 def extension_apiserver(

@@ -3,16 +3,16 @@
 A change is one transaction with its line of the audit; a job is created as by the REST API, in a group with others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.ids import parse_job_id
+from trainmaster.protocol.ids import BadIdError, parse_job_id
 from trainmaster_dispatcher.api.asgi import client_address, request_id
 from trainmaster_dispatcher.api.context import App, State, note
 from trainmaster_dispatcher.api.kube import objects
@@ -61,7 +61,6 @@ from trainmaster_dispatcher.services.submission_parsing import mistaken
 from trainmaster_dispatcher.services.submit import ObjectMetadata, Submission, submit_one
 from trainmaster_dispatcher.store import job_objects as store
 from trainmaster_dispatcher.store import versions
-from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 
 router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
@@ -208,9 +207,25 @@ async def delete_job(name: str, call: _Change) -> Response:
     return json(item)
 
 
-async def _queue_of(tx: Transaction, caller: Caller, namespace: str, wanted: Desired) -> str:
-    """Return the queue of an object that is created in a namespace. Raises ProblemError NOT_FOUND or INVALID_SPEC."""
-    queues = [one.path for one in await store.leaf_queues(tx, namespace) if caller.may_use(one.path)]
+class _Place(NamedTuple):
+    """The queue of an object that is created, and whether its namespace is also that of others."""
+
+    queue: str
+    is_shared: bool
+
+
+def _may_be_id(name: str) -> bool:
+    """Return whether a job may have this id."""
+    try:
+        parse_job_id(name)
+    except BadIdError:
+        return False
+    return True
+
+
+def _place_of(leaves: Sequence[store.LeafQueue], caller: Caller, namespace: str, wanted: Desired) -> _Place:
+    """Return the place of an object that is created in a namespace. Raises ProblemError NOT_FOUND or INVALID_SPEC."""
+    queues = [one.path for one in leaves if caller.may_use(one.path)]
     named = wanted.spec.get("queue")
     if named is not None and (not isinstance(named, str) or namespace_of(named) != namespace):
         place = namespace_of(str(named)[:100])
@@ -225,11 +240,11 @@ async def _queue_of(tx: Transaction, caller: Caller, namespace: str, wanted: Des
             " see kubectl get namespaces",
         )
     if named is not None:
-        return str(named)
+        return _Place(str(named), len(queues) > 1)
     if len(queues) > 1:
         message = f"is needed: the namespace {namespace!r} is that of {len(queues)} queues: {', '.join(queues)}"
         raise mistaken(Mistake(path="spec.queue", message=message))
-    return queues[0]
+    return _Place(queues[0], is_shared=False)
 
 
 async def _create(call: _JobChange, wanted: Desired, managers: managed_fields.Managers) -> Response:
@@ -237,11 +252,13 @@ async def _create(call: _JobChange, wanted: Desired, managers: managed_fields.Ma
     state, caller, namespace = call.state, call.caller, call.namespace
     if wanted.namespace not in ("", namespace):
         check_address(wanted, wanted.name, namespace)
-    async with state.stores.database.reading() as tx:
-        queue = await _queue_of(tx, caller, namespace, wanted)
-        # A job without a name of its own has its id as its object's name.
-        if wanted.name and await job_objects.show_all(tx, caller, namespace, wanted.name):
-            raise ProblemError(Code.ALREADY_EXISTS, f'{JOBS.full_name} "{wanted.name}" already exists')
+    place = _place_of(await state.namespaces.queues(namespace), caller, namespace, wanted)
+    # Whether a name is free in its queue is known when the job is stored. A job without a name has its id as that of its object.
+    if wanted.name and (place.is_shared or _may_be_id(wanted.name)):
+        async with state.stores.database.reading() as tx:
+            if await job_objects.show_all(tx, caller, namespace, wanted.name):
+                raise ProblemError(Code.ALREADY_EXISTS, f'{JOBS.full_name} "{wanted.name}" already exists')
+    queue = place.queue
     body = orjson.dumps(submission(wanted, queue))
     try:
         prepared = await state.parser.prepare(body, caller.key_id, call.request, await state.admissions.known())
@@ -278,8 +295,7 @@ async def _submitted(state: State, caller: Caller, given: Submission) -> Wire:
             (text,) = (await submit_one(tx, state.stores, given)).ids
             await note(tx, caller, "submit", auditing.number_of_jobs(1), auditing.jobs_of([text]))
             key = parse_job_id(text)[1]
-    async with state.stores.database.reading() as tx:
-        found = (await job_objects.read(tx, [key])).get(key)
+    found = await state.job_reads.read(key)
     if found is None:
         raise ProblemError(Code.NOT_FOUND, "the job was removed at once")
     return job_object(found)
