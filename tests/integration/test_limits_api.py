@@ -185,6 +185,23 @@ async def test_calls_without_a_key_have_a_bound_for_each_address_and_probes_one_
         assert (await http.get("/v1/jobs", headers={"Authorization": "Bearer tmk_admin"})).status_code == 200
 
 
+async def test_calls_of_the_kubernetes_api_with_a_key_are_not_counted_as_calls_without(service: Service) -> None:
+    settings = service.settings.model_copy(update={"keyless_calls_per_second": 0.01, "keyless_calls_burst": 3})
+    admin, wrong = ({"Authorization": f"Bearer tmk_{name}"} for name in ("admin", "wrong"))
+    jobs, discovery = "/apis/trainmaster.dev/v1/namespaces/default/jobs", "/apis/trainmaster.dev/v1"
+    async with OtherApi(settings) as http:
+        for path in (jobs, "/api/v1/namespaces", "/api/v1/events", discovery, "/apis", "/openapi/v3"):
+            assert {(await http.get(path, headers=admin)).status_code for _ in range(5)} == {200}, path
+        for headers in ({}, wrong):
+            answers = [await http.get(discovery, headers=headers) for _ in range(4)]
+            assert answers[-1].status_code == 429
+            assert answers[-1].json()["kind"] == "Status"
+            assert answers[-1].json()["reason"] == "TooManyRequests"
+            assert int(answers[-1].headers["retry-after"]) > 10
+        assert [(await http.get(jobs)).status_code for _ in range(4)] == [401] * 3 + [429]
+        assert (await http.get(jobs, headers=admin)).status_code == 200
+
+
 async def test_probes_of_an_installation_never_meet_the_default_bounds(service: Service) -> None:
     async with OtherApi(service.settings) as http:
         for probe in ("/healthz", "/readyz", "/metrics"):

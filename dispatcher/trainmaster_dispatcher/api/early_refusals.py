@@ -12,9 +12,13 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.api.asgi import App, Receive, Scope, Send, request_id
 from trainmaster_dispatcher.api.context import State
 from trainmaster_dispatcher.api.docs_pages import DOCUMENTS
+from trainmaster_dispatcher.api.kube.status import status_of
 from trainmaster_dispatcher.api.limits import CALL, Call
 
 _USERS, _AGENTS = "/v1/", "/agent/"
+_KUBERNETES = ("/apis/trainmaster.dev/v1/", "/api/v1/")
+"""Objects of the Kubernetes API, which need a key. Its discovery needs none, and clients send theirs."""
+_DISCOVERY = ("/apis", "/api", "/openapi/")
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 """Each is counted by itself: whatever else comes from the same address, a probe is answered."""
 _PAGES = "pages"
@@ -42,9 +46,11 @@ class EarlyRefusals:
             return
         await state.limits.slow_down()
         is_read = await _drain(receive)
-        body = orjson.dumps(problem.to_problem(scope["path"]) | {"requestId": request_id.get()})
+        is_status = scope["path"].startswith(_DISCOVERY)
+        value = status_of(problem) if is_status else problem.to_problem(scope["path"]) | {"requestId": request_id.get()}
+        body = orjson.dumps(value)
         headers = [
-            (b"content-type", b"application/problem+json"),
+            (b"content-type", b"application/json" if is_status else b"application/problem+json"),
             (b"content-length", b"%d" % len(body)),
             (b"retry-after", b"%d" % problem.pause_seconds),
         ]
@@ -58,15 +64,18 @@ def _problem(state: State, scope: Scope) -> ProblemError | None:
     """Return why a call is refused, if its key or its address is over a limit."""
     path = scope["path"]
     address = scope["client"][0] if scope.get("client") else ""
-    if path in _PROBES or path in _DOCUMENTS or not path.startswith((_USERS, _AGENTS)):
+    needs_key = path.startswith((_USERS, _AGENTS, *_KUBERNETES)) and path not in _DOCUMENTS
+    if not needs_key and (path in _PROBES or not path.startswith(_DISCOVERY)):
         return state.limits.keyless(address, path if path in _PROBES else _PAGES)
     given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
     scheme, _, secret = given.decode("latin-1").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
-        return state.limits.keyless(address)
-    if not path.startswith(_USERS):
+        return state.limits.keyless(address, "" if needs_key else _PAGES)
+    if path.startswith(_AGENTS):
         return None
     is_known, caller = state.keyring.known(secret.strip())
+    if not needs_key:
+        return state.limits.keyless(address, _PAGES) if caller is None else None
     if caller is not None and caller.is_limited:
         problem = state.limits.over_rate(caller)
         if problem is not None:
