@@ -169,6 +169,20 @@ async def test_members_are_pods_of_their_namespace(service: Service, agent: Fake
         assert (answer.status_code, answer.json()["reason"]) == (404, "NotFound"), name
 
 
+async def test_pods_are_listed_by_pages_of_whole_jobs(service: Service, agent: FakeAgent) -> None:
+    jobs = [(await running(service, agent, f"j{number}", replicas=number, cpu="100m"))[0] for number in (3, 1, 2)]
+    await service.submit("waits", cpu="1000")
+    pages: list[list[str]] = []
+    following = ""
+    while True:
+        page = await got(service, PODS, limit=2, **({"continue": following} if following else {}))
+        pages.append([one["metadata"]["name"].partition(".")[0] for one in page["items"]])
+        following = page["metadata"].get("continue", "")
+        if not following:
+            break
+    assert [page for page in pages if page] == [[jobs[2]] * 2, [jobs[1]] + [jobs[0]] * 3]
+
+
 async def test_a_watch_of_pods_follows_a_run_to_its_end(service: Service, agent: FakeAgent) -> None:
     version = (await got(service, PODS))["metadata"]["resourceVersion"]
     async with watching(service, PODS, resourceVersion=version) as seen:

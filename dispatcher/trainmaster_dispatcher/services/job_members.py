@@ -30,18 +30,26 @@ class JobMember:
         return str(self.role["name"])
 
 
-async def of_jobs(tx: Transaction, wanted: Sequence[ReadJob]) -> dict[int, list[JobMember]]:
-    """Return the members of the latest run of each of these jobs; jobs without a run are left out."""
+async def of_jobs(tx: Transaction, wanted: Sequence[ReadJob], most: int | None = None) -> dict[int, list[JobMember]]:
+    """Return the members of the latest run of each of these jobs, in their order; jobs without a run have none.
+
+    ``most``: as soon as there are as many, the jobs that follow are left out.
+    """
     found = await runs.latest(tx, [job.key for job in wanted])
-    by_key = {job.key: job for job in wanted if job.key in found}
-    rows = await jobs.views(tx, list(by_key))
-    specs = await jobs.specs(tx, {row.spec_id for row in rows})
+    rows = {row.id: row for row in await jobs.views(tx, list(found))}
+    specs = await jobs.specs(tx, {row.spec_id for row in rows.values()})
     members: dict[int, list[JobMember]] = {}
-    for row in rows:
-        spec: Mapping[str, Any] = specs.get(row.spec_id, {})
-        if row.parameters is not None:
-            spec = substitute(dict(spec), row.parameters)
-        members[row.id] = list(_members(by_key[row.id], found[row.id], spec))
+    many = 0
+    for job in wanted:
+        if most is not None and many >= most:
+            break
+        members[job.key] = []
+        if (row := rows.get(job.key)) is not None:
+            spec: Mapping[str, Any] = specs.get(row.spec_id, {})
+            if row.parameters is not None:
+                spec = substitute(dict(spec), row.parameters)
+            members[job.key] = list(_members(job, found[job.key], spec))
+            many += len(members[job.key])
     return members
 
 

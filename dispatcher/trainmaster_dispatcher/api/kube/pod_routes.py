@@ -38,7 +38,7 @@ from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
 from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.domain.redaction import rendered_json
-from trainmaster_dispatcher.services import job_members, job_objects, logs
+from trainmaster_dispatcher.services import job_members, job_objects, job_queries, logs
 from trainmaster_dispatcher.services.event_feed import Position
 from trainmaster_dispatcher.services.job_members import JobMember
 from trainmaster_dispatcher.services.job_objects import ReadJob
@@ -259,8 +259,10 @@ async def _page(tx: Transaction, chosen: _ChosenPods, cursor: str | None) -> tup
             return [], None
         page = await job_objects.page(tx, chosen.caller, filtered, (), cursor, _JOBS_PER_PAGE, is_whole=False)
         jobs, following = page.jobs, page.following
-    found = await job_members.of_jobs(tx, jobs)
-    return [member for job in jobs for member in found.get(job.key, ())], following
+    found = await job_members.of_jobs(tx, jobs, chosen.wanted.limit if chosen.job is None else None)
+    if len(found) < len(jobs):
+        following = job_queries.make_cursor(list(found)[-1])
+    return [member for members in found.values() for member in members], following
 
 
 async def _watch(state: State, chosen: _ChosenPods) -> Response:
