@@ -140,6 +140,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "simulations remove": ("simulations remove 3",),
     "agent": ("agent run --url http://127.0.0.1:8470 --cluster cluster.yaml --state-dir state --key-file key",),
     "agent run": ("agent run --url http://127.0.0.1:8470 --cluster cluster.yaml --state-dir state --key-file key",),
+    "agent extension-apiserver": (
+        "agent extension-apiserver --url https://trainmaster.example.com --key-file people.key --tls-certificate tls.crt"
+        " --tls-key tls.key",
+    ),
     "agent fleet": ("agent fleet --clusters 3 --nodes 100",),
 }
 """Examples of each command, by its words; without ``trainmaster``."""
