@@ -291,7 +291,7 @@ async def test_kubectl_submits_follows_changes_and_deletes_jobs(
 ) -> None:
     (tmp_path / "job.yaml").write_text(_JOB)
     file, name = ("-f", str(tmp_path / "job.yaml")), "train-with-a-name.v2"
-    watching = asyncio.create_task(kubectl("get", "jobs", "-w", "--request-timeout=12s"))
+    watching = asyncio.create_task(kubectl("get", "jobs", "-w", "--request-timeout=30s"))
     for words, expected in (
         (("create", *file, "--dry-run=server", "-o", "yaml"), "Queued"),
         (("apply", *file), f"job.trainmaster.dev/{name} created"),
