@@ -12,11 +12,12 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.api.asgi import App, Receive, Scope, Send, request_id
 from trainmaster_dispatcher.api.context import State
 from trainmaster_dispatcher.api.docs_pages import DOCUMENTS
+from trainmaster_dispatcher.api.kube.objects import GROUP_VERSION
 from trainmaster_dispatcher.api.kube.status import status_of
 from trainmaster_dispatcher.api.limits import CALL, Call
 
 _USERS, _AGENTS = "/v1/", "/agent/"
-_KUBERNETES = ("/apis/trainmaster.dev/v1/", "/api/v1/")
+_KUBERNETES = (f"/apis/{GROUP_VERSION}/", "/api/v1/")
 """Objects of the Kubernetes API, which need a key. Its discovery needs none, and clients send theirs."""
 _DISCOVERY = ("/apis", "/api", "/openapi/")
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})

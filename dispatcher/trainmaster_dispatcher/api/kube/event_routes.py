@@ -1,12 +1,11 @@
 """Events of jobs by the Kubernetes API: all that are stored of one job, or those of the last hour."""
 
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
@@ -23,15 +22,13 @@ from trainmaster_dispatcher.api.kube.calls import (
 )
 from trainmaster_dispatcher.api.kube.events import EVENT_FIELDS, InvolvedJob, event_object
 from trainmaster_dispatcher.api.kube.job_selection import filter_of
-from trainmaster_dispatcher.api.kube.job_watches import WatchEvent, frame
+from trainmaster_dispatcher.api.kube.job_watches import WatchEvent
 from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire
 from trainmaster_dispatcher.api.kube.resources import EVENTS
 from trainmaster_dispatcher.api.kube.selectors import parse_fields
 from trainmaster_dispatcher.api.kube.status import not_found
-from trainmaster_dispatcher.api.kube.tables import table_of
-from trainmaster_dispatcher.api.kube.watching import Followed, Watch
+from trainmaster_dispatcher.api.kube.watching import Followed, Watch, each_page, frames
 from trainmaster_dispatcher.domain.namespaces import namespace_of
-from trainmaster_dispatcher.domain.redaction import rendered_json
 from trainmaster_dispatcher.services import job_objects
 from trainmaster_dispatcher.services.event_feed import EventFilter, Position
 from trainmaster_dispatcher.services.job_objects import ReadJob
@@ -96,10 +93,11 @@ class _ChosenEvents:
             found = await filter_of(tx, self.caller, self.namespace, {})
         return None if found is None else EventFilter(self.caller, found)
 
-    def payload(self, item: Wire) -> bytes:
-        if wants_table(self.request):
-            item = table_of(EVENTS.columns, [item], self.wanted.included, ListMetadata())
-        return rendered_json(orjson.dumps(item), self.caller.may_use)
+    def added(self, items: Iterable[Wire]) -> bytes:
+        """Return those of these events that the selectors select, as a watch has them."""
+        selects = selector(self.wanted, EVENT_FIELDS, "events")
+        included = self.wanted.included if wants_table(self.request) else None
+        return frames(WatchEvent.ADDED, filter(selects, items), EVENTS, self.caller, included)
 
 
 def _involved(job: ReadJob) -> InvolvedJob:
@@ -114,10 +112,14 @@ async def _list(request: Request, state: State, wanted: Listing, namespace: str 
     token = ListToken.read(wanted.following)
     async with state.stores.database.reading() as tx:
         version = token.version or (await versions.horizon(tx)).version
-    read = _of_all if chosen.job is None else _of_one_job
-    items, following = await read(state, chosen, token.cursor)
+    items, following = await _page(state, chosen, token.cursor)
     items = [item for item in items if selects(item)]
     return listed(request, wanted, items, EVENTS, ListMetadata(version, ListToken(version, following).written()))
+
+
+async def _page(state: State, chosen: _ChosenEvents, cursor: str | None) -> tuple[list[Wire], str | None]:
+    """Return a page of the chosen events, and the cursor of the next one."""
+    return await (_of_all if chosen.job is None else _of_one_job)(state, chosen, cursor)
 
 
 async def _of_one_job(state: State, chosen: _ChosenEvents, cursor: str | None) -> tuple[list[Wire], str | None]:
@@ -171,23 +173,14 @@ async def _watch(state: State, chosen: _ChosenEvents) -> Response:
         found = await state.events.after(position)
         matching = [one for one in found.events if wanted is not None and wanted.matches(one)]
         items = await _objects(state, matching, found.position.store_epoch)
-        return Followed(_added(chosen, items), found.position, found.has_more, found.missed)
+        return Followed(chosen.added(items), found.position, found.has_more, found.missed)
 
-    watch = Watch(EVENTS, chosen.wanted, wants_table(chosen.request), lambda: _existing(state, chosen), read)
+    existing = each_page(lambda cursor: _existing(state, chosen, cursor))
+    watch = Watch(EVENTS, chosen.wanted, wants_table(chosen.request), existing, read)
     return await watch.answer(chosen.request, state)
 
 
-async def _existing(state: State, chosen: _ChosenEvents) -> AsyncIterator[bytes]:
-    """Yield the events that a list would have, in pages."""
-    cursor: str | None = None
-    while True:
-        read = _of_all if chosen.job is None else _of_one_job
-        items, cursor = await read(state, chosen, cursor)
-        yield _added(chosen, items)
-        if cursor is None:
-            return
-
-
-def _added(chosen: _ChosenEvents, items: Iterable[Wire]) -> bytes:
-    selects = selector(chosen.wanted, EVENT_FIELDS, "events")
-    return b"".join(frame(WatchEvent.ADDED, chosen.payload(item)) for item in items if selects(item))
+async def _existing(state: State, chosen: _ChosenEvents, cursor: str | None) -> tuple[bytes, str | None]:
+    """Return a page of the events that a list would have, and the cursor of the next one."""
+    items, following = await _page(state, chosen, cursor)
+    return chosen.added(items), following

@@ -3,11 +3,10 @@
 import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
@@ -25,19 +24,17 @@ from trainmaster_dispatcher.api.kube.calls import (
     wants_table,
 )
 from trainmaster_dispatcher.api.kube.job_selection import filter_of
-from trainmaster_dispatcher.api.kube.job_watches import WatchEvent, frame
+from trainmaster_dispatcher.api.kube.job_watches import WatchEvent
 from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire
 from trainmaster_dispatcher.api.kube.pods import JOB_LABEL, POD_FIELDS, PodName, containers_of, pod_object
 from trainmaster_dispatcher.api.kube.resources import PODS
 from trainmaster_dispatcher.api.kube.selectors import Operator, parse_fields, parse_labels, refused
 from trainmaster_dispatcher.api.kube.status import not_found
-from trainmaster_dispatcher.api.kube.tables import table_of
-from trainmaster_dispatcher.api.kube.watching import Followed, Watch
+from trainmaster_dispatcher.api.kube.watching import Followed, Watch, each_page, frames
 from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
 from trainmaster_dispatcher.domain.namespaces import namespace_of
-from trainmaster_dispatcher.domain.redaction import rendered_json
 from trainmaster_dispatcher.services import job_members, job_objects, job_queries, logs
 from trainmaster_dispatcher.services.event_feed import Position
 from trainmaster_dispatcher.services.job_members import JobMember
@@ -105,18 +102,7 @@ class _LogQuery:
             raise refused(
                 "container", f"{self.container!r} has no output here; the container with output is {names[0]!r}{kept}"
             )
-        o = self.options
-        return logs.LogOptions(
-            o.follow,
-            member.role_name,
-            member.index,
-            member.run.attempt,
-            o.tail_bytes,
-            tail_lines=o.tail_lines,
-            since=o.since,
-            previous=o.previous,
-            timestamps=o.timestamps,
-        )
+        return replace(self.options, role=member.role_name, index=member.index, attempt=member.run.attempt)
 
 
 def _since(seconds: int | None, moment: str) -> float | None:
@@ -229,11 +215,8 @@ class _ChosenPods:
 
     def frames(self, event: WatchEvent, items: Sequence[Wire]) -> bytes:
         """Return events of a watch."""
-        is_table = wants_table(self.request)
-        made = (
-            table_of(PODS.columns, [one], self.wanted.included, ListMetadata()) if is_table else one for one in items
-        )
-        return b"".join(frame(event, rendered_json(orjson.dumps(one), self.caller.may_use)) for one in made)
+        included = self.wanted.included if wants_table(self.request) else None
+        return frames(event, items, PODS, self.caller, included)
 
 
 async def _list(request: Request, state: State, wanted: Listing, namespace: str | None) -> Response:
@@ -269,14 +252,10 @@ async def _watch(state: State, chosen: _ChosenPods) -> Response:
     """Answer a watch of pods. Raises ProblemError EXPIRED for a version from which changes are no longer known."""
     chosen.select(())  # so that wrong selectors are refused at once
 
-    async def existing() -> AsyncIterator[bytes]:
-        cursor: str | None = None
-        while True:
-            async with state.stores.database.reading() as tx:
-                members, cursor = await _page(tx, chosen, cursor)
-            yield chosen.frames(WatchEvent.ADDED, chosen.select(members))
-            if cursor is None:
-                return
+    async def existing(cursor: str | None) -> tuple[bytes, str | None]:
+        async with state.stores.database.reading() as tx:
+            members, following = await _page(tx, chosen, cursor)
+        return chosen.frames(WatchEvent.ADDED, chosen.select(members)), following
 
     async def read(position: Position) -> Followed:
         batch = await state.watches.after(position)
@@ -294,7 +273,7 @@ async def _watch(state: State, chosen: _ChosenPods) -> Response:
         )
         return Followed(b"".join(frames), batch.position, batch.has_more, batch.missed)
 
-    watch = Watch(PODS, chosen.wanted, wants_table(chosen.request), existing, read)
+    watch = Watch(PODS, chosen.wanted, wants_table(chosen.request), each_page(existing), read)
     return await watch.answer(chosen.request, state)
 
 

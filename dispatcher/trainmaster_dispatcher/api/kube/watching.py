@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,13 +16,16 @@ from trainmaster_dispatcher.api.context import State
 from trainmaster_dispatcher.api.kube.calls import Listing
 from trainmaster_dispatcher.api.kube.job_selection import conditions_of, filter_of
 from trainmaster_dispatcher.api.kube.job_watches import WatchedJobs, WatchEvent, frame, position_of, version_of
-from trainmaster_dispatcher.api.kube.objects import Wire, job_object
+from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire, job_object
 from trainmaster_dispatcher.api.kube.resources import JOBS, ApiResource
 from trainmaster_dispatcher.api.kube.status import status_of
+from trainmaster_dispatcher.api.kube.tables import Included, table_of
 from trainmaster_dispatcher.api.limits import CountedStream, StreamKind
+from trainmaster_dispatcher.domain.redaction import rendered_json
 from trainmaster_dispatcher.services import job_objects, job_queries
 from trainmaster_dispatcher.services.event_feed import Position
 from trainmaster_dispatcher.store import versions
+from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.redis_channels import wait_set
 
 _SHORTEST_WATCH = 1800.0
@@ -115,6 +118,30 @@ class Followed(NamedTuple):
     missed: str
 
 
+def frames(
+    event: WatchEvent, items: Iterable[Wire], resource: ApiResource, caller: Caller, included: Included | None
+) -> bytes:
+    """Return events of a watch, without what the caller may not read. ``included``: the part of each object beside its row of a table;
+    None for whole objects.
+    """
+    found = []
+    for item in items:
+        if included is not None:
+            item = table_of(resource.columns, [item], included, ListMetadata())
+        found.append(frame(event, rendered_json(orjson.dumps(item), caller.may_use)))
+    return b"".join(found)
+
+
+async def each_page(read: Callable[[str | None], Awaitable[tuple[bytes, str | None]]]) -> AsyncIterator[bytes]:
+    """Yield the pages of a list; ``read`` returns the page at a cursor, and the cursor of the next one."""
+    cursor: str | None = None
+    while True:
+        page, cursor = await read(cursor)
+        yield page
+        if cursor is None:
+            return
+
+
 @dataclass(frozen=True, slots=True)
 class Watch:
     """A watch that follows the feed of events. ``existing`` yields the objects that exist, as added; ``read`` is for what is behind a
@@ -124,7 +151,7 @@ class Watch:
     resource: ApiResource
     wanted: Listing
     is_table: bool
-    existing: Callable[[], AsyncIterator[bytes]]
+    existing: AsyncIterator[bytes]
     read: Callable[[Position], Awaitable[Followed]]
 
     async def answer(self, request: Request, state: State) -> Response:
@@ -139,7 +166,7 @@ class Watch:
     ) -> AsyncIterator[bytes]:
         terms = WatchTerms(self.wanted, stream)
         if sends_all and self.wanted.wants_initial is not False:
-            async for part in self.existing():
+            async for part in self.existing:
                 yield part
             if self.wanted.wants_initial:
                 yield bookmark(version, self.resource, is_table=self.is_table, is_initial=True)
@@ -175,22 +202,18 @@ async def watch_jobs(request: Request, state: State, wanted: Listing, chosen: Wa
         batch = await state.watches.after(position)
         return Followed(await batch.frames(chosen), batch.position, batch.has_more, batch.missed)
 
-    watch = Watch(JOBS, wanted, chosen.is_table, lambda: _existing(state, chosen), read)
+    existing = each_page(lambda cursor: _existing(state, chosen, cursor))
+    watch = Watch(JOBS, wanted, chosen.is_table, existing, read)
     return await watch.answer(request, state)
 
 
-async def _existing(state: State, chosen: WatchedJobs) -> AsyncIterator[bytes]:
-    """Yield the jobs that exist as added, in pages."""
-    cursor: str | None = None
-    while True:
-        async with state.stores.database.reading() as tx:
-            filtered = await filter_of(tx, chosen.caller, chosen.namespace, chosen.values)
-            if filtered is None:
-                return
-            labels = conditions_of(chosen.labels)
-            page = await job_objects.page(tx, chosen.caller, filtered, labels, cursor, _PAGE, is_whole=True)
-        items = [(job, job_object(job)) for job in page.jobs if chosen.is_about(job)]
-        yield b"".join(frame(WatchEvent.ADDED, chosen.payload(item, JOBS)) for _, item in items)
-        cursor = page.following
-        if cursor is None:
-            return
+async def _existing(state: State, chosen: WatchedJobs, cursor: str | None) -> tuple[bytes, str | None]:
+    """Return a page of the jobs that exist, as added, and the cursor of the next one."""
+    async with state.stores.database.reading() as tx:
+        filtered = await filter_of(tx, chosen.caller, chosen.namespace, chosen.values)
+        if filtered is None:
+            return b"", None
+        labels = conditions_of(chosen.labels)
+        page = await job_objects.page(tx, chosen.caller, filtered, labels, cursor, _PAGE, is_whole=True)
+    items = [job_object(job) for job in page.jobs if chosen.is_about(job)]
+    return b"".join(frame(WatchEvent.ADDED, chosen.payload(item, JOBS)) for item in items), page.following
