@@ -7,6 +7,7 @@ whether they live. Every lab has the same cluster: two nodes of 4 CPU and 8 GiB 
 import asyncio
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -264,6 +265,9 @@ class RuntimeConformance:
         assert status.placement is not None
         groups = {group.name for group in (await lab.runtime.capacity()).groups}
         assert set(status.placement) <= groups
+        by_member = Counter((one.group, one.role) for one in status.members)
+        by_group = {(name, role): many for name, roles in status.placement.items() for role, many in roles.items()}
+        assert by_member == by_group, "each member tells the group of its node"
         total: dict[str, int] = {}
         for roles in status.placement.values():
             for role, count in roles.items():

@@ -1,5 +1,6 @@
 """Fluent builders: a scheduler's state, jobs and nodes said in few words."""
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Self
@@ -29,6 +30,7 @@ from trainmaster_dispatcher.scheduling.state.declared_objects import (
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, freeze_placement
+from trainmaster_dispatcher.scheduling.state.member_nodes import MemberNodes, NodeMembers, RunOnNodes
 from trainmaster_dispatcher.scheduling.state.plan import Plan, Start, grown, shrinking
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
@@ -433,6 +435,25 @@ class StateBuilder:
                 predicted_seconds=predicted,
             )
         )
+        return self
+
+    def on_nodes(self, cluster: str, *members: tuple[str, str, str], attempt: int = 1) -> Self:
+        """Let the nodes of a cluster's members be read: of each the run, the node group and the node, all of one role."""
+        runs: dict[int, RunOnNodes] = {}
+        for (name, group, node), many in Counter(members).items():
+            job_id = self.ids[name]
+            (role, *_) = self.state.shapes[self.state.runs[job_id].shape_id].roles
+            known = runs.get(job_id, RunOnNodes(attempt, ()))
+            runs[job_id] = RunOnNodes(attempt, (*known.members, NodeMembers(group, node, role.name, many)))
+        known_nodes = self.state.member_nodes or {}
+        self.state.member_nodes = {**known_nodes, self.clusters[cluster]: MemberNodes(self.now, runs)}
+        return self
+
+    def returned_for_room(self, *names: str, by: str) -> Self:
+        """Let a cluster have returned jobs a short while ago because it had no room for them."""
+        jobs = {self.ids[name] for name in names}
+        avoided = {**self.state.avoided, **dict.fromkeys(jobs, (self.clusters[by],))}
+        self.state.set_avoided(avoided, jobs)
         return self
 
     def ended(self, name: str) -> Self:

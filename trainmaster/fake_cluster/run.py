@@ -46,6 +46,8 @@ class FakeMember:
     index: int
     state: MemberState
     node: str
+    group: str
+    """Group of the node in the capacity report."""
     exit_code: int | None = None
     signal: int | None = None
     restarts: int = 0
@@ -151,7 +153,7 @@ class FakeRun:
         groups: MemberPlacement = {}
         for node, role, count in self.placed:
             name = self.plan.roles[role].name
-            of_group = groups.setdefault(node.pool.name if node.lot is None else node.lot.name, {})
+            of_group = groups.setdefault(_group_of(node), {})
             of_group[name] = of_group.get(name, 0) + count
         return groups
 
@@ -162,18 +164,18 @@ class FakeRun:
         verdict = self.verdict if self.verdict is not None else SUCCEEDED
         counts = [0] * len(self.plan.roles)
         for node, position, count in self.placed or ():
-            role, name = self.plan.roles[position], node.name
+            role, name, group = self.plan.roles[position], node.name, _group_of(node)
             state = self._state(position)
             restarts = 0 if self.restarts is None else self.restarts.get(position, 0)
             for index in range(counts[position], counts[position] + count):
                 again = self.regroups + (restarts if index == 0 else 0)
                 if self.state.is_terminal and verdict.role == position and verdict.index == index:
-                    yield FakeMember(role.name, index, "failed", name, verdict.exit_code, verdict.signal, again)
+                    yield FakeMember(role.name, index, "failed", name, group, verdict.exit_code, verdict.signal, again)
                 else:
                     own = state
                     if index == 0 and position in self.resting:
                         own = "stopped" if self.state.is_terminal else "pending"
-                    yield FakeMember(role.name, index, own, name, 0 if own == "succeeded" else None, None, again)
+                    yield FakeMember(role.name, index, own, name, group, 0 if own == "succeeded" else None, None, again)
             counts[position] += count
 
     def _state(self, position: int) -> MemberState:
@@ -193,3 +195,7 @@ class FakeRun:
             (place, role) for place, (role, end) in enumerate(zip(self.plan.roles, ends, strict=True)) if end > now
         ]
         return leaving + sum(role.count - (place in self.resting) for place, role in alive)
+
+
+def _group_of(node: SimulatedNode) -> str:
+    return node.pool.name if node.lot is None else node.lot.name

@@ -221,6 +221,8 @@ class MemberReport(Lenient):
     """State of the member."""
     node: Word = ""
     """Name of its node."""
+    group: Word = ""
+    """Group of its node in the capacity report."""
     exit_code: Small | None = None
     """Exit code of its process."""
     signal: Small | None = None

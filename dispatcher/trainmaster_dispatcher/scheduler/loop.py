@@ -282,6 +282,7 @@ class Scheduler:
         async with self._deciding:
             plan = await self._decider.decide(follower.engine, began + follower.ahead)
         follower.engine.carry_over(plan)
+        follower.needs_nodes = plan.needs_nodes
         if plan.faults:
             async with self._changing:
                 follower.note_faults(plan)

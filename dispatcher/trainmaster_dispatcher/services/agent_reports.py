@@ -175,15 +175,16 @@ def _take_report(
         if record.awaits_pools:
             found.awaiting.append(record.ref)
         result = None
-        is_reported = outcome.verdict is ReportVerdict.APPLIED and (report.end or report.message or report.members)
-        # In an unchanged state only a new message matters: the reason why the run is held up.
-        if is_reported or (outcome.verdict is ReportVerdict.DUPLICATE and report.message != record.said):
-            result = report.model_dump(
-                mode="json", by_alias=True, include={"end", "message", "members"}, exclude_none=True
-            )
         # What an agent reports before it knows of a resize is of no use.
         is_of_now = report.generation >= record.run.generation
         moved = report.placement if is_of_now and report.placement != record.placement else None
+        is_reported = outcome.verdict is ReportVerdict.APPLIED and (report.end or report.message or report.members)
+        # In an unchanged state only a new message matters, the reason why the run is held up, and where its members are.
+        tells_more = report.message != record.said or (moved is not None and report.members)
+        if is_reported or (outcome.verdict is ReportVerdict.DUPLICATE and tells_more):
+            result = report.model_dump(
+                mode="json", by_alias=True, include={"end", "message", "members"}, exclude_none=True
+            )
         found.changes.append(
             runs.RunChange(
                 record.ref,

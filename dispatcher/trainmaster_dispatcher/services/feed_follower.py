@@ -28,6 +28,7 @@ from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts
 from trainmaster_dispatcher.scheduling.state.from_specs import queue_of
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
+from trainmaster_dispatcher.scheduling.state.member_nodes import MEMBER_NODES_SECONDS
 from trainmaster_dispatcher.scheduling.state.plan import Eviction, Growth, Hold, Plan, Start, grown, runs_of, shrinking
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services import bursting, pricing
@@ -37,7 +38,13 @@ from trainmaster_dispatcher.services.quarantine import Quarantine
 from trainmaster_dispatcher.store import bursts, runs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
-from trainmaster_dispatcher.store.scheduling import Cursor, ReportedCluster, ScheduledJob, StoredShape
+from trainmaster_dispatcher.store.scheduling import (
+    Cursor,
+    ReportedCluster,
+    ScheduledJob,
+    StoredNodeMembers,
+    StoredShape,
+)
 
 
 class _HasId(Protocol):
@@ -123,6 +130,8 @@ class Follower:
     """By cluster: why its prices cannot be read."""
     _blamed: set[int] = field(default_factory=set)
     """Waiting jobs whose start, with runs that had to end for them, could not be written."""
+    needs_nodes: frozenset[int] = frozenset()
+    """The clusters whose members' nodes the last decision needs."""
     _is_damaged: bool = False
     """Whether an error occurred while the state was changed, so that parts of the state may be wrong."""
 
@@ -164,6 +173,7 @@ class Follower:
                 unsettled = await self._follow(tx, self.cursor)
                 if self.quarantine.entries:
                     await self._try_again(tx)
+            nodes = {cluster: await scheduling.member_nodes(tx, cluster) for cluster in self.needs_nodes}
             for lease in await scheduling.leases(tx):
                 self.ahead, self.now, self.epoch = lease.now - now, lease.now, lease.store_epoch
                 if lease.cluster_id is not None and lease.until is not None:
@@ -171,6 +181,7 @@ class Follower:
             self.state.set_trouble(
                 {one.cluster_id: step for one in await scheduling.troubles(tx) if (step := step_of(one.level))}
             )
+            self._put_nodes(nodes)
             avoided: dict[int, list[int]] = {}
             cool_downs = await scheduling.cool_downs(tx)
             for row in cool_downs:
@@ -181,6 +192,15 @@ class Follower:
                 (row.job_id for row in cool_downs if row.lacks_room),
             )
         return unsettled
+
+    def _put_nodes(self, read: Mapping[int, Sequence[StoredNodeMembers]]) -> None:
+        """Put the nodes of members that were read into the state in place of those that were read before."""
+        self.needs_nodes = frozenset()
+        known = self.state.member_nodes or {}
+        fresh = {cluster: objects.member_nodes_from(rows, self.now) for cluster, rows in read.items()}
+        self.state.member_nodes = {
+            cluster: one for cluster, one in known.items() if one.at > self.now - MEMBER_NODES_SECONDS
+        } | fresh
 
     async def _load(self, tx: Transaction, *, predicts: bool) -> None:
         # The cursor is read first: changes committed while the rest is read are absorbed again, which is idempotent.

@@ -1,6 +1,7 @@
 """Objects of the scheduler's state, each built from one stored row. Each function may raise what reading a row can raise."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from sys import intern
 
 from trainmaster.protocol.agent import CapacityReport
@@ -14,11 +15,12 @@ from trainmaster_dispatcher.scheduling.state.declared_objects import AdvanceRese
 from trainmaster_dispatcher.scheduling.state.from_specs import advance_of, class_of, cluster_of, dataset_of, queue_of
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, freeze_placement, load_of
+from trainmaster_dispatcher.scheduling.state.member_nodes import MemberNodes, NodeMembers, RunOnNodes
 from trainmaster_dispatcher.scheduling.state.plan import members_leaving
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.store.bursts import StoredPolicy
 from trainmaster_dispatcher.store.declared import StoredObject
-from trainmaster_dispatcher.store.scheduling import ReportedCluster, ScheduledJob
+from trainmaster_dispatcher.store.scheduling import ReportedCluster, ScheduledJob, StoredNodeMembers
 from trainmaster_dispatcher.store.tenants import StoredQueue, StoredReservation
 
 
@@ -53,6 +55,18 @@ def queues_named_in(spec: object) -> Sequence[str]:
     """Return the queues named by a burst policy that cannot be read as a whole."""
     queues = spec.get("queues") if isinstance(spec, dict) else None
     return [path for path in queues if isinstance(path, str)] if isinstance(queues, list) else []
+
+
+def member_nodes_from(rows: Iterable[StoredNodeMembers], at: float) -> MemberNodes:
+    """Return the nodes of members; ``rows``: those of one job in a row; ``at``: when they were read, in seconds since the epoch."""
+    by_run = groupby(rows, key=lambda row: (row.job_id, row.attempt))
+    return MemberNodes(
+        at,
+        {
+            job_id: RunOnNodes(attempt, tuple(NodeMembers(row.group, row.node, row.role, row.many) for row in members))
+            for (job_id, attempt), members in by_run
+        },
+    )
 
 
 def run_from(row: ScheduledJob, state: SchedulerState) -> LiveRun:

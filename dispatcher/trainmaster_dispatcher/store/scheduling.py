@@ -251,6 +251,17 @@ class ScheduledJob(NamedTuple):
     predicted_seconds: float | None
 
 
+class StoredNodeMembers(NamedTuple):
+    """Members of a live run in one role and on one node; ``group``: the group of the node."""
+
+    job_id: int
+    attempt: int
+    group: str
+    node: str
+    role: str
+    many: int
+
+
 class StoredShape(NamedTuple):
     """A shape; ``body`` as ``domain.shapes`` serialises it."""
 
@@ -392,6 +403,29 @@ async def leases(tx: Transaction) -> Sequence[SessionLease]:
                extract(epoch FROM clock_timestamp())::float8 AS now, i.store_epoch
         FROM installation i LEFT JOIN cluster_contacts c ON c.lease_until > 'epoch'
         """,
+    )
+
+
+async def member_nodes(tx: Transaction, cluster_id: int) -> Sequence[StoredNodeMembers]:
+    """Return the nodes of the members of a cluster's live runs, as their agent reported them last.
+
+    Agents of earlier releases do not report the groups of nodes: then a run is left out unless all its members are in one group.
+    """
+    return await tx.all_of(
+        StoredNodeMembers,
+        """
+        SELECT job_id, attempt, "group", node, role, count(*) AS many
+        FROM (SELECT r.job_id, r.attempt, m->>'node' AS node, m->>'role' AS role,
+                     coalesce(nullif(m->>'group', ''), CASE WHEN g.many = 1 THEN g.name END) AS "group"
+              FROM runs r
+              CROSS JOIN LATERAL jsonb_array_elements(r.result->'members') m
+              CROSS JOIN LATERAL (SELECT count(*) AS many, min(name) AS name
+                                  FROM jsonb_object_keys(coalesce(r.placement, '{}')) name) g
+              WHERE r.cluster_id = :cluster AND r.ended_at IS NULL AND m->>'node' <> '') members
+        WHERE "group" IS NOT NULL
+        GROUP BY job_id, attempt, "group", node, role ORDER BY job_id, "group", node, role
+        """,
+        cluster=cluster_id,
     )
 
 

@@ -118,7 +118,7 @@ class RunTracker:
             found.message[:_LONGEST_MESSAGE],
             end if state.is_terminal else None,
             self._placement(group_of),
-            self.members(),
+            self.members(group_of),
             None if progress.sizes is None else dict(progress.sizes),
         )
         if fresh == reported:
@@ -147,7 +147,7 @@ class RunTracker:
         # An ended run still reports its placement, as in the other runtimes.
         return placed or self.status.placement
 
-    def members(self) -> tuple[MemberReport, ...]:
+    def members(self, group_of: GroupOf) -> tuple[MemberReport, ...]:
         progress = self.record.progress
         leaving = progress.stop is not None or progress.verdict is not None
         reports = []
@@ -176,6 +176,7 @@ class RunTracker:
                     # A member that was stopped has not failed, whatever its exit code.
                     state="stopped" if leaving and pod.is_over and pod.uid in self.ours else _MEMBER_STATES[pod.stage],
                     node=pod.node,
+                    group=(group_of(pod.node) or UNLISTED) if pod.node else "",
                     exit_code=pod.exit_code if pod.is_over else None,
                     signal=pod.signal,
                     restarts=restarts,

@@ -60,6 +60,7 @@ class Member:
             "index": self.plan["index"],
             "state": self.state,
             "node": self.plan["node"],
+            "group": self.plan["group"],
             "exitCode": self.exit_code,
             "signal": self.signal,
             "restarts": self.restarts,

@@ -45,6 +45,7 @@ def _members_of(run: FakeRun) -> tuple[MemberReport, ...]:
             index=one.index,
             state=one.state,
             node=one.node,
+            group=one.group,
             exit_code=one.exit_code,
             signal=one.signal,
             restarts=one.restarts,

@@ -137,7 +137,7 @@ def _lacking(
     growth = _grown(cycle, scheduling_key, queue, allowed)
     if growth.choice is not None:
         return growth.choice
-    moves = None if is_returned else cycle.consolidation.find(job, key, queue, allowed[-1], found.full)
+    moves = cycle.consolidation.find(job, key, queue, allowed[-1], found.full, _returned_for_room(cycle, job, found))
     if moves is not None:
         return after_eviction(moves)
     burst = bursts.attempt(First(job, key, queue, allowed, found.full))
@@ -271,6 +271,15 @@ def _may_start_then(cycle: CycleContext, key: ClassKey, queue: Queue, plan: Pree
     ends = state.run_seconds(key).ends(cycle.now)
     roles = roles_by_name(state, key.shape_id)
     return cycle.reservations.let_once_gone(plan.cluster_id, roles, plan.fitted.placement, ends, gone)
+
+
+def _returned_for_room(cycle: CycleContext, job: WaitingJob, found: SearchResult) -> list[int]:
+    """Return the clusters that rule a job out only because they returned it for want of room."""
+    state = cycle.index.state
+    if job.id not in state.returned_for_room:
+        return []
+    names = {verdict.cluster for verdict in found.verdicts if verdict.check is Check.COOLING_DOWN}
+    return [one for one in state.avoided.get(job.id, ()) if one in state.clusters and state.clusters[one].name in names]
 
 
 def _returned_everywhere(verdicts: list[Verdict]) -> bool:

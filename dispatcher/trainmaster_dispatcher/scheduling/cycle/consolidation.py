@@ -6,19 +6,24 @@ them at once: on the same cluster or on another one. It costs the work that they
 
 A run may be moved if its job saves its state (``checkpoint``) or has run for a short time only, its class is preemptible, and the time
 for which its queue protects runs is over. Moves never go round in a circle: each starts a job that waited, ends only runs that have
-room elsewhere, and neither moves a job twice in a day nor serves one that was moved itself. Until a moved job has started
+room elsewhere, neither moves a job twice in a day nor serves one twice or that was moved itself. Until a moved job has started
 again, its room is kept.
+
+Inside a node group, what is free in one piece depends on the nodes of the members there. They are not part of the state: a plan names
+the clusters for which a search needs them, and the search is made once they were read.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainmaster.cluster_model.best_fit import dominant
 from trainmaster.cluster_model.capabilities import Capability
+from trainmaster_dispatcher.domain.run_times import expected_end
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, fit, products_on, take
+from trainmaster_dispatcher.scheduling.packing.node_layout import NodeKey, NodeLayout
 from trainmaster_dispatcher.scheduling.preemption.victims import PreemptionPlan, VictimSearch
 from trainmaster_dispatcher.scheduling.preemption.what_if import Victim, WhatIf
 from trainmaster_dispatcher.scheduling.reservations.advance import AdvanceReservations
@@ -28,6 +33,7 @@ from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Product
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun
+from trainmaster_dispatcher.scheduling.state.member_nodes import MEMBER_NODES_SECONDS
 from trainmaster_dispatcher.scheduling.state.plan import Moved
 
 _HOUR, _DAY = 3600.0, 86_400.0
@@ -37,17 +43,19 @@ _PAUSE = 30.0
 """The least seconds between two searches for the same shape, as one may take long and little changes meanwhile."""
 _RESTART = 120.0
 """The seconds for which the room of a moved run is kept at most, beyond the time that its members have to end."""
-_MOST_FITS = 200
-"""The largest number of packings that are tried for one gang on one cluster."""
+_MOST_FITS = 50
+"""The largest number of packings that are tried for one gang on one cluster by removing each run alone, those of each node, of each
+group, and all; what one of these leaves over may be used by the next."""
 _MOST_CANDIDATES = 2000
 """The largest number of runs of a cluster that are considered, the cheapest first."""
 
 
 class _Candidate(NamedTuple):
-    """A run that may be moved, and the member-seconds of work that are lost."""
+    """A run that may be moved, the member-seconds of work that are lost, and its dominant share of the cluster."""
 
     victim: Victim
     lost: float
+    share: float
 
 
 @dataclass(slots=True)
@@ -63,6 +71,8 @@ class Consolidation:
     """The moves of the last day, those of this cycle included."""
     searched: dict[int, float]
     """By shape: when moves for it were last searched for in vain."""
+    needs_nodes: set[int] = field(default_factory=set, init=False)
+    """The clusters whose members' nodes have to be read for a search."""
     _fits_left: int = field(default=0, init=False)
     _kept: dict[ClassKey, list[Moved]] = field(default_factory=dict, init=False)
     """By class of jobs: those that were moved, for which room is kept in this cycle."""
@@ -72,23 +82,43 @@ class Consolidation:
         self.searched = {shape_id: at for shape_id, at in self.searched.items() if at > self.now - _PAUSE}
 
     def find(
-        self, job: WaitingJob, key: ClassKey, queue: Queue, size: Size, clusters: Iterable[int]
+        self,
+        job: WaitingJob,
+        key: ClassKey,
+        queue: Queue,
+        size: Size,
+        clusters: Iterable[int],
+        returned_by: Iterable[int] = (),
     ) -> PreemptionPlan | None:
-        """Return the start of a gang on one of these clusters for which the fewest runs are moved; None if none helps."""
+        """Return the start of a gang on one of these clusters for which the fewest runs are moved; None if none helps.
+
+        ``clusters``: those that lack capacity for it. ``returned_by``: those that have enough but returned it for want of room.
+        """
         state = self.index.state
         waited = self.now - job.submitted_at
         if waited < state.consolidates_after or key.shape_id in self.searched:
             return None
-        if any(one.job_id == job.id for one in self.moved):
+        if any(job.id in (one.job_id, one.for_id) for one in self.moved):
             return None
         best: tuple[tuple[int, float], PreemptionPlan] | None = None
         device = self.victims.device(queue, size)
-        for cluster_id in clusters:
-            if not self._may_change(cluster_id, key.shape_id, size):
+        returned = set(returned_by)
+        tried: list[tuple[int, list[_Candidate]]] = []
+        waits_for_nodes = False
+        for cluster_id in (*clusters, *sorted(returned)):
+            if self._may_change(cluster_id, key.shape_id, size, was_returned=cluster_id in returned):
+                candidates = self._candidates(cluster_id, waited)
+                if candidates:
+                    tried.append((cluster_id, candidates))
+                    waits_for_nodes |= not self._has_nodes(cluster_id)
+        if waits_for_nodes:
+            return None  # They are read before the next cycle.
+        for cluster_id, candidates in tried:
+            nodes = self._layout(cluster_id)
+            if nodes is None and cluster_id in returned:
                 continue
-            candidates = self._candidates(cluster_id, waited)
-            for product in products_on(state.clusters[cluster_id].report, device) if candidates else ():
-                found = self._on(cluster_id, product, candidates, key, queue, size)
+            for product in products_on(state.clusters[cluster_id].report, device):
+                found = self._on(cluster_id, product, candidates, key, queue, size, nodes)
                 if found is not None and (best is None or found[0] < best[0]):
                     best = found
         if best is None:
@@ -96,14 +126,29 @@ class Consolidation:
             return None
         return best[1]
 
-    def note(self, plan: PreemptionPlan) -> None:
-        """Record that the moves of a plan are decided, and keep the room where the runs are to start again."""
+    def _has_nodes(self, cluster_id: int) -> bool:
+        """Return whether the nodes of a cluster's members were read lately, or nobody reads them; request them otherwise."""
+        known = self.index.state.member_nodes
+        if known is None or (cluster_id in known and known[cluster_id].at > self.now - MEMBER_NODES_SECONDS):
+            return True
+        self.needs_nodes.add(cluster_id)
+        return False
+
+    def _layout(self, cluster_id: int) -> NodeLayout | None:
+        """Return the nodes of a cluster one by one; None if nobody reads them, or it has members on nodes that are not reported."""
+        known, cleared = self.index.state.member_nodes, self.victims.cleared(cluster_id)
+        if known is None or cleared.has_strays:
+            return None
+        return NodeLayout(self.victims.layouts, cluster_id, cleared.load, known[cluster_id])
+
+    def note(self, plan: PreemptionPlan, job: WaitingJob) -> None:
+        """Record that the moves of a plan for a job are decided, and keep the room where the runs are to start again."""
         state = self.index.state
         for victim in plan.victims:
             run, allowed_by = victim.run, state.consolidation_of(victim.run.queue_id)
             if victim.moves_to is not None and allowed_by is not None:
                 until = self.now + state.shapes[run.shape_id].stop_seconds + _RESTART
-                self.moved.append(Moved(self.now, run.job_id, allowed_by.id, victim.moves_to, until, run.sizes))
+                self.moved.append(Moved(self.now, run.job_id, allowed_by.id, victim.moves_to, until, run.sizes, job.id))
                 self._keep(self.moved[-1])
 
     def keep_homes(self) -> None:
@@ -147,13 +192,16 @@ class Consolidation:
         """Return whether room is kept for moved jobs of a class."""
         return key in self._kept
 
-    def _may_change(self, cluster_id: int, shape_id: int, size: Size) -> bool:
-        """Return whether runs may be moved on a cluster: nothing stops there or is kept, and the gang has to wait otherwise."""
+    def _may_change(self, cluster_id: int, shape_id: int, size: Size, *, was_returned: bool) -> bool:
+        """Return whether runs may be moved on a cluster: nothing stops there or is kept, and the gang has to wait otherwise.
+
+        When a gang fits is not known by node groups where its cluster has returned it.
+        """
         return (
             self.victims.is_settled(cluster_id)
             and cluster_id not in self.reservations.kept
             and not self.advance.is_on(cluster_id)
-            and self.reservations.earliest(cluster_id, shape_id, size) > self.now + _SOON
+            and (was_returned or self.reservations.earliest(cluster_id, shape_id, size) > self.now + _SOON)
         )
 
     def _candidates(self, cluster_id: int, waited: float) -> list[_Candidate]:
@@ -161,6 +209,7 @@ class Consolidation:
         state = self.index.state
         left, moved = self._moves_left(), {one.job_id for one in self.moved}
         found: list[_Candidate] = []
+        there = self.victims.layouts.empty(cluster_id).total()
         for run in state.runs_on.get(cluster_id, {}).values():
             allowed_by = state.consolidation_of(run.queue_id)
             if allowed_by is None or allowed_by.consolidation is None or run.job_id in moved or run.burst is not None:
@@ -171,14 +220,9 @@ class Consolidation:
             saves = Capability.CHECKPOINT in state.shapes[run.shape_id].capabilities
             if (saves or self.now - run.began_at <= allowed_by.consolidation.most_lost) and self.victims.may_end(run):
                 lost = 0.0 if saves else self.victims.work(run)
-                found.append(_Candidate(self.victims.rest_of(run, None, by_class=False), lost))
-        there = self.victims.layouts.empty(cluster_id).total()
-
-        def by_cost(one: _Candidate) -> tuple[float, float, int]:
-            run = one.victim.run
-            return one.lost, dominant(state.shapes[run.shape_id].total, there), run.job_id
-
-        found.sort(key=by_cost)
+                share = dominant(state.shapes[run.shape_id].total, there)
+                found.append(_Candidate(self.victims.rest_of(run, None, by_class=False), lost, share))
+        found.sort(key=lambda one: (one.lost, one.share, one.victim.run.job_id))
         return found[:_MOST_CANDIDATES]
 
     def _on(
@@ -189,28 +233,64 @@ class Consolidation:
         key: ClassKey,
         queue: Queue,
         size: Size,
+        nodes: NodeLayout | None,
     ) -> tuple[tuple[int, float], PreemptionPlan] | None:
         """Return the cheapest moves found on a cluster, with their number and the work lost."""
-        what_if = self.victims.what_if(cluster_id, key, size, product)
-        if not what_if.could_ever_fit():
+        what_if = self.victims.what_if(cluster_id, key, size, product, nodes)
+        if not what_if.could_ever_fit() or (nodes is not None and self._fits_soon(what_if, queue, cluster_id)):
             return None
-        self._fits_left = _MOST_FITS
         lost = {one.victim.run.job_id: one.lost for one in candidates}
         best: tuple[tuple[int, float], PreemptionPlan] | None = None
-        for among in _attempts(candidates):
-            if self._fits_left <= 0 or (best is not None and best[0][0] == 1):
-                break
-            for chosen, fitted in self._clear(what_if, queue, among):
-                price = len(chosen), sum(lost[one.run.job_id] for one in chosen)
-                if best is not None and best[0] <= price:
-                    continue
-                homes = self._homes(cluster_id, what_if, chosen, fitted) if self._within(chosen) else None
-                charge = what_if.charge_of(fitted)
-                if homes is None or not self._keeps_limits(what_if, queue, chosen, charge):
-                    continue
-                victims = tuple(one._replace(moves_to=homes[one.run.job_id]) for one in chosen)
-                best = price, PreemptionPlan(cluster_id, victims, size, fitted, charge, at_once=True, product=product)
+        self._fits_left = 0
+        for attempts in _attempts(candidates, nodes):
+            self._fits_left += _MOST_FITS
+            for among in attempts:
+                if self._fits_left <= 0 or (best is not None and best[0][0] == 1):
+                    break
+                best = self._cheaper(best, cluster_id, what_if, queue, among, lost, product)
         return best
+
+    def _cheaper(
+        self,
+        best: tuple[tuple[int, float], PreemptionPlan] | None,
+        cluster_id: int,
+        what_if: WhatIf,
+        queue: Queue,
+        among: list[_Candidate],
+        lost: Mapping[int, float],
+        product: Product | None,
+    ) -> tuple[tuple[int, float], PreemptionPlan] | None:
+        """Return the moves of some of these runs if they help and cost less than ``best``, which is returned otherwise."""
+        for chosen, fitted in self._clear(what_if, queue, among):
+            price = len(chosen), sum(lost[one.run.job_id] for one in chosen)
+            if best is not None and best[0] <= price:
+                continue
+            homes = self._homes(cluster_id, what_if, chosen, fitted) if self._within(chosen) else None
+            charge = what_if.charge_of(fitted)
+            if homes is None or not self._keeps_limits(what_if, queue, chosen, charge):
+                continue
+            victims = tuple(one._replace(moves_to=homes[one.run.job_id]) for one in chosen)
+            size = what_if.size
+            best = price, PreemptionPlan(cluster_id, victims, size, fitted, charge, at_once=True, product=product)
+        return best
+
+    def _fits_soon(self, what_if: WhatIf, queue: Queue, cluster_id: int) -> bool:
+        """Return whether a gang fits on the nodes as they are, once the runs have ended that are expected to end soon."""
+        state = self.index.state
+        ending: list[Victim] = []
+        try:
+            for run in state.runs_on.get(cluster_id, {}).values():
+                latest = state.ends_at(run)
+                expected = latest
+                if run.predicted_seconds is not None:
+                    expected = expected_end(run.began_at, run.predicted_seconds, latest, self.now)
+                if expected <= self.now + _SOON:
+                    ending.append(self.victims.rest_of(run, None, by_class=False))
+                    what_if.let_go(ending[-1])
+            return what_if.fits(queue) is not None
+        finally:
+            for victim in ending:
+                what_if.put_back(victim)
 
     def _clear(
         self, what_if: WhatIf, queue: Queue, among: Iterable[_Candidate]
@@ -306,16 +386,42 @@ class Consolidation:
         return None
 
 
-def _attempts(candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:
-    """Yield runs to remove one after the other: each alone, those of each node group, and then all, the largest first."""
-    for one in candidates:
-        yield [one]
+def _attempts(candidates: list[_Candidate], nodes: NodeLayout | None) -> Iterator[list[list[_Candidate]]]:
+    """Yield runs to remove one after the other: each alone, those of each node if nodes are known, of each group, and all.
+
+    Where nodes are known, one node after the other is cleared: that with the fewest runs first, and of several that where the least
+    work is lost, and then that with the smallest ones. Otherwise all are removed the largest first.
+    """
+    on_node: dict[NodeKey, list[_Candidate]] = {}
     in_group: dict[str, list[_Candidate]] = {}
     for one in candidates:
         for name in {key.group for key, _ in one.victim.members}:
             in_group.setdefault(name, []).append(one)
-    for name in sorted(in_group, key=lambda name: (sum(one.lost for one in in_group[name]), name)):
-        if len(in_group[name]) > 1:
-            yield in_group[name]
+        for place in nodes.nodes_of(one.victim.run.job_id) if nodes is not None else ():
+            on_node.setdefault(place, []).append(one)
+
+    def to_clear(place: NodeKey) -> tuple[int, float, float, NodeKey]:
+        there = on_node[place]
+        return len(there), _lost(there), sum(one.share for one in there), place
+
+    by_node = sorted(on_node, key=to_clear)
+    yield [[one] for one in candidates]
+    yield [on_node[place] for place in by_node if len(on_node[place]) > 1]
+    groups = sorted(
+        (name for name in in_group if len(in_group[name]) > 1), key=lambda name: (_lost(in_group[name]), name)
+    )
+    cleared: dict[str, list[_Candidate]] = {}
+    for place in by_node:
+        cleared.setdefault(place[0], []).extend(on_node[place])
+    yield [_without_repeats([*cleared.get(name, ()), *in_group[name]]) for name in groups]
     if len(in_group) > 1:
-        yield sorted(candidates, key=lambda one: -sum(many for _, many in one.victim.members))
+        largest = sorted(candidates, key=lambda one: -sum(many for _, many in one.victim.members))
+        yield [_without_repeats([*(one for place in by_node for one in on_node[place]), *largest])]
+
+
+def _lost(candidates: Iterable[_Candidate]) -> float:
+    return sum(one.lost for one in candidates)
+
+
+def _without_repeats(candidates: Iterable[_Candidate]) -> list[_Candidate]:
+    return list({one.victim.run.job_id: one for one in candidates}.values())

@@ -156,6 +156,7 @@ def _decide(
         plan.grows = grow(cycle, plan)
     plan.faults += bursts.faults
     plan.moved, plan.searched_moves = tuple(cycle.consolidation.moved), cycle.consolidation.searched
+    plan.needs_nodes = frozenset(cycle.consolidation.needs_nodes)
     plan.reservations = reservations.carried(is_cut=plan.is_cut)
     return plan
 
@@ -197,7 +198,7 @@ def _carry_out(
             seconds = state.run_seconds(key)
             note_start(cycle, job, preemption.cluster_id, preemption.fitted, seconds)
             cycle.index.replace(preemption.cluster_id, cycle.victims.free_capacity(preemption.cluster_id))
-            cycle.consolidation.note(preemption)
+            cycle.consolidation.note(preemption, job)
             plan.starts.append(start_after_eviction(state, job, queue, preemption, seconds.predicted))
             turns.done(key)
         case HoldJob(message):

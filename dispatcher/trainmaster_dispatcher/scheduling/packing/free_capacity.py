@@ -334,7 +334,7 @@ class ClusterLayouts:
                 if missing:
                     free_capacity.pending[key] = missing
                 continue
-            most, numa = _most_on_a_node(state, key, strays[key]), _numa_of_load(state, key)
+            most, numa = _most_on_a_node(state, key, strays[key]), numa_of_load(state, key)
             free_capacity.subtract(key.group, needs_of_load(state, key), strays[key], most, numa)
         return free_capacity
 
@@ -346,12 +346,12 @@ class ClusterLayouts:
             return entries
         own: Load = state.load.get(cluster_id, {})
         if own.get(name) is not members:
-            return _under(state, name, entries, members, empty)
+            return under_members(state, name, entries, members, empty)
         laid = self._laid.setdefault(cluster_id, {})
         revision = state.load_revisions[cluster_id][name]
         known = laid.get(name)
         if known is None or known.members is not members or known.revision != revision:
-            known = laid[name] = _LaidOut(members, revision, _under(state, name, entries, members, empty))
+            known = laid[name] = _LaidOut(members, revision, under_members(state, name, entries, members, empty))
         return known.entries
 
 
@@ -360,7 +360,7 @@ def _of_everything(free_capacity: FreeCapacity) -> tuple[tuple[str, int], ...]:
     return tuple([(name, total.get(name, 0)) for name in free_capacity.names])
 
 
-def _under(
+def under_members(
     state: SchedulerState, name: str, entries: Sequence[NodeBucket], members: Mapping[LoadKey, int], empty: FreeCapacity
 ) -> Sequence[NodeBucket]:
     """Return the entries of a group after its members are packed."""
@@ -375,7 +375,7 @@ def _under(
         return laid
     free_capacity = FreeCapacity({name: entries})
     for _, key, _ in ordered:
-        most, numa = _most_on_a_node(state, key, members[key]), _numa_of_load(state, key)
+        most, numa = _most_on_a_node(state, key, members[key]), numa_of_load(state, key)
         free_capacity.subtract(name, needs_of_load(state, key), members[key], most, numa)
     return free_capacity.groups[name]
 
@@ -417,7 +417,7 @@ def _most_on_a_node(state: SchedulerState, key: LoadKey, count: int) -> int | No
     return None
 
 
-def _numa_of_load(state: SchedulerState, key: LoadKey) -> str:
+def numa_of_load(state: SchedulerState, key: LoadKey) -> str:
     """Return the NUMA policy of these members, or an empty string."""
     return next((role.numa for role in state.shapes[key.shape_id].roles if role.name == key.role), "")
 

@@ -21,6 +21,7 @@ from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import Preemption
 from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts, FreeCapacity, add_members
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, products_on
+from trainmaster_dispatcher.scheduling.packing.node_layout import NodeLayout
 from trainmaster_dispatcher.scheduling.preemption.what_if import ClearedCluster, Victim, WhatIf
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
@@ -385,12 +386,27 @@ class VictimSearch:
         flavors += sorted(self.quotas.tree.guaranteed)
         return next((flavor.resource for flavor in flavors if flavor.product and size.needs.get(flavor.resource)), "")
 
-    def what_if(self, cluster_id: int, key: ClassKey, size: Size, product: Product | None) -> WhatIf:
-        """Return a cluster from which runs can be removed hypothetically, after everything that is stopping has ended."""
+    def what_if(
+        self,
+        cluster_id: int,
+        key: ClassKey,
+        size: Size,
+        product: Product | None,
+        nodes: NodeLayout | None = None,
+    ) -> WhatIf:
+        """Return a cluster from which runs can be removed hypothetically, after everything that is stopping has ended.
+
+        ``nodes``: see ``WhatIf``.
+        """
+        cleared = self.cleared(cluster_id)
+        return WhatIf(cleared, self.quotas, key, size, self._need(cluster_id, size, product), product, nodes)
+
+    def cleared(self, cluster_id: int) -> ClearedCluster:
+        """Return a cluster after everything that is stopping has ended."""
         cleared = self._cleared.get(cluster_id)
         if cleared is None:
             cleared = self._cleared[cluster_id] = ClearedCluster(self.layouts, cluster_id, self._load(cluster_id))
-        return WhatIf(cleared, self.quotas, key, size, self._need(cluster_id, size, product), product)
+        return cleared
 
     def _need(self, cluster_id: int, size: Size, product: Product | None) -> Amounts:
         if not self.state.flavors.any_narrowed:

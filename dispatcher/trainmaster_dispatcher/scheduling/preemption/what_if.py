@@ -14,6 +14,7 @@ from trainmaster_dispatcher.scheduling.packing.free_capacity import (
 )
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, eligible_groups, fit
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket
+from trainmaster_dispatcher.scheduling.packing.node_layout import NodeLayout
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Product
@@ -135,6 +136,8 @@ class WhatIf:
     cluster has only one."""
     product: Product | None = None
     """The only product of a device that the gang may use."""
+    nodes: NodeLayout | None = None
+    """The nodes one by one, where they are known and what counts is in which pieces they are free; of a cluster without strays."""
     load: dict[str, dict[LoadKey, int]] = field(init=False)
     _free: Resources = field(init=False)
     _freed: dict[str, Resources] = field(default_factory=dict)
@@ -195,6 +198,8 @@ class WhatIf:
 
     def may_have_helped(self, victim: Victim) -> bool:
         """Return whether to try again after this victim. For a gang of one, only the groups of the victim have changed."""
+        if self.nodes is not None and not self._was_over:
+            return self.nodes.helps(victim.run.job_id, self.state.shapes[self.key.shape_id].roles)
         if self._role is None or self._was_over:
             return True
         return any(key.group in self._eligible and self._has(key.group) for key, _ in victim.members)
@@ -229,6 +234,8 @@ class WhatIf:
 
     def _entries_of(self, name: str) -> Sequence[NodeBucket]:
         """Return the nodes of a group with what is left of its load; each is packed again only when that has changed."""
+        if self.nodes is not None:
+            return self.nodes.entries(name)
         members = self.load.get(name)
         if members is self.cleared.load.get(name):
             return self.cleared.group(name)[0]
@@ -251,6 +258,10 @@ class WhatIf:
     def _move(self, victim: Victim, sign: int) -> None:
         self.quotas.add(victim.run.queue_id, victim.charge, running=int(victim.keeps is None), sign=sign)
         add_members(self.load, victim.members, sign)
+        if self.nodes is not None and sign < 0:
+            self.nodes.remove(victim.run.job_id)
+        elif self.nodes is not None:
+            self.nodes.put_back(victim.run.job_id)
         for key, count in victim.members:
             freed = self._freed.setdefault(key.group, {})
             for name, amount in needs_of_load(self.state, key).items():

@@ -36,7 +36,7 @@ class Growth(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A run that was moved for another job: when, its job, and the queue that allows it."""
+    """A run that was moved for another job: when, its job, and the queue that allows it; ``for_id``: that other job."""
 
     at: float
     job_id: int
@@ -46,6 +46,7 @@ class Moved(NamedTuple):
     until: float
     """The time until which it is kept at most, in seconds since the epoch."""
     sizes: Sizes
+    for_id: int
 
 
 class Granted(NamedTuple):
@@ -187,6 +188,8 @@ class Plan:
     """The runs that were moved for others in the last day, to be given to the next cycle."""
     searched_moves: dict[int, float] = field(default_factory=dict)
     """By shape: when moves for it were last searched for in vain, to be given to the next cycle."""
+    needs_nodes: frozenset[int] = frozenset()
+    """The clusters whose members' nodes are to be read before the next cycle, which searches for moves there."""
     held_back: dict[ClassKey, HeldBack] = field(default_factory=dict)
     """Classes that are held back after unexpected errors, to be given to the next cycle."""
     faults: list[Fault] = field(default_factory=list)

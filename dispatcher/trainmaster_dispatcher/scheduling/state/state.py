@@ -25,6 +25,7 @@ from trainmaster_dispatcher.scheduling.state.declared_state import DeclaredState
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, product_of
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import COMING, LiveRun, LoadKey, Placed, Sizes, load_of
+from trainmaster_dispatcher.scheduling.state.member_nodes import MemberNodes
 from trainmaster_dispatcher.scheduling.state.usage_decay import DecayedUsage
 
 _FEW_SHAPES = 1000
@@ -49,6 +50,8 @@ class SchedulerState(DeclaredState):
         """Clusters left out for a job after they returned it."""
         self.returned_for_room: frozenset[int] = frozenset()
         """The jobs among these that a cluster returned because it had no room for them."""
+        self.member_nodes: dict[int, MemberNodes] | None = None
+        """By cluster: the nodes of the members there, where they were read; None if nobody reads them, as in a simulation."""
         self.waiting: dict[int, dict[ClassKey, SortedList]] = {}
         """By queue: static keys of the queued jobs of each class."""
         self.heads: dict[int, dict[str, SortedList]] = {}
