@@ -47,7 +47,7 @@ class FakeMember:
     state: MemberState
     node: str
     group: str
-    """Group of the node in the capacity report."""
+    """Group of the node in the capacity report; empty once the run has ended."""
     exit_code: int | None = None
     signal: int | None = None
     restarts: int = 0
@@ -164,7 +164,8 @@ class FakeRun:
         verdict = self.verdict if self.verdict is not None else SUCCEEDED
         counts = [0] * len(self.plan.roles)
         for node, position, count in self.placed or ():
-            role, name, group = self.plan.roles[position], node.name, _group_of(node)
+            role, name = self.plan.roles[position], node.name
+            group = "" if self.state.is_terminal else _group_of(node)
             state = self._state(position)
             restarts = 0 if self.restarts is None else self.restarts.get(position, 0)
             for index in range(counts[position], counts[position] + count):
