@@ -1,6 +1,6 @@
 """A production GPU cluster's tasks through the engine: as one cluster, as three that are scored, and as three chosen at random.
 
-    python -m bench.openb [--shuffles 20] [--data DIR] [--gpus 60] [--draws 2] [--copies 4]
+    python -m bench.openb [--shuffles 20] [--data DIR] [--gpus 60] [--draws 2] [--copies 4] [--only filling,lists,waits]
 
 Nodes and tasks are those of Weng et al., *Beware of Fragmentation* (USENIX ATC 2023): 1,523 nodes, 8,152 tasks with requests and
 the models that they may run on; a share of a GPU counts as a whole one. The three clusters have a third of each sort of node. At
@@ -11,6 +11,10 @@ parts of all, over ``--shuffles`` shuffles. ``waits``: tasks come and go as reco
 model; time limits are the true run times rounded up to a power of two, as people ask. On so few nodes the waits depend on where a
 few tasks of weeks happen to run. So there are ``--draws`` other orders of the tasks at the same times as well, and as many draws of
 ``--copies`` times as many tasks, with replacement, on a fleet that is as many times as large.
+
+``lists``: the figures of ``bench.packing_lists``: these tasks and lists made from them with other parts of constrained, multi-GPU and
+shared ones, packed by the engine in one cluster and in three, and in one by first fit, best fit, dot product and fragmentation
+gradient descent; GPUs allocated at the first failure, and when all tasks have come.
 """
 
 import argparse
@@ -51,6 +55,7 @@ Variant = Literal["one", "scored", "random"]
 VARIANTS: tuple[Variant, ...] = ("one", "scored", "random")
 _THIRDS = 3
 _WHOLE_GPU = 1000
+_LIST_SHUFFLES = 3
 _A_MINUTE = 50
 """The tasks that come in a minute."""
 Sort = tuple[int, int, int, str]
@@ -316,7 +321,9 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=2, help="of other orders of the tasks, and of more tasks")
     parser.add_argument("--copies", type=int, default=4, help="how many times as many tasks and GPUs; 0: no such draws")
     parser.add_argument("--data", type=Path, default=DATA, help=f"where {NODES} and {TASKS} are")
+    parser.add_argument("--only", default="filling,lists,waits", help="the parts to measure")
     options = parser.parse_args()
+    only = options.only.split(",")
     for name in (NODES, TASKS):
         if not (options.data / name).is_file():
             parser.error(f"no {name} in {options.data}; --data says where it is")
@@ -329,9 +336,15 @@ def main() -> None:
         "tasks": len(tasks),
         "fit_on_no_node": len(tasks) - len(placeable),
         "shuffles": options.shuffles,
-        "filling": list(filling(nodes, placeable, options.shuffles)),
-        "waits": all_waits(nodes, tasks, options.gpus, options.draws, options.copies),
     }
+    if "filling" in only:
+        result["filling"] = list(filling(nodes, placeable, options.shuffles))
+    if "lists" in only:
+        from bench.packing_lists import LISTS, all_measured
+
+        result["lists"] = list(all_measured(nodes, tasks, LISTS, min(options.shuffles, _LIST_SHUFFLES)))
+    if "waits" in only:
+        result["waits"] = all_waits(nodes, tasks, options.gpus, options.draws, options.copies)
     print(json.dumps(result, indent=2))
 
 

@@ -14,7 +14,8 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,17 @@ def measured(
     return found
 
 
+def all_measured(
+    nodes: Counter[Sort], tasks: Sequence[Task], names: Iterable[str], shuffles: int, clusters: Sequence[int] = (1, 3)
+) -> Iterator[dict[str, Any]]:
+    """Yield the figures of each of these lists on a fleet of as many clusters as each of ``clusters``; print them as they come."""
+    fleets = {parts: Filling(fleet_of(nodes, parts)) for parts in clusters}
+    for name in names:
+        row = measured(name, sorted(nodes.items()), possible(nodes, tasks), shuffles, fleets)
+        print(json.dumps(row), file=sys.stderr, flush=True)
+        yield row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lists", default=",".join(LISTS))
@@ -104,11 +116,8 @@ def main() -> None:
     nodes, tasks = read_nodes(options.data / NODES), read_tasks(options.data / TASKS)
     if unknown := set(options.lists.split(",")) - set(LISTS):
         parser.error(f"no list {sorted(unknown)[0]}; there are: {', '.join(LISTS)}")
-    fleets = {int(parts): Filling(fleet_of(nodes, int(parts))) for parts in options.clusters.split(",")}
-    rows = []
-    for name in options.lists.split(","):
-        rows.append(measured(name, sorted(nodes.items()), possible(nodes, tasks), options.shuffles, fleets))
-        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    parts = [int(many) for many in options.clusters.split(",")]
+    rows = list(all_measured(nodes, tasks, options.lists.split(","), options.shuffles, parts))
     print(json.dumps({"bench": "packing_lists", "shuffles": options.shuffles, "lists": rows}, indent=2))
 
 
