@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import Service
 from tests.integration.test_kube_changes import GROUP, JOBS, MERGE, job_manifest, queue_manifest, value_of
 from tests.waiting import eventually
+from trainmaster_dispatcher.services import event_feed
 
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
 Event = dict[str, Any]
@@ -234,9 +235,8 @@ class Informer:
         self.version = item["metadata"]["resourceVersion"]
 
 
-async def test_caches_equal_the_store_after_many_changes_and_cut_watches(service: Service) -> None:
-    informers = [Informer(service, JOBS), Informer(service, f"{GROUP}/jobs"), Informer(service, f"{GROUP}/queues")]
-    tasks = [asyncio.create_task(one.run()) for one in informers]
+async def change_at_random(service: Service) -> list[str]:
+    """Make, change and delete jobs and queues; return the names of the jobs that are left."""
     chance = random.Random(7)
     names: list[str] = []
     for number in range(150):
@@ -258,7 +258,20 @@ async def test_caches_equal_the_store_after_many_changes_and_cut_watches(service
                     else {"metadata": {"labels": {"n": f"{number}"}}}
                 )
                 value_of(await service.http.patch(f"{JOBS}/{chance.choice(names)}", json=change, headers=MERGE))
-    assert len(names) > 10
+    return names
+
+
+@pytest.mark.parametrize("catches_up", [False, True])
+async def test_caches_equal_the_store_after_many_changes_and_cut_watches(
+    service: Service, catches_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``catches_up``: whether each watch finds more than one read has, and more than the process keeps in memory."""
+    if catches_up:
+        for name, value in (("_MOST_READ", 2), ("_MOST_KEPT", 2), ("_MOST_LOOKED_AT", 5), ("_MOST_CHANGED_JOBS", 2)):
+            monkeypatch.setattr(event_feed, name, value)
+    informers = [Informer(service, JOBS), Informer(service, f"{GROUP}/jobs"), Informer(service, f"{GROUP}/queues")]
+    tasks = [asyncio.create_task(one.run()) for one in informers]
+    assert len(await change_at_random(service)) > 10
 
     async def equal() -> bool:
         for one in informers:

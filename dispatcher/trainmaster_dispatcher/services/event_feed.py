@@ -22,7 +22,7 @@ from trainmaster_dispatcher.services.job_actions import BulkFilter, to_filter
 from trainmaster_dispatcher.services.job_queries import event_view
 from trainmaster_dispatcher.store import event_feed as store
 from trainmaster_dispatcher.store.database import Transaction
-from trainmaster_dispatcher.store.event_feed import FeedEvent, FeedPlace
+from trainmaster_dispatcher.store.event_feed import FeedEvent, FeedPlace, JobChange
 from trainmaster_dispatcher.store.keys import Caller
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,10 @@ _MOST_READS = 5
 _MOST_KEPT = 5000
 """The most events in memory."""
 _READS_AT_ONCE = 2
+_MOST_LOOKED_AT = 20_000
+"""The most events of which the changed jobs are read at once, but for those of one transaction."""
+_MOST_CHANGED_JOBS = 1000
+_RESTORED = "the store was restored from a backup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,16 @@ class FeedPage:
     """Events beyond a position, and the position behind them. ``missed``: why events before them may be missing; else empty."""
 
     events: Sequence[FeedEvent]
+    position: Position
+    has_more: bool
+    missed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedPage:
+    """Jobs that have changed beyond a position, and the position behind these changes. ``missed``: as of a ``FeedPage``."""
+
+    jobs: Sequence[JobChange]
     position: Position
     has_more: bool
     missed: str = ""
@@ -230,6 +244,16 @@ class EventFeed:
             return await self._read(position)
         return FeedPage([one for one in self._kept if one.place > position.place], end, has_more=False)
 
+    async def changed_jobs(self, position: Position) -> ChangedPage:
+        """Return the jobs that have changed beyond a position. Raises ProblemError if the store does not answer."""
+        async with self._reads, self._stores.database.reading() as tx:
+            end = await store.feed_end(tx)
+            if missed := self._missed(position, end):
+                return ChangedPage((), _now(end), has_more=False, missed=missed)
+            found = await store.changed_jobs(tx, position.place, end.xmin, _MOST_LOOKED_AT, _MOST_CHANGED_JOBS)
+        at = max((one.at for one in found.jobs), default=position.at) if found.has_more else end.now
+        return ChangedPage(found.jobs, Position(end.store_epoch, found.place, at), found.has_more)
+
     async def page(self, position: Position, wanted: EventFilter, limit: int) -> FeedPage:
         """Return at most ``limit`` events that match, beyond a position."""
         chosen: list[FeedEvent] = []
@@ -248,14 +272,20 @@ class EventFeed:
                 break
         return FeedPage(chosen, position, has_more, missed)
 
+    def _missed(self, position: Position, end: store.FeedEnd) -> str:
+        """Return why events beyond a position may be missing; empty where none are."""
+        if position.at and (position.store_epoch != end.store_epoch or position.place.xid > end.xmin):
+            return _RESTORED
+        if position.at and end.now - position.at > self._stores.settings.keep_changes_seconds:
+            return "submissions of that time are no longer stored"
+        return ""
+
     async def _read(self, position: Position) -> FeedPage:
         async with self._reads, self._stores.database.reading() as tx:
             end = await store.feed_end(tx)
-            missed = ""
-            if position.at and (position.store_epoch != end.store_epoch or position.place.xid > end.xmin):
-                return FeedPage((), _now(end), has_more=False, missed="the store was restored from a backup")
-            if position.at and end.now - position.at > self._stores.settings.keep_changes_seconds:
-                missed = "submissions of that time are no longer stored"
+            missed = self._missed(position, end)
+            if missed == _RESTORED:
+                return FeedPage((), _now(end), has_more=False, missed=missed)
             found = await store.events_from(tx, position.place, end.xmin, _MOST_READ)
         at = found.events[-1].at.timestamp() if found.has_more and found.events else end.now
         if found.has_more and not found.events:

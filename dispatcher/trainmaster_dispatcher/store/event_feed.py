@@ -72,6 +72,28 @@ class JobBlock(NamedTuple):
     many: int
 
 
+class JobChange(NamedTuple):
+    """A job with events in a part of the feed. ``xid``, ``at``: the transaction and the time of the last of them, the time in seconds
+    since the epoch. ``is_new``: whether it was submitted there. ``labels_before``: its labels before each change of them there; None
+    without any.
+    """
+
+    job_id: int
+    xid: int
+    at: float
+    is_new: bool
+    labels_before: list[dict[str, str]] | None
+
+
+class JobChangeSlice(NamedTuple):
+    """Changed jobs in the order of their last changes, the place behind them, and whether there may be more."""
+
+    jobs: Sequence[JobChange]
+    place: FeedPlace
+    has_more: bool
+
+
+_LAST_SEQ = 2**31 - 1
 _OF_JOB = """
     j.name, coalesce(q.path, '') AS queue, coalesce(p.name, '') AS priority_class, j.labels, k.name AS submitted_by,
     coalesce(j.submitted_at, e.at) AS submitted_at
@@ -227,6 +249,73 @@ async def _submitted(tx: Transaction, submissions: Sequence[JobBlock], limit: in
         manys=[one.many for one in submissions],
         limit=limit,
     )
+
+
+async def changed_jobs(tx: Transaction, place: FeedPlace, xmin: int, most: int, limit: int) -> JobChangeSlice:
+    """Return the first ``limit`` of the jobs that have changed beyond ``place``, in the order of their last changes.
+
+    Where there is much to catch up with: about ``most`` events of transactions below ``xmin``, which must be over, are looked at by
+    one statement, whatever number of times a job has changed there. A job may have changed again beyond them.
+    """
+    below = await _xid_beyond(tx, place, xmin, most)
+    jobs = await tx.all_of(
+        JobChange,
+        f"""
+        SELECT job_id, max(xid) AS xid, extract(epoch FROM max(at))::float8 AS at, bool_or(is_new) AS is_new,
+               jsonb_agg(labels) FILTER (WHERE labels IS NOT NULL) AS labels_before
+        FROM (
+            {_changes_by("xid")} UNION ALL {_changes_by("quiet_xid")} UNION ALL
+            SELECT c.xid::text::bigint, n, 1, c.created_at, true, NULL
+            FROM changes c CROSS JOIN LATERAL generate_series(c.ref, c.ref + c.many - 1) n
+            WHERE c.kind = '{FeedKind.JOBS}' AND c.xid >= CAST(CAST(:xid AS text) AS xid8)
+              AND c.xid < CAST(CAST(:below AS text) AS xid8)
+        ) e
+        WHERE xid > CAST(CAST(:xid AS text) AS bigint) OR (job_id, seq) > (:job, :seq)
+        GROUP BY job_id ORDER BY max(xid), job_id LIMIT :limit
+        """,
+        xid=str(place.xid),
+        below=str(below),
+        job=place.job_id,
+        seq=place.seq,
+        limit=limit,
+    )
+    end = FeedPlace(jobs[-1].xid, jobs[-1].job_id, _LAST_SEQ) if len(jobs) == limit else FeedPlace(below)
+    return JobChangeSlice(jobs, end, end.xid < xmin)
+
+
+def _changes_by(column: str) -> str:
+    return f"""
+        SELECT {column}::text::bigint AS xid, job_id, seq, at, false AS is_new, details->'labelsBefore' AS labels FROM events
+        WHERE {column} >= CAST(CAST(:xid AS text) AS xid8) AND {column} < CAST(CAST(:below AS text) AS xid8)
+    """
+
+
+async def _xid_beyond(tx: Transaction, place: FeedPlace, xmin: int, most: int) -> int:
+    """Return the transaction below which there are about ``most`` events beyond ``place``; at most ``xmin``."""
+
+    def nth(column: str) -> str:
+        return f"""
+            (SELECT {column}::text::bigint FROM events
+             WHERE {column} >= CAST(CAST(:xid AS text) AS xid8) AND {column} < CAST(CAST(:xmin AS text) AS xid8)
+             ORDER BY {column} OFFSET :most LIMIT 1)
+        """
+
+    row = await tx.one(
+        f"""
+        SELECT least(CAST(CAST(:xmin AS text) AS bigint), {nth("xid")}, {nth("quiet_xid")}, (
+            SELECT xid FROM (
+                SELECT xid::text::bigint AS xid, sum(many) OVER (ORDER BY xid, ref) AS total FROM changes
+                WHERE kind = '{FeedKind.JOBS}' AND xid >= CAST(CAST(:xid AS text) AS xid8)
+                  AND xid < CAST(CAST(:xmin AS text) AS xid8) ORDER BY xid, ref LIMIT :most
+            ) s WHERE total > :most ORDER BY xid LIMIT 1
+        )) AS xid
+        """,
+        xid=str(place.xid),
+        xmin=str(xmin),
+        most=most,
+    )
+    # A transaction is read as a whole, however many events it has.
+    return max(int(row.xid), place.xid + 1)
 
 
 async def _carried_by(tx: Transaction, events: Sequence[FeedEvent]) -> Sequence[FeedEvent]:

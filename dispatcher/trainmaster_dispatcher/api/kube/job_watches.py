@@ -24,14 +24,12 @@ from trainmaster_dispatcher.services import job_objects
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.event_feed import EventFeed, Position
 from trainmaster_dispatcher.services.job_objects import ReadJob
-from trainmaster_dispatcher.store.event_feed import FeedEvent, FeedPlace
+from trainmaster_dispatcher.store.event_feed import FeedEvent, FeedPlace, JobChange
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.versions import VERSION_BITS
 
 _MOST_BATCHES = 8
 _ITEMS_PER_SLICE = 100
-_MOST_EVENTS = 20_000
-"""The most events of a batch, but for those of its last read."""
 _XID = (1 << VERSION_BITS) - 1
 
 
@@ -168,49 +166,61 @@ class JobWatches:
 
     async def _read(self, position: Position) -> Batch:
         found = await self._events.after(position)
-        events = list(found.events)
-        # Where there is much to catch up with, jobs that have changed many times are read once.
-        while found.has_more and not found.missed and len(events) < _MOST_EVENTS:
-            found = await self._events.after(found.position)
-            events += found.events
-        by_job: dict[int, list[FeedEvent]] = {}
-        for event in events:
-            by_job.setdefault(event.job_id, []).append(event)
+        if found.has_more and not found.missed:
+            # Much to catch up with: each job is read once, however many times it has changed, and a part of them at a time, so that a
+            # watch which is cut again and again comes further each time.
+            changed = await self._events.changed_jobs(position)
+            return await self._batch(changed.jobs, changed.position, changed.missed, has_more=changed.has_more)
+        return await self._batch(_changes_of(found.events), found.position, found.missed, has_more=False)
+
+    async def _batch(self, changes: Sequence[JobChange], end: Position, missed: str, *, has_more: bool) -> Batch:
+        by_job = {one.job_id: one for one in changes}
         changed: list[_ChangedJob] = []
         if by_job:
             async with self._stores.database.reading() as tx:
                 jobs = await job_objects.read(tx, by_job)
-            dated = [(_version_in(job, by_job[key], found.position), job) for key, job in jobs.items()]
+            dated = [(_version_in(job, by_job[key], end), job) for key, job in jobs.items()]
             for number, (version, job) in enumerate(sorted(dated, key=lambda one: one[0]), 1):
                 item = job_object(replace(job, metadata=job.metadata._replace(version=version)))
-                of_job = by_job[job.key]
-                changed.append(_ChangedJob(job, _kind(job, of_job), _labels_before(of_job), item, orjson.dumps(item)))
+                change = by_job[job.key]
+                labels = change.labels_before or ()
+                changed.append(_ChangedJob(job, _kind(job, is_new=change.is_new), labels, item, orjson.dumps(item)))
                 if number % _ITEMS_PER_SLICE == 0:
                     await asyncio.sleep(0)
-        return Batch(found.position, found.has_more, found.missed, changed)
+        return Batch(end, has_more, missed, changed)
 
 
-def _version_in(job: ReadJob, events: Sequence[FeedEvent], end: Position) -> int:
+def _changes_of(events: Sequence[FeedEvent]) -> list[JobChange]:
+    """Return the jobs of events that were read, as ``EventFeed.changed_jobs`` would."""
+    by_job: dict[int, list[FeedEvent]] = {}
+    for event in events:
+        by_job.setdefault(event.job_id, []).append(event)
+    return [
+        JobChange(
+            key,
+            max(one.xid for one in of_job),
+            max(one.at.timestamp() for one in of_job),
+            any(one.kind == JobEventKind.SUBMITTED for one in of_job),
+            [one.details["labelsBefore"] for one in of_job if one.details and "labelsBefore" in one.details],
+        )
+        for key, of_job in by_job.items()
+    ]
+
+
+def _version_in(job: ReadJob, change: JobChange, end: Position) -> int:
     """Return the version with which a watch gets a job: its own, unless it has changed again since ``end``.
 
     Then it is that of its last change before, and the job comes again with the later change: a client that goes on from its version
     must not pass over changes of other jobs in between.
     """
     own = job.metadata.version
-    if own < version_of(end):
-        return own
-    return min(own, (end.store_epoch << VERSION_BITS) + max(one.xid for one in events))
+    return own if own < version_of(end) else min(own, (end.store_epoch << VERSION_BITS) + change.xid)
 
 
-def _kind(job: ReadJob, events: Sequence[FeedEvent]) -> WatchEvent:
+def _kind(job: ReadJob, *, is_new: bool) -> WatchEvent:
     if job.is_gone:
         return WatchEvent.DELETED
-    is_new = any(one.kind == JobEventKind.SUBMITTED for one in events)
     return WatchEvent.ADDED if is_new else WatchEvent.MODIFIED
-
-
-def _labels_before(events: Sequence[FeedEvent]) -> list[dict[str, str]]:
-    return [one.details["labelsBefore"] for one in events if one.details and "labelsBefore" in one.details]
 
 
 def version_of(position: Position) -> int:
