@@ -8,6 +8,7 @@ import os
 import shutil
 import ssl
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -96,7 +97,13 @@ def _calls(config: Path, folder: Path, rename: Callable[[str], str]) -> Kubectl:
         process = await asyncio.create_subprocess_exec(
             str(KUBECTL),
             *map(rename, words),
-            env={"KUBECONFIG": str(config), "HOME": str(folder), "PATH": os.environ["PATH"], "KUBE_EDITOR": _EDITOR},
+            env={
+                "KUBECONFIG": str(config),
+                "HOME": str(folder),
+                "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+                "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+                "KUBE_EDITOR": _EDITOR,
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -222,6 +229,18 @@ async def test_kubectl_shows_what_happened_and_what_members_write(service: Servi
     for given, expected in shown:
         found = await alone(*given)
         assert expected in found, (given, found)
+
+
+async def test_the_command_line_is_a_plugin_of_kubectl(service: Service, alone: Kubectl, tmp_path: Path) -> None:
+    program = tmp_path / "kubectl-trainmaster"
+    program.write_text(f"#!{sys.executable} -P\nfrom trainmaster.cli.kubectl_plugin import main\nmain()\n")
+    program.chmod(0o755)
+    job = await service.submit("first")
+    assert str(program) in await alone("plugin", "list")
+    assert job in await alone("trainmaster", "jobs")
+    assert "private" in await alone("trainmaster", "why", job)
+    assert "Usage: kubectl trainmaster" in await alone("trainmaster", "--help")
+    assert "there is no job" in await alone("trainmaster", "job", "nothing-1234567", code=13)
 
 
 async def test_kubectl_pages_through_many_jobs(service: Service, kubectl: Kubectl) -> None:
