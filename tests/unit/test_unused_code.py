@@ -21,6 +21,7 @@ _FOUND_BY_NAME = (
 )
 _ALLOWED = {
     "trainmaster_dispatcher.cli.checks.store_checks": "for doctor, which finds it by its entry point",
+    "trainmaster.cli.kubectl_plugin.main": "of the program kubectl-trainmaster, by pyproject.toml",
     "trainmaster.cli.interrupts.interruptible": "for the demo and the examples, which are programs of their own",
     "trainmaster.client.webhooks.is_genuine": "for receivers of webhooks, by docs/reference/webhooks.md",
     "trainmaster_agent.runtime.local.fork_server.main": "of the fork server, named in the arguments of its process",

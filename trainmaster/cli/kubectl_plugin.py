@@ -1,4 +1,4 @@
-"""The command line as a plugin of kubectl, ``kubectl trainmaster why JOB``: with the dispatcher and the key of the kubeconfig in use."""
+"""The command line as a plugin of kubectl, ``kubectl trainmaster why JOB``: for the dispatcher of the kubeconfig in use, by its key."""
 
 import atexit
 import os
