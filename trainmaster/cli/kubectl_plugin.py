@@ -1,4 +1,4 @@
-"""The command line as a plugin of kubectl, ``kubectl trainmaster why JOB``: for the dispatcher of the kubeconfig in use, by its key."""
+"""The command line as a plugin of kubectl: ``kubectl trainmaster why JOB``, for the dispatcher of the kubeconfig in use."""
 
 import atexit
 import os
