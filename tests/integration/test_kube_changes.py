@@ -13,7 +13,8 @@ JOBS = f"{GROUP}/namespaces/default/jobs"
 MERGE = {"Content-Type": "application/merge-patch+json"}
 JSON_PATCH = {"Content-Type": "application/json-patch+json"}
 APPLY = {"Content-Type": "application/apply-patch+yaml"}
-ROLES = [{"name": "main", "template": {"command": ["true"], "resources": {"cpu": 1}}}]
+TEMPLATE: dict[str, Any] = {"command": ["true"], "resources": {"cpu": 1}}
+ROLES = [{"name": "main", "template": TEMPLATE}]
 
 
 def job_manifest(name: str = "", labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -99,6 +100,32 @@ async def test_a_manifest_with_a_mistake_is_refused_with_its_path(
     assert found["reason"] == status
     assert field in [cause.get("field", "") for cause in found["details"]["causes"]]
     assert value_of(await service.http.get(JOBS))["items"] == []
+
+
+@pytest.mark.parametrize("validation", ["Warn", "Ignore"])
+async def test_unknown_fields_are_left_out_with_a_warning_where_the_client_wants_that(
+    service: Service, validation: str
+) -> None:
+    wanted = {"fieldValidation": validation}
+    roles = [{**ROLES[0], "colour": "red", "template": TEMPLATE | {"a.b": 1}}]
+    body = job_manifest("a", roles=roles, ttl=3) | {"more": 1}
+    made = await service.http.post(JOBS, json=body, params=wanted)
+    assert value_of(made, 201)["spec"] == {"roles": ROLES}
+    paths = ["more", "spec.roles[0].colour", 'spec.roles[0].template[\\"a.b\\"]', "spec.ttl"]
+    warnings = made.headers.get_list("warning", split_commas=True)
+    assert sorted(warnings) == [f'299 - "unknown field \\"{path}\\""' for path in paths]
+    queue = await service.http.post(f"{GROUP}/queues", json=queue_manifest("q", weigth=2, weight=3), params=wanted)
+    assert value_of(queue, 201)["spec"] == {"weight": 3}
+    assert queue.headers["warning"] == '299 - "unknown field \\"spec.weigth\\""'
+    patch = {"metadata": {"labels": {"a": "b"}}, "spec": {"sped": 1}}
+    changed = await service.http.patch(f"{JOBS}/a", json=patch, headers=MERGE, params=wanted)
+    assert value_of(changed)["metadata"]["labels"] == {"a": "b"}
+    assert "spec.sped" in changed.headers["warning"]
+    refused = await service.http.post(JOBS, json=job_manifest("b", roles=[{"colour": 1}]), params=wanted)
+    assert value_of(refused, 422)["details"]["causes"][0]["field"] == "spec.roles[0].name"
+    strict = await service.http.post(JOBS, json=body, params={"fieldValidation": "Strict"})
+    assert value_of(strict, 422)["reason"] == "Invalid"
+    assert [one["metadata"]["name"] for one in value_of(await service.http.get(JOBS))["items"]] == ["a"]
 
 
 async def test_a_namespace_without_a_queue_takes_no_jobs(service: Service) -> None:

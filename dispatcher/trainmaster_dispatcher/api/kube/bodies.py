@@ -58,6 +58,11 @@ def read_patch(body: bytes, content_type: str) -> tuple[PatchType, Any]:
     return PatchType.JSON, patch
 
 
+def yaml_or_json(body: bytes) -> Any:
+    """Return what is in a body, whichever of the two it is. Raises ProblemError MALFORMED_BODY or BODY_TOO_LARGE."""
+    return _read(body, is_yaml=True)
+
+
 def read_options(body: bytes) -> Wire:
     """Return the options in the body of a deletion, which may be empty. Raises ProblemError."""
     return _mapping(_read(body, is_yaml=False)) if body.strip() else {}

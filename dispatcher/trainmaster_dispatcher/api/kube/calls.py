@@ -5,20 +5,23 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
+import orjson
 from fastapi import Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.types import Message
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.validation_errors import mistake_of, own_errors, worded
 from trainmaster_dispatcher.api.context import any_caller, note_refusal, readable, state_of
-from trainmaster_dispatcher.api.kube.bodies import Desired, read_options
+from trainmaster_dispatcher.api.kube.bodies import Desired, read_options, yaml_or_json
 from trainmaster_dispatcher.api.kube.objects import GROUP_VERSION, ListMetadata, list_of
 from trainmaster_dispatcher.api.kube.resources import ApiResource
 from trainmaster_dispatcher.api.kube.selectors import parse_fields, parse_labels, refused
 from trainmaster_dispatcher.api.kube.status import status_of
 from trainmaster_dispatcher.api.kube.tables import Included, table_of
+from trainmaster_dispatcher.api.kube.unknown_fields import without_unknown
 from trainmaster_dispatcher.domain import managed_fields
 from trainmaster_dispatcher.services.submission_parsing import mistaken
 from trainmaster_dispatcher.store.keys import Caller
@@ -27,25 +30,73 @@ PREFIX = f"/apis/{GROUP_VERSION}"
 OBJECT_FIELDS = {"metadata.name": ("metadata", "name")}
 MOST_ROWS = 1000
 _DEFAULT_ROWS = 500
+_LENIENT = ("Warn", "Ignore")
+"""Field validations with which unknown fields are left out. Both warn of them: nothing is left out in silence."""
 Wire = dict[str, Any]
 
 
-class KubernetesRoute(APIRoute):
-    """A route whose errors are Status objects."""
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+
+class KubernetesRoute(APIRoute):
+    """A route whose errors are Status objects. Unknown fields are left out where the client wants a warning instead of an error."""
+
+    def get_route_handler(self) -> Handler:
         handler = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
             try:
                 return await handler(request)
             except ProblemError as error:
+                if request.query_params.get("fieldValidation") in _LENIENT:
+                    return await _without_unknown_fields(request, error, handler)
                 return refusal(request, error)
             except RequestValidationError as error:
                 mistakes = tuple(mistake_of({**item, "loc": item["loc"][1:]}) for item in own_errors(error.errors()))
                 return refusal(request, ProblemError(Code.INVALID_PARAMETER, worded(mistakes[0]), mistakes=mistakes))
 
         return guarded
+
+
+async def _without_unknown_fields(request: Request, error: ProblemError, handler: Handler) -> Response:
+    """Answer a call that failed with ``error`` without the unknown fields in its object, if there are any, and with warnings of them.
+
+    Calls are tried again as long as other unknown fields are found, as one check may hide those of the next.
+    """
+    left_out: list[str] = []
+    answer: Response | None = None
+    try:
+        item = yaml_or_json(await request.body())
+        while answer is None:
+            found = without_unknown(item, error.mistakes)
+            if not found:
+                return refusal(request, error)
+            left_out += found
+            try:
+                answer = await handler(_with_body(request, orjson.dumps(item)))
+            except ProblemError as next_error:
+                error = next_error
+    except ProblemError as wrong:
+        return refusal(request, wrong)
+    for path in left_out:
+        add_warning(answer, f'unknown field "{path}"')
+    return answer
+
+
+def _with_body(request: Request, body: bytes) -> Request:
+    """Return a call with another body in JSON."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request(request.scope, receive)
+
+
+def add_warning(answer: Response, text: str) -> None:
+    """Add a warning to an answer, which kubectl prints."""
+    plain = " ".join(text.replace("\\", "").split()).encode("ascii", "replace").decode()
+    quoted = plain[:500].replace('"', '\\"')
+    answer.headers.append("Warning", f'299 - "{quoted}"')
 
 
 class Listing:

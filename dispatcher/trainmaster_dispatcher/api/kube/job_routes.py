@@ -33,6 +33,7 @@ from trainmaster_dispatcher.api.kube.calls import (
     Listing,
     ListToken,
     Writing,
+    add_warning,
     check_address,
     check_preconditions,
     deleted,
@@ -278,8 +279,7 @@ async def _create(call: _JobChange, wanted: Desired, managers: managed_fields.Ma
     answer = shown(call.request, item, JOBS, 201)
     if prepared.named:
         for one in await state.admissions.warnings(caller, prepared.named):
-            text = " ".join(f"spec.{one.path}: {one.message}".replace('"', "'").split())
-            answer.headers.append("Warning", f'299 - "{text.encode("ascii", "replace").decode()[:500]}"')
+            add_warning(answer, f"spec.{one.path}: {one.message}")
     return answer
 
 

@@ -123,7 +123,10 @@ _WRITING = [
     for name, description in (
         ("dryRun", "All: store nothing; answer with the object that it would be."),
         ("fieldManager", "Name of who changes the fields."),
-        ("fieldValidation", "Unknown fields are refused, whatever it says: Strict, Warn or Ignore."),
+        (
+            "fieldValidation",
+            "Strict, or none: unknown fields are refused. Warn or Ignore: they are left out, with a warning.",
+        ),
         ("force", "Take fields over that others manage; for apply."),
     )
 ]
