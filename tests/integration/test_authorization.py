@@ -112,6 +112,7 @@ for one in (
     *("/api/v1/namespaces", "/api/v1/namespaces/{name}", f"{_GROUP}/jobs", f"{_GROUP}/namespaces/{{namespace}}/jobs"),
     *(f"{_GROUP}/namespaces/{{namespace}}/jobs/{{name}}", f"{_GROUP}/{{plural}}", f"{_GROUP}/{{plural}}/{{name}}"),
     "/openapi/{path:path}",
+    *(f"{_GROUP}/runs", f"{_GROUP}/namespaces/{{namespace}}/runs", f"{_GROUP}/namespaces/{{namespace}}/runs/{{name}}"),
     *(f"/api/v1/{place}{kind}" for place in ("", "namespaces/{namespace}/") for kind in ("events", "pods")),
     *(f"/api/v1/namespaces/{{namespace}}/{kind}/{{name}}" for kind in ("events", "pods")),
     "/api/v1/namespaces/{namespace}/pods/{name}/log",

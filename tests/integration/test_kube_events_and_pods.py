@@ -14,6 +14,7 @@ from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
 
 EVENTS, PODS = "/api/v1/namespaces/default/events", "/api/v1/namespaces/default/pods"
+RUNS = "/apis/trainmaster.dev/v1/namespaces/default/runs"
 
 
 @pytest.fixture
@@ -203,6 +204,62 @@ async def test_a_watch_of_pods_follows_a_run_to_its_end(service: Service, agent:
 
         await eventually(is_deleted)
     assert (await got(service, PODS))["items"] == []
+
+
+async def test_runs_are_the_attempts_of_jobs(service: Service, agent: FakeAgent) -> None:
+    job, run = await running(service, agent, retries={"limit": 1, "backOff": "0s"}, labels={"team": "a"})
+    await running(service, agent, "other")
+    async with watching(service, RUNS, labelSelector=f"trainmaster.dev/job-name={job}") as seen:
+        end = {"category": "exit", "exitCode": 3, "message": "out of luck"}
+        await agent.report(run, RunState.FAILED, 2, end=end)
+        again = (await agent.next_start())["run"]
+        await agent.report(again, RunState.RUNNING, 1)
+        await service.until(job, "running")
+
+        async def is_told() -> bool:
+            return (run, "failed") in states(seen) and (again, "running") in states(seen)
+
+        await eventually(is_told, 10)
+    assert {event["type"] for event in seen} == {"ADDED", "MODIFIED"}
+    found = await got(service, RUNS)
+    assert [one["metadata"]["name"] for one in found["items"]][1:] == [f"{job}-r1", f"{job}-r2"], "newest jobs first"
+    first = found["items"][1]
+    assert await got(service, f"{RUNS}/{run}") == first
+    assert (first["kind"], first["spec"]) == ("Run", {"job": job, "attempt": 1, "cluster": "private"})
+    assert (
+        first["status"] | {"exitCode": 3, "message": "out of luck", "category": "exit", "state": "failed"}
+        == first["status"]
+    )
+    assert first["metadata"]["labels"] == {
+        "team": "a",
+        "trainmaster.dev/job-name": job,
+        "trainmaster.dev/cluster": "private",
+    }
+    assert first["metadata"]["ownerReferences"][0]["name"] == job
+    selected = await got(
+        service, "/apis/trainmaster.dev/v1/runs", fieldSelector="status.state=running,spec.cluster=private"
+    )
+    assert again in [one["metadata"]["name"] for one in selected["items"]]
+    assert run not in [one["metadata"]["name"] for one in selected["items"]]
+    page = await got(service, RUNS, limit=1)
+    rest = await got(service, RUNS, limit=1, **{"continue": page["metadata"]["continue"]})
+    assert [len(one["items"]) for one in (page, rest)] == [1, 2], "runs of one job are in one page"
+    for name in ("none-r1", f"{job}-r3", "x", f"{job}-r"):
+        assert (await service.http.get(f"{RUNS}/{name}")).status_code == 404
+    assert (await service.http.delete(f"{RUNS}/{run}")).status_code == 405
+
+
+def states(seen: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(one["object"]["metadata"]["name"], one["object"]["status"]["state"]) for one in seen]
+
+
+async def test_runs_of_others_are_not_seen(service: Service, agent: FakeAgent) -> None:
+    _, run = await running(service, agent)
+    await service.http.put("/v1/queues/other", json={"path": "other"})
+    made = await service.http.post("/v1/keys", json={"name": "u", "role": "user", "queues": ["other"]})
+    async with service.as_key(made.json()["key"]) as user:
+        assert (await user.get(f"{RUNS}/{run}")).status_code == 404
+        assert (await user.get("/apis/trainmaster.dev/v1/runs")).json()["items"] == []
 
 
 async def test_output_of_a_member_is_read_as_that_of_a_pod(service: Service, agent: FakeAgent) -> None:

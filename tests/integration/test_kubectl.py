@@ -207,6 +207,10 @@ async def test_kubectl_shows_what_happened_and_what_members_write(service: Servi
         (("get", "pods"), "Running"),
         (("get", "po", "-o", "wide"), "n1"),
         (("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=10s"), "condition met"),
+        (("get", "runs"), "private   1"),
+        (("get", "run", run_id, "-o", "jsonpath={.status.state}"), "running"),
+        (("describe", "run", run_id), "Why Here:"),
+        (("explain", "run.status.whyHere"), "explains the choice"),
         (("describe", "pod", pod), "Controlled By:  Job/" + job),
     ):
         assert expected in await alone(*words), words

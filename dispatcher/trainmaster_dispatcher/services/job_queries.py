@@ -190,6 +190,14 @@ async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]
     return data
 
 
+async def runs_of(tx: Transaction, texts: Mapping[int, str]) -> dict[int, list[dict[str, Any]]]:
+    """Return the runs of jobs as in answers, those of each job in order; ``texts``: the ids of the jobs by their keys."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in await runs.of_jobs(tx, list(texts)):
+        found.setdefault(row.job_id, []).append(_dump(_run_view(texts[row.job_id], row)))
+    return found
+
+
 async def _job_of_cluster(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
     """Return a job whose latest run is or was on a cluster of this owner, with its runs there: neither its specification and
     parameters nor why its runs were sent there, which tells of other clusters and queues.

@@ -145,6 +145,7 @@ class StoredResult(TypedDict, total=False):
 class ShownRun(NamedTuple):
     """A run as people see it. ``placement`` as reported, or else as assumed; ``known``: whether an agent has reported it."""
 
+    job_id: int
     attempt: int
     cluster: str
     cluster_id: int
@@ -576,18 +577,23 @@ async def raise_desired(tx: Transaction, cluster_ids: Iterable[int]) -> dict[int
 
 async def of_job(tx: Transaction, job_id: int) -> Sequence[ShownRun]:
     """Return all runs of a job, in order, for people."""
+    return await of_jobs(tx, [job_id])
+
+
+async def of_jobs(tx: Transaction, job_ids: Sequence[int]) -> Sequence[ShownRun]:
+    """Return all runs of these jobs, those of each in order, for people."""
     return await tx.all_of(
         ShownRun,
         """
-        SELECT r.attempt, c.name AS cluster, r.cluster_id, r.state, r.leased_at, r.started_at, r.ended_at, r.result,
+        SELECT r.job_id, r.attempt, c.name AS cluster, r.cluster_id, r.state, r.leased_at, r.started_at, r.ended_at, r.result,
                r.decision, coalesce(r.placement, r.assumed) AS placement, r.known,
                CASE WHEN r.ended_at IS NULL AND k.contact_at > 'epoch' AND k.lease_until <= now() THEN k.contact_at END
                    AS silent_since,
                r.stop_cause IS NOT NULL AS is_stopping
         FROM runs r JOIN clusters c ON c.id = r.cluster_id LEFT JOIN cluster_contacts k ON k.cluster_id = r.cluster_id
-        WHERE r.job_id = :job ORDER BY r.attempt
+        WHERE r.job_id = ANY(:jobs) ORDER BY r.job_id, r.attempt
         """,
-        job=job_id,
+        jobs=list(job_ids),
     )
 
 

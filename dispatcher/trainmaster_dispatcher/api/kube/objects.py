@@ -17,6 +17,9 @@ GROUP = "trainmaster.dev"
 VERSION = "v1"
 GROUP_VERSION = f"{GROUP}/{VERSION}"
 
+JOB_LABEL = f"{GROUP}/job-name"
+CLUSTER_LABEL = f"{GROUP}/cluster"
+_LONGEST_LABEL = 63
 _UIDS = UUID("6d1f4a86-3c0e-5a7e-9a5e-3f2b7a8c9d10")
 Wire = dict[str, Any]
 
@@ -47,6 +50,23 @@ def uid_of(kind: str, name: str) -> str:
 def moment(written: str | None) -> str | None:
     """Return a time as Kubernetes writes it: in UTC, without fractions of a second."""
     return None if written is None else f"{written[:19]}Z"
+
+
+def label_of(job: ReadJob) -> dict[str, str]:
+    """Return the label by which the parts of a job are selected."""
+    return {JOB_LABEL: job.name[:_LONGEST_LABEL].rstrip("-.")}
+
+
+def owner_of(job: ReadJob) -> Wire:
+    """Return a job as the owner of its parts."""
+    return {
+        "apiVersion": GROUP_VERSION,
+        "kind": "Job",
+        "name": job.name,
+        "uid": uid_of("Job", job.line["id"]),
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
 
 
 def job_object(job: ReadJob) -> Wire:

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
@@ -11,54 +11,44 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster_dispatcher.api.context import App, State
+from trainmaster_dispatcher.api.context import App
 from trainmaster_dispatcher.api.kube.calls import (
     KubernetesRoute,
     Listing,
-    ListToken,
     is_true,
-    listed,
     person,
-    selector,
     shown,
-    wants_table,
 )
-from trainmaster_dispatcher.api.kube.job_selection import filter_of
-from trainmaster_dispatcher.api.kube.job_watches import WatchEvent
-from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire
-from trainmaster_dispatcher.api.kube.pods import JOB_LABEL, POD_FIELDS, PodName, containers_of, pod_object
+from trainmaster_dispatcher.api.kube.job_parts import JobParts, list_parts
+from trainmaster_dispatcher.api.kube.objects import Wire
+from trainmaster_dispatcher.api.kube.pods import POD_FIELDS, PodName, containers_of, pod_object
 from trainmaster_dispatcher.api.kube.resources import PODS
-from trainmaster_dispatcher.api.kube.selectors import Operator, parse_fields, parse_labels, refused
+from trainmaster_dispatcher.api.kube.selectors import refused
 from trainmaster_dispatcher.api.kube.status import not_found
-from trainmaster_dispatcher.api.kube.watching import Followed, Watch, each_page, frames
 from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
-from trainmaster_dispatcher.domain.namespaces import namespace_of
-from trainmaster_dispatcher.services import job_members, job_objects, job_queries, logs
-from trainmaster_dispatcher.services.event_feed import Position
+from trainmaster_dispatcher.services import job_members, job_objects, logs
 from trainmaster_dispatcher.services.job_members import JobMember
 from trainmaster_dispatcher.services.job_objects import ReadJob
-from trainmaster_dispatcher.store import versions
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.redis_channels import JOBS
 
 router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
 
-_JOBS_PER_PAGE = 50
 _ALL = "/api/v1/namespaces/{namespace}/pods"
 _WITH_ZONE = re.compile(r"(Z|[+-]\d\d:\d\d)$")
 
 
 @router.get("/api/v1/pods")
 async def list_all_pods(request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
-    return await _list(request, state, wanted, None)
+    return await list_parts(_PARTS, request, state, wanted, None)
 
 
 @router.get(_ALL)
 async def list_pods(namespace: str, request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
-    return await _list(request, state, wanted, namespace)
+    return await list_parts(_PARTS, request, state, wanted, namespace)
 
 
 @router.get(f"{_ALL}/{{name}}")
@@ -165,6 +155,19 @@ async def read_log(
     return StreamingResponse(output(), media_type="text/plain", headers={"Cache-Control": "no-store"})
 
 
+async def _pods(tx: Transaction, jobs: Sequence[ReadJob], most: int | None) -> Mapping[int, Sequence[Wire]]:
+    found = await job_members.of_jobs(tx, jobs, most)
+    return {key: [pod_object(member) for member in members] for key, members in found.items()}
+
+
+def _job_in(name: str) -> str | None:
+    parts = PodName.read(name)
+    return None if parts is None else parts.job
+
+
+_PARTS = JobParts(PODS, POD_FIELDS, _job_in, _pods, _pods)
+
+
 async def _member(tx: Transaction, caller: Caller, namespace: str, name: str) -> JobMember:
     """Return the member that is a pod of this name. Raises ProblemError NOT_FOUND."""
     parts = PodName.read(name)
@@ -175,106 +178,6 @@ async def _member(tx: Transaction, caller: Caller, namespace: str, name: str) ->
                 if (one.role_name, one.index) == (parts.role, parts.index):
                     return one
     raise not_found(PODS.full_name, name)
-
-
-@dataclass(frozen=True, slots=True)
-class _ChosenPods:
-    """The pods that a call is about. ``job``: the name of the only job's object; None for all jobs."""
-
-    request: Request
-    wanted: Listing
-    caller: Caller
-    namespace: str | None
-    job: str | None
-
-    @classmethod
-    def of(cls, request: Request, wanted: Listing, caller: Caller, namespace: str | None) -> "_ChosenPods":
-        """Return what a call chooses. Raises ProblemError INVALID_PARAMETER."""
-        fields = {one.path: one.value for one in parse_fields(wanted.fields, POD_FIELDS, "pods") if not one.is_negated}
-        place = namespace or fields.get("metadata.namespace") or None
-        job = None
-        for label in parse_labels(wanted.labels):
-            if label.key == JOB_LABEL and label.operator is Operator.IN and len(label.values) == 1:
-                (job,) = label.values
-        parts = PodName.read(fields.get("metadata.name", ""))
-        return cls(request, wanted, caller, place, job if parts is None else parts.job)
-
-    def is_about(self, job: ReadJob) -> bool:
-        """Return whether pods of a job can be among the chosen ones, and the caller may see it."""
-        queue = job.line["queue"]
-        return (
-            self.caller.may_use(queue)
-            and self.namespace in (None, namespace_of(queue))
-            and self.job in (None, job.name)
-        )
-
-    def select(self, members: Sequence[JobMember]) -> list[Wire]:
-        """Return those of these members that the selectors select, as pods."""
-        selects = selector(self.wanted, POD_FIELDS, "pods")
-        return [item for item in map(pod_object, members) if selects(item)]
-
-    def frames(self, event: WatchEvent, items: Sequence[Wire]) -> bytes:
-        """Return events of a watch."""
-        included = self.wanted.included if wants_table(self.request) else None
-        return frames(event, items, PODS, self.caller, included)
-
-
-async def _list(request: Request, state: State, wanted: Listing, namespace: str | None) -> Response:
-    chosen = _ChosenPods.of(request, wanted, await person(request), namespace)
-    if wanted.is_watch:
-        return await _watch(state, chosen)
-    token = ListToken.read(wanted.following)
-    async with state.stores.database.reading() as tx:
-        version = token.version or (await versions.horizon(tx)).version
-        members, following = await _page(tx, chosen, token.cursor)
-    metadata = ListMetadata(version, ListToken(version, following).written())
-    return listed(request, wanted, chosen.select(members), PODS, metadata)
-
-
-async def _page(tx: Transaction, chosen: _ChosenPods, cursor: str | None) -> tuple[list[JobMember], str | None]:
-    """Return the members of a page of jobs, newest first, and the cursor of the next page."""
-    following: str | None = None
-    if chosen.job is not None:
-        jobs: Sequence[ReadJob] = await job_objects.show_all(tx, chosen.caller, chosen.namespace, chosen.job)
-    else:
-        filtered = await filter_of(tx, chosen.caller, chosen.namespace, {})
-        if filtered is None:
-            return [], None
-        page = await job_objects.page(tx, chosen.caller, filtered, (), cursor, _JOBS_PER_PAGE, is_whole=False)
-        jobs, following = page.jobs, page.following
-    found = await job_members.of_jobs(tx, jobs, chosen.wanted.limit if chosen.job is None else None)
-    if len(found) < len(jobs):
-        following = job_queries.make_cursor(list(found)[-1])
-    return [member for members in found.values() for member in members], following
-
-
-async def _watch(state: State, chosen: _ChosenPods) -> Response:
-    """Answer a watch of pods. Raises ProblemError EXPIRED for a version from which changes are no longer known."""
-    chosen.select(())  # so that wrong selectors are refused at once
-
-    async def existing(cursor: str | None) -> tuple[bytes, str | None]:
-        async with state.stores.database.reading() as tx:
-            members, following = await _page(tx, chosen, cursor)
-        return chosen.frames(WatchEvent.ADDED, chosen.select(members)), following
-
-    async def read(position: Position) -> Followed:
-        batch = await state.watches.after(position)
-        events = {one.job.key: one.event for one in batch.changed if chosen.is_about(one.job)}
-        jobs = [one.job for one in batch.changed if one.job.key in events]
-        members: Mapping[int, Sequence[JobMember]] = {}
-        if jobs:
-            async with state.stores.database.reading() as tx:
-                members = await job_members.of_jobs(tx, jobs)
-        frames = (
-            chosen.frames(
-                WatchEvent.DELETED if events[key] is WatchEvent.DELETED else WatchEvent.MODIFIED, chosen.select(of_job)
-            )
-            for key, of_job in members.items()
-        )
-        return Followed(b"".join(frames), batch.position, batch.has_more, batch.missed)
-
-    watch = Watch(PODS, chosen.wanted, wants_table(chosen.request), each_page(existing), read)
-    return await watch.answer(chosen.request, state)
 
 
 @router.api_route(f"{_ALL}/{{name}}/{{subresource}}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])

@@ -8,15 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from trainmaster.protocol.base import format_time
-from trainmaster_dispatcher.api.kube.objects import GROUP, GROUP_VERSION, Wire, moment, uid_of
+from trainmaster_dispatcher.api.kube.objects import CLUSTER_LABEL, GROUP, Wire, label_of, moment, owner_of, uid_of
 from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.services.job_members import JobMember
 
-JOB_LABEL = f"{GROUP}/job-name"
 ROLE_LABEL = f"{GROUP}/role"
 INDEX_LABEL = f"{GROUP}/index"
 RUN_LABEL = f"{GROUP}/run"
-CLUSTER_LABEL = f"{GROUP}/cluster"
 POD_FIELDS = {
     "metadata.name": ("metadata", "name"),
     "metadata.namespace": ("metadata", "namespace"),
@@ -33,7 +31,6 @@ _PHASES = {
     "stopped": "Failed",
 }
 _MAIN = "main"
-_LONGEST_LABEL = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +71,11 @@ def pod_object(member: JobMember) -> Wire:
     name = str(PodName(job.name, member.role_name, member.index))
     labels = {
         **job.line.get("labels", {}),
-        JOB_LABEL: job.name[:_LONGEST_LABEL].rstrip("-."),
+        **label_of(job),
         ROLE_LABEL: member.role_name,
         INDEX_LABEL: str(member.index),
         RUN_LABEL: str(run.attempt),
         CLUSTER_LABEL: run.cluster,
-    }
-    owner = {
-        "apiVersion": GROUP_VERSION,
-        "kind": "Job",
-        "name": job.name,
-        "uid": uid_of("Job", job.line["id"]),
-        "controller": True,
-        "blockOwnerDeletion": False,
     }
     containers = containers_of(dict(member.role))
     return {
@@ -99,7 +88,7 @@ def pod_object(member: JobMember) -> Wire:
             "resourceVersion": str(job.metadata.version),
             "creationTimestamp": moment(format_time(run.leased_at)),
             "labels": labels,
-            "ownerReferences": [owner],
+            "ownerReferences": [owner_of(job)],
         },
         "spec": {
             "containers": containers,

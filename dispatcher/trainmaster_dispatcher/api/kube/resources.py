@@ -17,6 +17,7 @@ from trainmaster.protocol.resource_kinds import (
     RESERVATION,
     ResourceKind,
 )
+from trainmaster.protocol.tenants import RunView
 from trainmaster_dispatcher.api.kube.objects import GROUP, VERSION
 from trainmaster_dispatcher.api.kube.tables import TableColumn, age, at
 from trainmaster_dispatcher.services.declared import DeclaredKind
@@ -71,14 +72,15 @@ _COLUMNS: Mapping[str, tuple[TableColumn, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ApiResource:
-    """A resource: ``plural`` is its word in addresses. ``schema``: the model of its specification; ``declared``: the kind of declared
-    objects that it shows; None for jobs and namespaces. ``group`` is empty for the core group.
+    """A resource: ``plural`` is its word in addresses. ``schema``, ``status``: the models of its specification and of its status;
+    ``declared``: the kind of declared objects that it shows; None for jobs and namespaces. ``group`` is empty for the core group.
     """
 
     kind: str
     plural: str
     columns: tuple[TableColumn, ...]
     schema: type[BaseModel] | None = None
+    status: type[BaseModel] | None = None
     is_namespaced: bool = False
     short_names: tuple[str, ...] = ()
     declared: DeclaredKind[Any, Any] | None = None
@@ -215,7 +217,24 @@ PODS = ApiResource(
     verbs=("get", "list", "watch"),
 )
 """The members of jobs' latest runs, in the core group."""
+RUNS = ApiResource(
+    "Run",
+    "runs",
+    (
+        _NAME,
+        TableColumn("State", at("status", "state"), "State of the run"),
+        TableColumn("Cluster", at("spec", "cluster"), "Cluster of the run"),
+        TableColumn("Attempt", at("spec", "attempt"), "Number of the attempt"),
+        TableColumn("Age", _age, "Time since it was handed to the cluster"),
+        TableColumn("Why here", at("status", "whyHere"), "Why the cluster was chosen", is_wide=True),
+        TableColumn("Message", at("status", "message"), "What is known about its state", is_wide=True),
+    ),
+    status=RunView,
+    is_namespaced=True,
+    verbs=("get", "list", "watch"),
+)
+"""The attempts of jobs, on whichever cluster."""
 CORE = (NAMESPACES, EVENTS, PODS)
 """The resources of the core group."""
-RESOURCES: Mapping[str, ApiResource] = {one.plural: one for one in (JOBS, *map(_declared, KINDS))}
+RESOURCES: Mapping[str, ApiResource] = {one.plural: one for one in (JOBS, RUNS, *map(_declared, KINDS))}
 """All resources of the group by the word in their addresses."""

@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
 from trainmaster import __version__
 from trainmaster_dispatcher.api.kube.bodies import PatchType
@@ -66,30 +67,35 @@ def document() -> Wire:
 
 
 def _add(schemas: Wire, one: ApiResource) -> None:
-    if one.schema is None:
-        return
-    made = one.schema.model_json_schema(
-        by_alias=True, ref_template=f"{_REFERENCE}{{model}}", schema_generator=Described
-    )
-    for name, schema in made.pop("$defs", {}).items():
-        schemas[f"{_PREFIX}{name}"] = plain(schema)
-    properties = {key: value for key, value in made.get("properties", {}).items() if key not in ("kind", "name")}
-    required = [name for name in made.get("required", ()) if name in properties]
-    spec = plain({**made, "properties": properties, "required": required})
-    if not required:
-        spec.pop("required", None)
+    spec = _part(schemas, one.schema, without=("kind", "name"))
+    status = _part(schemas, one.status, without=())
     schemas[f"{_PREFIX}{one.kind}"] = {
         "type": "object",
-        "description": spec.get("description", ""),
+        "description": spec.get("description") or status.get("description", ""),
         "x-kubernetes-group-version-kind": [{"group": GROUP, "version": VERSION, "kind": one.kind}],
         "properties": {
             "apiVersion": {"type": "string", "description": f"Always {GROUP}/{VERSION}."},
             "kind": {"type": "string", "description": f"Always {one.kind}."},
             "metadata": _METADATA,
             "spec": spec,
-            "status": {"type": "object", "description": "What is observed of the object; read-only."},
+            "status": {**status, "description": "What is observed of the object; read-only."},
         },
     }
+
+
+def _part(schemas: Wire, model: type[BaseModel] | None, *, without: Iterable[str]) -> Wire:
+    """Return the schema of a part of an object, made of a model; any object where there is none. Others that it names are added."""
+    if model is None:
+        return {"type": "object"}
+    made = model.model_json_schema(by_alias=True, ref_template=f"{_REFERENCE}{{model}}", schema_generator=Described)
+    for name, schema in made.pop("$defs", {}).items():
+        schemas[f"{_PREFIX}{name}"] = plain(schema)
+    properties = {key: value for key, value in made.get("properties", {}).items() if key not in without}
+    required = [name for name in made.get("required", ()) if name in properties]
+    found: Wire = plain({**made, "properties": properties, "required": required})
+    if not required:
+        found.pop("required", None)
+    return found
 
 
 def plain(schema: Any) -> Any:

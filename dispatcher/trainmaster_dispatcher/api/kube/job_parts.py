@@ -1,0 +1,145 @@
+"""Objects that are parts of jobs, such as pods and runs: found, listed and watched with the jobs that they belong to."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fastapi import Request, Response
+
+from trainmaster_dispatcher.api.context import State
+from trainmaster_dispatcher.api.kube.calls import Listing, ListToken, listed, person, selector, wants_table
+from trainmaster_dispatcher.api.kube.job_selection import filter_of
+from trainmaster_dispatcher.api.kube.job_watches import WatchEvent
+from trainmaster_dispatcher.api.kube.objects import JOB_LABEL, ListMetadata, Wire
+from trainmaster_dispatcher.api.kube.resources import ApiResource
+from trainmaster_dispatcher.api.kube.selectors import Operator, parse_fields, parse_labels
+from trainmaster_dispatcher.api.kube.watching import Followed, Watch, each_page, frames
+from trainmaster_dispatcher.domain.namespaces import namespace_of
+from trainmaster_dispatcher.services import job_objects, job_queries
+from trainmaster_dispatcher.services.event_feed import Position
+from trainmaster_dispatcher.services.job_objects import ReadJob
+from trainmaster_dispatcher.store import versions
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.keys import Caller
+
+_JOBS_PER_PAGE = 50
+
+
+class JobParts(NamedTuple):
+    """A kind of objects that are parts of jobs."""
+
+    resource: ApiResource
+    fields: Mapping[str, tuple[str, ...]]
+    """The fields by which they are selected."""
+    job_in: Callable[[str], str | None]
+    """Returns the name of the job of an object with this name; None for a name that none can have."""
+    of_jobs: Callable[[Transaction, Sequence[ReadJob], int | None], Awaitable[Mapping[int, Sequence[Wire]]]]
+    """Returns the parts of jobs by the jobs' keys, in their order. As soon as there are as many parts as the number, if one is given,
+    the jobs that follow are left out."""
+    changed_of_jobs: Callable[[Transaction, Sequence[ReadJob], int | None], Awaitable[Mapping[int, Sequence[Wire]]]]
+    """Returns those that may have changed with their jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The parts that a call is about. ``job``: the name of the only job's object; None for all jobs."""
+
+    parts: JobParts
+    request: Request
+    wanted: Listing
+    caller: Caller
+    namespace: str | None
+    job: str | None
+
+    @classmethod
+    def of(cls, parts: JobParts, request: Request, wanted: Listing, caller: Caller, namespace: str | None) -> "_Chosen":
+        """Return what a call chooses. Raises ProblemError INVALID_PARAMETER."""
+        plural = parts.resource.plural
+        fields = {
+            one.path: one.value for one in parse_fields(wanted.fields, parts.fields, plural) if not one.is_negated
+        }
+        place = namespace or fields.get("metadata.namespace") or None
+        job = None
+        for label in parse_labels(wanted.labels):
+            if label.key == JOB_LABEL and label.operator is Operator.IN and len(label.values) == 1:
+                (job,) = label.values
+        named = parts.job_in(fields.get("metadata.name", ""))
+        return cls(parts, request, wanted, caller, place, job if named is None else named)
+
+    def is_about(self, job: ReadJob) -> bool:
+        """Return whether parts of a job can be among the chosen ones, and the caller may see it."""
+        queue = job.line["queue"]
+        return (
+            self.caller.may_use(queue)
+            and self.namespace in (None, namespace_of(queue))
+            and self.job in (None, job.name)
+        )
+
+    def select(self, items: Iterable[Wire]) -> list[Wire]:
+        """Return those of these objects that the selectors select."""
+        selects = selector(self.wanted, self.parts.fields, self.parts.resource.plural)
+        return [item for item in items if selects(item)]
+
+    def frames(self, event: WatchEvent, items: Iterable[Wire]) -> bytes:
+        """Return events of a watch."""
+        included = self.wanted.included if wants_table(self.request) else None
+        return frames(event, self.select(items), self.parts.resource, self.caller, included)
+
+
+async def list_parts(
+    parts: JobParts, request: Request, state: State, wanted: Listing, namespace: str | None
+) -> Response:
+    """Answer a call that lists or watches parts of jobs. Raises ProblemError."""
+    chosen = _Chosen.of(parts, request, wanted, await person(request), namespace)
+    if wanted.is_watch:
+        return await _watch(state, chosen)
+    token = ListToken.read(wanted.following)
+    async with state.stores.database.reading() as tx:
+        version = token.version or (await versions.horizon(tx)).version
+        items, following = await _page(tx, chosen, token.cursor)
+    metadata = ListMetadata(version, ListToken(version, following).written())
+    return listed(request, wanted, chosen.select(items), parts.resource, metadata)
+
+
+async def _page(tx: Transaction, chosen: _Chosen, cursor: str | None) -> tuple[list[Wire], str | None]:
+    """Return the parts of a page of jobs, newest first, and the cursor of the next page."""
+    following: str | None = None
+    if chosen.job is not None:
+        jobs: Sequence[ReadJob] = await job_objects.show_all(tx, chosen.caller, chosen.namespace, chosen.job)
+    else:
+        filtered = await filter_of(tx, chosen.caller, chosen.namespace, {})
+        if filtered is None:
+            return [], None
+        page = await job_objects.page(tx, chosen.caller, filtered, (), cursor, _JOBS_PER_PAGE, is_whole=False)
+        jobs, following = page.jobs, page.following
+    found = await chosen.parts.of_jobs(tx, jobs, chosen.wanted.limit if chosen.job is None else None)
+    if len(found) < len(jobs):
+        following = job_queries.make_cursor(list(found)[-1])
+    return [item for items in found.values() for item in items], following
+
+
+async def _watch(state: State, chosen: _Chosen) -> Response:
+    """Answer a watch. Raises ProblemError EXPIRED for a version from which changes are no longer known."""
+    chosen.select(())  # so that wrong selectors are refused at once
+
+    async def existing(cursor: str | None) -> tuple[bytes, str | None]:
+        async with state.stores.database.reading() as tx:
+            items, following = await _page(tx, chosen, cursor)
+        return chosen.frames(WatchEvent.ADDED, items), following
+
+    async def read(position: Position) -> Followed:
+        batch = await state.watches.after(position)
+        events = {one.job.key: one.event for one in batch.changed if chosen.is_about(one.job)}
+        jobs = [one.job for one in batch.changed if one.job.key in events]
+        found: Mapping[int, Sequence[Wire]] = {}
+        if jobs:
+            async with state.stores.database.reading() as tx:
+                found = await chosen.parts.changed_of_jobs(tx, jobs, None)
+        told = (
+            chosen.frames(WatchEvent.DELETED if events[key] is WatchEvent.DELETED else WatchEvent.MODIFIED, items)
+            for key, items in found.items()
+        )
+        return Followed(b"".join(told), batch.position, batch.has_more, batch.missed)
+
+    watch = Watch(chosen.parts.resource, chosen.wanted, wants_table(chosen.request), each_page(existing), read)
+    return await watch.answer(chosen.request, state)
