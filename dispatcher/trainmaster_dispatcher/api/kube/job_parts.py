@@ -135,11 +135,11 @@ async def _watch(state: State, chosen: _Chosen) -> Response:
         if jobs:
             async with state.stores.database.reading() as tx:
                 found = await chosen.parts.changed_of_jobs(tx, jobs, None)
-        told = (
+        written = (
             chosen.frames(WatchEvent.DELETED if events[key] is WatchEvent.DELETED else WatchEvent.MODIFIED, items)
             for key, items in found.items()
         )
-        return Followed(b"".join(told), batch.position, batch.has_more, batch.missed)
+        return Followed(b"".join(written), batch.position, batch.has_more, batch.missed)
 
     watch = Watch(chosen.parts.resource, chosen.wanted, wants_table(chosen.request), each_page(existing), read)
     return await watch.answer(chosen.request, state)
