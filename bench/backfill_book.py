@@ -5,16 +5,18 @@
 The NASA log (``bench.nasa``) has its gaps divided by 1.4 and estimates of ``bench.model_estimates``; the others are of
 ``bench.model_logs``. Waits are in seconds. ``worst_user`` is the user whose mean wait is longest relative to EASY with estimates, of
 those with ten jobs or more; waits below a minute count as a minute. ``delayed_easy`` is EASY with estimates again, with each
-job submitted up to a minute later, three draws: how much of such a figure is chance.
+job submitted up to a minute later, three draws: how much of such a figure is chance. ``histories``: EASY with predictions from other
+parts of a user's history, on a log that has applications.
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
 from bench.model_estimates import with_estimates
@@ -24,7 +26,17 @@ from bench.swf import LoggedJob, delay_jobs, divide_gaps, read_log
 from tests.textbook_backfill import Policy, simulate
 from tests.textbook_figures import Figures
 from tests.textbook_machine import Order
-from tests.textbook_planning import ESTIMATES, EXACT, Planning, last_two, predictions
+from tests.textbook_planning import (
+    ESTIMATES,
+    EXACT,
+    PlannedTimes,
+    Planning,
+    Predictor,
+    last_two,
+    last_two_equivalent,
+    last_two_of_application,
+    predictions,
+)
 
 NASA_MAXIMUM = 18 * 3600
 """Seconds; the longest job of the log runs 17.4 hours."""
@@ -47,6 +59,12 @@ LOGS = {
     "lublin128": Log(128, lambda: lublin_log(seed=2, count=10_000, processors=128, load=0.9)),
 }
 PLANNINGS = {"exact": EXACT, "estimates": ESTIMATES, "predictions": predictions(last_two)}
+HISTORIES: dict[str, Predictor] = {
+    "user": last_two,
+    "equivalent": last_two_equivalent,
+    "application": last_two_of_application,
+}
+"""The jobs by which a job is predicted: its user's, of these the equivalent ones, and of these those of the same application."""
 
 
 class Case(NamedTuple):
@@ -104,10 +122,41 @@ def run_log(name: str, count: int | None, policies: Sequence[Policy], users: boo
         "processors": log.processors,
         "offered_load": load,
         "results": results,
+        "histories": list(histories(jobs, log.processors)),
         "delayed_easy": []
         if reference is None
         else [delayed(jobs, log.processors, reference, seed) for seed in range(3)],
     }
+
+
+def histories(jobs: Sequence[LoggedJob], processors: int) -> Iterator[dict[str, Any]]:
+    """Yield what it brings to predict from which jobs, where the log has users' applications.
+
+    ``accuracy``: the mean of the smaller of prediction and run time, as a part of the larger.
+    """
+    if len({job.executable for job in jobs}) == 1:
+        return
+    for name, predict in HISTORIES.items():
+        planned = PlannedTimes(predictions(predict))
+        parts = []
+        happens = [(job.submit + job.run, 0, job.number, job) for job in jobs]
+        happens += [(job.submit, 1, job.number, job) for job in jobs]
+        for _, is_submission, number, job in sorted(happens, key=lambda one: one[:3]):
+            if is_submission:
+                planned.submitted(job)
+                seconds = planned.seconds[number]
+                parts.append(min(seconds, job.run) / max(seconds, job.run))
+                planned.started(job)
+            else:
+                planned.ended(job)
+        result: dict[str, Any] = {"history": name, "accuracy": round(mean(parts), 3)}
+        for order in (Order.ARRIVAL, Order.SHORTEST):
+            figures, _ = measure(jobs, processors, Policy.EASY, predictions(predict), order)
+            result[order.value] = {
+                "mean_wait": round(figures.mean_wait, 1),
+                "mean_bounded_slowdown": round(figures.mean_bounded_slowdown, 2),
+            }
+        yield result
 
 
 def delayed(jobs: Sequence[LoggedJob], processors: int, reference: Figures, seed: int) -> dict[str, Any]:

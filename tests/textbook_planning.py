@@ -68,6 +68,11 @@ def last_two_equivalent(job: LoggedJob, ended: Sequence[LoggedJob]) -> float:
     return max(sum(equal) / len(equal), SHORTEST) if equal else job.estimate
 
 
+def last_two_of_application(job: LoggedJob, ended: Sequence[LoggedJob]) -> float:
+    """Return what ``last_two_equivalent`` does, of those of the jobs that ran the same application, if there are any."""
+    return last_two_equivalent(job, [one for one in ended if one.executable == job.executable] or ended)
+
+
 class PlannedTimes:
     """The planned run time of every waiting job, in seconds by its number."""
 
