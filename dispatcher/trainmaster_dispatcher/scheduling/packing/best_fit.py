@@ -79,6 +79,7 @@ class Ranking:
         "_nodes",
         "_of_group",
         "_places",
+        "_resources",
         "_spares",
         "devices",
     )
@@ -90,6 +91,8 @@ class Ranking:
         self._places = {name: place for place, name in enumerate(order)}
         self._common: Mapping[str, int] = {}
         self._entries: dict[str, Sequence[NodeBucket]] = {}
+        self._resources: dict[str, tuple[int, bool]] = {}
+        """By group: the number of its resources, and whether any of them is a device."""
         self._of_group: dict[str, list[Key]] = {}
         self._keys: list[Key] = []
         self._nodes: dict[tuple[int, int], NodeBucket] = {}
@@ -103,6 +106,8 @@ class Ranking:
         if not self._entries:
             self._common = commonness(groups, self.devices, self._places, self._spares)
             for name, place in self._places.items():
+                free = groups[name][0].free if groups[name] else {}
+                self._resources[name] = len(free), any("/" in resource for resource in free)
                 self._note(place, name, groups[name])
             self._keys = sorted(key for keys in self._of_group.values() for key in keys)
             return
@@ -130,17 +135,20 @@ class Ranking:
         own = self._of_group[name] = []
         self._entries[name] = entries
         common = -self._common.get(name, 0)
+        nodes = self._nodes
+        known, has_devices = self._resources[name]
         for index, one in enumerate(entries):
             others = needed = 0
             free = one.free
-            for resource, amount in free.items():
-                if "/" in resource:
-                    if resource in self.devices:
-                        needed += amount
-                    else:
-                        others += amount
+            if has_devices or len(free) != known:
+                for resource, amount in free.items():
+                    if "/" in resource:
+                        if resource in self.devices:
+                            needed += amount
+                        else:
+                            others += amount
             own.append((others, common, needed, free.get("cpu", 0), free.get("memory", 0), place, index))
-            self._nodes[place, index] = one
+            nodes[place, index] = one
         return own
 
     def has(self, needs: Resources) -> bool:
