@@ -104,7 +104,7 @@ def _decide(
     index, quotas = engine.index, engine.quotas(now)
     turns = FairShareQueue(state, quotas, now)
     blocked: dict[tuple[SchedulingKey, RunSeconds], tuple[Reason, list[int]]] = {}
-    reservations = Reservations(state, now, engine.carried.reservations, index.later)
+    reservations = Reservations(state, now, engine.carried.reservations, index.later, index.sizes_of)
     victims = VictimSearch(engine.layouts, quotas, now)
     advance = AdvanceReservations(engine.layouts, now)
     carried = engine.carried

@@ -46,6 +46,8 @@ class ReservedCapacity:
     """If no time is known: the groups in which everything that is freed is kept."""
     gang: tuple[Shape, Size] | None = None
     """The gang that it is reserved for, if a time is known."""
+    is_due: bool = False
+    """Whether the job has waited long: one that has not gives the cluster up to it."""
 
     def lets(self, roles: Mapping[str, RoleShape], placement: MemberPlacement, ends: Ends) -> bool:
         """Return whether members may start now in these groups, if they end at ``ends``, without delaying the reserved gang."""
@@ -120,6 +122,8 @@ class Reservations:
     before: Mapping[int, Reservation]
     later: Timelines
     """The release timelines of the clusters, as they were when the cycle began."""
+    sizes_of: Callable[[int], Sequence[Size]]
+    """Returns the sizes with which gangs of a shape may start, the least one last."""
     kept: dict[int, ReservedCapacity] = field(default_factory=dict)
     """By cluster."""
     _started: dict[int, list[tuple[tuple[tuple[LoadKey, int], ...], Ends]]] = field(default_factory=dict)
@@ -136,13 +140,30 @@ class Reservations:
     def __post_init__(self) -> None:
         for job_id, one in self.before.items():
             job = self.state.jobs.get(job_id)
-            if job is None or self.now < one.at < inf or not has_waited_long(self.state, job, self.now):
+            if job is None or not has_waited_long(self.state, job, self.now):
                 continue
             key, shape = self.state.class_of(job_id), self.state.shapes.get(job.shape_id)
             if shape is not None and one.cluster_id in self.state.clusters and one.cluster_id not in self.kept:
-                groups = self._groups_for(shape, one.cluster_id)
-                self.kept[one.cluster_id] = ReservedCapacity(one._replace(at=inf), FreeCapacity({}), groups)
+                self.kept[one.cluster_id] = self._until_its_turn(one, job.shape_id, shape)
                 self.due[key] = one.cluster_id
+
+    def _until_its_turn(self, one: Reservation, shape_id: int, shape: Shape) -> ReservedCapacity:
+        """Return what is kept for a job that has waited long until its turn, which may come after those of jobs that have not.
+
+        With a time at which it surely fits, others may start before it as beside any reservation; else everything is kept.
+        """
+        if one.at > self.now:
+            size = self.sizes_of(shape_id)[-1]
+            later = self._later(one.cluster_id, is_sure=True)
+            at = later.earliest(shape_id, size, self.now)
+            if at < inf:
+                beside = later.free_capacity_at(at)
+                fitted = fit(shape, size.members, beside)
+                if isinstance(fitted, Fitted):
+                    take(beside, fitted)
+                    return ReservedCapacity(one._replace(at=at, is_sure=True), beside, gang=(shape, size), is_due=True)
+        groups = self._groups_for(shape, one.cluster_id)
+        return ReservedCapacity(one._replace(at=inf), FreeCapacity({}), groups, is_due=True)
 
     def release(self, key: ClassKey) -> bool:
         """Release what is kept from the cycle before for a class that has its turn; return whether anything was."""
@@ -225,7 +246,9 @@ class Reservations:
 
     def reserve(self, request: ReservationRequest, clusters: Iterable[int]) -> Reservation | None:
         """Reserve for a job on one of these clusters, on which it only lacks capacity; return None if that is not possible."""
-        open_ones = [cluster_id for cluster_id in clusters if cluster_id not in self.kept]
+        open_ones = [
+            one for one in clusters if one not in self.kept or (request.accumulates and not self.kept[one].is_due)
+        ]
         if not open_ones:
             return None
         job_id, shape_id, size = request.job_id, request.shape_id, request.size
@@ -247,11 +270,15 @@ class Reservations:
             if not isinstance(fitted, Fitted):
                 return None
             take(beside, fitted)
-            kept = ReservedCapacity(Reservation(job_id, request.name, best, at, is_sure), beside, gang=(shape, size))
+            reservation = Reservation(job_id, request.name, best, at, is_sure)
+            kept = ReservedCapacity(reservation, beside, gang=(shape, size), is_due=request.accumulates)
         elif request.accumulates:
             chosen = old.cluster_id if old is not None and old.cluster_id in times else best
             kept = ReservedCapacity(
-                Reservation(job_id, request.name, chosen, inf), FreeCapacity({}), self._groups_for(shape, chosen)
+                Reservation(job_id, request.name, chosen, inf),
+                FreeCapacity({}),
+                self._groups_for(shape, chosen),
+                is_due=True,
             )
         else:
             return None
