@@ -207,3 +207,25 @@ def test_predicted_run_times_let_a_gang_start_beside_a_stream_of_small_jobs_as_s
     classes: tuple[PriorityClassSpec, ...],
 ) -> None:
     assert wait_beside_a_stream(*classes, predicts=True) <= 2 * 75
+
+
+@pytest.mark.parametrize("had_it", [True, False])
+def test_a_gang_that_has_waited_long_gets_the_cluster_before_a_younger_job_whose_turn_is_first(had_it: bool) -> None:
+    """``had_it``: whether it had the cluster before, for a time by predictions; else the younger job had it."""
+    builder = world(4, "first", "second")
+    for name, size in (("two", 2), ("one", 1)):
+        builder.run(name, simple(size), on="c", queue="second", ago=10.0, predicted=5000.0)
+    builder.learnt(simple(2), 5000.0)
+    builder.job("gang", simple(4), queue="second", age=295.0)
+    if not had_it:
+        builder.job("young", simple(2), queue="first", age=1.0)
+    before = builder.applied().plan.reservations
+    assert set(before) == {builder.ids["gang" if had_it else "young"]}
+    if had_it:
+        builder.job("young", simple(2), queue="first", age=1.0)
+    plan = builder.later(10).applied().plan
+    assert {one: kept.is_sure for one, kept in plan.reservations.items()} == {builder.ids["gang"]: True}
+    builder.completed("two")
+    assert builder.later(1).applied().started == [], "the two cores that are free now stay free for the gang"
+    builder.completed("one")
+    assert builder.later(1).applied().started == ["gang"]
