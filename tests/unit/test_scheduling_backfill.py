@@ -3,10 +3,14 @@
 from math import inf
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.building import NOW, Outcome, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.reasons import Check, Tier, Token
 from trainmaster.protocol.states import ClusterKind, FairBy, OrderBy
+from trainmaster_dispatcher.scheduling.packing.gang_packing import Size
+from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
 from trainmaster_dispatcher.scheduling.state.reservation import Reservation
 
 
@@ -245,3 +249,28 @@ class TestPredicted:
         builder = self.builder(age=620).queue("main", order_by=OrderBy.SHORTEST_BACKFILL, fair_by=FairBy.NONE)
         builder.run("there", simple(3, limit=100), on="c").job("short", short).job("long", long, age=610)
         assert builder.cycle().started == ["long"]
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 50)), max_size=12),
+    untils=st.lists(st.integers(0, 60), min_size=1, max_size=6),
+    members=st.integers(1, 3),
+)
+def test_a_search_up_to_a_time_finds_what_one_without_an_end_finds_by_then(
+    runs: list[tuple[int, int]], untils: list[int], members: int
+) -> None:
+    builder = StateBuilder().cluster("c", nodes(2, "g", cpu=4), nodes(1, "h", cpu=8))
+    for number, (cpu, left) in enumerate(runs):
+        shape = gang(role(1, cpu=cpu), time_limit_seconds=100.0 + left)
+        builder.run(f"r{number}", shape, on="c", placement={"gh"[number % 2]: {"worker": 1}}, ago=100.0)
+    shape_id, size = builder.shape(gang(role(members, cpu=4))), Size({"worker": members}, {"cpu": 4000 * members})
+
+    def timeline() -> ReleaseTimeline:
+        return ReleaseTimeline(builder.engine.layouts, builder.clusters["c"], NOW)
+
+    exact = timeline().earliest(shape_id, size, NOW)
+    cut = timeline()
+    for until in untils:
+        found = cut.earliest(shape_id, size, NOW, NOW + until)
+        assert found == exact or (found == inf and exact > NOW + until)
+    assert cut.earliest(shape_id, size, NOW) == exact

@@ -106,6 +106,9 @@ class ReleaseTimeline:
         self._strays = 0
         """The number of members whose group is unknown."""
         self._earliest: dict[tuple[int, int], float] = {}
+        """By shape and number of members: when they fit."""
+        self._not_by: dict[tuple[int, int], float] = {}
+        """By shape and number of members: a time by which they do not fit."""
         self._times: list[float] | None = None
         self._assumed: list[tuple[tuple[tuple[LoadKey, int], ...], float]] = []
         self._collect(state.runs_on.get(cluster_id, {}).values())
@@ -159,6 +162,7 @@ class ReleaseTimeline:
 
     def _move(self, load: tuple[tuple[LoadKey, int], ...], ends_at: float, many: int) -> None:
         self._earliest.clear()
+        self._not_by.clear()
         self._times = None
         for key, count in load:
             group = self._group(key.group)
@@ -234,8 +238,8 @@ class ReleaseTimeline:
 
         return latest_of
 
-    def earliest(self, shape_id: int, size: Size, now: float) -> float:
-        """Return when the gang fits; infinite if it does not even when every run has ended whose end is known.
+    def earliest(self, shape_id: int, size: Size, now: float, until: float = inf) -> float:
+        """Return when the gang fits; infinite if it does not even when every run has ended whose end is known, or not by ``until``.
 
         A gang that fits at one time is assumed to fit later too. A run that has exceeded its time limit is expected to
         end in a moment.
@@ -243,21 +247,31 @@ class ReleaseTimeline:
         key = (shape_id, size.total)
         at = self._earliest.get(key)
         if at is None:
+            if self._not_by.get(key, -inf) >= until:
+                return inf
             shape = self._state.shapes[shape_id]
             alone = only_role(shape, size)
-            if self._strays:
-                alone = None
-            at = self._earliest_of_many(shape, size) if alone is None else self._earliest_of_one(alone)
+            if alone is not None and not self._strays:
+                at = self._earliest_of_one(alone, until)
+                if at == inf and until < inf:
+                    self._not_by[key] = until
+                    return inf
+            else:
+                at = self._earliest_of_many(shape, size)
             self._earliest[key] = at
         return max(at, now + _OVERDUE_SECONDS)
 
-    def _earliest_of_one(self, role: RoleShape) -> float:
-        """Return when a single member fits: only groups in which a run ends are checked, once enough may have been freed."""
+    def _earliest_of_one(self, role: RoleShape, until: float) -> float:
+        """Return when a single member fits, infinite if not by ``until``: only groups in which a run ends are checked, once enough may
+        have been freed.
+        """
         state, needs = self._state, role.needs
         eligible = frozenset(eligible_groups(role, self._empty))
         seen: set[tuple[str, float]] = set()
         lacking: dict[str, Resources] = {}
         for at, load in zip(self._ends.at, self._ends.what, strict=True):
+            if at > until:
+                break
             for key, count in load:
                 name = key.group
                 if name not in eligible:

@@ -254,12 +254,14 @@ class Reservations:
         job_id, shape_id, size = request.job_id, request.shape_id, request.size
         shape = self.state.shapes[shape_id]
         is_sure = request.accumulates or not self.state.run_times
-        times = {
-            one: request.not_before(one, self._later(one, is_sure=is_sure).earliest(shape_id, size, self.now))
-            for one in open_ones
-        }
-        best = min(open_ones, key=lambda cluster_id: (times[cluster_id], cluster_id))
         old = self.before.get(job_id)
+        times: dict[int, float] = {}
+        until = inf  # Another cluster on which it fits later than on the best one until now is of no use.
+        for one in sorted(open_ones, key=lambda one: old is None or one != old.cluster_id):
+            at = self._later(one, is_sure=is_sure).earliest(shape_id, size, self.now, until)
+            times[one] = request.not_before(one, at)
+            until = min(until, times[one])
+        best = min(open_ones, key=lambda cluster_id: (times[cluster_id], cluster_id))
         if old is not None and old.cluster_id in times and times[old.cluster_id] < inf:
             here, there = times[old.cluster_id] - self.now, times[best] - self.now
             best = old.cluster_id if there >= STAYS * here else best
