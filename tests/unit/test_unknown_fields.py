@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.json_limits import path_step
-from trainmaster_dispatcher.api.kube.unknown_fields import UNKNOWN_FIELD, steps_of, without_unknown
+from trainmaster.protocol.validation_errors import UNKNOWN_FIELD
+from trainmaster_dispatcher.api.kube.unknown_fields import steps_of, without_unknown
 
 
 @given(st.lists(st.one_of(st.text(max_size=20), st.integers(0, 99)), min_size=1, max_size=5))

@@ -26,6 +26,9 @@ _KEY = "[key]"
 """pydantic's last part of the place of a mistake in the key of a mapping."""
 _QUOTED = re.compile(r"'([^']*)'")
 
+UNKNOWN_FIELD = "this field is not known"
+"""The begin of the message of a mistake in the name of a field."""
+
 Error = Mapping[str, Any]
 """One error of pydantic, with ``type``, ``loc``, ``msg``, ``input`` and, for most types, ``ctx``."""
 
@@ -185,7 +188,7 @@ _flag = _must_be("true or false")
 _time = _must_be("a time as in RFC 3339 with its zone, such as 2026-11-28T08:00:00Z")
 SENTENCES: Mapping[str, Write] = {
     "missing": _fixed("is missing; it is needed"),
-    "extra_forbidden": _fixed("this field is not known"),
+    "extra_forbidden": _fixed(UNKNOWN_FIELD),
     "invalid_key": _must_be("a text"),
     "value_error": _own,
     "assertion_error": _own,

@@ -13,7 +13,7 @@ from trainmaster.protocol.declarations import AppliedObject, ApplyOutcome, Chang
 from trainmaster.protocol.documents import Document, no_kind, placed
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.resource_kinds import KINDS, PRIORITY_CLASS, Kind
-from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster.protocol.validation_errors import UNKNOWN_FIELD, mistakes_of
 from trainmaster_dispatcher.domain import declared_fields as fields
 from trainmaster_dispatcher.domain.declared_fields import FieldPath, Owners, Wire
 from trainmaster_dispatcher.services import declared_kinds
@@ -77,8 +77,7 @@ class Draft:
         unknown = [path for path in stated if not fields.is_known(full, path)]
         if unknown:
             self.mistakes += [
-                Mistake(path=f"{self.place}: {fields.written(path)}", message="this field is not known")
-                for path in unknown
+                Mistake(path=f"{self.place}: {fields.written(path)}", message=UNKNOWN_FIELD) for path in unknown
             ]
             return
         # An empty mapping states nothing, unless it makes an object of fields that all have their defaults.

@@ -3,7 +3,7 @@
 from pydantic import ValidationError
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster.protocol.validation_errors import UNKNOWN_FIELD, mistakes_of
 from trainmaster_dispatcher.domain.declared_fields import Wire, is_known, is_too_deep, merge_patched, written
 from trainmaster_dispatcher.services.declared import DeclaredKind
 from trainmaster_dispatcher.services.revisions import Author
@@ -35,7 +35,7 @@ async def patch_object(
     stated = {path if value is not None else path[:1] for path, value in kind.fields_of(whole).items()}
     unknown = sorted(path for path in stated if not is_known(full, path))
     if unknown:
-        raise _refused([Mistake(path=written(path), message="this field is not known") for path in unknown])
+        raise _refused([Mistake(path=written(path), message=UNKNOWN_FIELD) for path in unknown])
     await kind.patch(tx, spec, author, whole)
     return spec
 

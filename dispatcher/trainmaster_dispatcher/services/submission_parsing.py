@@ -21,7 +21,7 @@ from trainmaster.protocol.meaningless import meaningless
 from trainmaster.protocol.parameters import check_sets, unfilled
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.suggestions import did_you_mean
-from trainmaster.protocol.validation_errors import mistakes_of, worded
+from trainmaster.protocol.validation_errors import UNKNOWN_FIELD, mistakes_of, worded
 from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal
 from trainmaster_dispatcher.domain.default_requests import with_requests
 from trainmaster_dispatcher.domain.shapes import shape_bytes
@@ -190,7 +190,7 @@ def _only(value: dict[str, Any], *known: str) -> None:
     unknown = [key for key in value if key not in known]
     if unknown:
         hint = did_you_mean(unknown[0], known)
-        raise mistaken(Mistake(path=path_step(unknown[0], is_first=True), message=f"this field is not known{hint}"))
+        raise mistaken(Mistake(path=path_step(unknown[0], is_first=True), message=f"{UNKNOWN_FIELD}{hint}"))
 
 
 def _list(value: dict[str, Any], key: str, what: str, most: int) -> list[Any]:

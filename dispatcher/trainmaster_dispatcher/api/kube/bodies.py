@@ -11,6 +11,7 @@ import orjson
 import yaml
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.validation_errors import UNKNOWN_FIELD
 from trainmaster.protocol.yaml_text import load, place_of
 from trainmaster_dispatcher.domain.declared_fields import is_too_deep, merge_patched
 from trainmaster_dispatcher.services.submission_parsing import mistaken, parse_json
@@ -184,7 +185,7 @@ def desired(value: Wire, group_version: str, kind: str) -> Desired:
         if value.get(field) != expected
     ]
     mistakes += [
-        Mistake(path=field, message="this field is not known; there are: metadata, spec, status")
+        Mistake(path=field, message=f"{UNKNOWN_FIELD}; there are: metadata, spec, status")
         for field in sorted(value.keys() - {"apiVersion", "kind", "metadata", "spec", "status"})
     ]
     metadata, spec = (value.get(field) or {} for field in ("metadata", "spec"))
@@ -210,7 +211,7 @@ def desired(value: Wire, group_version: str, kind: str) -> Desired:
 
 
 def _mistakes_in(metadata: Mapping[str, Any]) -> list[Mistake]:
-    found = [(field, "this field is not known") for field in sorted(metadata.keys() - _METADATA)]
+    found = [(field, UNKNOWN_FIELD) for field in sorted(metadata.keys() - _METADATA)]
     strange = [field for field in ("finalizers", "ownerReferences") if metadata.get(field)]
     found += [(field, "objects of this API have none; leave it out") for field in strange]
     for field in _TEXTS:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trainmaster.protocol.errors import Mistake
+from trainmaster.protocol.validation_errors import UNKNOWN_FIELD
 
-UNKNOWN_FIELD = "this field is not known"
-"""The begin of the message of each such mistake."""
 _STEP = re.compile(r'\.?([^.\[\]"]+)|\[(\d+)\]|\[("(?:[^"\\]|\\.)*")\]')
 
 
