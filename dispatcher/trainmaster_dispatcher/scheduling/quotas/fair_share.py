@@ -525,7 +525,12 @@ class FairShareQueue:
         return max(parts)[1] if parts else _NOTHING
 
     def _place(self, queue: Queue, tree: str) -> QueueTurnKey:
-        return self.standing(queue, self.compared_by(queue.id, tree))
+        queue_id = queue.id
+        resource = (
+            None if queue_id in self._charges or tree in (_EVERY, _NOTHING) else tree
+        )  # as ``compared_by``, with fewer calls
+        beyond, whole = self._quotas.standing(queue, resource=resource)
+        return QueueTurnKey(beyond, whole, self._oldest.get(queue_id, inf), queue_id)
 
     def standing(self, queue: Queue, resource: str | None) -> QueueTurnKey:
         """Return the key of a queue's turn among those with the same parent. ``resource``: compare by the share of it."""

@@ -47,6 +47,13 @@ class Account:
     running: int = 0
 
 
+def _add_to(account: Account, charge: Mapping[Flavor, int], running: int, sign: int = 1) -> None:
+    used = account.used
+    for flavor, amount in charge.items():
+        used[flavor] = used.get(flavor, 0) + sign * amount
+    account.running += sign * running
+
+
 class QuotaLimits:
     """The values that follow from the quotas of all queues alone; built again when any of them changes."""
 
@@ -96,10 +103,17 @@ class QuotaLimits:
             )
         return found
 
+    def measures(self, queue: Queue) -> dict[Flavor, tuple[float, int | None]]:
+        """Return, by flavor, what ``measure`` has found for a queue so far."""
+        found = self._measures.get(queue.id)
+        if found is None:
+            found = self._measures[queue.id] = {}
+        return found
+
     def measure(self, queue: Queue, flavor: Flavor) -> tuple[float, int | None]:
         """Return the weight by which a queue's share of a flavor is counted, and its guarantee if any queue has one on
         the flavor."""
-        measures = self._measures.setdefault(queue.id, {})
+        measures = self.measures(queue)
         found = measures.get(flavor)
         if found is None:
             quota = queue.quotas.get(flavor)
@@ -194,10 +208,24 @@ class QuotaTree:
         """By queue and user: what the user's runs in the queue itself use; ``running`` counts those in the queues below it, too."""
         self._limited: dict[tuple[int, str], Amounts] = {}
         """By queue and user: what the user's runs in the queue and all below it use of what the queue limits for users."""
-        for queue_id, many in state.running.items():
-            self.add(queue_id, state.flavors.charge(state.used.get(queue_id, {})), many)
+        self._count_running()
         for (queue_id, user), many in state.running_by.items():
             self._add_user(queue_id, user, state.flavors.charge(state.used_by.get((queue_id, user), {})), many)
+
+    def _count_running(self) -> None:
+        """Count what runs in each queue, there and in the queues above it: for all children of a queue at once."""
+        state, charge_of = self.state, self.state.flavors.charge
+        above: dict[int, Account] = {}
+        for queue_id, many in state.running.items():
+            charge = charge_of(state.used.get(queue_id, {}))
+            queue = state.queues.get(queue_id)
+            if queue is None:
+                continue
+            _add_to(self.account(queue_id), charge, many)
+            if queue.parent_id is not None:
+                _add_to(above.setdefault(queue.parent_id, Account({})), charge, many)
+        for queue_id, sums in above.items():
+            self.add(queue_id, sums.used, sums.running)
 
     def account(self, queue_id: int) -> Account:
         account = self._accounts.get(queue_id)
@@ -214,17 +242,10 @@ class QuotaTree:
         if user:
             self._add_user(queue_id, user, charge, running, sign)
         for queue in self.state.ancestry(queue_id):
-            account = self.account(queue.id)
-            used = account.used
-            for flavor, amount in charge.items():
-                used[flavor] = used.get(flavor, 0) + sign * amount
-            account.running += sign * running
+            _add_to(self.account(queue.id), charge, running, sign)
 
     def _add_user(self, queue_id: int, user: str, charge: Mapping[Flavor, int], running: int, sign: int = 1) -> None:
-        account = self._of_user(queue_id, user)
-        for flavor, amount in charge.items():
-            account.used[flavor] = account.used.get(flavor, 0) + sign * amount
-        account.running += sign * running
+        _add_to(self._of_user(queue_id, user), charge, running, sign)
         if self.tree.limits_users:
             for queue in self.state.ancestry(queue_id):
                 if queue.id != queue_id:
@@ -442,24 +463,24 @@ class QuotaTree:
             return 0.0, 0.0
         beyond = most_beyond = whole = aside = 0.0
         is_owed = False
-        measure, capacity = self.tree.measure, self.capacity
+        measures, capacity = self.tree.measures(queue), self.capacity
         for flavor, used in usage.items():
-            there = capacity.get(flavor, 0)
-            if used <= 0 or there <= 0:
+            if used <= 0 or (there := capacity.get(flavor, 0)) <= 0:
                 continue
-            weight, guarantee = measure(queue, flavor)
+            weight, guarantee = measures.get(flavor) or self.tree.measure(queue, flavor)
             is_compared = resource is None or flavor.resource == resource
-            part = used / there / weight
+            if is_compared and (part := used / there / weight) > whole:
+                whole = part
+            # Comparisons, as calls of ``max`` cost most of the time of a cycle's first turns.
             if guarantee is not None:
                 is_owed = is_owed or guarantee > 0
                 exceeds = (used - guarantee) / there / weight
-                most_beyond = max(most_beyond, exceeds)
-                if is_compared:
-                    beyond = max(beyond, exceeds)
-            elif is_compared:
-                aside = max(aside, part)
-            if is_compared:
-                whole = max(whole, part)
+                if exceeds > most_beyond:
+                    most_beyond = exceeds
+                if is_compared and exceeds > beyond:
+                    beyond = exceeds
+            elif is_compared and part > aside:
+                aside = part
         return (0.0 if is_owed and most_beyond <= 0.0 else max(beyond, aside)), whole
 
     def within_guarantee(self, queue: Queue, charge: Mapping[Flavor, int]) -> bool:

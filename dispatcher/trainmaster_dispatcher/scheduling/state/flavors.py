@@ -104,8 +104,9 @@ class Flavors:
     def charge(self, places: Mapping[Flavor, int]) -> Amounts:
         """Return the sums on every flavor of amounts by place."""
         out: Amounts = {}
+        known = self._matching
         for place, amount in places.items():
-            for flavor in self.of(place):
+            for flavor in known.get(place) or self.of(place):
                 out[flavor] = out.get(flavor, 0) + amount
         return out
 

@@ -4,9 +4,10 @@ Putting the same row again changes nothing, so rows may come twice and in any or
 that absorbed changes equals a state rebuilt from the store; a test holds the two together.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from sortedcontainers import SortedList
@@ -264,12 +265,17 @@ class SchedulerState(DeclaredState):
         if grouping is None:
             grouping = self._grouping[job.queue_id] = self.grouping_of(job.queue_id)
         avoided, user = self.avoided.get(job.id, ()), job.user if grouping.tells_apart else ""
-        key = ClassKey(job.queue_id, job.class_id, job.shape_id, avoided, user)
+        key, position = ClassKey(job.queue_id, job.class_id, job.shape_id, avoided, user), job.key
+        of_queue = self.waiting.setdefault(job.queue_id, {})
+        keys = of_queue.get(key)
+        if keys is None:
+            keys = of_queue[key] = SortedList()
+        else:
+            key = self._keys[keys[0].job_id]  # the jobs of a class share one key, which saves memory and comparisons
         self.jobs[job.id] = job
         self._keys[job.id] = key
-        keys = self.waiting.setdefault(job.queue_id, {}).setdefault(key, SortedList())
-        keys.add(job.key)
-        if keys[0] == job.key:
+        keys.add(position)
+        if keys[0] == position:
             self._set_head(key)
 
     def put_run(self, run: LiveRun) -> None:
@@ -290,22 +296,28 @@ class SchedulerState(DeclaredState):
         self._drop_waiting([run.job_id for run in started])
         for _, equivalent in groupby(started, _counted_by):
             row = list(equivalent)
-            if len(row) == 1 or row[0].burst is not None or any(run.job_id in self.runs for run in row):
+            by_job = {run.job_id: run for run in row}
+            if len(row) == 1 or row[0].burst is not None or not self.runs.keys().isdisjoint(by_job):
                 for run in row:
                     self.put_run(run)
                 continue
-            self.runs |= {run.job_id: run for run in row}
-            self.runs_on.setdefault(row[0].cluster_id, {}).update({run.job_id: run for run in row})
+            self.runs |= by_job
+            self.runs_on.setdefault(row[0].cluster_id, {}).update(by_job)
             self._note_elastic(row)
             self._count(row[0], len(row))
 
     def _drop_waiting(self, job_ids: Iterable[int]) -> None:
         """Drop those of these jobs that wait."""
         by_class: dict[ClassKey, list[int]] = {}
+        before: ClassKey | None = None
+        of_class: list[int] = []
         for job_id in job_ids:
             key = self._keys.get(job_id)
-            if key is not None:
-                by_class.setdefault(key, []).append(job_id)
+            if key is None:
+                continue
+            if key is not before:  # jobs of one class follow each other: its hash takes longer than all else here
+                before, of_class = key, by_class.setdefault(key, [])
+            of_class.append(job_id)
         for key, of_class in by_class.items():
             keys, many = self.waiting[key.queue_id][key], len(of_class)
             if many > 1 and [one.job_id for one in keys.islice(0, many)] == of_class:
@@ -457,10 +469,19 @@ class SchedulerState(DeclaredState):
         return self._keys[job_id]
 
 
-def _counted_by(run: LiveRun) -> tuple[Any, ...]:
-    """Return all that is counted of a run, without its job: runs with equal values are equivalent."""
-    what = run.shape_id, run.cluster_id, run.sizes, run.placement, run.began_at, run.burst, run.predicted_seconds
-    return run.queue_id, run.class_id, run.user, *what
+_counted_by: Callable[[LiveRun], tuple[Any, ...]] = attrgetter(
+    "queue_id",
+    "class_id",
+    "user",
+    "shape_id",
+    "cluster_id",
+    "sizes",
+    "placement",
+    "began_at",
+    "burst",
+    "predicted_seconds",
+)
+"""All that is counted of a run, without its job: runs with equal values are equivalent."""
 
 
 def _node_count(cluster: Cluster) -> int:
