@@ -1,6 +1,7 @@
 """Who may do what: every route asks for a key, each role opens its own routes, and nobody sees or changes what is not theirs."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -469,3 +470,35 @@ async def test_when_keys_cannot_be_looked_at_nobody_waits_for_others_to_find_out
     monkeypatch.undo()
     clock += 1
     assert await keyring.caller("tmk_admin") is not None
+
+
+async def test_a_process_that_stood_still_does_not_tell_that_the_store_is_away(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyring_module, "_LONGEST_LOOK", 0.4)
+    monkeypatch.setattr(keyring_module, "_STALL_SECONDS", 0.2)
+    revision, reads = key_store.revision, 0
+
+    async def standing_still(tx: Transaction) -> str:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            time.sleep(1)  # noqa: ASYNC251 - the whole process stands still
+        return await revision(tx)
+
+    monkeypatch.setattr(key_store, "revision", standing_still)
+    assert await Keyring(service.stores).caller("tmk_admin") is not None
+    assert reads >= 2
+
+    async def silent(tx: Transaction) -> str:
+        nonlocal reads
+        reads += 1
+        await asyncio.sleep(60)
+        return await revision(tx)
+
+    reads = 0
+    monkeypatch.setattr(keyring_module, "_STALL_SECONDS", 30)
+    monkeypatch.setattr(key_store, "revision", silent)
+    with pytest.raises(StoreAwayError):
+        await Keyring(service.stores).caller("tmk_admin")
+    assert reads == 1, "a store that does not answer is not waited for twice"

@@ -17,6 +17,8 @@ _LOOK_SECONDS = 1.0
 _LEAST_SECONDS = 0.05
 """The least time between two reads, however many unknown keys are shown."""
 _LONGEST_LOOK = 5.0
+_STALL_SECONDS = 0.5
+"""How late a time-out comes at least where this process stood still."""
 _LONGEST_NOTE = 1.0
 _KEPT_SECONDS = 60.0
 """The longest time between full reads, even without a known change: for keys that somebody changes in the store by hand."""
@@ -105,9 +107,7 @@ class Keyring:
                 await asyncio.sleep(pause)
                 began = self._clock()
             try:
-                # All callers wait for this read, so it has a time-out.
-                async with asyncio.timeout(_LONGEST_LOOK):
-                    await self._read(began)
+                await self._read_in_time(began)
             except TimeoutError as error:
                 self._failed_at = self._clock()
                 raise StoreAwayError("Postgres does not answer; try again in a moment") from error
@@ -116,6 +116,21 @@ class Keyring:
                 raise
             self._looked_at = began
             await self._note_uses(began)
+
+    async def _read_in_time(self, began: float) -> None:
+        """Read with a time-out, as all callers wait for this read. Raises TimeoutError.
+
+        A time-out that comes late tells that this process stood still, not that the store did: the read gets its time again.
+        """
+        for is_last in (False, True):
+            starts = self._clock()
+            try:
+                async with asyncio.timeout(_LONGEST_LOOK):
+                    await self._read(began)
+                return
+            except TimeoutError:
+                if is_last or self._clock() - starts < _LONGEST_LOOK + _STALL_SECONDS:
+                    raise
 
     async def _note_uses(self, now: float) -> None:
         """Record the uses of keys, each at most once a minute. A store that cannot be written to refuses no call."""

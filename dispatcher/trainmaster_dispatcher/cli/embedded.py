@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from trainmaster.cli.process import port_obstacle
 from trainmaster.protocol.errors import TrainmasterError
 
 _POSTGRES_SETTINGS = """
@@ -33,11 +35,22 @@ class EmbeddedError(TrainmasterError):
     """An embedded store did not start."""
 
 
+_FREE_PORTS = range(20_000, 30_000)
+"""Below the ports that Linux gives to outgoing connections (from 32768 as shipped) and Kubernetes to services (from 30000): one of
+those may be taken between the moment it is chosen and the moment a process listens at it."""
+_TRIES = 100
+
+
 def free_port() -> int:
+    """Return a port at which nothing listens on this machine. Two processes that choose at once hardly get the same one."""
+    for _ in range(_TRIES):
+        port = secrets.choice(_FREE_PORTS)
+        if port_obstacle("127.0.0.1", port) is None:
+            return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        given: int = probe.getsockname()[1]
+        return given
 
 
 _LONGEST_TEMPORARY = 40
