@@ -27,6 +27,7 @@ _FAST_CLIENT = ("--kube-api-qps=1000", "--kube-api-burst=2000")
 _CONTROLLERS = (
     "clusterrole-aggregation-controller",
     "garbage-collector-controller",
+    "job-controller",
     "namespace-controller",
     "node-lifecycle-controller",
     "pod-garbage-collector-controller",
@@ -36,7 +37,7 @@ _CONTROLLERS = (
     "serviceaccount-token-controller",
     "taint-eviction-controller",
 )
-"""The controllers that act on pods, nodes and gangs; all others would only cost time."""
+"""The controllers that act on pods, Jobs, nodes and gangs; all others would only cost time."""
 _USERS = {
     "admin": "system:masters",
     SCHEDULER: "",

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,12 @@ __all__ = ["cluster", "plane"]
 NODE = {"cpu": "2", "memory": "4Gi", "pods": "20"}
 
 
+def _as_pod(container: dict[str, Any]) -> dict[str, Any]:
+    return {**container, "command": ["sim", "succeed"], "resources": {"requests": container["resources"]}}
+
+
 def run_jobs(url: str) -> list[str]:
-    """Run a single job, a gang that prints, and a job that fails; return how each ended, and what the gang printed."""
+    """Run a job, a gang that prints, a job that fails, and a Job of Kubernetes; return how each ended, and what the gang printed."""
     container = {"image": "sim", "resources": {"cpu": "500m"}}
     with Client(url, ADMIN_KEY) as client:
         one = {"name": "main", "template": {**container, "command": ["sim", "succeed"]}}
@@ -32,12 +37,15 @@ def run_jobs(url: str) -> list[str]:
             "template": {**container, "command": ["sim", "print", "hello", "succeed"]},
         }
         bad = {"name": "main", "template": {**container, "command": ["sim", "exit", "7"]}}
-        ids = client.submit(
-            [
-                {"name": name, "queue": "default", "roles": [role]}
-                for name, role in (("one", one), ("gang", gang), ("bad", bad))
-            ]
-        )
+        pods = {"restartPolicy": "Never", "containers": [{"name": "main", **_as_pod(container)}]}
+        own = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "own", "annotations": {"trainmaster.dev/queue": "default"}},
+            "spec": {"parallelism": 2, "completions": 4, "template": {"spec": pods}},
+        }
+        roles = (("one", one), ("gang", gang), ("bad", bad))
+        ids = client.submit([*({"name": name, "queue": "default", "roles": [role]} for name, role in roles), own])
         ended = client.wait(ids, timeout=120)
         states = [str(view.state) for view in ended]
         said = "".join(piece.data for piece in client.logs(ids[1]) if isinstance(piece, LogPiece))
@@ -53,11 +61,11 @@ async def test_the_agent_of_the_chart_finishes_jobs_with_the_role_that_the_chart
     try:
         began = time.monotonic()
         await asyncio.to_thread(stage.start)
-        one, gang, bad, said = await asyncio.to_thread(run_jobs, stage.urls[0])
-        print(f"\nthree jobs in {time.monotonic() - began:.1f} s, the start of the system included")
+        one, gang, bad, own, said = await asyncio.to_thread(run_jobs, stage.urls[0])
+        print(f"\nfour jobs in {time.monotonic() - began:.1f} s, the start of the system included")
     finally:
         stage.stop()
-    assert (one, gang, bad) == ("succeeded", "succeeded", "failed")
+    assert (one, gang, bad, own) == ("succeeded", "succeeded", "failed", "succeeded")
     assert said.count("hello") == 3
 
 

@@ -132,6 +132,7 @@ def _all_models() -> set[type[BaseModel]]:
 
 UNBOUNDED = {
     ("Role", "pod_template"),
+    ("WorkloadObject", "manifest"),
     ("SimulationSpec", "fleet"),
     ("CaseSpec", "documents"),
     ("SimulationSpec", "documents"),

@@ -29,6 +29,7 @@ from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.json_limits import JsonNode
 from trainmaster.protocol.pod_security import RESTRICTED, read_pod
 from trainmaster.protocol.quantities import parse_quantity
+from trainmaster.workload_kinds.registry import KINDS
 from trainmaster_agent.cli import register as register_agent
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_dispatcher.cli import register as register_dispatcher
@@ -459,6 +460,7 @@ def test_helm_says_what_is_missing(chart: str) -> None:
 
 READ = ["get", "list", "watch"]
 GROUP = [*READ, "create", "patch", "delete"]
+MADE = [*READ, "create", "delete"]
 NAME = "tm-trainmaster-agent"
 FOR_ALL = [("", "nodes", READ), ("", "pods", READ), ("", "namespaces", ["get"])]
 FOR_ALL += [("topology.node.k8s.io", "noderesourcetopologies", READ), ("resource.k8s.io", "resourceslices", READ)]
@@ -468,6 +470,15 @@ IN_JOB_NAMESPACES = [
     ("", "pods/log", ["get"]),
     ("", "services", ["get", "list", "create", "delete"]),
     ("", "resourcequotas", READ),
+    ("batch", "jobs", MADE),
+    ("jobset.x-k8s.io", "jobsets", MADE),
+    *(
+        ("kubeflow.org", kind, MADE)
+        for kind in ("pytorchjobs", "tfjobs", "xgboostjobs", "paddlejobs", "jaxjobs", "mpijobs")
+    ),
+    ("ray.io", "rayjobs", MADE),
+    ("ray.io", "rayclusters", MADE),
+    ("leaderworkerset.x-k8s.io", "leaderworkersets", MADE),
 ]
 BY_SCHEDULER: dict[str, tuple[list[tuple[str, str, list[str]]], list[tuple[str, str, list[str]]]]] = {
     "native": ([], [("scheduling.k8s.io", "podgroups", GROUP)]),
@@ -498,7 +509,7 @@ def test_the_extension_api_is_trusted_by_a_certificate_of_its_service() -> None:
 
 
 def granted(role: Object) -> list[tuple[str, str, list[str]]]:
-    return [(rule["apiGroups"][0], rule["resources"][0], rule["verbs"]) for rule in role["rules"]]
+    return [(rule["apiGroups"][0], resource, rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]]
 
 
 def written(values: Object) -> Object:
@@ -555,6 +566,15 @@ def test_the_agent_may_write_in_each_job_namespace_and_nowhere_else() -> None:
     for one in objects:
         if one["kind"].endswith("RoleBinding"):
             assert [(who["name"], who["namespace"]) for who in one["subjects"]] == [(NAME, "here")]
+
+
+def test_objects_of_other_apis_are_granted_as_the_registry_has_them_and_only_where_wanted() -> None:
+    def groups(values: Object) -> set[tuple[str, str]]:
+        return {(group, resource) for role in roles(values).values() for group, resource, _ in granted(role)}
+
+    wanted = {(kind.api_version.split("/")[0], kind.plural) for kind in KINDS}
+    assert wanted <= groups(AGENT)
+    assert not wanted & groups({**AGENT, "workloads": {"enabled": False}})
 
 
 def test_exec_is_granted_only_for_checkpoints() -> None:

@@ -165,31 +165,41 @@ class _Declared:
         objects = () if shown is None else shown.objects
         for one in objects:
             show_effect(one)
+        from trainmaster.cli.submit import as_specification
+
         for job in self.jobs:
-            print(f"{styled('+', 'green')} Job {clean(str(job.value.get('name')))}  submit")
+            name = as_specification(job).value.get("name")
+            print(f"{styled('+', 'green')} Job {clean(str(name))}  submit")
         return any(one.outcome != "unchanged" for one in objects)
 
 
 def _read(files: Sequence[str], settings: Sequence[str] | None, terms: _Terms) -> _Declared:
     from trainmaster.cli.documents import parse_settings, read_documents
+    from trainmaster.cli.submit import as_specification
     from trainmaster.protocol.documents import read_declared
     from trainmaster.protocol.errors import ProblemError
 
     if terms.prune and terms.owner is None:
         raise UsageError("--prune needs --owner NAME: it removes the objects that were applied under that name before")
     documents = read_documents(list(_files_of(files)), parse_settings(settings or []))
-    jobs = [document for document in documents if document.kind == "Job"]
-    declared = [document for document in documents if document.kind != "Job"]
+    jobs = [document for document in documents if _is_job(document)]
+    declared = [document for document in documents if not _is_job(document)]
     if terms.prune and not declared:
         raise UsageError(
             "--prune needs files that declare at least one object; to remove one: trainmaster delete KIND NAME"
         )
     refusal = None
     try:
-        read_declared(jobs)
+        read_declared(map(as_specification, jobs))
     except ProblemError as error:
         refusal = error
     return _Declared(declared, jobs, terms, refusal)
+
+
+def _is_job(document: "Document") -> bool:
+    from trainmaster.workload_kinds.specification import is_manifest
+
+    return document.kind == "Job" or is_manifest(document.value)
 
 
 def _files_of(paths: Sequence[str]) -> Iterator[str]:

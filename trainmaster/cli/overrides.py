@@ -99,6 +99,12 @@ class Overrides:
     replicas: int | None = None
     placement: Mapping[str, Any]
 
+    @property
+    def change_anything(self) -> bool:
+        """Return whether any value is given."""
+        given = (self.fields, self.labels, self.env, self.template, self.resources, self.placement)
+        return any(given) or self.replicas is not None
+
     def applied(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """Return a specification with these values. Raises UsageError where it has several roles and a value is for one."""
         out = {**spec, **self.fields}

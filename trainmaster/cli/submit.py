@@ -89,7 +89,9 @@ def submit(
         sets = read_table(parameters)
         if len(documents) != 1:
             raise UsageError(f"--parameters needs exactly one job, {' and '.join(files)} have {len(documents)}")
-    documents = [replace(document, value=changes.applied(document.value)) for document in documents]
+    if changes.change_anything:
+        written = [as_specification(document) for document in documents]
+        documents = [replace(document, value=changes.applied(document.value)) for document in written]
     stay = AfterSubmit(wait=wait, follow=follow_logs, dry_run=dry_run, user=on_behalf_of)
     stay.check(len(documents) if sets is None else len(sets))
     with config.connect(ctx) as client:
@@ -153,6 +155,20 @@ def specification_of(document: "Document") -> "Document":
     return replace(document, value=spec)
 
 
+def as_specification(document: "Document") -> "Document":
+    """Return the document of a job's specification; that of a manifest of another API is translated. Raises ProblemError."""
+    from trainmaster.protocol.errors import Code, Mistake, ProblemError
+    from trainmaster.workload_kinds.specification import ManifestError, is_manifest, translated
+
+    if not is_manifest(document.value):
+        return document
+    try:
+        return replace(document, value=translated(document.value).spec)
+    except ManifestError as error:
+        mistakes = tuple(Mistake(path=f"{document.place}: {one.path}", message=one.message) for one in error.mistakes)
+        raise ProblemError(Code.INVALID_SPEC, mistakes[0].message, mistakes=mistakes) from error
+
+
 def _not_a_job(kind: object) -> str:
     from trainmaster.protocol.resource_kinds import KINDS
     from trainmaster.protocol.suggestions import did_you_mean
@@ -171,7 +187,7 @@ def check_kinds(documents: "list[Document]") -> None:
             message=_not_a_job(document.value["kind"]),
         )
         for document in documents
-        if document.value.get("kind", "Job") != "Job"
+        if document.value.get("kind", "Job") != "Job" and not isinstance(document.value.get("apiVersion"), str)
     )
     if mistakes:
         raise ProblemError(Code.INVALID_SPEC, mistakes[0].message, mistakes=mistakes)

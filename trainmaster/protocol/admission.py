@@ -19,7 +19,7 @@ from trainmaster.protocol.pod_requests import pod_requests, read_requests
 from trainmaster.protocol.pod_security import BASELINE, RESTRICTED, Pod, read_pod, volume_sources
 from trainmaster.protocol.pod_structure import check_structure
 
-__all__ = ["AdmissionPolicy", "check_image_named", "check_pod_template", "check_role", "pod_requests"]
+__all__ = ["AdmissionPolicy", "check_image_named", "check_metadata", "check_pod_template", "check_role", "pod_requests"]
 
 DEFAULT = AdmissionPolicy()
 MOST_MISTAKES = 100
@@ -97,10 +97,10 @@ def check_pod_template(template: dict[str, Any], policy: AdmissionPolicy | None)
     pod = read_pod(root)
     check_structure(root)
     _check_fields(pod)
-    _check_metadata(root.get("metadata"))
+    check_metadata(root.get("metadata"))
     for kind, source in volume_sources(pod):
         if kind == "ephemeral":
-            _check_metadata(source.get("volumeClaimTemplate").get("metadata"))
+            check_metadata(source.get("volumeClaimTemplate").get("metadata"))
     for control in RESTRICTED if policy is not None and policy.level == "restricted" else BASELINE:
         if len(mistakes) < 10 * MOST_MISTAKES:  # more would be dropped; a template like this may be meant to waste time
             control(pod)
@@ -123,7 +123,8 @@ def _check_fields(pod: Pod) -> None:
         pod.spec.get("containers").refuse("must have at least one container")
 
 
-def _check_metadata(metadata: JsonNode) -> None:
+def check_metadata(metadata: JsonNode) -> None:
+    """Refuse metadata that a tenant's object may not set: all but labels and annotations, and those that schedulers obey."""
     for name, node in metadata.fields():
         if name not in ("labels", "annotations"):
             node.refuse("is set by the agent and must be left out; a template may set labels and annotations")

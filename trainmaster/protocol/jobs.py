@@ -400,6 +400,20 @@ class Success(Strict):
 _ANYWHERE_IN_IT, _ANYWHERE, _NO_RETRIES, _FAIL_RUN = Topology(), Placement(), Retries(), MemberFailure()
 
 
+class WorkloadObject(Strict):
+    """The object of another API as which the job runs on its cluster, where the object's own controller makes the pods.
+
+    A job has it where it was submitted as a manifest of that API. Its pod templates are those of the roles.
+    """
+
+    api_version: Annotated[str, StringConstraints(min_length=1, max_length=317)]
+    """Group and version, such as ``batch/v1``."""
+    kind: Annotated[str, StringConstraints(min_length=1, max_length=63)]
+    """Kind, such as ``Job``."""
+    manifest: dict[str, Any]
+    """The object: ``metadata`` with labels and annotations, and ``spec`` without pod templates."""
+
+
 class JobSpec(Strict):
     """A whole job. Raises pydantic's ValidationError with the path of each mistake."""
 
@@ -463,6 +477,8 @@ class JobSpec(Strict):
     """Webhooks for the job's transitions."""
     suspend: bool = False
     """True to submit the job held until it is resumed."""
+    workload: WorkloadObject | None = None
+    """The object of another API as which it runs; None: the agent starts its members itself."""
 
     @field_validator("roles")
     @classmethod

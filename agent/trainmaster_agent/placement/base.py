@@ -1,11 +1,11 @@
 """Defaults that hold for most in-cluster schedulers; each placement overrides what differs. Pure."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.placement.manifests import run_of_label
-from trainmaster_agent.placement.port import Gang, KubeObject
+from trainmaster_agent.placement.port import Gang, KubeObject, PlacementPort
 
 
 class PlacementDefaults:
@@ -20,6 +20,10 @@ class PlacementDefaults:
     @property
     def rejoins(self) -> bool:
         return True
+
+    @property
+    def for_workloads(self) -> PlacementPort | None:
+        return cast(PlacementPort, self)  # what derives from this class is one
 
     @property
     def watched(self) -> tuple[Resource, ...]:

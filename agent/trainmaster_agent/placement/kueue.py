@@ -49,6 +49,11 @@ class Kueue(PlacementDefaults):
         return frozenset((Capability.GANG, *((Capability.TOPOLOGY,) if self.levels else ())))
 
     @property
+    def for_workloads(self) -> None:
+        # Kueue would have to admit the object itself, which it holds back by its own field.
+        return None
+
+    @property
     def watched(self) -> tuple[Resource, ...]:
         return (workloads(self.version),)
 

@@ -13,8 +13,9 @@ from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.placement.base import PlacementDefaults
 from trainmaster_agent.placement.conditions import condition, why_pods_wait, words_of
+from trainmaster_agent.placement.gates import Gates
 from trainmaster_agent.placement.manifests import metadata
-from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject
+from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject, PlacementPort
 from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, lacks_role_minimum, needs_group, starters
 
 NativeVersion = Literal["v1alpha2", "v1beta1"]
@@ -64,6 +65,11 @@ class Native(PlacementDefaults):
         # The scheduler holds pods of a group back until ``minCount`` unfinished ones exist, so a member that restarts
         # after others have succeeded would wait for ever (seen on 1.36).
         return False
+
+    @property
+    def for_workloads(self) -> PlacementPort:
+        # A pod that its controller replaces would wait for ever, as above.
+        return Gates(self.scheduler_name)
 
     @property
     def watched(self) -> tuple[Resource, ...]:

@@ -114,6 +114,11 @@ class PlacementPort(Protocol):
         ...
 
     @property
+    def for_workloads(self) -> "PlacementPort | None":
+        """Return the placement of runs whose pods another controller makes, and replaces one by one; None if there is none."""
+        ...
+
+    @property
     def watched(self) -> tuple[Resource, ...]:
         """Resources whose objects report on gangs."""
         ...

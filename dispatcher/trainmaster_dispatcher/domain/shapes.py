@@ -22,6 +22,7 @@ from trainmaster.protocol.jobs import AffinityTerm, JobSpec, MemberTemplate, Rol
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import ClusterKind
+from trainmaster.workload_kinds.kind import capability_of
 from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal
 from trainmaster_dispatcher.domain.weights import Weights, weights_of
 
@@ -187,7 +188,9 @@ _RESTARTS = {"restartMember": Capability.MEMBER_RESTART, "restartGang": Capabili
 
 
 def _capabilities(spec: JobSpec) -> list[str]:
-    needed = set[Capability]()
+    needed = set[str]()
+    if spec.workload is not None:
+        needed.add(capability_of(spec.workload.api_version, spec.workload.kind))
     for role in spec.roles:  # of ten thousand specifications in one call
         if role.pod_template is not None:
             needed.add(Capability.POD_TEMPLATE)
@@ -207,7 +210,7 @@ def _capabilities(spec: JobSpec) -> list[str]:
         needed.add(Capability.GANG)
         if not spec.placement.emulated_gang:
             needed.add(Capability.GANG_STRICT)
-    return sorted(one.value for one in needed)
+    return sorted(str(one) for one in needed)
 
 
 def _max_per_node(role: Role) -> int | None:

@@ -4,7 +4,7 @@ Pure, and slow for large bodies; the code may run in another process.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from trainmaster.protocol.admission import DEFAULT, AdmissionPolicy, check_role
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.jobs import JobSpec, RequeueAfter, Role
+from trainmaster.protocol.jobs import JobSpec, RequeueAfter, Role, WorkloadObject
 from trainmaster.protocol.json_duplicates import duplicate_key
 from trainmaster.protocol.json_limits import has_more_marks, path_step
 from trainmaster.protocol.meaningless import meaningless
@@ -22,6 +22,14 @@ from trainmaster.protocol.parameters import check_sets, unfilled
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster.protocol.validation_errors import UNKNOWN_FIELD, mistakes_of, worded
+from trainmaster.workload_kinds.specification import (
+    ManifestError,
+    check_workload,
+    is_manifest,
+    path_in_manifest,
+    paths_of,
+    translated,
+)
 from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal
 from trainmaster_dispatcher.domain.default_requests import with_requests
 from trainmaster_dispatcher.domain.shapes import shape_bytes
@@ -230,27 +238,68 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, m
     mistakes: list[Mistake] = []
     refused = False
     for item, prefix in zip(items, prefixes, strict=True):
-        try:
-            spec = JobSpec.model_validate(item)
-        except ValidationError as error:
-            mistakes.extend(mistakes_of(error, prefix))
-        else:
-            if empty := meaningless(spec):
-                mistakes.extend(Mistake(path=_below(prefix, one.path), message=one.message) for one in empty)
-            names.note(spec, prefix)
-            problems, unless_allowed = _admission(spec, prefix, checked)
-            refused_by, everywhere = refusing.of(spec) if not problems else ((), ())
-            problems += (Mistake(path=_below(prefix, one.path), message=one.message) for one in everywhere)
-            refused = refused or bool(problems)
-            mistakes.extend(problems)
+        one = _checked_item(item, checked, refusing)
+        refused = refused or one.is_refused
+        mistakes.extend(_prefixed(one.mistakes, prefix))
+        if one.spec is not None:
+            names.note(one.spec, prefix)
             if not mistakes:
-                conditional = tuple(unless_allowed[:MOST_MISTAKES])
-                prepared.specs.append(_prepared(spec, prefix, most, prepared.shapes, conditional, refused_by))
+                unless_allowed = tuple(_prefixed(one.unless_allowed[:MOST_MISTAKES], prefix))
+                prepared.specs.append(
+                    _prepared(one.spec, prefix, most, prepared.shapes, unless_allowed, one.refused_by)
+                )
         if len(mistakes) >= MOST_MISTAKES:
             break
     if mistakes:
         raise mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED if refused else Code.INVALID_SPEC)
     return replace(prepared, named=tuple(names.found.values())) if names.found else prepared
+
+
+class _CheckedItem(NamedTuple):
+    """One job of a submission. ``unless_allowed``: mistakes by the default admission policy, which the queue's policy may allow.
+
+    Paths of mistakes are those of the item: of a manifest of another API, where the same values are in it.
+    """
+
+    spec: JobSpec | None = None
+    mistakes: Sequence[Mistake] = ()
+    is_refused: bool = False
+    unless_allowed: Sequence[Mistake] = ()
+    refused_by: Sequence[ClusterRefusal] = ()
+
+
+def _checked_item(item: Any, checked: "Checked", refusing: "_Refusing") -> _CheckedItem:
+    try:
+        manifest = translated(item) if is_manifest(item) else None
+    except ManifestError as error:
+        return _CheckedItem(mistakes=error.mistakes)
+    paths = {} if manifest is None else manifest.paths
+    try:
+        spec = JobSpec.model_validate(item if manifest is None else manifest.spec)
+    except ValidationError as error:
+        return _CheckedItem(mistakes=_in_item(mistakes_of(error), paths))
+    mistakes = [*meaningless(spec), *check_workload(spec)]
+    problems, unless_allowed = _admission(spec, checked)
+    refused_by, everywhere = refusing.of(spec) if not problems else ((), ())
+    problems += everywhere
+    return _CheckedItem(
+        spec,
+        _in_item([*mistakes, *problems], paths),
+        is_refused=bool(problems),
+        unless_allowed=_in_item(unless_allowed, paths),
+        refused_by=refused_by,
+    )
+
+
+def _in_item(mistakes: Sequence[Mistake], paths: Mapping[str, str]) -> Sequence[Mistake]:
+    """Return mistakes with the paths that they have in what was submitted."""
+    if not paths:
+        return mistakes
+    return [Mistake(path=path_in_manifest(one.path, paths), message=one.message) for one in mistakes]
+
+
+def _prefixed(mistakes: Iterable[Mistake], prefix: str) -> list[Mistake]:
+    return [Mistake(path=_below(prefix, one.path), message=one.message) for one in mistakes]
 
 
 def _below(prefix: str, path: str) -> str:
@@ -307,7 +356,7 @@ Checked = dict[bytes, tuple[tuple[Mistake, ...], tuple[Mistake, ...]]]
 """By template: mistakes by every policy, and mistakes by the default policy."""
 
 
-def _admission(spec: JobSpec, prefix: str, checked: Checked) -> tuple[list[Mistake], list[Mistake]]:
+def _admission(spec: JobSpec, checked: Checked) -> tuple[list[Mistake], list[Mistake]]:
     """Return what no policy allows, and what the default policy refuses, which the queue's policy may allow.
 
     ``checked``: mistakes found in templates of this call; thousands of jobs may share one template.
@@ -318,9 +367,8 @@ def _admission(spec: JobSpec, prefix: str, checked: Checked) -> tuple[list[Mista
         of_role = _mistakes_in(role, checked)
         if not any(of_role):
             continue
-        path = f"{prefix}.roles[{index}]" if prefix else f"roles[{index}]"
         for found, into in zip(of_role, (never, refused), strict=True):
-            into.extend(Mistake(path=f"{path}.{one.path}", message=one.message) for one in found)
+            into.extend(_prefixed(found, f"roles[{index}]"))
     return never, refused
 
 
@@ -347,13 +395,15 @@ def refused_by(
 ) -> list[Mistake]:
     """Return what a queue's policy refuses in a stored specification. ``checked``: what this policy refused in roles before."""
     out: list[Mistake] = []
-    for index, raw in enumerate(orjson.loads(spec)["roles"]):
+    stored = orjson.loads(spec)
+    for index, raw in enumerate(stored["roles"]):
         key = orjson.dumps(raw)
         if key not in checked:
             checked[key] = check_role(Role.model_validate(raw), policy)
-        path = f"{prefix}.roles[{index}]" if prefix else f"roles[{index}]"
-        out.extend(Mistake(path=f"{path}.{one.path}", message=one.message) for one in checked[key])
-    return out
+        out.extend(_prefixed(checked[key], f"roles[{index}]"))
+    workload = stored.get("workload")
+    paths = paths_of(WorkloadObject.model_validate(workload)) if out and workload else {}
+    return _prefixed(_in_item(out, paths), prefix)
 
 
 def _prepared(

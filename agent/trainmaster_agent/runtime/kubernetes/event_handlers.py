@@ -6,15 +6,17 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 
+from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster_agent.capacity.inventory import Inventory, Kind
 from trainmaster_agent.capacity.quotas import Quotas
 from trainmaster_agent.containment import contain
 from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS, RESOURCE_QUOTAS, Resource, key_of
-from trainmaster_agent.kube.pods import PodSight, see
+from trainmaster_agent.kube.pods import LABEL_RUN, PodSight, see
 from trainmaster_agent.kube.watch import EventHandler
 from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
@@ -28,9 +30,10 @@ from trainmaster_agent.runtime.kubernetes.record import (
     UnreadableRecordError,
     read_record,
 )
-from trainmaster_agent.runtime.kubernetes.run_spec import Facts, facts_of
+from trainmaster_agent.runtime.kubernetes.run_spec import Facts, UnknownWorkloadError, facts_of
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 from trainmaster_agent.runtime.kubernetes.watch_setup import entries
+from trainmaster_agent.runtime.kubernetes.workload_objects import NewPod, new_pod, resource_of, see_workload
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +48,20 @@ class PodHandler:
         *,
         on_put: Callable[[PodSight], None],
         on_gone: Callable[[PodSight], None],
+        on_new: Callable[[NewPod], None],
+        on_new_gone: Callable[[NewPod], None],
         on_change: Callable[[], None],
     ) -> None:
+        """``on_new``: called with a pod that a controller has made for a run, until it has an index."""
         self._inventory = inventory
         self._agent = agent
         self._on_put = on_put
         self._on_gone = on_gone
+        self._on_new = on_new
+        self._on_new_gone = on_new_gone
         self._on_change = on_change
         self._ours: dict[str, PodSight] = {}
+        self._new: dict[str, NewPod] = {}
 
     def put(self, obj: dict[str, Any]) -> None:
         try:
@@ -61,9 +70,13 @@ class PodHandler:
             contain("pod", error, key_of(obj))
             self._inventory.pod_unreadable(obj)
         if (obj["metadata"].get("labels") or {}).get(LABEL_AGENT) == self._agent:
-            sight = see(obj)
+            key, sight = key_of(obj), see(obj)
+            if (new := new_pod(obj)) is not None:
+                self._new[key] = new
+                self._on_new(new)
+            elif (known := self._new.pop(key, None)) is not None:
+                self._on_new_gone(known)
             if sight is not None:
-                key = key_of(obj)
                 before = self._ours.get(key)
                 self._ours[key] = sight
                 if before is not None and before.uid != sight.uid:
@@ -77,12 +90,14 @@ class PodHandler:
 
     def listed(self, keys: set[str]) -> None:
         self._inventory.relisted(Kind.POD, keys)
-        for key in [key for key in self._ours if key not in keys]:
+        for key in [key for key in (*self._ours, *self._new) if key not in keys]:
             self._lose(key)
         self._on_change()
 
     def _lose(self, key: str) -> None:
         self._inventory.pod_drop(key)
+        if (new := self._new.pop(key, None)) is not None:
+            self._on_new_gone(new)
         sight = self._ours.pop(key, None)
         if sight is not None:
             self._on_gone(sight)
@@ -206,6 +221,8 @@ class EventHandlers:
         self._is_known = is_known
         self._on_found = on_found
         self._doubt = doubt
+        self._new_pods: dict[str, NewPod] = {}
+        """Pods without an index, by uid; also of runs that are not known yet."""
 
     def watched(
         self, inventory: Inventory, quotas: Quotas, health: NodeHealth, on_capacity_change: Callable[[], None]
@@ -213,7 +230,13 @@ class EventHandlers:
         """Yield every watch of this cluster."""
         cluster = self._config.cluster
         pods = PodHandler(
-            inventory, cluster, on_put=self._on_pod, on_gone=self._on_pod_gone, on_change=on_capacity_change
+            inventory,
+            cluster,
+            on_put=self._on_pod,
+            on_gone=self._on_pod_gone,
+            on_new=self._on_new_pod,
+            on_new_gone=self._on_new_pod_gone,
+            on_change=on_capacity_change,
         )
         yield Watched(PODS, pods)
         selector = f"{LABEL_AGENT}={cluster}"
@@ -229,6 +252,44 @@ class EventHandlers:
         for entry in entries(inventory, health):
             handler = NodeHandler(inventory, entry.kind, entry.put, entry.drop, on_capacity_change, entry.keep)
             yield Watched(entry.resource, handler, is_needed=entry.needed)
+
+    def watched_workloads(self, kind: WorkloadKind) -> Iterator[Watched]:
+        """Yield the watches of the objects of a kind that run as jobs."""
+        for namespace in self._config.job_namespaces:
+            handler = ObjectHandler(partial(self._on_workload, kind), self._on_workload_gone)
+            selector = f"{LABEL_AGENT}={self._config.cluster}"
+            yield Watched(resource_of(kind), handler, namespace, selector, is_needed=False)
+
+    def _on_workload(self, kind: WorkloadKind, obj: dict[str, Any]) -> None:
+        sight = see_workload(kind, obj)
+        tracker = None if sight is None else self._trackers.get(sight.run)
+        if tracker is not None and tracker.facts.workload is kind and tracker.workload != sight:
+            tracker.workload = sight
+            self._look_at(tracker.run)
+
+    def _on_workload_gone(self, obj: dict[str, Any]) -> None:
+        run = (obj["metadata"].get("labels") or {}).get(LABEL_RUN)
+        tracker = self._trackers.get(run or "")
+        if tracker is not None and tracker.workload is not None and tracker.workload.uid == obj["metadata"]["uid"]:
+            tracker.workload = None
+            self._look_at(tracker.run)
+
+    def meet(self, tracker: RunTracker) -> None:
+        """Give a run that has become known the pods that a controller has made for it."""
+        tracker.new_pods.update({uid: pod for uid, pod in self._new_pods.items() if pod.run == tracker.run})
+
+    def _on_new_pod(self, pod: NewPod) -> None:
+        self._new_pods[pod.uid] = pod
+        tracker = self._trackers.get(pod.run)
+        if tracker is not None and pod.uid not in tracker.gone:
+            tracker.new_pods[pod.uid] = pod
+            self._look_at(pod.run)
+
+    def _on_new_pod_gone(self, pod: NewPod) -> None:
+        self._new_pods.pop(pod.uid, None)
+        tracker = self._trackers.get(pod.run)
+        if tracker is not None and tracker.new_pods.pop(pod.uid, None) is not None:
+            self._look_at(pod.run)
 
     def _on_pod(self, sight: PodSight) -> None:
         tracker = self._trackers.get(sight.run)
@@ -254,7 +315,7 @@ class EventHandlers:
         try:
             record = read_record(obj)
             facts = facts_of(record.start)
-        except (UnreadableRecordError, ValidationError) as error:
+        except (UnknownWorkloadError, UnreadableRecordError, ValidationError) as error:
             log.error("%s", error)  # noqa: TRY400 - the words are the whole of it
             return
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it

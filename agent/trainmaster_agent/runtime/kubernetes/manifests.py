@@ -11,6 +11,7 @@ from trainmaster.protocol.agent import HOST_LEVEL
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.ids import member_id
 from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role
+from trainmaster.workload_kinds.specification import assembled
 from trainmaster_agent.kube.paths import CONFIG_MAPS, SERVICES
 from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
 from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, PlacementPort
@@ -20,6 +21,7 @@ from trainmaster_agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
 from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, run_labels
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts
 from trainmaster_agent.runtime.kubernetes.template_bounds import limit_to_requests, select_own_run
+from trainmaster_agent.runtime.kubernetes.workload_objects import resource_of
 
 _DEADLINE_SLACK = 60
 """Seconds beyond the time limit after which the cluster itself ends a member: the agent does so first, for all at once."""
@@ -89,13 +91,38 @@ class Manifests:
     def objects(self) -> tuple[KubeObject, ...]:
         """Return the objects to create before the pods: the scheduler's own first, then a gang's roster and service."""
         found = list(self._placement.objects(self.gang))
-        if self.size > 1:
+        if self.size > 1 and not self.is_workload:
             found += (KubeObject(CONFIG_MAPS, self._roster_map()), KubeObject(SERVICES, self._service()))
         return tuple(found)
 
     def roster(self) -> KubeObject | None:
         """Return the list of members, rewritten when their number changes; None for a single member."""
-        return KubeObject(CONFIG_MAPS, self._roster_map()) if self.size > 1 else None
+        return KubeObject(CONFIG_MAPS, self._roster_map()) if self.size > 1 and not self.is_workload else None
+
+    @property
+    def is_workload(self) -> bool:
+        """Return whether the controller of an object makes the pods."""
+        return self._facts.workload is not None
+
+    def workload(self) -> KubeObject:
+        """Return the object whose controller makes the pods, with what the placement adds to their templates."""
+        kind, workload = self._facts.workload, self._facts.spec.workload
+        if kind is None or workload is None:
+            raise ValueError("the run has no object of its own")
+        body = assembled(workload, {role.name: self._workload_template(role.name) for role in self._facts.spec.roles})
+        metadata = body.setdefault("metadata", {})
+        number = self._record.progress.round
+        rounds = {LABEL_ROUND: str(number)} if number else {}
+        metadata["labels"] = {**(metadata.get("labels") or {}), **self._labels, **rounds}
+        metadata |= {"name": self._record.start.run, "namespace": self._record.namespace}
+        metadata["ownerReferences"] = [self._record.owner()]
+        return KubeObject(resource_of(kind), body)
+
+    def _workload_template(self, role: str) -> dict[str, Any]:
+        template: dict[str, Any] = orjson.loads(self._raw[role])
+        if role not in self._facts.late or self._placement.rejoins:
+            self._placement.dress(self.gang, self._gang_roles[role], template)
+        return {"metadata": template["metadata"], "spec": template["spec"]}
 
     def pod(self, role: str, index: int, *, beside: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return one member's manifest; with ``beside``, of one that joins a running gang on a node with these labels."""
@@ -159,21 +186,25 @@ class Manifests:
             template = _without_nulls(role.pod_template or {})
             select_own_run(template["spec"], self._record.start.run)
             limit_to_requests(template["spec"])
+            if self.is_workload:
+                self._set_user_of(template["spec"])
         metadata = template.get("metadata") or {}
         labels = {**(metadata.get("labels") or {}), **self._labels, LABEL_ROLE: role.name}
         progress = self._record.progress
         if progress.round:
             labels[LABEL_ROUND] = str(progress.round)
         spec = template["spec"]
-        spec |= {"restartPolicy": "Never", "priorityClassName": self._priority_class}
+        spec["priorityClassName"] = self._priority_class
+        if not self.is_workload:
+            spec["restartPolicy"] = "Never"
         spec.setdefault("automountServiceAccountToken", False)
         spec.setdefault("enableServiceLinks", False)
         spec["terminationGracePeriodSeconds"] = max(1, math.ceil(self._facts.stop_grace))
         self._prefer(role, spec)
         limit = self._facts.time_limit
-        if limit is not None:
+        if limit is not None and not self.is_workload:
             spec["activeDeadlineSeconds"] = math.ceil(limit) + _DEADLINE_SLACK
-        if len(self._roster.everyone) > 1:
+        if len(self._roster.everyone) > 1 and not self.is_workload:
             volume = {"name": _ROSTER_VOLUME, "configMap": {"name": roster_name(self._record.start.run)}}
             spec["volumes"] = [*(spec.get("volumes") or []), volume]
             mount = {"name": _ROSTER_VOLUME, "mountPath": ROSTER_PATH, "readOnly": True}
@@ -182,22 +213,18 @@ class Manifests:
             if self._await_names is not None:
                 wait = name_wait.init_container(self._await_names, self.size, mount, spec["containers"][0])
                 spec["initContainers"] = [wait, *(spec.get("initContainers") or [])]
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "namespace": self._record.namespace,
-                "labels": labels,
-                "annotations": {
-                    # Autoscalers may evict pods that a controller owns; a member cannot be replaced like a replica.
-                    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-                    **(metadata.get("annotations") or {}),
-                    "trainmaster.dev/queue": self._record.start.queue,
-                },
-                "ownerReferences": [self._record.owner()],
+        made: dict[str, Any] = {
+            "labels": labels,
+            "annotations": {
+                # Autoscalers may evict pods that a controller owns; a member cannot be replaced like a replica.
+                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                **(metadata.get("annotations") or {}),
+                "trainmaster.dev/queue": self._record.start.queue,
             },
-            "spec": spec,
         }
+        if not self.is_workload:
+            made |= {"namespace": self._record.namespace, "ownerReferences": [self._record.owner()]}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec}
 
     def _prefer(self, role: Role, spec: dict[str, Any]) -> None:
         """Prefer nodes with the planned product for members that may have any product of a device.
@@ -260,6 +287,21 @@ class Manifests:
                 for toleration in template.tolerations
             ]
         return spec
+
+    def _set_user_of(self, spec: dict[str, Any]) -> None:
+        """Set the user of a pod that may not be root and names none: an image's own user, by its name, cannot be verified."""
+        contexts = [spec.get("securityContext"), *(one.get("securityContext") for one in spec["containers"])]
+        pod = contexts[0]
+        if self._run_as_user is None or not isinstance(pod, dict) or not pod.get("runAsNonRoot"):
+            return
+        if any(isinstance(one, dict) and one.get("runAsUser") is not None for one in contexts):
+            return
+        user = self._run_as_user
+        spec["securityContext"] = {"runAsGroup": user, "fsGroup": user, **pod, "runAsUser": user}
+        for container in spec["containers"]:
+            if "HOME" not in [one.get("name") for one in container.get("env") or []]:
+                home = {"name": "HOME", "value": "/tmp"}  # noqa: S108 - of the member's own file system
+                container["env"] = [*(container.get("env") or []), home]
 
     def _set_user(self, template: MemberTemplate, context: dict[str, Any], container: dict[str, Any]) -> None:
         """Set the member's user. A user unknown to the image has no home: it gets a folder that anybody may write to."""

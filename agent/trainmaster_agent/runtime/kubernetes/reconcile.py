@@ -28,6 +28,7 @@ from trainmaster_agent.runtime.kubernetes.failure_classification import (
 from trainmaster_agent.runtime.kubernetes.node_health import Unready, clock, words_on
 from trainmaster_agent.runtime.kubernetes.record import Again, Progress, RecordedEnd
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts, Member
+from trainmaster_agent.runtime.kubernetes.workload_objects import WorkloadSight
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class Sights:
     """Nodes that are not ready."""
     opened_at: float | None = None
     """With emulated gangs: time at which the gates of this round were opened."""
+    workload: WorkloadSight | None = None
+    """The object whose controller makes the pods, where the run has one and it exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,10 @@ class Assessment:
     over: bool = False
     at_work: bool = False
     """Whether the gang of this round was complete and running."""
+    creates_workload: bool = False
+    """Whether to create the object whose controller makes the pods."""
+    removes_workload: bool = False
+    """Whether to delete that object."""
 
 
 def reconcile(
@@ -91,13 +98,13 @@ def reconcile(
 ) -> Assessment:
     """Decide the next step. Never decides on unknown facts: a member without a known pod is waited for or created."""
     if progress.ended_at is not None:
-        return _over(progress)
+        return over(progress)
     if progress.verdict is not None or progress.stop is not None:
-        return _leaving(facts, progress, sights, now)
-    return _Look(facts, progress, sizes, sights, limits, now).reconcile()
+        return leaving(facts, progress, sights, now)
+    return Look(facts, progress, sizes, sights, limits, now).reconcile()
 
 
-def _over(progress: Progress) -> Assessment:
+def over(progress: Progress) -> Assessment:
     verdict = progress.verdict
     if verdict is not None:
         return Assessment(verdict.state, verdict.message, over=True)
@@ -105,12 +112,12 @@ def _over(progress: Progress) -> Assessment:
     return Assessment(state, not_told_words(progress.not_told), over=True)
 
 
-def _leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> Assessment:
+def leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> Assessment:
     """Remove every member within the grace; the run is over once all are gone."""
     stop = progress.stop
     living = [pod for pod in sights.pods.values() if not pod.is_over]
     if not living:
-        return replace(_over(progress), progress=replace(progress, ended_at=now), over=False)
+        return replace(over(progress), progress=replace(progress, ended_at=now), over=False)
     grace, saving = facts.stop_grace, 0.0
     decided = "" if progress.verdict is None else progress.verdict.message
     said = (decided, not_told_words(progress.not_told), words_on(living, sights.unready))
@@ -133,7 +140,7 @@ def _leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> As
     return Assessment(RunState.STOPPING, message, remove=remove, wake_at=sights.lost_at)
 
 
-class _Look:
+class Look:
     """One assessment of a run that goes on."""
 
     def __init__(
@@ -193,10 +200,8 @@ class _Look:
     def _decided(self) -> Assessment | None:
         """Return a change of the record: the run's end, or members to restart."""
         sights = self.sights
-        if sights.lost_at is not None:
-            if self.now >= sights.lost_at:
-                return self._end(RunState.LOST, "no contact with the dispatcher for as long as the job allows")
-            self.wake_at.append(sights.lost_at)
+        if (ended := self._lost()) is not None:
+            return ended
         if sights.gang.refused:
             return self._end(RunState.RETURNED, sights.gang.refused)
         again, restarts = dict(self.progress.again), dict(self.progress.restarts)
@@ -213,6 +218,16 @@ class _Look:
             since = self.progress.running_since or self._running_since()
             return self._decide(replace(self.progress, again=again, restarts=restarts, running_since=since))
         return self._succeeded()
+
+    def _lost(self) -> Assessment | None:
+        """End the run once the dispatcher has been silent for as long as the job allows."""
+        lost_at = self.sights.lost_at
+        if lost_at is None:
+            return None
+        if self.now >= lost_at:
+            return self._end(RunState.LOST, "no contact with the dispatcher for as long as the job allows")
+        self.wake_at.append(lost_at)
+        return None
 
     def _judge(
         self, member: Member, lost: list[tuple[Member, Loss]], restarts: dict[str, int], again: dict[str, Again]

@@ -28,7 +28,7 @@ from trainmaster_agent.kube.errors import (
 )
 from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import PODS
-from trainmaster_agent.kube.pods import LABEL_ROUND, LABEL_RUN, PodSight, see
+from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROUND, LABEL_RUN, PodSight, see
 from trainmaster_agent.placement.port import GangState, PlacementPort
 from trainmaster_agent.runtime.kubernetes.checkpoint import send_checkpoint
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
@@ -47,6 +47,8 @@ from trainmaster_agent.runtime.kubernetes.record_store import PERMISSION_PATIENC
 from trainmaster_agent.runtime.kubernetes.resize import give_up, late_growth, take_resize
 from trainmaster_agent.runtime.kubernetes.run_spec import Member
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
+from trainmaster_agent.runtime.kubernetes.workload_objects import indexes_for, new_pod, resource_of, see_workload
+from trainmaster_agent.runtime.kubernetes.workload_reconcile import reconcile_workload
 
 log = logging.getLogger(__name__)
 
@@ -120,16 +122,13 @@ class RunReconcilers:
             if wished is not None:
                 await self._record_store.save(tracker, wished)
                 continue
-            found = reconcile(
-                tracker.facts,
-                tracker.record.progress,
-                tracker.sizes,
-                self._sights(tracker),
-                self._limits,
-                self._clock(),
-            )
+            if tracker.facts.workload is not None:
+                await self._look_at_workload(tracker)
+            found = self._assessment(tracker)
             tracker.next_look = min(found.wake_at or float("inf"), late_growth(tracker))
             if found.progress is not None:
+                if found.progress.ended_at is not None and await self._has_unseen_pods(tracker):
+                    continue
                 await self._record_store.save(tracker, await self._with_output(tracker, found.progress))
                 continue
             self.tell(tracker, found)
@@ -150,11 +149,20 @@ class RunReconcilers:
         """Report a run's state without acting."""
         if tracker.record.progress.verdict is None and tracker.record.progress.stop is None:
             self._manifests(tracker)
-        found = reconcile(
-            tracker.facts, tracker.record.progress, tracker.sizes, self._sights(tracker), self._limits, self._clock()
-        )
+        found = self._assessment(tracker)
         if found.progress is None:
             self.tell(tracker, found)
+
+    def _placement_of(self, tracker: RunTracker) -> PlacementPort:
+        """Return the placement of a run's gang: of one whose pods another controller makes, the one for those if there is one."""
+        workloads = None if tracker.facts.workload is None else self._placement.for_workloads
+        return workloads or self._placement
+
+    def _assessment(self, tracker: RunTracker) -> Assessment:
+        decide = reconcile if tracker.facts.workload is None else reconcile_workload
+        return decide(
+            tracker.facts, tracker.record.progress, tracker.sizes, self._sights(tracker), self._limits, self._clock()
+        )
 
     def tell(self, tracker: RunTracker, found: Assessment) -> None:
         if found.at_work:
@@ -174,7 +182,7 @@ class RunReconcilers:
                 tracker.trouble_since.pop(pod.uid, None)
         gang = GangState()
         if tracker.manifests is not None and tracker.record.progress.verdict is None:
-            gang = self._placement.read(
+            gang = self._placement_of(tracker).read(
                 tracker.manifests.gang, list(tracker.objects.values()), list(tracker.pods.values())
             )
         lost = self._lost_at(tracker)
@@ -191,6 +199,7 @@ class RunReconcilers:
             unready=self._unready,
             last_seen=tracker.last_seen,
             opened_at=tracker.opened_at,
+            workload=tracker.workload,
         )
 
     def _said(self, tracker: RunTracker, role: str, index: int) -> int:
@@ -255,7 +264,7 @@ class RunReconcilers:
             tracker.manifests = Manifests(
                 tracker.record,
                 tracker.facts,
-                self._placement,
+                self._placement_of(tracker),
                 agent=self._config.cluster,
                 levels=self._levels(),
                 policy=self._config.policy_of(tracker.record.start.queue),
@@ -278,6 +287,11 @@ class RunReconcilers:
             await self._signal(tracker)
             if tracker.record.progress.not_told:
                 return True  # no need to wait for those
+        if found.removes_workload:
+            await self._remove_workload(tracker)
+            return False
+        if found.creates_workload:
+            return await self._create_workload(tracker)
         if found.remove:
             await self._remove(tracker, found.remove)
             return False
@@ -286,10 +300,105 @@ class RunReconcilers:
         if (
             tracker.record.progress.verdict is None
             and tracker.record.progress.stop is None
-            and self._placement.emulated
+            and self._placement_of(tracker).emulated
+            and (tracker.facts.workload is None or tracker.has_run or self._is_together(tracker))
         ):
             return await self._open(tracker)
         return False
+
+    def _is_together(self, tracker: RunTracker) -> bool:
+        """Return whether all pods that start together exist: a controller makes them one after the other."""
+        wanted = (member for member in tracker.facts.wanted(tracker.sizes) if member[0] not in tracker.facts.late)
+        number = tracker.record.progress.round
+        return all((pod := tracker.pods.get(member)) is not None and pod.round == number for member in wanted)
+
+    # -- objects whose controllers make the pods
+
+    async def _look_at_workload(self, tracker: RunTracker) -> None:
+        """Read what is decided on: the object where no watch has told of it, and the members that its new pods are."""
+        progress, kind = tracker.record.progress, tracker.facts.workload
+        is_expected = progress.created or progress.verdict is not None or progress.stop is not None
+        if kind is not None and tracker.workload is None and is_expected and progress.ended_at is None:
+            with contextlib.suppress(NotFoundError):
+                stored = await self._api.get(resource_of(kind), tracker.record.namespace, tracker.run)
+                tracker.workload = see_workload(kind, stored)
+        if tracker.new_pods:
+            await self._give_indexes(tracker)
+
+    async def _give_indexes(self, tracker: RunTracker) -> None:
+        """Label pods that the object's controller has made with the members that they are."""
+        await self._lease.confirm()
+        for new, index in indexes_for(tracker.new_pods.values(), tracker.pods.values(), tracker.sizes):
+            before = tracker.pods.get((new.role, index))
+            if before is not None and before.is_over and before.has_started:
+                await self._keep_output(tracker, before)
+            body = {"metadata": {"uid": new.uid, "labels": {LABEL_INDEX: str(index)}}}
+            try:
+                stored = await self._api.patch(PODS, new.namespace, new.name, body)
+            except (NotFoundError, ConflictError):
+                stored = None  # it is gone, or another one has its name
+            tracker.new_pods.pop(new.uid, None)
+            sight = None if stored is None else see(stored)
+            if sight is not None:
+                tracker.note(sight)
+
+    async def _has_unseen_pods(self, tracker: RunTracker) -> bool:
+        """Return whether pods exist that were not seen yet: a controller may have made one just before its object was deleted."""
+        if tracker.facts.workload is None or tracker.namespace_is_gone:
+            return False
+        selector = f"{LABEL_AGENT}={self._config.cluster},{LABEL_RUN}={tracker.run}"
+        has_unseen = False
+        async for items, _ in self._api.pages(PODS, tracker.record.namespace, selector=selector):
+            for pod in items:
+                new, sight = new_pod(pod), see(pod)
+                if new is not None and new.uid not in tracker.gone and not _has_ended(pod):
+                    tracker.new_pods[new.uid] = new
+                    has_unseen = True
+                elif sight is not None and not sight.is_over:
+                    has_unseen = tracker.note(sight) or has_unseen
+        return has_unseen
+
+    async def _keep_output(self, tracker: RunTracker, pod: PodSight) -> None:
+        """Read the output of an ended pod to its end: that of the next pod of the member follows it."""
+        end = await self._outputs.finish(pod, said=self._said(tracker, pod.role, pod.index))
+        progress = tracker.record.progress
+        said = progress.said | {f"{pod.role}-{pod.index}": end}
+        await self._record_store.save(tracker, replace(progress, said=said))
+
+    async def _create_workload(self, tracker: RunTracker) -> bool:
+        manifests = self._manifests(tracker)
+        if not await self._may_create(tracker, manifests):
+            return True
+        try:
+            await self._prepare(tracker, manifests)
+            await self._lease.confirm()
+            await self._record_store.confirm(tracker)
+            resource, body = manifests.workload()
+            stored = await self._create_once(tracker, resource, body)
+        except RefusedError as error:
+            return await self._refused(tracker, error)
+        tracker.forbidden_since = None
+        if tracker.facts.workload is not None:
+            tracker.workload = see_workload(tracker.facts.workload, stored)
+        await self._record_store.save(tracker, replace(tracker.record.progress, created=True))
+        return True
+
+    async def _remove_workload(self, tracker: RunTracker) -> None:
+        """Delete the object; its pods go with it. A run that ends has the output of its members read first."""
+        kind, stored = tracker.facts.workload, tracker.workload
+        if kind is None or stored is None:
+            return
+        await self._lease.confirm()
+        living = [pod for pod in tracker.pods.values() if not pod.is_over]
+        for pod in living:
+            tracker.ours.add(pod.uid)
+        running = [pod for pod in living if pod.stage == "running" and not pod.deleting]
+        for pod in sorted(running, key=lambda one: (one.role, one.index))[:_KEPT_OUTPUTS]:
+            self._outputs.follow(pod, ended=False, said=self._said(tracker, pod.role, pod.index))
+        try:
+            await self._api.delete(resource_of(kind), tracker.record.namespace, stored.name, uid=stored.uid)
+        except (NotFoundError, ConflictError):
+            tracker.workload = None
 
     async def _signal(self, tracker: RunTracker) -> None:
         """Send the checkpoint signal to all running members. A member that does not get it ends with the others."""
@@ -327,16 +436,9 @@ class RunReconcilers:
 
     async def _create(self, tracker: RunTracker, members: Sequence[Member]) -> bool:
         manifests = self._manifests(tracker)
-        if not tracker.looked_over:
-            # Not once it has members: quotas already count them as used.
-            why = None if tracker.pods or tracker.record.progress.created else self._refusal(tracker, manifests)
-            tracker.looked_over = True
-            if why is not None:
-                await self._end(tracker, RecordedEnd(RunState.RETURNED, why))
-                return True
+        if not await self._may_create(tracker, manifests):
+            return True
         ends = self._ends_of_earlier_lives(tracker, members)
-        if not tracker.record.owner_uid:
-            raise UnavailableError(f"namespace {tracker.record.namespace} has not been read yet")
         try:
             await self._prepare(tracker, manifests)
             for begin in range(0, len(members), _BATCH):
@@ -351,15 +453,7 @@ class RunReconcilers:
                     if isinstance(outcome, BaseException):
                         raise outcome
         except RefusedError as error:
-            if tracker.record_is_gone:
-                return True
-            self._doubt(tracker.record.namespace)
-            if isinstance(error, ForbiddenError) and error.is_permission:
-                tracker.forbidden_since = tracker.forbidden_since or time.monotonic()
-                if time.monotonic() - tracker.forbidden_since < PERMISSION_PATIENCE:
-                    raise UnavailableError(str(error)) from error
-            await self._end(tracker, _refused(error))
-            return True
+            return await self._refused(tracker, error)
         tracker.forbidden_since = None
         progress = tracker.record.progress
         complete = replace(progress, created=True, said=progress.said | ends)
@@ -368,6 +462,31 @@ class RunReconcilers:
             tracker.record.progress = complete
         else:
             await self._record_store.save(tracker, complete)
+        return True
+
+    async def _may_create(self, tracker: RunTracker, manifests: Manifests) -> bool:
+        """Return whether anything may be created for a run; one that this cluster cannot run at all is returned. Raises KubeError."""
+        if not tracker.looked_over:
+            # Not once it has members: quotas already count them as used.
+            why = None if tracker.pods or tracker.record.progress.created else self._refusal(tracker, manifests)
+            tracker.looked_over = True
+            if why is not None:
+                await self._end(tracker, RecordedEnd(RunState.RETURNED, why))
+                return False
+        if not tracker.record.owner_uid:
+            raise UnavailableError(f"namespace {tracker.record.namespace} has not been read yet")
+        return True
+
+    async def _refused(self, tracker: RunTracker, error: RefusedError) -> bool:
+        """End a run whose objects the API server refuses, unless it may take them soon. Raises UnavailableError."""
+        if tracker.record_is_gone:
+            return True
+        self._doubt(tracker.record.namespace)
+        if isinstance(error, ForbiddenError) and error.is_permission:
+            tracker.forbidden_since = tracker.forbidden_since or time.monotonic()
+            if time.monotonic() - tracker.forbidden_since < PERMISSION_PATIENCE:
+                raise UnavailableError(str(error)) from error
+        await self._end(tracker, _refused(error))
         return True
 
     def _ends_of_earlier_lives(self, tracker: RunTracker, members: Sequence[Member]) -> dict[str, int]:
@@ -384,7 +503,7 @@ class RunReconcilers:
             return "this cluster does not admit its pod template: " + "; ".join(
                 f"{one.path}: {one.message}" for one in mistakes[:5]
             )
-        return self._placement.lacks(manifests.gang) or self._look_over(tracker)
+        return self._placement_of(tracker).lacks(manifests.gang) or self._look_over(tracker)
 
     async def _prepare(self, tracker: RunTracker, manifests: Manifests) -> None:
         """Create the objects that have to exist before the pods of this round."""
@@ -402,9 +521,10 @@ class RunReconcilers:
             await self._create_once(tracker, resource, body)
         tracker.prepared = number
 
-    async def _create_once(self, tracker: RunTracker, resource: Any, body: dict[str, Any]) -> None:
+    async def _create_once(self, tracker: RunTracker, resource: Any, body: dict[str, Any]) -> dict[str, Any]:
+        """Create an object of a run, and return it as it is stored; or the one that an earlier attempt has created."""
         try:
-            await self._api.create(resource, tracker.record.namespace, body)
+            return await self._api.create(resource, tracker.record.namespace, body)
         except ConflictError:
             try:
                 held = await self._api.get(resource, tracker.record.namespace, body["metadata"]["name"])
@@ -415,6 +535,7 @@ class RunReconcilers:
                 raise
             if "deletionTimestamp" in held["metadata"]:
                 raise _still_there(held) from None
+            return held
 
     async def _create_pod(self, tracker: RunTracker, manifests: Manifests, member: Member) -> None:
         body = manifests.pod(*member, beside=self._beside(tracker, manifests))
@@ -458,6 +579,10 @@ class RunReconcilers:
 
     async def _end(self, tracker: RunTracker, verdict: RecordedEnd) -> None:
         await self._record_store.save(tracker, replace(tracker.record.progress, verdict=verdict))
+
+
+def _has_ended(pod: Mapping[str, Any]) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _refused(error: RefusedError) -> RecordedEnd:

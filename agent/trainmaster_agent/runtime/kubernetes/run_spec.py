@@ -9,6 +9,14 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import JobSpec, MemberFailure
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import Resources
+from trainmaster.workload_kinds.kind import WorkloadKind
+from trainmaster.workload_kinds.registry import kind_of
+from trainmaster.workload_kinds.specification import check_workload, late_roles
+
+
+class UnknownWorkloadError(ValueError):
+    """The run's object is of a kind, or has a field, that this agent does not know: an older one."""
+
 
 Member = tuple[str, int]
 """Role and index of a member."""
@@ -34,6 +42,10 @@ class Facts:
     success: str | None
     time_limit: float | None
     stop_grace: float
+    workload: WorkloadKind | None = None
+    """The kind of the object whose controller makes the pods; None: the agent makes them."""
+    late: frozenset[str] = frozenset()
+    """Roles whose pods such a controller creates only once the others run."""
 
     def wanted(self, sizes: Mapping[str, int]) -> list[Member]:
         """Return all members, by rank."""
@@ -41,21 +53,35 @@ class Facts:
 
 
 def facts_of(start: StartRun) -> Facts:
-    """Parse a run's specification. Raises pydantic's ValidationError for one that this agent does not understand."""
+    """Parse a run's specification.
+
+    Raises pydantic's ValidationError for one that this agent does not understand, ValueError for a workload that it does not.
+    """
     spec = JobSpec.model_validate(start.spec)
+    if mistakes := check_workload(spec):
+        raise UnknownWorkloadError(f"{mistakes[0].path}: {mistakes[0].message}")
+    workload = None if spec.workload is None else kind_of(spec.workload.api_version, spec.workload.kind)
+    late = frozenset() if spec.workload is None else late_roles(spec.workload)
     least = gang_minimum(spec, start.sizes)
     roles = {}
     for role in spec.roles:
         failure = spec.failure_of(role)
         requests = role.template.amounts if role.template is not None else pod_requests(role.pod_template or {})
         roles[role.name] = RoleFacts(
-            role.name, least.roles[role.name], failure, parse_duration(failure.back_off), role.max_per_node, requests
+            role.name,
+            0 if role.name in late else least.roles[role.name],
+            failure,
+            parse_duration(failure.back_off),
+            role.max_per_node,
+            requests,
         )
     return Facts(
         spec=spec,
         roles=roles,
-        least=least.members,
+        least=least.members - sum(start.sizes.get(name, 0) for name in late),
         success=None if spec.success is None else spec.success.role,
         time_limit=None if spec.time_limit is None else parse_duration(spec.time_limit),
         stop_grace=spec.grace_seconds,
+        workload=workload,
+        late=late,
     )

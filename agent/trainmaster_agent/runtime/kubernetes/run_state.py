@@ -16,6 +16,7 @@ from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.reconcile import Assessment
 from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts, Member
+from trainmaster_agent.runtime.kubernetes.workload_objects import NewPod, WorkloadSight
 from trainmaster_agent.runtime.port import RunStatus
 
 GroupOf = Callable[[str], str | None]
@@ -70,6 +71,10 @@ class RunTracker:
     counter: int = 0
     newcomers: dict[Member, float] = field(default_factory=dict)
     """Members that a growth has added, with the time."""
+    workload: WorkloadSight | None = None
+    """The object whose controller makes the pods, where it exists."""
+    new_pods: dict[str, NewPod] = field(default_factory=dict)
+    """Pods of that controller without an index, by uid."""
     record_read_at: float = -1e9
     """Time of the API server's last answer on the record, on the monotonic clock."""
 
@@ -93,6 +98,8 @@ class RunTracker:
         if held is not None and held.version >= sight.version:
             return False
         if sight.uid in self.gone:
+            return False
+        if held is not None and held.uid != sight.uid and _is_earlier(sight, held):
             return False
         self.pods[sight.role, sight.index] = sight
         return True
@@ -184,6 +191,11 @@ class RunTracker:
                 )
             )
         return tuple(reports)
+
+
+def _is_earlier(sight: PodSight, held: PodSight) -> bool:
+    """Return whether a pod came before the one that is known of the same member: a controller keeps its ended pods for a while."""
+    return sight.created_at < held.created_at or (sight.is_over and not held.is_over)
 
 
 _MEMBER_STATES: dict[str, Literal["pending", "running", "succeeded", "failed"]] = {

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from pydantic import ValidationError
@@ -19,6 +19,8 @@ from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.protocol.agent import CapacityReport, ReportedAdmission, ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster.workload_kinds.kind import WorkloadKind
+from trainmaster.workload_kinds.registry import KINDS
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.capacity.quotas import Quotas
 from trainmaster_agent.containment import contain, run_for_ever
@@ -40,7 +42,7 @@ from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.change_event import ChangeEvent
 from trainmaster_agent.runtime.kubernetes.accept import RunAcceptor
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
-from trainmaster_agent.runtime.kubernetes.event_handlers import EventHandlers
+from trainmaster_agent.runtime.kubernetes.event_handlers import EventHandlers, Watched
 from trainmaster_agent.runtime.kubernetes.garbage_collector import GarbageCollector
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
 from trainmaster_agent.runtime.kubernetes.manifests import roster_name
@@ -58,10 +60,12 @@ from trainmaster_agent.runtime.kubernetes.record import (
 )
 from trainmaster_agent.runtime.kubernetes.record_store import RecordStore
 from trainmaster_agent.runtime.kubernetes.run_reconciler import RunReconcilers
-from trainmaster_agent.runtime.kubernetes.run_spec import Facts, facts_of
+from trainmaster_agent.runtime.kubernetes.run_spec import Facts, UnknownWorkloadError, facts_of
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker, first_status
+from trainmaster_agent.runtime.kubernetes.served_kinds import ServedKinds
 from trainmaster_agent.runtime.kubernetes.strays import identity_of_cluster, no_pods_of
 from trainmaster_agent.runtime.kubernetes.worklist import Worklist
+from trainmaster_agent.runtime.kubernetes.workload_objects import resource_of
 from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError
 
 log = logging.getLogger(__name__)
@@ -117,6 +121,8 @@ class KubernetesRuntime:
         self._quotas = Quotas()
         self._node_capacity = NodeCapacity(self.inventory)
         self._outputs = Outputs(api)
+        self._kinds = self._make_kinds()
+        self._handlers: EventHandlers | None = None
         self._placement: PlacementPort | None = None
         self._reconcilers: RunReconcilers | None = None
         self._tombstone = parse_duration(config.tombstone)
@@ -184,6 +190,7 @@ class KubernetesRuntime:
         self._placement = await self._choose_placement()
         self._reconcilers = self._make_reconcilers(self._placement)
         self._watch_all(self._placement)
+        await self._kinds.look()
         async with asyncio.timeout(_LIST_PATIENCE):
             await asyncio.gather(*(watch.listed.wait() for watch in self._watches if watch.is_needed))
         self.inventory.report()
@@ -198,6 +205,7 @@ class KubernetesRuntime:
         self._spawn("tick", self._tick)
         self._spawn("garbage-collector", self._garbage_collector.run)
         self._spawn("namespaces", self._namespaces.run)
+        self._spawn("workload-kinds", self._kinds.run)
         self._spawn("orphans", lambda: self._orphans.run(self._trackers.__contains__, self._is_served))
         leftovers = self._leftovers(self._placement)
         self._spawn(
@@ -240,7 +248,8 @@ class KubernetesRuntime:
         self._quotas = Quotas()
         self._node_capacity = NodeCapacity(self.inventory)
         self._node_health = NodeHealth()
-        self._placement = self._reconcilers = None
+        self._kinds = self._make_kinds()
+        self._placement = self._reconcilers = self._handlers = None
 
     async def watch_over(self) -> None:
         """Run for ever; raise what makes this replica unfit to act, such as LeaseLostError."""
@@ -258,13 +267,14 @@ class KubernetesRuntime:
         placement, self._reported_closed = self._placement, self._closed()
         capabilities = set(placement.capabilities) if placement is not None else set()
         capabilities |= _OF_ALL_PLACEMENTS
+        workloads = self._kinds.capabilities if placement is not None and placement.for_workloads is not None else ()
         if self._config.checkpoint:
             capabilities.add(Capability.CHECKPOINT)
         return CapacityReport(
             groups=found.groups,
             runtime="kubernetes",
             scheduler="" if placement is None else placement.name,
-            capabilities=tuple(sorted(capabilities)),
+            capabilities=tuple(sorted({*capabilities, *workloads})),
             pools=found.pools,
             start_seconds=parse_duration(self._config.patience.start),
             datasets=self._config.datasets,
@@ -391,6 +401,10 @@ class KubernetesRuntime:
             message = f"this agent does not understand the job: {error.errors()[0]['msg']}"
             end = RunEnd(category=FailureCategory.CONFIG, message=message)
             self._refuse(run, RunState.RETURNED, message, end)
+            return
+        except UnknownWorkloadError as error:
+            message = f"this agent does not understand the job: {error}"
+            self._refuse(run, RunState.RETURNED, message, RunEnd(category=FailureCategory.CONFIG, message=message))
             return
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
             message = f"the agent cannot handle this run: {contain('accept', error, run=run.run)}"
@@ -640,12 +654,15 @@ class KubernetesRuntime:
             is_gone=lambda namespace: self._namespaces.is_missing(namespace),
         )
 
+    def _make_kinds(self) -> ServedKinds:
+        return ServedKinds(self._api, lambda: self._namespaces.existing, self._watch_workloads)
+
     def _leftovers(self, placement: PlacementPort) -> Leftovers:
-        resources = (CONFIG_MAPS, SERVICES, *placement.created)
+        resources = (CONFIG_MAPS, SERVICES, *placement.created, *map(resource_of, KINDS))
         return Leftovers(self._api, self.lease, self._config.cluster, self._records, self._older, resources)
 
     def _watch_all(self, placement: PlacementPort) -> None:
-        handlers = EventHandlers(
+        handlers = self._handlers = EventHandlers(
             self._config,
             placement,
             self._trackers,
@@ -657,7 +674,13 @@ class KubernetesRuntime:
             on_found=self._on_found,
             doubt=self._namespaces.doubt,
         )
-        watched = handlers.watched(self.inventory, self._quotas, self._node_health, self._on_capacity_change)
+        self._watch(handlers.watched(self.inventory, self._quotas, self._node_health, self._on_capacity_change))
+
+    def _watch_workloads(self, kind: WorkloadKind) -> None:
+        if self._handlers is not None:
+            self._watch(self._handlers.watched_workloads(kind))
+
+    def _watch(self, watched: Iterable[Watched]) -> None:
         for one in watched:
             watch = KubeWatch(
                 self._api,
@@ -700,6 +723,8 @@ class KubernetesRuntime:
         self._trackers[tracker.run] = tracker
         for sight in self._orphans.take(tracker.run):
             tracker.note(sight)
+        if self._handlers is not None:
+            self._handlers.meet(tracker)
         return tracker
 
     def _on_namespace_gone(self, namespace: str) -> None:
@@ -712,12 +737,16 @@ class KubernetesRuntime:
         """Return the objects created for a run beside its pods."""
         if tracker.manifests is None:
             return self._usual_objects_of(tracker)
-        return tuple((one.resource, one.body["metadata"]["name"]) for one in tracker.manifests.objects())
+        manifests = tracker.manifests
+        objects = (*manifests.objects(), *((manifests.workload(),) if manifests.is_workload else ()))
+        return tuple((one.resource, one.body["metadata"]["name"]) for one in objects)
 
     def _usual_objects_of(self, tracker: RunTracker) -> tuple[tuple[Resource, str], ...]:
         """Return the objects that may exist for a run without manifests, because it had already ended when found."""
         created = () if self._placement is None else self._placement.created
         found = [(resource, tracker.run) for resource in created]
+        if tracker.facts.workload is not None:
+            return (*found, (resource_of(tracker.facts.workload), tracker.run))
         if sum(tracker.sizes.values()) > 1:
             found += [(CONFIG_MAPS, roster_name(tracker.run)), (SERVICES, tracker.run)]
         return tuple(found)

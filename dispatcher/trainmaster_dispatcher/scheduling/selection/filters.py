@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from math import inf
 
 from trainmaster.protocol.reasons import Check
+from trainmaster.workload_kinds.registry import kind_by_capability
 from trainmaster_dispatcher.domain.cluster_admission import fingerprint_of
 from trainmaster_dispatcher.domain.datasets import Dataset, has
 from trainmaster_dispatcher.domain.redaction import OTHER_QUEUES, protected
@@ -112,7 +113,13 @@ def by_capability(candidate: Candidate) -> str | None:
     report = candidate.cluster.report
     has = report.capabilities if report is not None else ()
     missing = [name for name in candidate.wishes.capabilities if name not in has]
-    return f"its {report.runtime if report else ''} runtime does not offer {missing[0]}" if missing else None
+    if not missing:
+        return None
+    workload = next((kind for name in missing if (kind := kind_by_capability(name)) is not None), None)
+    if workload is not None:
+        operator = f", which needs {workload.needs}" if workload.needs else ""
+        return f"its agent reports that it takes no {workload.kind} of {workload.api_version}{operator}"
+    return f"its {report.runtime if report else ''} runtime does not offer {missing[0]}"
 
 
 def by_admission(candidate: Candidate) -> str | None:

@@ -1,0 +1,186 @@
+"""`WorkloadKind`: one kind of object that is taken as a job. Pure.
+
+A kind reads a manifest: its pod templates with their numbers of pods, what of it cannot be honoured, and the state of an object on a
+cluster. All else of a manifest is left to the kind's own controller.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+from trainmaster.protocol.json_limits import JsonNode, shown
+from trainmaster.protocol.states import FailureCategory
+
+Wire = dict[str, Any]
+Step = str | int
+
+MANAGER = "trainmaster.dev/dispatcher"
+"""The value of ``managedBy`` that names this system."""
+_LONGEST_ROLE = 12
+
+
+class PodSet(NamedTuple):
+    """Equal pods of a manifest: the role that they become, the path of their template, and how many run at a time."""
+
+    role: str
+    path: tuple[Step, ...]
+    replicas: int
+    is_late: bool = False
+    """Whether they are created only once others run, so that no gang may wait for them."""
+
+
+class WorkloadEnd(NamedTuple):
+    """The end of an object, by its status."""
+
+    has_succeeded: bool
+    message: str = ""
+    category: FailureCategory | None = None
+    """Category of the failure where the status tells it; None: that of the pods."""
+
+
+class WorkloadKind(ABC):
+    """A kind of object that is taken as a job. ``api_version``: group and version."""
+
+    api_version: str
+    kind: str
+    plural: str
+    needs: str = ""
+    """What a cluster has to have for it, for people; empty where Kubernetes itself runs it."""
+    ends: bool = True
+    """Whether an object comes to an end by itself."""
+
+    @property
+    def name(self) -> str:
+        """Return its name for people, such as ``batch/v1 Job``."""
+        return f"{self.api_version} {self.kind}"
+
+    @property
+    def capability(self) -> str:
+        """Return the capability that an agent reports where its cluster takes objects of this kind."""
+        return capability_of(self.api_version, self.kind)
+
+    @abstractmethod
+    def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
+        """Return the pods of a manifest, role by role. Mistakes are added to the document."""
+
+    def check(self, manifest: JsonNode) -> None:  # noqa: B027 - nothing has to be refused of most kinds
+        """Add a mistake for everything in a manifest that cannot be honoured."""
+
+    def completed(self, manifest: Wire) -> Wire:
+        """Return a manifest with the pod templates that its controller would make where it gives none."""
+        return manifest
+
+    @property
+    def suspend_path(self) -> tuple[str, ...]:
+        """Return the path of the field by which it is suspended; empty if it has none."""
+        return ("spec", "suspend")
+
+    @property
+    def manager_path(self) -> tuple[str, ...]:
+        """Return the path of the field that names its controller; empty if it has none."""
+        return ("spec", "managedBy")
+
+    @property
+    def time_to_live_path(self) -> tuple[str, ...]:
+        """Return the path of the seconds after which an ended object is deleted; empty if there are none."""
+        return ("spec", "ttlSecondsAfterFinished")
+
+    def time_limit(self, manifest: JsonNode) -> int | None:
+        """Return the longest run in seconds that a manifest allows; None if it names none."""
+        return None
+
+    @abstractmethod
+    def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
+        """Return how an object on a cluster has ended; None while it has not."""
+
+    def runnable(self, manifest: Mapping[str, Any]) -> Wire:
+        """Return a manifest as it is created on a cluster: not suspended, run by the kind's own controller there, and deleted by
+        the agent alone, once its end has been told.
+        """
+        made = deepcopy(dict(manifest))
+        for path in (self.suspend_path, self.manager_path, self.time_to_live_path):
+            parent = at(made, path[:-1]) if path else None
+            if isinstance(parent, dict):
+                parent.pop(path[-1], None)
+        return made
+
+
+def capability_of(api_version: str, kind: str) -> str:
+    """Return the capability of clusters that take objects of a kind."""
+    return f"workload:{api_version}/{kind}"
+
+
+def at(value: Any, path: Sequence[Step]) -> Any:
+    """Return the value at a path; None where there is none."""
+    for step in path:
+        if isinstance(step, int):
+            value = value[step] if isinstance(value, list) and step < len(value) else None
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def put(value: Any, path: Sequence[Step], new: Any) -> None:
+    """Replace the value at a path that exists."""
+    at(value, path[:-1])[path[-1]] = new
+
+
+def node_at(node: JsonNode, path: Sequence[Step]) -> JsonNode:
+    """Return the node at a path; an unset one where there is none."""
+    for step in path:
+        if isinstance(step, int):
+            items = node.items()
+            node = items[step] if step < len(items) else JsonNode(None, f"{node.path}[{step}]", node.mistakes)
+        else:
+            node = node.get(step)
+    return node
+
+
+def number(node: JsonNode, default: int, least: int = 1) -> int:
+    """Return a whole number of at least ``least``, or the default where it is not set. Any other value is a mistake."""
+    value = node.value
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        node.refuse(f"must be a whole number of at least {least}, not {shown(value)}")
+        return max(default, least)
+    return value
+
+
+def refuse_set(manifest: JsonNode, path: Sequence[Step], message: str) -> None:
+    """Refuse a field that is set to anything but null, false, or nothing."""
+    node = node_at(manifest, path)
+    if node.value not in (None, False, {}, []):
+        node.refuse(message)
+
+
+def conditions(stored: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the conditions of an object that hold."""
+    found = at(stored, ("status", "conditions"))
+    for one in found if isinstance(found, list) else ():
+        if isinstance(one, Mapping) and one.get("status") == "True":
+            yield one
+
+
+def end_by_conditions(stored: Mapping[str, Any], succeeded: str, failed: str) -> WorkloadEnd | None:
+    """Return how an object has ended by the types of its conditions."""
+    for one in conditions(stored):
+        if one.get("type") in (succeeded, failed):
+            words = ": ".join(str(one[field]) for field in ("reason", "message") if one.get(field))
+            is_late = "DeadlineExceeded" in str(one.get("reason") or "")
+            category = FailureCategory.DEADLINE if is_late else None
+            return WorkloadEnd(True) if one["type"] == succeeded else WorkloadEnd(False, words, category)
+    return None
+
+
+def role_name(name: object, others: Sequence[str]) -> str:
+    """Return a name for a role: as much of a name in a manifest as a role's may have, and no other role's."""
+    text = "".join(letter for letter in str(name).lower() if letter.isascii() and (letter.isalnum() or letter == "-"))
+    base = text.strip("-")[:_LONGEST_ROLE].strip("-") or "pods"
+    base = base if base[0].isalpha() else f"r{base}"[:_LONGEST_ROLE].strip("-")
+    found, count = base, 1
+    while found in others:
+        count += 1
+        found = f"{base[: _LONGEST_ROLE - len(str(count)) - 1].strip('-')}-{count}"
+    return found

@@ -1,0 +1,77 @@
+"""Kubeflow's training jobs, version 1, and MPIJob: https://www.kubeflow.org/docs/components/trainer/legacy-v1/
+
+They differ in the field with their replica types only.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster.protocol.json_limits import JsonNode
+from trainmaster.workload_kinds.kind import (
+    PodSet,
+    WorkloadEnd,
+    WorkloadKind,
+    end_by_conditions,
+    number,
+    refuse_set,
+    role_name,
+)
+
+_OF_GANGS = "cannot be honoured: gangs are placed by the cluster's own scheduler, as its agent tells it"
+_OF_SIZES = "cannot be honoured: a job of this kind keeps its size; give fixed replicas"
+_AFTER_WORKERS = "cannot be honoured: a launcher that waits for its workers would have to start with them, as one gang"
+
+
+class TrainingJob(WorkloadKind):
+    """A training job whose replica types are in the field ``replicas`` of its specification."""
+
+    needs = "the Kubeflow training operator"
+
+    def __init__(self, kind: str, replicas: str, *, version: str = "v1", needs: str = "") -> None:
+        self.api_version, self.kind, self.plural = f"kubeflow.org/{version}", kind, f"{kind.lower()}s"
+        self.needs = needs or self.needs
+        self._replicas = replicas
+
+    def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
+        found: list[PodSet] = []
+        for kind, replica in manifest.get("spec").get(self._replicas).fields():
+            role = role_name(kind, [one.role for one in found])
+            found.append(PodSet(role, ("spec", self._replicas, kind, "template"), number(replica.get("replicas"), 1)))
+        return found
+
+    def check(self, manifest: JsonNode) -> None:
+        refuse_set(manifest, ("spec", "runPolicy", "schedulingPolicy"), _OF_GANGS)
+        refuse_set(manifest, ("spec", "elasticPolicy"), _OF_SIZES)
+        creation = manifest.get("spec").get("launcherCreationPolicy")
+        if creation.value == "WaitForWorkersReady":
+            creation.refuse(_AFTER_WORKERS)
+
+    @property
+    def suspend_path(self) -> tuple[str, ...]:
+        return ("spec", "runPolicy", "suspend")
+
+    @property
+    def manager_path(self) -> tuple[str, ...]:
+        return ("spec", "runPolicy", "managedBy")
+
+    @property
+    def time_to_live_path(self) -> tuple[str, ...]:
+        return ("spec", "runPolicy", "ttlSecondsAfterFinished")
+
+    def time_limit(self, manifest: JsonNode) -> int | None:
+        seconds = manifest.get("spec").get("runPolicy").get("activeDeadlineSeconds")
+        return None if seconds.value is None else number(seconds, 1)
+
+    def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
+        return end_by_conditions(stored, "Succeeded", "Failed")
+
+
+TRAINING_JOBS = (
+    TrainingJob("PyTorchJob", "pytorchReplicaSpecs"),
+    TrainingJob("TFJob", "tfReplicaSpecs"),
+    TrainingJob("XGBoostJob", "xgbReplicaSpecs"),
+    TrainingJob("PaddleJob", "paddleReplicaSpecs"),
+    TrainingJob("JAXJob", "jaxReplicaSpecs"),
+    TrainingJob("MPIJob", "mpiReplicaSpecs"),
+    TrainingJob("MPIJob", "mpiReplicaSpecs", version="v2beta1", needs="the MPI operator"),
+)

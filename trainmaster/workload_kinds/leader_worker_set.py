@@ -1,0 +1,47 @@
+"""LeaderWorkerSet, groups of a leader with its workers: https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster.protocol.json_limits import JsonNode
+from trainmaster.workload_kinds.kind import PodSet, WorkloadEnd, WorkloadKind, number
+
+_AFTER_LEADERS = "cannot be honoured: workers that wait for their leader would have to start with it, as one gang"
+
+
+class LeaderWorkerSet(WorkloadKind):
+    """Groups of pods that serve: one leader and its workers each. It runs until it is cancelled."""
+
+    api_version, kind, plural = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "leaderworkersets"
+    needs = "the LeaderWorkerSet controller"
+    ends = False
+
+    @property
+    def suspend_path(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def time_to_live_path(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def manager_path(self) -> tuple[str, ...]:
+        return ()
+
+    def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
+        spec = manifest.get("spec")
+        groups, template = number(spec.get("replicas"), 1), spec.get("leaderWorkerTemplate")
+        size = number(template.get("size"), 1)
+        inside = ("spec", "leaderWorkerTemplate")
+        if not template.get("leaderTemplate").is_set:
+            return [PodSet("worker", (*inside, "workerTemplate"), groups * size)]
+        leaders = PodSet("leader", (*inside, "leaderTemplate"), groups)
+        return [leaders, *([PodSet("worker", (*inside, "workerTemplate"), groups * (size - 1))] if size > 1 else [])]
+
+    def check(self, manifest: JsonNode) -> None:
+        policy = manifest.get("spec").get("startupPolicy")
+        if policy.value == "LeaderReady":
+            policy.refuse(_AFTER_LEADERS)
+
+    def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
+        return None
