@@ -220,22 +220,47 @@ def test_what_an_api_server_has_added_is_left_out_and_what_cannot_be_honoured_is
 @pytest.mark.parametrize(
     ("kind", "path", "value"),
     [
-        ("jobset.x-k8s.io/v1alpha2 JobSet", ("spec", "startupPolicy", "startupPolicyOrder"), "InOrder"),
+        (
+            "jobset.x-k8s.io/v1alpha2 JobSet",
+            ("metadata", "annotations", "alpha.jobset.sigs.k8s.io/exclusive-topology"),
+            "example.com/rack",
+        ),
         ("kubeflow.org/v1 PyTorchJob", ("spec", "elasticPolicy", "maxReplicas"), 4),
         ("kubeflow.org/v1 TFJob", ("spec", "runPolicy", "schedulingPolicy", "queue"), "q"),
-        ("kubeflow.org/v2beta1 MPIJob", ("spec", "launcherCreationPolicy"), "WaitForWorkersReady"),
         ("ray.io/v1 RayJob", ("spec", "rayClusterSpec", "enableInTreeAutoscaling"), True),
         ("ray.io/v1 RayCluster", ("spec", "headGroupSpec", "serviceType"), "LoadBalancer"),
         ("ray.io/v1 RayCluster", ("spec", "headGroupSpec", "enableIngress"), True),
-        ("leaderworkerset.x-k8s.io/v1 LeaderWorkerSet", ("spec", "startupPolicy"), "LeaderReady"),
     ],
 )
 def test_what_its_controller_would_do_and_a_gang_cannot_is_refused(
     kind: str, path: tuple[str, ...], value: Any
 ) -> None:
     ((found, message),) = mistakes(changed(SAMPLES[kind].manifest, path, value))
-    assert ".".join(path).startswith(found)
+    assert "/" in path[-1] or ".".join(path).startswith(found)
     assert message.startswith("cannot be honoured")
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "late"),
+    [
+        ("jobset.x-k8s.io/v1alpha2 JobSet", ("spec", "startupPolicy", "startupPolicyOrder"), "InOrder", "workers-of-t"),
+        (
+            "jobset.x-k8s.io/v1alpha2 JobSet",
+            ("spec", "replicatedJobs", 1, "dependsOn"),
+            [{"name": "driver", "status": "Ready"}],
+            "workers-of-t",
+        ),
+        ("kubeflow.org/v2beta1 MPIJob", ("spec", "launcherCreationPolicy"), "WaitForWorkersReady", "launcher"),
+        ("leaderworkerset.x-k8s.io/v1 LeaderWorkerSet", ("spec", "startupPolicy"), "LeaderReady", "worker"),
+    ],
+)
+def test_pods_that_wait_for_others_are_counted_and_in_no_gang(
+    kind: str, path: tuple[str | int, ...], value: Any, late: str
+) -> None:
+    spec = spec_of(changed(SAMPLES[kind].manifest, path, value))
+    assert spec.workload is not None
+    assert late_roles(spec.workload) == {late}
+    assert {role.name: role.replicas for role in spec.roles} == SAMPLES[kind].roles
 
 
 def test_an_unknown_kind_names_those_that_are_taken() -> None:

@@ -21,6 +21,7 @@ from trainmaster_agent.runtime.kubernetes.workload_objects import (
     WorkloadSight,
     indexes_for,
     new_pod,
+    object_name,
     see_workload,
 )
 from trainmaster_agent.runtime.kubernetes.workload_reconcile import reconcile_workload
@@ -238,6 +239,12 @@ def test_only_pods_of_runs_without_an_index_are_new() -> None:
     assert (found.run, found.role, found.round) == (RUN, "main", 0)
     assert new_pod({"metadata": {**metadata, "labels": {**metadata["labels"], LABEL_INDEX: "0"}}}) is None  # type: ignore[dict-item]
     assert new_pod({"metadata": {**metadata, "labels": None}}) is None
+
+
+def test_the_name_of_an_object_leaves_room_for_what_controllers_add() -> None:
+    assert object_name("coordinator-example-9m794px-r12") == "coordinator-9m794px-r12"
+    assert object_name("pi-0000001-r1") == "pi-0000001-r1"
+    assert object_name("pytorch-mm-example-9m794px-r1") == "pytorch-mm-9m794px-r1"
 
 
 def test_an_object_is_seen_with_its_end() -> None:

@@ -14,33 +14,38 @@ from trainmaster.workload_kinds.kind import (
     role_name,
 )
 
-_IN_ORDER = "cannot be honoured: Jobs that wait for others would have to start with them, as one gang"
+_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_BY_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
+_FOLLOWS = (
+    "cannot be honoured: the pods of a Job would be made only once its first one has a node, and that waits for all of them; "
+    f"with {_BY_SELECTOR} they are made at once"
+)
 
 
 class JobSet(WorkloadKind):
-    """A JobSet. Each of its replicated Jobs is a role."""
+    """A JobSet. Each of its replicated Jobs is a role; those that wait for others start after them."""
 
     api_version, kind, plural = "jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"
     needs = "the JobSet controller"
 
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
         found: list[PodSet] = []
-        for index, job in enumerate(manifest.get("spec").get("replicatedJobs").items()):
+        spec = manifest.get("spec")
+        is_in_order = spec.get("startupPolicy").get("startupPolicyOrder").value == "InOrder"
+        for index, job in enumerate(spec.get("replicatedJobs").items()):
             role = role_name(job.get("name").value, [one.role for one in found])
             pods = number(job.get("replicas"), 1) * pods_at_a_time(job.get("template").get("spec"))
             path = ("spec", "replicatedJobs", index, "template", "spec", "template")
-            found.append(PodSet(role, path, pods))
+            is_late = bool(index) and (is_in_order or bool(job.get("dependsOn").items()))
+            found.append(PodSet(role, path, pods, is_late))
         return found
 
     def check(self, manifest: JsonNode) -> None:
-        spec = manifest.get("spec")
-        order = spec.get("startupPolicy").get("startupPolicyOrder")
-        if order.value == "InOrder":
-            order.refuse(_IN_ORDER)
-        for job in spec.get("replicatedJobs").items():
-            depends = job.get("dependsOn")
-            if depends.items():
-                depends.refuse(_IN_ORDER)
+        jobs = manifest.get("spec").get("replicatedJobs").items()
+        for metadata in (manifest.get("metadata"), *(job.get("template").get("metadata") for job in jobs)):
+            annotations = metadata.get("annotations")
+            if annotations.get(_EXCLUSIVE).is_set and not annotations.get(_BY_SELECTOR).is_set:
+                annotations.get(_EXCLUSIVE).refuse(_FOLLOWS)
 
     def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
         return end_by_conditions(stored, "Completed", "Failed")

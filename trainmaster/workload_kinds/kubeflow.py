@@ -19,7 +19,6 @@ from trainmaster.workload_kinds.kind import (
 
 _OF_GANGS = "cannot be honoured: gangs are placed by the cluster's own scheduler, as its agent tells it"
 _OF_SIZES = "cannot be honoured: a job of this kind keeps its size; give fixed replicas"
-_AFTER_WORKERS = "cannot be honoured: a launcher that waits for its workers would have to start with them, as one gang"
 
 
 class TrainingJob(WorkloadKind):
@@ -34,17 +33,16 @@ class TrainingJob(WorkloadKind):
 
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
         found: list[PodSet] = []
+        waits = manifest.get("spec").get("launcherCreationPolicy").value == "WaitForWorkersReady"
         for kind, replica in manifest.get("spec").get(self._replicas).fields():
             role = role_name(kind, [one.role for one in found])
-            found.append(PodSet(role, ("spec", self._replicas, kind, "template"), number(replica.get("replicas"), 1)))
+            path = ("spec", self._replicas, kind, "template")
+            found.append(PodSet(role, path, number(replica.get("replicas"), 1), waits and kind == "Launcher"))
         return found
 
     def check(self, manifest: JsonNode) -> None:
         refuse_set(manifest, ("spec", "runPolicy", "schedulingPolicy"), _OF_GANGS)
         refuse_set(manifest, ("spec", "elasticPolicy"), _OF_SIZES)
-        creation = manifest.get("spec").get("launcherCreationPolicy")
-        if creation.value == "WaitForWorkersReady":
-            creation.refuse(_AFTER_WORKERS)
 
     @property
     def suspend_path(self) -> tuple[str, ...]:

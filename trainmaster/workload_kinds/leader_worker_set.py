@@ -6,8 +6,6 @@ from typing import Any
 from trainmaster.protocol.json_limits import JsonNode
 from trainmaster.workload_kinds.kind import PodSet, WorkloadEnd, WorkloadKind, number
 
-_AFTER_LEADERS = "cannot be honoured: workers that wait for their leader would have to start with it, as one gang"
-
 
 class LeaderWorkerSet(WorkloadKind):
     """Groups of pods that serve: one leader and its workers each. It runs until it is cancelled."""
@@ -36,12 +34,9 @@ class LeaderWorkerSet(WorkloadKind):
         if not template.get("leaderTemplate").is_set:
             return [PodSet("worker", (*inside, "workerTemplate"), groups * size)]
         leaders = PodSet("leader", (*inside, "leaderTemplate"), groups)
-        return [leaders, *([PodSet("worker", (*inside, "workerTemplate"), groups * (size - 1))] if size > 1 else [])]
-
-    def check(self, manifest: JsonNode) -> None:
-        policy = manifest.get("spec").get("startupPolicy")
-        if policy.value == "LeaderReady":
-            policy.refuse(_AFTER_LEADERS)
+        waits = spec.get("startupPolicy").value == "LeaderReady"
+        workers = PodSet("worker", (*inside, "workerTemplate"), groups * (size - 1), waits)
+        return [leaders, workers] if size > 1 else [leaders]
 
     def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
         return None

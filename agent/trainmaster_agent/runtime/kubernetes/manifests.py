@@ -21,7 +21,7 @@ from trainmaster_agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
 from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, run_labels
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts
 from trainmaster_agent.runtime.kubernetes.template_bounds import limit_to_requests, select_own_run
-from trainmaster_agent.runtime.kubernetes.workload_objects import resource_of
+from trainmaster_agent.runtime.kubernetes.workload_objects import object_name, resource_of
 
 _DEADLINE_SLACK = 60
 """Seconds beyond the time limit after which the cluster itself ends a member: the agent does so first, for all at once."""
@@ -114,7 +114,7 @@ class Manifests:
         number = self._record.progress.round
         rounds = {LABEL_ROUND: str(number)} if number else {}
         metadata["labels"] = {**(metadata.get("labels") or {}), **self._labels, **rounds}
-        metadata |= {"name": self._record.start.run, "namespace": self._record.namespace}
+        metadata |= {"name": object_name(self._record.start.run), "namespace": self._record.namespace}
         metadata["ownerReferences"] = [self._record.owner()]
         return KubeObject(resource_of(kind), body)
 

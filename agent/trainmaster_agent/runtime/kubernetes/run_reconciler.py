@@ -47,7 +47,13 @@ from trainmaster_agent.runtime.kubernetes.record_store import PERMISSION_PATIENC
 from trainmaster_agent.runtime.kubernetes.resize import give_up, late_growth, take_resize
 from trainmaster_agent.runtime.kubernetes.run_spec import Member
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
-from trainmaster_agent.runtime.kubernetes.workload_objects import indexes_for, new_pod, resource_of, see_workload
+from trainmaster_agent.runtime.kubernetes.workload_objects import (
+    indexes_for,
+    new_pod,
+    object_name,
+    resource_of,
+    see_workload,
+)
 from trainmaster_agent.runtime.kubernetes.workload_reconcile import reconcile_workload
 
 log = logging.getLogger(__name__)
@@ -320,7 +326,7 @@ class RunReconcilers:
         is_expected = progress.created or progress.verdict is not None or progress.stop is not None
         if kind is not None and tracker.workload is None and is_expected and progress.ended_at is None:
             with contextlib.suppress(NotFoundError):
-                stored = await self._api.get(resource_of(kind), tracker.record.namespace, tracker.run)
+                stored = await self._api.get(resource_of(kind), tracker.record.namespace, object_name(tracker.run))
                 tracker.workload = see_workload(kind, stored)
         if tracker.new_pods:
             await self._give_indexes(tracker)

@@ -65,7 +65,7 @@ from trainmaster_agent.runtime.kubernetes.run_state import RunTracker, first_sta
 from trainmaster_agent.runtime.kubernetes.served_kinds import ServedKinds
 from trainmaster_agent.runtime.kubernetes.strays import identity_of_cluster, no_pods_of
 from trainmaster_agent.runtime.kubernetes.worklist import Worklist
-from trainmaster_agent.runtime.kubernetes.workload_objects import resource_of
+from trainmaster_agent.runtime.kubernetes.workload_objects import object_name, resource_of
 from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError
 
 log = logging.getLogger(__name__)
@@ -746,7 +746,7 @@ class KubernetesRuntime:
         created = () if self._placement is None else self._placement.created
         found = [(resource, tracker.run) for resource in created]
         if tracker.facts.workload is not None:
-            return (*found, (resource_of(tracker.facts.workload), tracker.run))
+            return (*found, (resource_of(tracker.facts.workload), object_name(tracker.run)))
         if sum(tracker.sizes.values()) > 1:
             found += [(CONFIG_MAPS, roster_name(tracker.run)), (SERVICES, tracker.run)]
         return tuple(found)

@@ -12,9 +12,17 @@ from trainmaster.workload_kinds.kind import WorkloadEnd, WorkloadKind
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN, PodSight
 
+_LONGEST_NAME = 11
+
 
 def resource_of(kind: WorkloadKind) -> Resource:
     return Resource(kind.api_version, kind.plural, kind.kind)
+
+
+def object_name(run: str) -> str:
+    """Return the name of a run's object: the run's id, its name shortened, as controllers add to it, twice in some labels."""
+    name, *rest = run.rsplit("-", 2)
+    return "-".join((name[:_LONGEST_NAME].rstrip("-"), *rest))
 
 
 @dataclass(frozen=True, slots=True)
