@@ -89,6 +89,19 @@ def test_the_object_that_is_created_is_the_manifest_with_the_templates_of_the_ro
 
 
 @ALL
+def test_the_order_of_fields_means_nothing(kind: WorkloadKind) -> None:
+    def reversed_(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: reversed_(value[key]) for key in reversed(value)}
+        return [reversed_(one) for one in value] if isinstance(value, list) else value
+
+    spec = spec_of(sample(kind).manifest)
+    stored = JobSpec.model_validate(reversed_(spec.to_wire()))
+    assert check_workload(stored) == ()
+    assert [role.name for role in spec_of(reversed_(sample(kind).manifest)).roles] == [role.name for role in spec.roles]
+
+
+@ALL
 def test_suspended_and_managed_by_the_dispatcher_it_is_held_and_created_neither(kind: WorkloadKind) -> None:
     given = sample(kind).manifest
     if kind.suspend_path:

@@ -143,6 +143,14 @@ def test_a_gang_without_places_in_time_is_returned_for_want_of_room() -> None:
     assert found.progress.verdict.end.lacks_room
 
 
+def test_a_gang_whose_pods_are_not_made_says_so() -> None:
+    assert decided(MADE, sights(pod(0, "waiting", node=""))).message == (
+        "its Job has made 1 of the 2 pods that start together"
+    )
+    waiting = decided(MADE, sights(pod(0, "waiting", node=""), pod(1, "waiting", node="")))
+    assert waiting.message.startswith("waits for nodes for 2 of 2 members")
+
+
 def test_what_the_scheduler_refuses_is_returned_and_a_lost_dispatcher_ends_it() -> None:
     refused = decided(MADE, sights(gang=GangState(refused="no such queue"))).progress
     assert refused is not None

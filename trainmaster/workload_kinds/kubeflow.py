@@ -34,7 +34,8 @@ class TrainingJob(WorkloadKind):
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
         found: list[PodSet] = []
         waits = manifest.get("spec").get("launcherCreationPolicy").value == "WaitForWorkersReady"
-        for kind, replica in manifest.get("spec").get(self._replicas).fields():
+        # By name, as the store does not keep the order of fields.
+        for kind, replica in sorted(manifest.get("spec").get(self._replicas).fields(), key=lambda one: one[0]):
             role = role_name(kind, [one.role for one in found])
             path = ("spec", self._replicas, kind, "template")
             found.append(PodSet(role, path, number(replica.get("replicas"), 1), waits and kind == "Launcher"))

@@ -108,6 +108,13 @@ class _WorkloadLook(Look):
         judged = (classify(pod) for pod in sorted(failed, key=lambda pod: pod.version, reverse=True))
         return next((one for one in judged if isinstance(one, Failure)), None)
 
+    def _waits_for(self) -> str:
+        early = [member for member in self.wanted if member[0] not in self.facts.late]
+        missing = sum(member not in self.pods for member in early)
+        if not missing or not self.progress.created:
+            return super()._waits_for()
+        return f"its {self._kind()} has made {len(early) - missing} of the {len(early)} pods that start together"
+
     def _missing(self) -> tuple[Member, ...]:
         return ()
 
