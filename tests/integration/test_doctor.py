@@ -66,8 +66,8 @@ async def test_a_sound_installation_has_nothing_wrong(service: Service, tmp_path
     assert {"schema", "leader", "redis", "worker and beat", "agent private", "clock of the database"} <= found.keys()
     assert "key from TRAINMASTER_API_KEY" in found["configuration"]["message"]
     assert "admin, role admin" in found["key"]["message"]
-    for clock in ("clock", "clock of the database"):
-        assert " agree, " in found[clock]["message"], "it is one machine"
+    assert found["clock"]["state"] == "ok", "it is one machine, though a busy server writes its header Date late"
+    assert " agree, " in found["clock of the database"]["message"]
 
 
 async def test_what_is_wrong_is_found(service: Service, tmp_path: Path) -> None:

@@ -303,7 +303,7 @@ def _prefixed(mistakes: Iterable[Mistake], prefix: str) -> list[Mistake]:
 
 
 def _below(prefix: str, path: str) -> str:
-    return f"{prefix}.{path}" if prefix else path
+    return f"{prefix}.{path}" if prefix and path else prefix or path
 
 
 class _Names:
