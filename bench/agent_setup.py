@@ -119,8 +119,10 @@ class WatchedApi(ApiServer):
         self.created_at: dict[str, float] = {}
         """By the pod's name; of ``time.perf_counter``."""
 
-    async def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> dict[str, Any]:
-        stored = await super().create(resource, namespace, body)
+    async def create(
+        self, resource: Resource, namespace: str | None, body: Mapping[str, Any], *, strict: bool = False
+    ) -> dict[str, Any]:
+        stored = await super().create(resource, namespace, body, strict=strict)
         if resource is PODS:
             self.created_at[body["metadata"]["name"]] = time.perf_counter()
         return stored

@@ -34,9 +34,9 @@ KUBERNETES_JOB = "workload:batch/v1/Job"
 
 
 @asynccontextmanager
-async def agent(cluster: Cluster, scheduler: str, **config: Any) -> AsyncIterator[KubernetesRuntime]:
-    """Provide a runtime that acts as the chart's ServiceAccount."""
-    installed = await install_agent(cluster.plane, "north")
+async def agent(cluster: Cluster, scheduler: str, *sets: str, **config: Any) -> AsyncIterator[KubernetesRuntime]:
+    """Provide a runtime that acts as the chart's ServiceAccount; ``sets``: values of the chart."""
+    installed = await install_agent(cluster.plane, "north", *sets)
     data = {**installed.config, "tombstone": "1s", **config}
     data["placement"] = {**data.get("placement", {}), "scheduler": scheduler}
     async with ApiServer(await access_by(installed.kubeconfig)) as api:
@@ -152,6 +152,22 @@ async def test_a_pod_that_fails_is_replaced_by_the_job_until_its_back_off_limit(
         assert (done.end.category, done.end.exit_code) == (FailureCategory.EXIT, 3)
         assert "BackoffLimitExceeded" in done.message
         await nothing_is_left(cluster, runtime)
+
+
+async def test_a_field_that_the_cluster_does_not_know_is_told_and_not_dropped(cluster: Cluster) -> None:
+    await cluster.kubelet.add_nodes("node", 1, allocatable=NODE)
+    async with agent(cluster, "gates") as runtime:
+        await runtime.start(a_job("succeed", backOffLimit=3))
+        done = await until(runtime, lambda status: status.state.is_terminal)
+        assert (done.state, started(cluster)) == (RunState.FAILED, 0)
+        assert "does not take its Job: " in done.message
+        assert 'unknown field "spec.backOffLimit"' in done.message
+        await nothing_is_left(cluster, runtime)
+
+
+async def test_without_the_right_to_create_them_no_kind_is_offered(cluster: Cluster) -> None:
+    async with agent(cluster, "gates", "workloads.enabled=false") as runtime:
+        assert not [one for one in (await runtime.capacity()).capabilities if one.startswith("workload:")]
 
 
 async def test_its_own_deadline_ends_it(cluster: Cluster) -> None:

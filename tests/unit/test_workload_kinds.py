@@ -243,6 +243,13 @@ def test_what_an_api_server_has_added_is_left_out_and_what_cannot_be_honoured_is
         ("ray.io/v1 RayJob", ("spec", "rayClusterSpec", "enableInTreeAutoscaling"), True),
         ("ray.io/v1 RayCluster", ("spec", "headGroupSpec", "serviceType"), "LoadBalancer"),
         ("ray.io/v1 RayCluster", ("spec", "headGroupSpec", "enableIngress"), True),
+        ("ray.io/v1 RayCluster", ("spec", "headGroupSpec", "headService"), {"spec": {"type": "NodePort"}}),
+        ("jobset.x-k8s.io/v1alpha2 JobSet", ("spec", "volumeClaimPolicies"), [{"templates": []}]),
+        (
+            "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+            ("spec", "leaderWorkerTemplate", "volumeClaimTemplates"),
+            [{"metadata": {"name": "data"}}],
+        ),
     ],
 )
 def test_what_its_controller_would_do_and_a_gang_cannot_is_refused(

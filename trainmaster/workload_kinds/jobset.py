@@ -6,11 +6,13 @@ from typing import Any
 from trainmaster.protocol.json_limits import JsonNode
 from trainmaster.workload_kinds.batch_job import pods_at_a_time
 from trainmaster.workload_kinds.kind import (
+    NO_CLAIMS,
     PodSet,
     WorkloadEnd,
     WorkloadKind,
     end_by_conditions,
     number,
+    refuse_set,
     role_name,
 )
 
@@ -41,6 +43,7 @@ class JobSet(WorkloadKind):
         return found
 
     def check(self, manifest: JsonNode) -> None:
+        refuse_set(manifest, ("spec", "volumeClaimPolicies"), NO_CLAIMS)
         jobs = manifest.get("spec").get("replicatedJobs").items()
         for metadata in (manifest.get("metadata"), *(job.get("template").get("metadata") for job in jobs)):
             annotations = metadata.get("annotations")

@@ -17,6 +17,7 @@ Step = str | int
 
 MANAGER = "trainmaster.dev/dispatcher"
 """The value of ``managedBy`` that names this system."""
+NO_CLAIMS = "cannot be honoured: claims for volumes are made by the owner of the namespace; name one in the volumes of a pod template"
 _LONGEST_ROLE = 12
 
 

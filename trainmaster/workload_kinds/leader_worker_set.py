@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmaster.protocol.json_limits import JsonNode
-from trainmaster.workload_kinds.kind import PodSet, WorkloadEnd, WorkloadKind, number
+from trainmaster.workload_kinds.kind import NO_CLAIMS, PodSet, WorkloadEnd, WorkloadKind, number, refuse_set
 
 
 class LeaderWorkerSet(WorkloadKind):
@@ -37,6 +37,9 @@ class LeaderWorkerSet(WorkloadKind):
         waits = spec.get("startupPolicy").value == "LeaderReady"
         workers = PodSet("worker", (*inside, "workerTemplate"), groups * (size - 1), waits)
         return [leaders, workers] if size > 1 else [leaders]
+
+    def check(self, manifest: JsonNode) -> None:
+        refuse_set(manifest, ("spec", "leaderWorkerTemplate", "volumeClaimTemplates"), NO_CLAIMS)
 
     def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
         return None

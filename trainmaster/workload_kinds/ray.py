@@ -37,7 +37,8 @@ def _ray_pod_sets(cluster: JsonNode, path: tuple[Step, ...]) -> list[PodSet]:
 def _check_cluster(manifest: JsonNode, path: tuple[Step, ...]) -> None:
     refuse_set(manifest, (*path, "enableInTreeAutoscaling"), _NO_AUTOSCALER)
     head = node_at(manifest, (*path, "headGroupSpec"))
-    refuse_set(manifest, (*path, "headGroupSpec", "enableIngress"), _NO_WAY_IN)
+    for field in ("enableIngress", "headService"):
+        refuse_set(manifest, (*path, "headGroupSpec", field), _NO_WAY_IN)
     if head.get("serviceType").value not in (None, "", "ClusterIP"):
         head.get("serviceType").refuse(_NO_WAY_IN)
 

@@ -66,9 +66,15 @@ class ApiServer:
         """Return one object. Like all calls here, raises KubeError; NotFoundError where the object does not exist."""
         return await self.call("GET", resource.path(namespace, name))
 
-    async def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object and return it as stored. Raises ConflictError where one of that name exists."""
-        return await self.call("POST", resource.path(namespace), body=body)
+    async def create(
+        self, resource: Resource, namespace: str | None, body: Mapping[str, Any], *, strict: bool = False
+    ) -> dict[str, Any]:
+        """Create an object and return it as stored. Raises ConflictError where one of that name exists.
+
+        ``strict``: a field that the API server does not know is refused, as by kubectl; else it is dropped.
+        """
+        query = {"fieldValidation": "Strict"} if strict else None
+        return await self.call("POST", resource.path(namespace), query=query, body=body)
 
     async def replace(
         self, resource: Resource, namespace: str | None, name: str, body: Mapping[str, Any]

@@ -26,7 +26,7 @@ _FIRST_LOOK_SECONDS = 1.0
 
 
 class Leftovers:
-    """``resources``: kinds of objects that are created for runs."""
+    """``resources`` returns the kinds of objects that are created for runs now."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Leftovers:
         agent: str,
         records: KnownRecords,
         older: OlderRecords,
-        resources: Sequence[Resource],
+        resources: Callable[[], Sequence[Resource]],
     ) -> None:
         self._api = api
         self._lease = lease
@@ -66,7 +66,7 @@ class Leftovers:
         for namespace, name in late:
             await self._older.move(namespace, name, replaces=False)
         for namespace in namespaces:
-            for resource in self._resources:
+            for resource in self._resources():
                 await self._clear(namespace, resource, is_held)
 
     async def _clear(self, namespace: str, resource: Resource, is_held: Callable[[str], bool]) -> None:

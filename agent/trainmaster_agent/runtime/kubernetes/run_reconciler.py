@@ -380,7 +380,8 @@ class RunReconcilers:
             await self._lease.confirm()
             await self._record_store.confirm(tracker)
             resource, body = manifests.workload()
-            stored = await self._create_once(tracker, resource, body)
+            # What was written for another version of the kind has to be told, and not to be dropped.
+            stored = await self._create_once(tracker, resource, body, strict=True)
         except RefusedError as error:
             return await self._refused(tracker, error)
         tracker.forbidden_since = None
@@ -492,7 +493,8 @@ class RunReconcilers:
             tracker.forbidden_since = tracker.forbidden_since or time.monotonic()
             if time.monotonic() - tracker.forbidden_since < PERMISSION_PATIENCE:
                 raise UnavailableError(str(error)) from error
-        await self._end(tracker, _refused(error))
+        workload = tracker.facts.workload
+        await self._end(tracker, _refused(error, "pods" if workload is None else workload.kind))
         return True
 
     def _ends_of_earlier_lives(self, tracker: RunTracker, members: Sequence[Member]) -> dict[str, int]:
@@ -527,10 +529,12 @@ class RunReconcilers:
             await self._create_once(tracker, resource, body)
         tracker.prepared = number
 
-    async def _create_once(self, tracker: RunTracker, resource: Any, body: dict[str, Any]) -> dict[str, Any]:
+    async def _create_once(
+        self, tracker: RunTracker, resource: Any, body: dict[str, Any], *, strict: bool = False
+    ) -> dict[str, Any]:
         """Create an object of a run, and return it as it is stored; or the one that an earlier attempt has created."""
         try:
-            return await self._api.create(resource, tracker.record.namespace, body)
+            return await self._api.create(resource, tracker.record.namespace, body, strict=strict)
         except ConflictError:
             try:
                 held = await self._api.get(resource, tracker.record.namespace, body["metadata"]["name"])
@@ -591,8 +595,8 @@ def _has_ended(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-def _refused(error: RefusedError) -> RecordedEnd:
-    """Return the run's end for a refusal of the API server."""
+def _refused(error: RefusedError, what: str) -> RecordedEnd:
+    """Return the run's end for a refusal of the API server; ``what``: the objects that it refuses."""
     words = " ".join(str(error).split())[:500]
     if isinstance(error, ForbiddenError | NotFoundError) and error.is_namespace_gone:
         return RecordedEnd(RunState.PREEMPTED, f"preempted by the cluster: {words}")
@@ -600,7 +604,7 @@ def _refused(error: RefusedError) -> RecordedEnd:
         return RecordedEnd(RunState.RETURNED, f"refused by the cluster: {words}")
     if error.reason == "Foreign":
         return RecordedEnd(RunState.RETURNED, f"refused: {words}")
-    end = RunEnd(category=FailureCategory.CONFIG, message=f"the cluster does not take its pods: {words}")
+    end = RunEnd(category=FailureCategory.CONFIG, message=f"the cluster does not take its {what}: {words}")
     return RecordedEnd(RunState.FAILED, end.message, end)
 
 

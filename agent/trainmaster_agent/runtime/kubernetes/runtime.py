@@ -20,7 +20,6 @@ from trainmaster.protocol.agent import CapacityReport, ReportedAdmission, Resize
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.workload_kinds.kind import WorkloadKind
-from trainmaster.workload_kinds.registry import KINDS
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.capacity.quotas import Quotas
 from trainmaster_agent.containment import contain, run_for_ever
@@ -190,7 +189,10 @@ class KubernetesRuntime:
         self._placement = await self._choose_placement()
         self._reconcilers = self._make_reconcilers(self._placement)
         self._watch_all(self._placement)
-        await self._kinds.look()
+        try:
+            await self._kinds.look()
+        except KubeError as error:
+            log.warning("cannot look up the kinds of workloads, starting without them: %s", error)
         async with asyncio.timeout(_LIST_PATIENCE):
             await asyncio.gather(*(watch.listed.wait() for watch in self._watches if watch.is_needed))
         self.inventory.report()
@@ -658,7 +660,11 @@ class KubernetesRuntime:
         return ServedKinds(self._api, lambda: self._namespaces.existing, self._watch_workloads)
 
     def _leftovers(self, placement: PlacementPort) -> Leftovers:
-        resources = (CONFIG_MAPS, SERVICES, *placement.created, *map(resource_of, KINDS))
+        created = (CONFIG_MAPS, SERVICES, *placement.created)
+
+        def resources() -> tuple[Resource, ...]:
+            return (*created, *map(resource_of, self._kinds.kinds))
+
         return Leftovers(self._api, self.lease, self._config.cluster, self._records, self._older, resources)
 
     def _watch_all(self, placement: PlacementPort) -> None:

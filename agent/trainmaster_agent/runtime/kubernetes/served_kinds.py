@@ -33,6 +33,9 @@ class ServedKinds:
         self.capabilities: frozenset[str] = frozenset()
         """Capabilities of the kinds that can be created in at least one namespace for jobs now."""
 
+        self.kinds: tuple[WorkloadKind, ...] = ()
+        """Those kinds."""
+
     async def run(self) -> None:
         """Look now and then, for ever."""
         while True:
@@ -54,6 +57,7 @@ class ServedKinds:
             if kind.plural in served[kind.api_version] and await self._may_create(kind):
                 found.append(kind)
         self.capabilities = frozenset(kind.capability for kind in found)
+        self.kinds = tuple(found)
         for kind in found:
             if kind.capability not in self._known:
                 self._known.add(kind.capability)
