@@ -4,23 +4,19 @@ The agent acts under the very role that its chart gives it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.cluster.chart import JOBS, NAMESPACE, helm, install_agent
+from tests.cluster.agent import agent
+from tests.cluster.chart import JOBS, NAMESPACE, helm
 from tests.cluster.fixtures import Cluster, cluster, need_programs, plane
-from tests.conformance.kube_lab import access_by
 from tests.conformance.runtime_suite import eventually
 from trainmaster.protocol.agent import StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster.workload_kinds.specification import translated
-from trainmaster_agent.kube.client import ApiServer
-from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
-from trainmaster_agent.runtime.local.layout import boottime
 from trainmaster_agent.runtime.port import RunStatus
 
 need_programs(whole_module=True)
@@ -31,23 +27,6 @@ __all__ = ["cluster", "plane"]
 RUN = "pi-0000001-r1"
 NODE = {"cpu": "1", "memory": "4Gi", "pods": "20"}
 KUBERNETES_JOB = "workload:batch/v1/Job"
-
-
-@asynccontextmanager
-async def agent(cluster: Cluster, scheduler: str, *sets: str, **config: Any) -> AsyncIterator[KubernetesRuntime]:
-    """Provide a runtime that acts as the chart's ServiceAccount; ``sets``: values of the chart."""
-    installed = await install_agent(cluster.plane, "north", *sets)
-    data = {**installed.config, "tombstone": "1s", **config}
-    data["placement"] = {**data.get("placement", {}), "scheduler": scheduler}
-    async with ApiServer(await access_by(installed.kubeconfig)) as api:
-        runtime = KubernetesRuntime(
-            api, KubernetesCluster.model_validate(data), namespace="trainmaster-agent", clock=boottime
-        )
-        await runtime.open()
-        try:
-            yield runtime
-        finally:
-            await runtime.close()
 
 
 def a_job(*words: str, restart: str = "Never", **spec: Any) -> StartRun:

@@ -13,7 +13,7 @@ from trainmaster.workload_kinds.registry import kind_of
 from trainmaster.workload_kinds.specification import translated
 from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_RUN, PodSight
 from trainmaster_agent.placement.port import GangState
-from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, ReconcileLimits, Sights
+from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, ReconcileLimits, Sights, reconcile
 from trainmaster_agent.runtime.kubernetes.record import Progress, RecordedEnd
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts, facts_of
 from trainmaster_agent.runtime.kubernetes.workload_objects import (
@@ -24,7 +24,7 @@ from trainmaster_agent.runtime.kubernetes.workload_objects import (
     object_name,
     see_workload,
 )
-from trainmaster_agent.runtime.kubernetes.workload_reconcile import reconcile_workload
+from trainmaster_agent.runtime.kubernetes.workload_reconcile import WorkloadLook
 
 RUN = "pi-0000001-r1"
 NOW = 1000.0
@@ -57,7 +57,7 @@ def pod(index: int, stage: str = "running", **fields: Any) -> PodSight:
 
 
 def decided(progress: Progress, sights: Sights, now: float = NOW, of: Facts | None = None) -> Assessment:
-    return reconcile_workload(of or facts(), progress, {"main": 2}, sights, LIMITS, now)
+    return reconcile(of or facts(), progress, {"main": 2}, sights, LIMITS, now, WorkloadLook)
 
 
 def sights(*pods: PodSight, workload: WorkloadSight | None = OBJECT, **fields: Any) -> Sights:

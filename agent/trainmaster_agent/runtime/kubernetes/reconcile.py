@@ -94,17 +94,25 @@ class Assessment:
 
 
 def reconcile(
-    facts: Facts, progress: Progress, sizes: Mapping[str, int], sights: Sights, limits: ReconcileLimits, now: float
+    facts: Facts,
+    progress: Progress,
+    sizes: Mapping[str, int],
+    sights: Sights,
+    limits: ReconcileLimits,
+    now: float,
+    look: "type[Look] | None" = None,
 ) -> Assessment:
-    """Decide the next step. Never decides on unknown facts: a member without a known pod is waited for or created."""
+    """Decide the next step. Never decides on unknown facts: a member without a known pod is waited for or created.
+
+    ``look``: the rules of runs whose pods another controller makes; None for all others.
+    """
     if progress.ended_at is not None:
-        return over(progress)
-    if progress.verdict is not None or progress.stop is not None:
-        return leaving(facts, progress, sights, now)
-    return Look(facts, progress, sizes, sights, limits, now).reconcile()
+        return _over(progress)
+    run = (look or Look)(facts, progress, sizes, sights, limits, now)
+    return run.leave() if progress.verdict is not None or progress.stop is not None else run.reconcile()
 
 
-def over(progress: Progress) -> Assessment:
+def _over(progress: Progress) -> Assessment:
     verdict = progress.verdict
     if verdict is not None:
         return Assessment(verdict.state, verdict.message, over=True)
@@ -112,12 +120,12 @@ def over(progress: Progress) -> Assessment:
     return Assessment(state, not_told_words(progress.not_told), over=True)
 
 
-def leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> Assessment:
+def _leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> Assessment:
     """Remove every member within the grace; the run is over once all are gone."""
     stop = progress.stop
     living = [pod for pod in sights.pods.values() if not pod.is_over]
     if not living:
-        return replace(over(progress), progress=replace(progress, ended_at=now), over=False)
+        return replace(_over(progress), progress=replace(progress, ended_at=now), over=False)
     grace, saving = facts.stop_grace, 0.0
     decided = "" if progress.verdict is None else progress.verdict.message
     said = (decided, not_told_words(progress.not_told), words_on(living, sights.unready))
@@ -141,7 +149,7 @@ def leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> Ass
 
 
 class Look:
-    """One assessment of a run that goes on."""
+    """One assessment of a run."""
 
     def __init__(
         self,
@@ -164,7 +172,12 @@ class Look:
         self.done = {tuple(name.rsplit("-", 1)) for name in progress.done}
         self.wake_at: list[float] = []
 
+    def leave(self) -> Assessment:
+        """Return the next step of a run that is stopped, or has ended."""
+        return _leaving(self.facts, self.progress, self.sights, self.now)
+
     def reconcile(self) -> Assessment:
+        """Return the next step of a run that goes on."""
         found = self._decided()
         if found is not None:
             return found

@@ -54,7 +54,7 @@ from trainmaster_agent.runtime.kubernetes.workload_objects import (
     resource_of,
     see_workload,
 )
-from trainmaster_agent.runtime.kubernetes.workload_reconcile import reconcile_workload
+from trainmaster_agent.runtime.kubernetes.workload_reconcile import WorkloadLook
 
 log = logging.getLogger(__name__)
 
@@ -165,9 +165,14 @@ class RunReconcilers:
         return workloads or self._placement
 
     def _assessment(self, tracker: RunTracker) -> Assessment:
-        decide = reconcile if tracker.facts.workload is None else reconcile_workload
-        return decide(
-            tracker.facts, tracker.record.progress, tracker.sizes, self._sights(tracker), self._limits, self._clock()
+        return reconcile(
+            tracker.facts,
+            tracker.record.progress,
+            tracker.sizes,
+            self._sights(tracker),
+            self._limits,
+            self._clock(),
+            None if tracker.facts.workload is None else WorkloadLook,
         )
 
     def tell(self, tracker: RunTracker, found: Assessment) -> None:

@@ -1,4 +1,4 @@
-"""`reconcile_workload`: decides the next step of a run whose pods the controller of its object makes. Pure.
+"""`WorkloadLook`: the rules for the next step of a run whose pods the controller of its object makes. Pure.
 
     over? ── stop or verdict: all leaves ── object has ended ── object is gone ── limits ── object missing: create ── waits, runs
 
@@ -7,7 +7,6 @@ agent creates the object, removes it, and decides where the controller cannot: a
 starts, a lost dispatcher.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from trainmaster.protocol.agent import RunEnd
@@ -15,46 +14,28 @@ from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.workload_kinds.kind import WorkloadEnd
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.runtime.kubernetes.failure_classification import Failure, classify, shortened
-from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, Look, ReconcileLimits, Sights, leaving, over
-from trainmaster_agent.runtime.kubernetes.record import Progress
-from trainmaster_agent.runtime.kubernetes.run_spec import Facts, Member
+from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, Look
+from trainmaster_agent.runtime.kubernetes.run_spec import Member
 from trainmaster_agent.runtime.kubernetes.workload_objects import WorkloadSight
 
 _LONGEST_WORDS = 600
 
 
-def reconcile_workload(
-    facts: Facts, progress: Progress, sizes: Mapping[str, int], sights: Sights, limits: ReconcileLimits, now: float
-) -> Assessment:
-    """Decide the next step, as ``reconcile`` does for a run whose pods the agent makes."""
-    if progress.ended_at is not None:
-        return over(progress)
-    if progress.verdict is not None or progress.stop is not None:
-        return _leaving(facts, progress, sights, now)
-    return _WorkloadLook(facts, progress, sizes, sights, limits, now).reconcile()
+class WorkloadLook(Look):
+    """One assessment of a run whose pods the controller of its object makes."""
 
-
-def _leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> Assessment:
-    """Remove the object first, or its controller would replace the pods that are removed; the run is over once all are gone."""
-    found = leaving(facts, progress, sights, now)
-    stored = sights.workload
-    if stored is None:
-        return found
-    if stored.is_deleting:
-        # Its pods are removed as those of other runs are; only the end waits until the object is gone.
-        return replace(found, progress=None, state=RunState.STOPPING, message=found.message or _going(facts))
-    if not found.remove and found.progress is None:
-        return found  # the members still save their state
-    return Assessment(RunState.STOPPING, found.message, removes_workload=True, wake_at=found.wake_at)
-
-
-def _going(facts: Facts) -> str:
-    kind = "object" if facts.workload is None else facts.workload.kind
-    return f"its {kind} is being removed"
-
-
-class _WorkloadLook(Look):
-    """One assessment of a run that goes on."""
+    def leave(self) -> Assessment:
+        """Remove the object first, or its controller would replace the pods that are removed; the run is over once all are gone."""
+        found, stored = super().leave(), self.sights.workload
+        if stored is None:
+            return found
+        if stored.is_deleting:
+            # Its pods are removed as those of other runs are; only the end waits until the object is gone.
+            message = found.message or f"its {self._kind()} is being removed"
+            return replace(found, progress=None, state=RunState.STOPPING, message=message)
+        if not found.remove and found.progress is None:
+            return found  # the members still save their state
+        return Assessment(RunState.STOPPING, found.message, removes_workload=True, wake_at=found.wake_at)
 
     def reconcile(self) -> Assessment:
         found = super().reconcile()
