@@ -540,4 +540,5 @@ def _report(status: RunStatus, ended_ago: float = 0.0) -> RunReport:
         members=members,
         sizes=status.sizes,
         ended_seconds_ago=ended_ago,
+        object_status=None if status.object_status is None else dict(status.object_status),
     )

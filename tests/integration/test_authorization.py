@@ -37,10 +37,10 @@ OPEN = {
     "/api",
     "/api/v1",
     "/apis",
-    "/apis/trainmaster.dev",
-    "/apis/trainmaster.dev/v1",
+    "/apis/{name}",
+    "/apis/{name}/{version}",
     "/openapi/v3",
-    "/openapi/v3/apis/trainmaster.dev/v1",
+    "/openapi/v3/apis/{name}/{version}",
     "/version",
 }
 """What tells nothing that is worth a key."""
@@ -126,6 +126,12 @@ ALLOWED |= {
     ("POST", f"{_GROUP}/{{plural}}"): ADMINS,
     **{(method, f"{_GROUP}/namespaces/{{namespace}}/jobs/{{name}}"): PEOPLE for method in ("PUT", "PATCH", "DELETE")},
     **{(method, f"{_GROUP}/{{plural}}/{{name}}"): ADMINS for method in ("PUT", "PATCH", "DELETE")},
+}
+_OF_KIND = "/apis/{group}/{api_version}/namespaces/{namespace}/{plural}"
+ALLOWED |= {
+    **{("GET", one): PEOPLE for one in ("/apis/{group}/{api_version}/{plural}", _OF_KIND)},
+    ("POST", _OF_KIND): PEOPLE,
+    **{(method, f"{_OF_KIND}/{{name}}"): PEOPLE for method in ("GET", "PUT", "PATCH", "DELETE")},
 }
 for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
     ALLOWED |= {(method, "/api/{path:path}"): PEOPLE, (method, "/apis/{path:path}"): PEOPLE}

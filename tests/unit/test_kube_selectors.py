@@ -140,21 +140,30 @@ def test_ages_have_two_units() -> None:
 
 
 def test_discovery_says_the_same_in_both_forms() -> None:
-    plain = {one["name"]: one for one in discovery.resources(objects.GROUP_VERSION, RESOURCES.values())["resources"]}
-    (group,) = discovery.aggregated(objects.GROUP, RESOURCES.values())["items"]
-    (version,) = group["versions"]
-    assert {one["resource"] for one in version["resources"]} == plain.keys()
-    for one in version["resources"]:
-        listed = plain[one["resource"]]
-        assert one["responseKind"]["kind"] == listed["kind"]
-        assert (one["scope"] == "Namespaced") is listed["namespaced"]
-        assert (one["verbs"], one["shortNames"]) == (listed["verbs"], listed["shortNames"])
-    names = [name for one in plain.values() for name in (one["name"], one["singularName"], *one["shortNames"])]
-    assert len(names) == len(set(names))
+    groups = discovery.aggregated_groups()["items"]
+    names_of_groups = [one["name"] for one in discovery.groups()["groups"]]
+    assert [one["metadata"]["name"] for one in groups] == names_of_groups
+    assert names_of_groups[0] == objects.GROUP, "a name of several groups is that of the first one"
+    for group in groups:
+        name = group["metadata"]["name"]
+        listed_versions = [one["version"] for one in discovery.group(name)["versions"]]
+        assert [one["version"] for one in group["versions"]] == listed_versions
+        for version in group["versions"]:
+            found = discovery.resources(f"{name}/{version['version']}", discovery.GROUPS[name][version["version"]])
+            plain = {one["name"]: one for one in found["resources"]}
+            assert {one["resource"] for one in version["resources"]} == plain.keys()
+            for one in version["resources"]:
+                listed = plain[one["resource"]]
+                kind = {"group": name, "version": version["version"], "kind": listed["kind"]}
+                assert one["responseKind"] == kind
+                assert (one["scope"] == "Namespaced") is listed["namespaced"]
+                assert (one["verbs"], one["shortNames"]) == (listed["verbs"], listed["shortNames"])
+            names = [name for one in plain.values() for name in (one["name"], one["singularName"], *one["shortNames"])]
+            assert len(names) == len(set(names))
 
 
 def test_each_kind_has_a_schema_and_every_reference_leads_somewhere() -> None:
-    document = schemas.document()
+    document = schemas.document(objects.GROUP, objects.VERSION)
     found = document["components"]["schemas"]
     kinds = {gvk["kind"] for one in found.values() for gvk in one.get("x-kubernetes-group-version-kind", ())}
     assert kinds == {one.kind for one in RESOURCES.values()}

@@ -6,14 +6,16 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.workload_manifests import SAMPLES, Sample, condition, manifest, template
 from trainmaster.protocol.admission import DEFAULT, check_role
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.json_limits import JsonNode
 from trainmaster.protocol.states import FailureCategory
-from trainmaster.workload_kinds.kind import WorkloadKind, at, put, role_name
-from trainmaster.workload_kinds.registry import KINDS, kind_by_capability, kind_of
+from trainmaster.workload_kinds.kind import WorkloadEnd, WorkloadKind, at, put, role_name
+from trainmaster.workload_kinds.registry import KINDS, kind_by_capability, kind_by_name, kind_of
 from trainmaster.workload_kinds.specification import (
     ManifestError,
     assembled,
@@ -139,6 +141,88 @@ def test_its_end_is_read_from_its_status(kind: WorkloadKind) -> None:
 
 
 @ALL
+def test_an_end_that_its_controller_has_not_told_of_is_read_as_one(kind: WorkloadKind) -> None:
+    running = {**condition("Running"), "active": 1}
+    for has_succeeded in (True, False) if kind.ends else (False,):
+        end = WorkloadEnd(has_succeeded, "" if has_succeeded else "cancelled")
+        status = kind.ended_status(running, end, "Ended", "2026-01-01T00:00:00Z")
+        found = kind.end_of({"status": status})
+        assert status["active"] == 1, "what is known is kept"
+        if kind.ends:
+            assert found is not None
+            assert found.has_succeeded is has_succeeded
+        again = kind.ended_status(status, end, "Ended", "2026-01-01T00:00:00Z")
+        assert again == status
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("batch/v1 Job", {"active": 2, "ready": 1, "succeeded": 3, "failed": 0}, "2 active, 1 ready, 3 succeeded"),
+        ("batch/v1 Job", {}, ""),
+        (
+            "jobset.x-k8s.io/v1alpha2 JobSet",
+            {"replicatedJobsStatus": [{"name": "driver", "succeeded": 1}, {"name": "workers", "active": 2}]},
+            "driver: 1 succeeded; workers: 2 active",
+        ),
+        (
+            "kubeflow.org/v1 PyTorchJob",
+            {"replicaStatuses": {"Worker": {"active": 2}, "Master": {"succeeded": 1}}},
+            "Master: 1 succeeded; Worker: 2 active",
+        ),
+        (
+            "ray.io/v1 RayJob",
+            {
+                "jobDeploymentStatus": "Running",
+                "jobStatus": "RUNNING",
+                "rayClusterStatus": {"readyWorkerReplicas": 1, "desiredWorkerReplicas": 2},
+            },
+            "Running, RUNNING, 1 of 2 workers ready",
+        ),
+        ("ray.io/v1 RayCluster", {"state": "ready", "desiredWorkerReplicas": 3}, "ready, 0 of 3 workers ready"),
+        (
+            "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+            {"replicas": 3, "readyReplicas": 2},
+            "2 of 3 groups ready",
+        ),
+    ],
+)
+def test_its_status_is_told_in_a_few_words(name: str, status: Wire, words: str) -> None:
+    kind = kind_by_name(name)
+    assert kind is not None
+    assert kind.progress(status) == words
+
+
+_STATUS_FIELDS = (
+    *("conditions", "type", "status", "active", "name", "replicas", "state", "reason", "jobStatus", "replicaStatuses"),
+    *("replicatedJobsStatus", "rayClusterStatus", "desiredWorkerReplicas", "jobDeploymentStatus"),
+)
+_STATUSES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(_STATUS_FIELDS),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@given(st.sampled_from(KINDS), st.dictionaries(st.text(max_size=3), _STATUSES, max_size=3), _STATUSES)
+def test_any_status_that_a_cluster_reports_can_be_read(kind: WorkloadKind, more: Wire, status: Any) -> None:
+    reported = {
+        **more,
+        **(status if isinstance(status, dict) else {"conditions": status, "replicatedJobsStatus": status}),
+    }
+    assert isinstance(kind.progress(reported), str)
+    end = kind.end_of({"status": reported})
+    assert isinstance(kind.ended_status(reported, end or WorkloadEnd(False, "x"), "Ended", "now"), dict)
+
+
+@ALL
 def test_a_specification_by_hand_counts_what_its_object_creates(kind: WorkloadKind) -> None:
     written = spec_of(sample(kind).manifest).to_wire()
     fewer = deepcopy(written)
@@ -192,6 +276,7 @@ def test_capabilities_and_names_are_each_of_one_kind() -> None:
     for kind in KINDS:
         assert kind_by_capability(kind.capability) is kind
         assert kind_of(kind.api_version, kind.kind) is kind
+        assert kind_by_name(kind.name) is kind
     assert kind_by_capability("gang") is None
     assert kind_of(["batch/v1"], {}) is None
 
@@ -211,7 +296,8 @@ def test_its_queue_is_named_by_annotation_label_or_namespace(metadata: Wire, que
     given = manifest("batch/v1", "Job", {"template": template()}, **{"annotations": None, **metadata})
     made = translated(given).spec
     assert made["queue"] == queue
-    assert made["labels"] == {}
+    assert made["labels"] == (metadata.get("labels") or {}), "jobs are selected by them"
+    assert "metadata" not in made["workload"]["manifest"] or "labels" not in made["workload"]["manifest"]["metadata"]
 
 
 def test_what_an_api_server_has_added_is_left_out_and_what_cannot_be_honoured_is_refused() -> None:

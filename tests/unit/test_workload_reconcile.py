@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.unit.workload_manifests import condition, manifest, template
-from trainmaster.protocol.agent import RunEnd, StartRun, StopRun
+from trainmaster.protocol.agent import MOST_STATUS_BYTES, RunEnd, StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster.workload_kinds.kind import WorkloadEnd
 from trainmaster.workload_kinds.registry import kind_of
@@ -14,8 +15,9 @@ from trainmaster.workload_kinds.specification import translated
 from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_RUN, PodSight
 from trainmaster_agent.placement.port import GangState
 from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, ReconcileLimits, Sights, reconcile
-from trainmaster_agent.runtime.kubernetes.record import Progress, RecordedEnd
+from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, Progress, RecordedEnd
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts, facts_of
+from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 from trainmaster_agent.runtime.kubernetes.workload_objects import (
     NewPod,
     WorkloadSight,
@@ -25,6 +27,7 @@ from trainmaster_agent.runtime.kubernetes.workload_objects import (
     see_workload,
 )
 from trainmaster_agent.runtime.kubernetes.workload_reconcile import WorkloadLook
+from trainmaster_agent.runtime.port import RunStatus
 
 RUN = "pi-0000001-r1"
 NOW = 1000.0
@@ -34,19 +37,20 @@ OBJECT = WorkloadSight(RUN, RUN, "uid-of-object")
 
 def facts(parallelism: int = 2, **spec: Any) -> Facts:
     given = manifest("batch/v1", "Job", {"parallelism": parallelism, "template": template(), **spec})
-    made = translated(given).spec
-    return facts_of(
-        StartRun(
-            run=RUN,
-            job="pi-0000001",
-            queue="research/vision",
-            attempt=1,
-            token=1,
-            generation=1,
-            spec=made,
-            sizes={"main": parallelism},
-            placement_timeout_seconds=300,
-        )
+    return facts_of(start_of(translated(given).spec, parallelism))
+
+
+def start_of(spec: dict[str, Any], parallelism: int) -> StartRun:
+    return StartRun(
+        run=RUN,
+        job="pi-0000001",
+        queue="research/vision",
+        attempt=1,
+        token=1,
+        generation=1,
+        spec=spec,
+        sizes={"main": parallelism},
+        placement_timeout_seconds=300,
     )
 
 
@@ -263,4 +267,49 @@ def test_an_object_is_seen_with_its_end() -> None:
     ended = see_workload(job, {"metadata": metadata, "status": condition("Complete")})
     assert ended is not None
     assert ended.end == WorkloadEnd(True)
+    assert ended.status == condition("Complete")
     assert see_workload(job, {"metadata": {**metadata, "labels": None}}) is None
+
+
+def test_of_a_large_status_the_conditions_are_reported_first() -> None:
+    job = kind_of("batch/v1", "Job")
+    assert job is not None
+    metadata = {"name": RUN, "namespace": "jobs", "uid": "u", "labels": {LABEL_RUN: RUN}}
+    small = {**condition("Suspended"), "active": 1}
+    for large in ({"completedIndexes": "1" * MOST_STATUS_BYTES}, {"a": "1" * 9000, "b": "2" * 9000}):
+        found = see_workload(job, {"metadata": metadata, "status": {**large, **small}})
+        assert found is not None
+        assert found.status.items() >= small.items()
+        assert len(orjson.dumps(found.status)) <= MOST_STATUS_BYTES
+    huge = see_workload(job, {"metadata": metadata, "status": condition("Failed", "x", "y" * MOST_STATUS_BYTES)})
+    assert huge is not None
+    assert (huge.status, huge.end is not None) == ({}, True)
+
+
+def test_counts_are_reported_from_time_to_time_and_conditions_at_once() -> None:
+    tracker = RunTracker(KubeRunRecord(start_of({}, 1), "jobs", 1), facts(), RunStatus(RUN, 1, 1, RunState.RUNNING))
+    reported: list[tuple[float | None, object]] = []
+
+    def report(now: float, end: WorkloadEnd | None = None, **status: Any) -> None:
+        tracker.workload = replace(OBJECT, status=status, end=end) if status else None
+        reported.append((tracker.take_object_status(now), tracker.object_status))
+
+    suspended = [{"type": "Suspended"}]
+    report(NOW)
+    report(NOW, active=1)
+    report(NOW + 1, active=2)
+    report(NOW + 2, active=2, conditions=suspended)
+    report(NOW + 3, active=3, conditions=suspended)
+    report(NOW + 12, active=3, conditions=suspended)
+    report(NOW + 13, active=0, end=WorkloadEnd(True))
+    report(NOW + 14)
+    assert reported == [
+        (None, None),
+        (None, {"active": 1}),
+        (NOW + 10, {"active": 1}),
+        (None, {"active": 2, "conditions": suspended}),
+        (NOW + 12, {"active": 2, "conditions": suspended}),
+        (None, {"active": 3, "conditions": suspended}),
+        (None, {"active": 0}),
+        (None, {"active": 0}),
+    ], "the last one stays, once the object is removed"

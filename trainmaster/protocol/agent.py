@@ -8,12 +8,14 @@ import hashlib
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar
 
+import orjson
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationError
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy, QueueAdmission, longest_match
 from trainmaster.protocol.base import Lenient, bounded, example
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.jobs import MOST_MEMBERS
+from trainmaster.protocol.json_limits import is_too_large
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 
@@ -246,6 +248,25 @@ NOT_HELD_SEQ = 1_000_000
 """``seq`` of a report on a run that its agent does not hold. Agents of releases without ``absence`` are recognised by it."""
 
 
+MOST_STATUS_BYTES = 16 * 1024
+"""The most bytes of an object's status as JSON."""
+MOST_STATUS_FIELDS = 100
+"""The most fields of an object's status."""
+
+
+def _bounded_status(status: Any) -> Any:
+    if is_too_large(status):
+        return {}
+    try:
+        return status if len(orjson.dumps(status)) <= MOST_STATUS_BYTES else {}
+    except orjson.JSONEncodeError:  # nested too deep
+        return {}
+
+
+ObjectStatus = Annotated[dict[str, Any], bounded(MOST_STATUS_FIELDS), BeforeValidator(_bounded_status)]
+"""The status of an object of Kubernetes. Of one that is too large nothing is taken: agents shorten it."""
+
+
 class RunReport(Lenient):
     """A run as its agent holds it. ``seq`` rises with each change of this run at the agent, across its restarts."""
 
@@ -271,6 +292,8 @@ class RunReport(Lenient):
     """Seconds since its end, where that could not be reported at once: its time is charged until then."""
     absence: Absence | None = None
     """Set if the agent does not hold the run; ``state`` is then the one that the stop order asks for."""
+    object_status: ObjectStatus | None = None
+    """Status of the object as which the run exists on its cluster, of a job with a ``workload``. Null: nothing new."""
 
     @property
     def is_held(self) -> bool:

@@ -413,6 +413,11 @@ class WorkloadObject(Strict):
     manifest: dict[str, Any]
     """The object: ``metadata`` with labels and annotations, and ``spec`` without pod templates."""
 
+    @property
+    def name(self) -> str:
+        """Return the name of its kind for people, such as ``batch/v1 Job``."""
+        return f"{self.api_version} {self.kind}"
+
 
 class JobSpec(Strict):
     """A whole job. Raises pydantic's ValidationError with the path of each mistake."""

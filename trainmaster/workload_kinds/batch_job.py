@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmaster.protocol.json_limits import JsonNode
-from trainmaster.workload_kinds.kind import PodSet, WorkloadEnd, WorkloadKind, end_by_conditions, number, refuse_set
+from trainmaster.workload_kinds.kind import PodSet, Wire, WorkloadKind, counts, number, refuse_set
 
 _OF_ANOTHER = "belongs to a Job that exists already: Kubernetes sets it, so leave it out"
 
@@ -19,6 +19,9 @@ class BatchJob(WorkloadKind):
     """A Job of Kubernetes. Its pods at a time are the gang, as with other queues for Jobs."""
 
     api_version, kind, plural = "batch/v1", "Job", "jobs"
+    end_conditions = "Complete", "Failed"
+    name_labels = "batch.kubernetes.io/job-name", "job-name"
+    is_built_in = True
 
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
         return [PodSet("main", ("spec", "template"), pods_at_a_time(manifest.get("spec")))]
@@ -31,5 +34,8 @@ class BatchJob(WorkloadKind):
         seconds = manifest.get("spec").get("activeDeadlineSeconds")
         return None if seconds.value is None else number(seconds, 1)
 
-    def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
-        return end_by_conditions(stored, "Complete", "Failed")
+    def progress(self, status: Mapping[str, Any]) -> str:
+        return counts(status)
+
+    def shown_spec(self, spec: Wire, pods: Mapping[str, str]) -> Wire:
+        return {**spec, "selector": {"matchLabels": dict(pods)}}

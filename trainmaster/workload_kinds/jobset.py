@@ -8,9 +8,8 @@ from trainmaster.workload_kinds.batch_job import pods_at_a_time
 from trainmaster.workload_kinds.kind import (
     NO_CLAIMS,
     PodSet,
-    WorkloadEnd,
     WorkloadKind,
-    end_by_conditions,
+    counts,
     number,
     refuse_set,
     role_name,
@@ -29,6 +28,8 @@ class JobSet(WorkloadKind):
 
     api_version, kind, plural = "jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"
     needs = "the JobSet controller"
+    end_conditions = "Completed", "Failed"
+    name_labels = ("jobset.sigs.k8s.io/jobset-name",)
 
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
         found: list[PodSet] = []
@@ -50,5 +51,11 @@ class JobSet(WorkloadKind):
             if annotations.get(_EXCLUSIVE).is_set and not annotations.get(_BY_SELECTOR).is_set:
                 annotations.get(_EXCLUSIVE).refuse(_FOLLOWS)
 
-    def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
-        return end_by_conditions(stored, "Completed", "Failed")
+    def progress(self, status: Mapping[str, Any]) -> str:
+        jobs = status.get("replicatedJobsStatus")
+        named = (
+            [(one.get("name"), counts(one)) for one in jobs if isinstance(one, Mapping)]
+            if isinstance(jobs, list)
+            else []
+        )
+        return "; ".join(f"{name}: {many}" for name, many in named if many)

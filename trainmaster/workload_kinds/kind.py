@@ -50,11 +50,26 @@ class WorkloadKind(ABC):
     """What a cluster has to have for it, for people; empty where Kubernetes itself runs it."""
     ends: bool = True
     """Whether an object comes to an end by itself."""
+    end_conditions: tuple[str, str] | None = None
+    """Types of the conditions of an object that has succeeded and of one that has failed; None if it has none."""
+    name_labels: tuple[str, ...] = ()
+    """Labels by which its controller marks pods with the name of their object."""
+    short_names: tuple[str, ...] = ()
+    is_built_in: bool = False
+    """Whether Kubernetes itself has the kind, so that clients know the types of its fields."""
 
     @property
     def name(self) -> str:
         """Return its name for people, such as ``batch/v1 Job``."""
         return f"{self.api_version} {self.kind}"
+
+    @property
+    def group(self) -> str:
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        return self.api_version.rpartition("/")[2]
 
     @property
     def capability(self) -> str:
@@ -91,9 +106,34 @@ class WorkloadKind(ABC):
         """Return the longest run in seconds that a manifest allows; None if it names none."""
         return None
 
-    @abstractmethod
     def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
         """Return how an object on a cluster has ended; None while it has not."""
+        return None if self.end_conditions is None else end_by_conditions(stored, *self.end_conditions)
+
+    def ended_status(self, status: Mapping[str, Any], end: WorkloadEnd, reason: str, at: str) -> Wire:
+        """Return the status of an object whose job has ended, where its own controller has not said so: the job was cancelled, or
+        never reached a cluster. ``reason``: one word; ``at``: a time as in Kubernetes.
+        """
+        if self.end_conditions is None:
+            return dict(status)
+        kept = [one for one in _listed(status.get("conditions")) if one.get("type") not in self.end_conditions]
+        ended = {
+            "type": self.end_conditions[not end.has_succeeded],
+            "status": "True",
+            "reason": reason,
+            "message": end.message,
+            "lastProbeTime": at,
+            "lastTransitionTime": at,
+        }
+        return {**status, "conditions": [*kept, ended]}
+
+    def progress(self, status: Mapping[str, Any]) -> str:
+        """Return how far an object is, by its status, in a few words; empty where it does not tell."""
+        return ", ".join(str(one.get("type")) for one in conditions({"status": status}))
+
+    def shown_spec(self, spec: Wire, pods: Mapping[str, str]) -> Wire:
+        """Return a specification as an API server shows it. ``pods``: the label that all pods of the object have."""
+        return spec
 
     def runnable(self, manifest: Mapping[str, Any]) -> Wire:
         """Return a manifest as it is created on a cluster: not suspended, run by the kind's own controller there, and deleted by
@@ -156,11 +196,21 @@ def refuse_set(manifest: JsonNode, path: Sequence[Step], message: str) -> None:
         node.refuse(message)
 
 
+def _listed(found: Any) -> list[Mapping[str, Any]]:
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+
+
+def counts(status: object) -> str:
+    """Return the numbers of pods, or of Jobs, in a status for people, those that are not 0."""
+    names = ("active", "ready", "succeeded", "failed")
+    found = status if isinstance(status, Mapping) else {}
+    return ", ".join(f"{found[name]} {name}" for name in names if found.get(name))
+
+
 def conditions(stored: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the conditions of an object that hold."""
-    found = at(stored, ("status", "conditions"))
-    for one in found if isinstance(found, list) else ():
-        if isinstance(one, Mapping) and one.get("status") == "True":
+    for one in _listed(at(stored, ("status", "conditions"))):
+        if one.get("status") == "True":
             yield one
 
 

@@ -9,9 +9,8 @@ from typing import Any
 from trainmaster.protocol.json_limits import JsonNode
 from trainmaster.workload_kinds.kind import (
     PodSet,
-    WorkloadEnd,
     WorkloadKind,
-    end_by_conditions,
+    counts,
     number,
     refuse_set,
     role_name,
@@ -25,6 +24,8 @@ class TrainingJob(WorkloadKind):
     """A training job whose replica types are in the field ``replicas`` of its specification."""
 
     needs = "the Kubeflow training operator"
+    end_conditions = "Succeeded", "Failed"
+    name_labels = ("training.kubeflow.org/job-name",)
 
     def __init__(self, kind: str, replicas: str, *, version: str = "v1", needs: str = "") -> None:
         self.api_version, self.kind, self.plural = f"kubeflow.org/{version}", kind, f"{kind.lower()}s"
@@ -61,8 +62,10 @@ class TrainingJob(WorkloadKind):
         seconds = manifest.get("spec").get("runPolicy").get("activeDeadlineSeconds")
         return None if seconds.value is None else number(seconds, 1)
 
-    def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
-        return end_by_conditions(stored, "Succeeded", "Failed")
+    def progress(self, status: Mapping[str, Any]) -> str:
+        types = status.get("replicaStatuses")
+        named = sorted((name, counts(one)) for name, one in types.items()) if isinstance(types, Mapping) else []
+        return "; ".join(f"{name}: {many}" for name, many in named if many)
 
 
 TRAINING_JOBS = (

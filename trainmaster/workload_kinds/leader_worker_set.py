@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmaster.protocol.json_limits import JsonNode
-from trainmaster.workload_kinds.kind import NO_CLAIMS, PodSet, WorkloadEnd, WorkloadKind, number, refuse_set
+from trainmaster.workload_kinds.kind import NO_CLAIMS, PodSet, WorkloadKind, number, refuse_set
 
 
 class LeaderWorkerSet(WorkloadKind):
@@ -13,6 +13,7 @@ class LeaderWorkerSet(WorkloadKind):
     api_version, kind, plural = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "leaderworkersets"
     needs = "the LeaderWorkerSet controller"
     ends = False
+    name_labels = ("leaderworkerset.sigs.k8s.io/name",)
 
     @property
     def suspend_path(self) -> tuple[str, ...]:
@@ -41,5 +42,6 @@ class LeaderWorkerSet(WorkloadKind):
     def check(self, manifest: JsonNode) -> None:
         refuse_set(manifest, ("spec", "leaderWorkerTemplate", "volumeClaimTemplates"), NO_CLAIMS)
 
-    def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
-        return None
+    def progress(self, status: Mapping[str, Any]) -> str:
+        ready, groups = (status.get(field) or 0 for field in ("readyReplicas", "replicas"))
+        return f"{ready} of {groups} groups ready" if groups else ""

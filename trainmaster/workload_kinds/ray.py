@@ -43,10 +43,16 @@ def _check_cluster(manifest: JsonNode, path: tuple[Step, ...]) -> None:
         head.get("serviceType").refuse(_NO_WAY_IN)
 
 
+def _workers(status: Mapping[str, Any]) -> str:
+    ready, wanted = (status.get(field) or 0 for field in ("readyWorkerReplicas", "desiredWorkerReplicas"))
+    return f"{ready} of {wanted} workers ready" if wanted else ""
+
+
 class RayCluster(WorkloadKind):
     """A Ray cluster: its head and its groups of workers. It runs until it is cancelled."""
 
     api_version, kind, plural = "ray.io/v1", "RayCluster", "rayclusters"
+    name_labels = ("ray.io/cluster",)
     needs = "the KubeRay operator"
     ends = False
 
@@ -58,6 +64,12 @@ class RayCluster(WorkloadKind):
 
     def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
         return WorkloadEnd(False, str(at(stored, ("status", "reason")) or "")) if _state(stored) == "failed" else None
+
+    def ended_status(self, status: Mapping[str, Any], end: WorkloadEnd, reason: str, at: str) -> Wire:
+        return {**status, "state": "failed", "reason": end.message or reason}
+
+    def progress(self, status: Mapping[str, Any]) -> str:
+        return ", ".join(filter(None, (str(status.get("state") or ""), _workers(status))))
 
 
 class RayJob(WorkloadKind):
@@ -109,6 +121,17 @@ class RayJob(WorkloadKind):
         words = ": ".join(str(one) for field in ("reason", "message") if (one := at(stored, ("status", field))))
         is_late = at(stored, ("status", "reason")) == "DeadlineExceeded"
         return WorkloadEnd(False, words, FailureCategory.DEADLINE if is_late else None)
+
+    def ended_status(self, status: Mapping[str, Any], end: WorkloadEnd, reason: str, at: str) -> Wire:
+        states = ("Complete", "SUCCEEDED") if end.has_succeeded else ("Failed", "STOPPED")
+        times = {"endTime": status.get("endTime", at)}
+        words = {"reason": reason, "message": end.message}
+        return {**status, "jobDeploymentStatus": states[0], "jobStatus": states[1], **times, **words}
+
+    def progress(self, status: Mapping[str, Any]) -> str:
+        cluster = status.get("rayClusterStatus")
+        states = (str(status.get(field) or "") for field in ("jobDeploymentStatus", "jobStatus"))
+        return ", ".join(filter(None, (*states, _workers(cluster) if isinstance(cluster, Mapping) else "")))
 
 
 def _state(stored: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from trainmaster.workload_kinds.ray import RayCluster, RayJob
 
 KINDS: tuple[WorkloadKind, ...] = (BatchJob(), JobSet(), *TRAINING_JOBS, RayJob(), RayCluster(), LeaderWorkerSet())
 _BY_NAME: Mapping[tuple[str, str], WorkloadKind] = {(one.api_version, one.kind): one for one in KINDS}
+_BY_FULL_NAME: Mapping[str, WorkloadKind] = {one.name: one for one in KINDS}
 _BY_CAPABILITY: Mapping[str, WorkloadKind] = {one.capability: one for one in KINDS}
 
 
@@ -23,3 +24,8 @@ def kind_of(api_version: object, kind: object) -> WorkloadKind | None:
 def kind_by_capability(capability: str) -> WorkloadKind | None:
     """Return the kind whose capability this is; None for a capability of another sort."""
     return _BY_CAPABILITY.get(capability)
+
+
+def kind_by_name(name: str) -> WorkloadKind | None:
+    """Return the kind with this name, such as ``batch/v1 Job``; None if it is not taken."""
+    return _BY_FULL_NAME.get(name)

@@ -63,7 +63,7 @@ def translated(value: Mapping[str, Any]) -> Translation:
     if is_too_large(value):
         raise ManifestError([Mistake(path="", message=_TOO_LARGE)])
     try:
-        return _translated(kind, kind.completed(_without_nulls(value)))
+        return _translated(kind, kind.completed(without_nulls(value)))
     except RecursionError as error:
         raise ManifestError([Mistake(path="", message="mappings and lists are nested too deep")]) from error
 
@@ -92,14 +92,13 @@ def _specification(kind: WorkloadKind, manifest: Wire, sets: Sequence[PodSet], r
     metadata: Wire = manifest.get("metadata") or {}
     labels, annotations = (metadata.get(field) or {} for field in ("labels", "annotations"))
     templates = [_template(at(manifest, one.path)) for one in sets]
-    queue = annotations.get(QUEUE_KEY) or _path(labels.get(QUEUE_KEY) or labels.get(_KUEUE_QUEUE))
-    priority = annotations.get(PRIORITY_CLASS_KEY) or labels.get(PRIORITY_CLASS_KEY) or labels.get(_KUEUE_PRIORITY)
+    queue = queue_of(labels, annotations)
     grace = max((_grace(one) for one in templates), default=_DEFAULT_GRACE)
     limit = kind.time_limit(root)
     spec: Wire = {
         "kind": "Job",
         "name": job_name(str(metadata.get("name") or metadata.get("generateName") or kind.kind)),
-        "labels": {key: value for key, value in labels.items() if key not in _OURS},
+        "labels": dict(labels),
         "roles": [
             {"name": one.role, "replicas": one.replicas, "podTemplate": template}
             for one, template in zip(sets, templates, strict=True)
@@ -108,12 +107,35 @@ def _specification(kind: WorkloadKind, manifest: Wire, sets: Sequence[PodSet], r
         "workload": {"apiVersion": kind.api_version, "kind": kind.kind, "manifest": _rest(kind, manifest, sets)},
     }
     optional = {
-        "queue": queue or metadata.get("namespace"),
-        "priorityClass": priority,
+        "queue": metadata.get("namespace") if queue is None else queue.value,
+        "priorityClass": priority_class_of(labels, annotations),
         "timeLimit": None if limit is None else f"{limit}s",
         "suspend": bool(at(manifest, kind.suspend_path)) if kind.suspend_path else None,
     }
     return spec | {field: value for field, value in optional.items() if value}
+
+
+class NamedQueue(NamedTuple):
+    """The queue that a manifest names, and the path of the label or annotation that names it."""
+
+    value: str
+    path: str
+
+
+def queue_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NamedQueue | None:
+    """Return the queue that a manifest's labels or annotations name; None if they name none."""
+    if annotations.get(QUEUE_KEY):
+        return NamedQueue(annotations[QUEUE_KEY], f'metadata.annotations["{QUEUE_KEY}"]')
+    for key in (QUEUE_KEY, _KUEUE_QUEUE):
+        if labels.get(key):
+            return NamedQueue(labels[key].replace(".", "/"), f'metadata.labels["{key}"]')
+    return None
+
+
+def priority_class_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
+    """Return the priority class that a manifest's labels or annotations name; None if they name none."""
+    named = (annotations.get(PRIORITY_CLASS_KEY), labels.get(PRIORITY_CLASS_KEY), labels.get(_KUEUE_PRIORITY))
+    return next(filter(None, named), None)
 
 
 def job_name(name: str) -> str:
@@ -281,10 +303,6 @@ def _grace(template: Wire) -> int:
     return max(1, min(int(LONGEST_STOP_GRACE), given))
 
 
-def _path(label: object) -> str:
-    return str(label).replace(".", "/") if label else ""
-
-
 def _paths(sets: Sequence[PodSet]) -> Mapping[str, str]:
     templates = {f"roles[{index}].podTemplate": _written(one.path) for index, one in enumerate(sets)}
     return templates | {
@@ -323,8 +341,8 @@ def _camel(field: str) -> str:
     return first + "".join(one.capitalize() for one in others)
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
     """Return a copy without fields that are null: as in Kubernetes they are the same as fields that are not set."""
     if isinstance(value, Mapping):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+        return {key: without_nulls(one) for key, one in value.items() if one is not None}
+    return [without_nulls(one) for one in value] if isinstance(value, list) else value

@@ -5,8 +5,9 @@ of the dispatcher: it receives orders to start, stop and forget runs, and the ti
 All methods are idempotent.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from trainmaster.protocol.agent import CapacityReport, MemberReport, ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.placement import MemberPlacement
@@ -30,6 +31,8 @@ class RunStatus:
     members: tuple[MemberReport, ...] = field(default=())
     sizes: dict[str, int] | None = None
     """Current members by role, once a resize was ordered."""
+    object_status: Mapping[str, Any] | None = None
+    """Status of the object as which the run exists on its cluster, of a job with a ``workload``."""
 
 
 @dataclass(frozen=True, slots=True)

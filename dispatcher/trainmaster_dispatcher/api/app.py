@@ -123,6 +123,7 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
         app.include_router(kube_run_routes.router)
         app.include_router(kube_pod_routes.router)
         app.include_router(kube_declared_routes.router)
+        app.include_router(kube_job_routes.workload_router)
         app.include_router(kube_routes.router)
     app.add_api_route("/docs", _swagger, include_in_schema=False)
     app.add_api_route("/docs/files/{name}", docs_pages.file, include_in_schema=False)

@@ -42,6 +42,8 @@ class JobEventKind(StrEnum):
     """The members of the run are on other nodes."""
     RUN_RESIZED = "run.resized"
     """A resize of the run has ended."""
+    RUN_STATUS = "run.status"
+    """The object as which the run exists on its cluster has another status."""
     RUN_ADOPTED = "run.adopted"
     """An agent reported the run, which was missing in a restored store."""
     RUN_MISSING = "run.missing"

@@ -178,13 +178,18 @@ def _take_report(
         # What an agent reports before it knows of a resize is of no use.
         is_of_now = report.generation >= record.run.generation
         moved = report.placement if is_of_now and report.placement != record.placement else None
+        status = record.object_status if report.object_status is None else report.object_status
+        taken = outcome.verdict in (ReportVerdict.APPLIED, ReportVerdict.DUPLICATE)
+        is_other_status = taken and status != record.object_status
         is_reported = outcome.verdict is ReportVerdict.APPLIED and (report.end or report.message or report.members)
         # In an unchanged state only a new message matters, the reason why the run is held up, and where its members are.
         tells_more = report.message != record.said or (moved is not None and report.members)
-        if is_reported or (outcome.verdict is ReportVerdict.DUPLICATE and tells_more):
+        if is_reported or is_other_status or (outcome.verdict is ReportVerdict.DUPLICATE and tells_more):
             result = report.model_dump(
                 mode="json", by_alias=True, include={"end", "message", "members"}, exclude_none=True
             )
+            if status is not None:
+                result["objectStatus"] = status
         found.changes.append(
             runs.RunChange(
                 record.ref,
@@ -196,17 +201,24 @@ def _take_report(
             )
         )
         tells = moved is not None or settles
-        if tells and outcome.verdict is not ReportVerdict.APPLIED and not outcome.run.state.is_terminal:
-            # No transition of the run, yet the scheduler's state must learn where the members are now.
+        if (
+            (tells or is_other_status)
+            and outcome.verdict is not ReportVerdict.APPLIED
+            and not outcome.run.state.is_terminal
+        ):
+            # No transition of the run, yet the scheduler's state must learn where the members are now, and who watches the job's
+            # object that its status is another one.
+            kind = JobEventKind.RUN_MOVED if moved is not None else JobEventKind.RUN_STATUS
             found.transitions.append(
                 job_store.Transition(
                     job,
                     job.job,
-                    JobEventKind.RUN_RESIZED if settles else JobEventKind.RUN_MOVED,
+                    JobEventKind.RUN_RESIZED if settles else kind,
                     attempt=record.ref.attempt,
                     cluster_id=record.cluster_id,
-                    message=_members_now(found.sizes[record.ref]) if settles else "",
+                    message=_members_now(found.sizes[record.ref]) if settles else report.message,
                     details={"sizes": found.sizes[record.ref]} if settles else {},
+                    is_neutral=not tells,
                 )
             )
     if outcome.verdict is ReportVerdict.APPLIED:

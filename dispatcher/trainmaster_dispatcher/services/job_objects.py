@@ -7,11 +7,12 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, parse_job_id
 from trainmaster.protocol.parameters import substitute
+from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.services import job_actions, job_queries
@@ -28,15 +29,35 @@ _VIEWS_PER_SLICE = 50
 _NO_METADATA = ObjectRow(0, 0, None, None, None, None, None)
 
 
+class ObjectKind(NamedTuple):
+    """A kind of objects that jobs are: ``resource`` is its name in messages, ``name`` that of the kind of manifests as which the jobs
+    were submitted; None for Jobs of this system, which all jobs are.
+    """
+
+    resource: str
+    name: str | None = None
+
+    def has(self, job: "ReadJob") -> bool:
+        """Return whether a job is an object of this kind."""
+        return self.name in (None, job.metadata.kind)
+
+
+JOBS = ObjectKind("jobs.trainmaster.dev")
+
+
 @dataclass(frozen=True, slots=True)
 class ReadJob:
-    """A job as it is stored: its line as in a list, its specification if that was read, and what Kubernetes has of it."""
+    """A job as it is stored: its line as in a list, its specification if that was read, and what Kubernetes has of it.
+
+    ``object_status``: of the object as which its latest run exists on a cluster, of a job that was submitted as a manifest.
+    """
 
     key: int
     line: dict[str, Any]
     metadata: ObjectRow
     queue_id: int
     spec: Mapping[str, Any] | None = None
+    object_status: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -81,22 +102,25 @@ async def find_all(tx: Transaction, caller: Caller, namespace: str | None, name:
     return [key for key, queue in found.items() if caller.may_use(queue)]
 
 
-async def show_all(tx: Transaction, caller: Caller, namespace: str | None, name: str) -> list[ReadJob]:
+async def show_all(
+    tx: Transaction, caller: Caller, namespace: str | None, name: str, kind: ObjectKind = JOBS
+) -> list[ReadJob]:
     """Return the jobs whose objects exist and have this name, as ``find_all`` finds them."""
     keys = await find_all(tx, caller, namespace, name)
-    return [one for one in (await read(tx, keys)).values() if not one.is_gone] if keys else []
+    found = (await read(tx, keys)).values() if keys else ()
+    return [one for one in found if kind.has(one) and not one.is_gone]
 
 
-async def show(tx: Transaction, caller: Caller, namespace: str, name: str) -> ReadJob:
+async def show(tx: Transaction, caller: Caller, namespace: str, name: str, kind: ObjectKind = JOBS) -> ReadJob:
     """Return the job whose object has this name in a namespace. Raises ProblemError NOT_FOUND."""
-    found = await show_all(tx, caller, namespace, name)
+    found = await show_all(tx, caller, namespace, name, kind)
     if not found:
-        raise _missing(name)
+        raise _missing(kind, name)
     return found[0]
 
 
-def _missing(name: str) -> ProblemError:
-    return ProblemError(Code.NOT_FOUND, f'jobs.trainmaster.dev "{name}" not found')
+def _missing(kind: ObjectKind, name: str) -> ProblemError:
+    return ProblemError(Code.NOT_FOUND, f'{kind.resource} "{name}" not found')
 
 
 async def read(tx: Transaction, keys: Iterable[int]) -> dict[int, ReadJob]:
@@ -116,26 +140,33 @@ async def page(
     limit: int,
     *,
     is_whole: bool,
+    kind: ObjectKind = JOBS,
 ) -> ObjectPage:
     """Return a page of the jobs that match and whose objects exist, newest first; with specifications, if ``is_whole``."""
     chosen = replace(
-        await job_queries.filter_of(tx, caller, wanted), label_conditions=tuple(labels), hides_deleted=True
+        await job_queries.filter_of(tx, caller, wanted),
+        label_conditions=tuple(labels),
+        hides_deleted=True,
+        kind=kind.name,
     )
     rows, following = await job_queries.page_of(tx, chosen, cursor, limit)
     metadata = await store.of_jobs(tx, [row.id for row in rows])
     if is_whole:
         return ObjectPage(await _whole(tx, rows, metadata), following)
-    return ObjectPage([await _read(row, metadata, number) for number, row in enumerate(rows, 1)], following)
+    statuses = await _statuses(tx, rows, metadata) if kind.name is not None else {}
+    jobs_read = [await _read(row, metadata, number, statuses) for number, row in enumerate(rows, 1)]
+    return ObjectPage(jobs_read, following)
 
 
 async def _whole(tx: Transaction, rows: Sequence[ShownJob], metadata: Mapping[int, ObjectRow]) -> list[ReadJob]:
     specs = await jobs.specs(tx, (row.spec_id for row in rows if _as_written(metadata, row) is None))
+    statuses = await _statuses(tx, rows, metadata)
     attempts: dict[int, list[dict[str, Any]]] = {}
     for run in await runs.lines(tx, [row.id for row in rows if row.attempt]):
         attempts.setdefault(run.job_id, []).append(job_queries.run_line(run))
     found = []
     for number, row in enumerate(rows, 1):
-        one = await _read(row, metadata, number)
+        one = await _read(row, metadata, number, statuses)
         spec: Mapping[str, Any] = _as_written(metadata, row) or specs.get(row.spec_id, {})
         if row.parameters is not None:
             spec = substitute(dict(spec), row.parameters)
@@ -144,14 +175,31 @@ async def _whole(tx: Transaction, rows: Sequence[ShownJob], metadata: Mapping[in
     return found
 
 
+async def _statuses(
+    tx: Transaction, rows: Sequence[ShownJob], metadata: Mapping[int, ObjectRow]
+) -> dict[int, dict[str, Any]]:
+    """Return the statuses of objects on clusters, of those of these jobs that were submitted as manifests and are not queued."""
+    waiting = (JobState.HELD, JobState.QUEUED)
+    with_objects = [
+        row.id
+        for row in rows
+        if row.attempt and row.state not in waiting and metadata.get(row.id, _NO_METADATA).kind is not None
+    ]
+    return await runs.object_statuses(tx, with_objects)
+
+
 def _as_written(metadata: Mapping[int, ObjectRow], row: ShownJob) -> Mapping[str, Any] | None:
-    return metadata.get(row.id, _NO_METADATA).spec
+    found = metadata.get(row.id, _NO_METADATA)
+    return found.spec if found.kind is None else None
 
 
-async def _read(row: ShownJob, metadata: Mapping[int, ObjectRow], number: int) -> ReadJob:
+async def _read(
+    row: ShownJob, metadata: Mapping[int, ObjectRow], number: int, statuses: Mapping[int, Mapping[str, Any]]
+) -> ReadJob:
     if number % _VIEWS_PER_SLICE == 0:
         await asyncio.sleep(0)  # let other calls run
-    return ReadJob(row.id, job_queries.job_line(row), metadata.get(row.id, _NO_METADATA), row.queue_id)
+    known = metadata.get(row.id, _NO_METADATA)
+    return ReadJob(row.id, job_queries.job_line(row), known, row.queue_id, object_status=statuses.get(row.id))
 
 
 async def change(tx: Transaction, stores: Stores, caller: Caller, job: ReadJob, wanted: JobObjectChange) -> None:
@@ -189,11 +237,11 @@ async def delete(tx: Transaction, stores: Stores, caller: Caller, job: ReadJob, 
             await job_actions.act(tx, stores, caller, text, Action.CANCEL, grace)
 
 
-async def lock(tx: Transaction, caller: Caller, namespace: str, name: str) -> ReadJob:
+async def lock(tx: Transaction, caller: Caller, namespace: str, name: str, kind: ObjectKind = JOBS) -> ReadJob:
     """Lock the job whose object has this name; return it. Raises ProblemError NOT_FOUND."""
     keys = await find_all(tx, caller, namespace, name)
     await jobs.lock(tx, keys)
     for found in (await read(tx, keys)).values():
-        if not found.is_gone:
+        if kind.has(found) and not found.is_gone:
             return found
-    raise _missing(name)
+    raise _missing(kind, name)

@@ -70,6 +70,8 @@ class PreparedSpec(NamedTuple):
     """Whether a webhook is notified of the job's first state."""
     refused: tuple[Mistake, ...] = ()
     """Mistakes by the default admission policy; they count where the queue has no policy."""
+    kind: str | None = None
+    """The kind of its manifest, where it has one."""
 
     @property
     def first_state(self) -> JobState:
@@ -444,4 +446,5 @@ def _prepared(
         disconnect_seconds=parse_duration(wait.requeue_after) if isinstance(wait, RequeueAfter) else None,
         grace_seconds=spec.grace_seconds,
         refused=refused,
+        kind=None if spec.workload is None else spec.workload.name,
     )

@@ -10,6 +10,7 @@ from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.states import JobActions
 from trainmaster.protocol.suggestions import suggestion
+from trainmaster.workload_kinds.registry import kind_by_name
 from trainmaster_dispatcher.domain.priority_classes import allowed_classes, not_allowed
 from trainmaster_dispatcher.services import webhooks
 from trainmaster_dispatcher.services.context import Stores
@@ -29,13 +30,14 @@ from trainmaster_dispatcher.store.keys import Caller
 @dataclass(frozen=True, slots=True)
 class ObjectMetadata:
     """Metadata of a new job for the Kubernetes API. ``name`` is None for the job's id; the others are JSON text, ``spec``
-    the specification as it was written.
+    the specification as it was written. ``kind``: that of the object, where it is none of this system.
     """
 
     name: str | None
     spec: bytes
     annotations: bytes | None
     managed_fields: bytes | None
+    kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,21 @@ async def _refuse_taken(
     found: dict[int, ProblemError] = {}
     for index, place in wanted.items():
         if place in taken:
-            found[index] = ProblemError(Code.ALREADY_EXISTS, f'jobs.trainmaster.dev "{place[1]}" already exists')
+            metadata = given[index].metadata
+            found[index] = already_exists(place[1], None if metadata is None else metadata.kind)
         taken.add(place)
     return found
+
+
+def already_exists(name: str, kind: str | None) -> ProblemError:
+    """Return the error for an object whose name another one has; ``kind``: that of its manifest, None for a Job of this system."""
+    found = None if kind is None else kind_by_name(kind)
+    if found is None:
+        return ProblemError(Code.ALREADY_EXISTS, f'jobs.trainmaster.dev "{name}" already exists')
+    return ProblemError(
+        Code.ALREADY_EXISTS,
+        f'{found.plural}.{found.group} "{name}" already exists: the jobs of a queue share their names, of whichever kind they are',
+    )
 
 
 async def submit(
@@ -166,14 +180,27 @@ async def _store_objects(tx: Transaction, admitted: Admitted, taken: Sequence[Su
     """Store what Kubernetes has of new jobs, of which the first has the key ``first``. Raises ProblemError ALREADY_EXISTS."""
     objects, key = [], first
     for one in taken:
-        if one.metadata is not None:
+        metadata = one.metadata
+        if metadata is not None:
             queue_id = admitted.queues[one.prepared.specs[0].queue]
-            metadata = one.metadata
             objects.append(
                 job_objects.NewObject(
-                    key, queue_id, metadata.name, metadata.spec, metadata.annotations, metadata.managed_fields
+                    key,
+                    queue_id,
+                    metadata.name,
+                    metadata.spec,
+                    metadata.annotations,
+                    metadata.managed_fields,
+                    metadata.kind,
                 )
             )
+        else:
+            # What came by another way is found by its kind, too.
+            objects += [
+                job_objects.NewObject(at, admitted.queues[spec.queue], None, None, None, None, spec.kind)
+                for at, spec in enumerate(one.prepared.specs * one.prepared.repeats, key)
+                if spec.kind is not None
+            ]
         key += len(one.prepared)
     if objects and not await job_objects.insert(tx, objects):
         raise ProblemError(

@@ -13,7 +13,10 @@ from trainmaster_dispatcher.store.versions import FROM_LATEST, version_of
 
 
 class ObjectRow(NamedTuple):
-    """Metadata of a job. ``name`` is None for the job's id, ``spec`` for the stored specification."""
+    """Metadata of a job. ``name`` is None for the job's id, ``spec`` for the stored specification, ``kind`` for a Job of this system.
+
+    Of an object of another kind, as which the job was submitted, ``spec`` is the specification as its manifest had it.
+    """
 
     job_id: int
     version: int
@@ -22,6 +25,7 @@ class ObjectRow(NamedTuple):
     annotations: dict[str, str] | None
     managed_fields: list[dict[str, Any]] | None
     deleted_at: datetime | None
+    kind: str | None = None
 
 
 class LeafQueue(NamedTuple):
@@ -39,7 +43,7 @@ class NamedJob(NamedTuple):
 
 
 class NewObject(NamedTuple):
-    """The object of a new job. ``spec``, ``annotations`` and ``managed_fields`` are JSON text, or None."""
+    """The object of a new job, with the fields of ``ObjectRow``: ``spec``, ``annotations`` and ``managed_fields`` as JSON text."""
 
     job_id: int
     queue_id: int
@@ -47,6 +51,7 @@ class NewObject(NamedTuple):
     spec: bytes | None
     annotations: bytes | None
     managed_fields: bytes | None
+    kind: str | None = None
 
 
 async def of_jobs(tx: Transaction, job_ids: Iterable[int]) -> dict[int, ObjectRow]:
@@ -54,7 +59,8 @@ async def of_jobs(tx: Transaction, job_ids: Iterable[int]) -> dict[int, ObjectRo
     rows = await tx.all_of(
         ObjectRow,
         f"""
-        SELECT j.id AS job_id, {version_of("j")} AS version, o.name, o.spec, o.annotations, o.managed_fields, o.deleted_at
+        SELECT j.id AS job_id, {version_of("j")} AS version, o.name, o.spec, o.annotations, o.managed_fields, o.deleted_at,
+               o.kind
         FROM jobs j LEFT JOIN job_objects o ON o.job_id = j.id {FROM_LATEST}
         WHERE j.id = ANY(:ids)
         """,
@@ -108,7 +114,7 @@ async def taken(tx: Transaction, names: Sequence[tuple[int, str]]) -> set[tuple[
 async def insert(tx: Transaction, fresh: Sequence[NewObject]) -> bool:
     """Store the objects of new jobs; return whether all names were free."""
     rows = [
-        b'{"job_id":%d,"queue_id":%d,"name":%b,"spec":%b,"annotations":%b,"managed_fields":%b}'
+        b'{"job_id":%d,"queue_id":%d,"name":%b,"spec":%b,"annotations":%b,"managed_fields":%b,"kind":%b}'
         % (
             one.job_id,
             one.queue_id,
@@ -116,13 +122,14 @@ async def insert(tx: Transaction, fresh: Sequence[NewObject]) -> bool:
             one.spec or b"null",
             one.annotations or b"null",
             one.managed_fields or b"null",
+            dumps(one.kind).encode(),
         )
         for one in fresh
     ]
     stored = await tx.run(
         """
-        INSERT INTO job_objects (job_id, queue_id, name, spec, annotations, managed_fields)
-        SELECT job_id, queue_id, name, spec, annotations, managed_fields
+        INSERT INTO job_objects (job_id, queue_id, name, spec, annotations, managed_fields, kind)
+        SELECT job_id, queue_id, name, spec, annotations, managed_fields, kind
         FROM jsonb_populate_recordset(CAST(NULL AS job_objects), CAST(:rows AS jsonb)) ON CONFLICT DO NOTHING
         """,
         rows=(b"[" + b",".join(rows) + b"]").decode(),

@@ -34,6 +34,8 @@ class RunRecord:
     """The number of the agent's records that the run was leased to; None: a release without such numbers leased it."""
     said: str = ""
     """The last message of the run's agent."""
+    object_status: dict[str, Any] | None = None
+    """The last status of the object as which the run exists on its cluster, as its agent reported it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ class StoredResult(TypedDict, total=False):
     message: str
     end: StoredEnd | None
     members: list[dict[str, Any]]
+    objectStatus: dict[str, Any]
 
 
 class ShownRun(NamedTuple):
@@ -195,6 +198,7 @@ def _record(row: Any) -> RunRecord:
         getattr(row, "pools", None) is not None,
         row.holder,
         getattr(row, "said", None) or "",
+        getattr(row, "object_status", None),
     )
 
 
@@ -229,7 +233,8 @@ async def lock(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, RunRecor
     wanted = sorted(set(refs))
     rows = await tx.all(
         f"""
-        SELECT {_COLUMNS}, pools, coalesce(placement, assumed) AS placement, result->>'message' AS said FROM runs
+        SELECT {_COLUMNS}, pools, coalesce(placement, assumed) AS placement, result->>'message' AS said,
+               result->'objectStatus' AS object_status FROM runs
         WHERE (job_id, attempt) IN (SELECT * FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[])))
         ORDER BY job_id, attempt FOR UPDATE
         """,
@@ -648,6 +653,22 @@ async def latest(tx: Transaction, job_ids: Sequence[int]) -> dict[int, LatestRun
         jobs=list(job_ids),
     )
     return {row.job_id: row for row in rows}
+
+
+async def object_statuses(tx: Transaction, job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """Return the last status of the object as which the latest run of a job exists on its cluster, where one was reported."""
+    if not job_ids:
+        return {}
+    rows = await tx.all(
+        """
+        SELECT job_id, status FROM (
+            SELECT DISTINCT ON (job_id) job_id, result->'objectStatus' AS status FROM runs WHERE job_id = ANY(:jobs)
+            ORDER BY job_id, attempt DESC) latest
+        WHERE status IS NOT NULL
+        """,
+        jobs=list(job_ids),
+    )
+    return {row.job_id: row.status for row in rows}
 
 
 async def has_ended(tx: Transaction, ref: RunRef) -> bool:

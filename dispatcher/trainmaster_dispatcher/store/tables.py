@@ -581,8 +581,15 @@ job_objects = Table(
     Column("managed_fields", JSONB()),
     Column("deleted_at", DateTime(timezone=True)),
     Column("freed", Boolean, nullable=False, server_default=text("false")),
+    Column(
+        "kind",
+        Text,
+        comment="Kind of the manifest as which it was submitted, such as batch/v1 Job, whose specification spec then is; NULL: a Job"
+        " of this system.",
+    ),
     Index("ix_job_objects_name", "name", postgresql_where=text("name IS NOT NULL")),
     Index("uq_job_objects_queue_id_name", "queue_id", "name", unique=True, postgresql_where=text("NOT freed")),
+    Index("ix_job_objects_kind", "kind", "queue_id", "job_id", postgresql_where=text("kind IS NOT NULL")),
     comment="What Kubernetes has of jobs beside their rows. name: NULL for the id of the job; spec: as it was written, NULL for the"
     " stored specification. With deleted_at, the object is gone once its job has ended. freed: another object may have the name since"
     " then.",

@@ -178,6 +178,8 @@ class RunReconcilers:
     def tell(self, tracker: RunTracker, found: Assessment) -> None:
         if found.at_work:
             tracker.ran_in = tracker.record.progress.round
+        if (due := tracker.take_object_status(self._clock())) is not None:
+            tracker.next_look = min(tracker.next_look, due)
         if tracker.tell(found, self._lease.term, self._group_of):
             self._on_status(tracker)
 

@@ -25,6 +25,8 @@ _STRIDE = 16
 """Bits of a sequence number that count changes within one term of the agent."""
 _LONGEST_MESSAGE = 1000
 _LONGEST_MEMBER_MESSAGE = 300
+_STATUS_SECONDS = 10.0
+"""Time between reports of an object's status whose conditions stay: a Job's counts change with each of its pods."""
 UNLISTED = "unlisted"
 """Group of members whose node is in no reported group, for example because it was cordoned."""
 
@@ -75,6 +77,9 @@ class RunTracker:
     """The object whose controller makes the pods, where it exists."""
     new_pods: dict[str, NewPod] = field(default_factory=dict)
     """Pods of that controller without an index, by uid."""
+    object_status: Mapping[str, object] | None = None
+    """Status of the object that is reported, which changes at most every ``_STATUS_SECONDS`` while its conditions stay."""
+    object_status_at: float = -1e9
     record_read_at: float = -1e9
     """Time of the API server's last answer on the record, on the monotonic clock."""
 
@@ -112,21 +117,35 @@ class RunTracker:
             self.last_seen[sight.role, sight.index] = held
             del self.pods[sight.role, sight.index]
 
+    def take_object_status(self, now: float) -> float | None:
+        """Report the object's status from now on, if it may change again already; else return the time at which it may."""
+        sight = self.workload
+        if sight is None or sight.status == self.object_status:
+            return None
+        due = self.object_status_at + _STATUS_SECONDS
+        known = self.object_status or {}
+        if now < due and sight.end is None and sight.status.get("conditions") == known.get("conditions"):
+            return due
+        self.object_status, self.object_status_at = sight.status, now
+        return None
+
     def tell(self, found: Assessment, term: int, group_of: GroupOf) -> bool:
         """Update the status; return whether it has changed."""
         progress, reported = self.record.progress, self.status
         state = found.state if found.state.rank >= reported.state.rank else reported.state
         end = None if progress.verdict is None else progress.verdict.end
+        message = found.message or (self._object_progress() if state is RunState.RUNNING else "")
         fresh = RunStatus(
             self.run,
             progress.generation,
             reported.seq,
             state,
-            found.message[:_LONGEST_MESSAGE],
+            message[:_LONGEST_MESSAGE],
             end if state.is_terminal else None,
             self._placement(group_of),
             self.members(group_of),
             None if progress.sizes is None else dict(progress.sizes),
+            self.object_status,
         )
         if fresh == reported:
             return False
@@ -134,6 +153,11 @@ class RunTracker:
         base = max(0, term - self.record.term) << _STRIDE
         self.status = replace(fresh, seq=max(reported.seq + 1, base + self.counter))
         return True
+
+    def _object_progress(self) -> str:
+        kind = self.facts.workload
+        words = "" if kind is None or self.object_status is None else kind.progress(self.object_status)
+        return f"its {kind.kind}: {words}" if kind is not None and words else ""
 
     def show(self, message: str) -> bool:
         """Report the run as last reported, with another message; return whether that is new."""

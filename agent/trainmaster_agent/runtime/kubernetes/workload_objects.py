@@ -5,9 +5,12 @@ that no other pod has, or that of a pod that has ended, whose successor it then 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import orjson
+
+from trainmaster.protocol.agent import MOST_STATUS_BYTES, MOST_STATUS_FIELDS
 from trainmaster.workload_kinds.kind import WorkloadEnd, WorkloadKind
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN, PodSight
@@ -36,6 +39,8 @@ class WorkloadSight:
     """Round of members that its pods belong to."""
     is_deleting: bool = False
     end: WorkloadEnd | None = None
+    status: Mapping[str, Any] = field(default_factory=dict)
+    """Its status, shortened to what is reported."""
 
 
 def see_workload(kind: WorkloadKind, stored: Mapping[str, Any]) -> WorkloadSight | None:
@@ -53,7 +58,21 @@ def see_workload(kind: WorkloadKind, stored: Mapping[str, Any]) -> WorkloadSight
         round=int(number) if number.isdigit() else 0,
         is_deleting="deletionTimestamp" in metadata,
         end=kind.end_of(stored),
+        status=_reported(stored.get("status")),
     )
+
+
+def _reported(status: Any) -> Mapping[str, Any]:
+    """Return a status in at most ``MOST_STATUS_BYTES`` and fields: without its largest ones, the conditions last."""
+    if not isinstance(status, Mapping):
+        return {}
+    sizes = {field: len(orjson.dumps(value)) + len(field) + 4 for field, value in status.items()}
+    left = dict(status)
+    for dropped in sorted(status, key=lambda field: (field != "conditions", sizes[field]), reverse=True):
+        if len(left) <= MOST_STATUS_FIELDS and sum(sizes[one] for one in left) + 2 <= MOST_STATUS_BYTES:
+            break
+        del left[dropped]
+    return left
 
 
 class NewPod(NamedTuple):

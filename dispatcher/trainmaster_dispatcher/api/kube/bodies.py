@@ -13,7 +13,9 @@ import yaml
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.validation_errors import UNKNOWN_FIELD
 from trainmaster.protocol.yaml_text import load, place_of
+from trainmaster_dispatcher.domain import strategic_merge
 from trainmaster_dispatcher.domain.declared_fields import is_too_deep, merge_patched
+from trainmaster_dispatcher.domain.strategic_merge import StrategicMergeError
 from trainmaster_dispatcher.services.submission_parsing import mistaken, parse_json
 
 Wire = dict[str, Any]
@@ -24,11 +26,16 @@ _JSON, _YAML = "application/json", "application/yaml"
 
 
 class PatchType(StrEnum):
-    """Media types of patches. A strategic merge patch needs types that only built-in kinds have."""
+    """Media types of patches. A strategic merge patch needs types that only built-in kinds of Kubernetes have."""
 
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
     APPLY = "application/apply-patch+yaml"
+    STRATEGIC = "application/strategic-merge-patch+json"
+
+
+PATCH_TYPES = (PatchType.JSON, PatchType.MERGE, PatchType.APPLY)
+"""The types of patches of all kinds."""
 
 
 def media_type(header: str) -> str:
@@ -43,11 +50,11 @@ def read_object(body: bytes, content_type: str) -> Wire:
     return _mapping(_read(body, is_yaml=kind == _YAML))
 
 
-def read_patch(body: bytes, content_type: str) -> tuple[PatchType, Any]:
+def read_patch(body: bytes, content_type: str, types: Sequence[PatchType] = PATCH_TYPES) -> tuple[PatchType, Any]:
     """Return the type of a patch, and the patch. Raises ProblemError as ``read_object`` does."""
     kind = media_type(content_type)
-    if kind not in tuple(PatchType):
-        raise _unsupported(kind, tuple(PatchType))
+    if kind not in types:
+        raise _unsupported(kind, types)
     patch = _read(body, is_yaml=kind == PatchType.APPLY)
     if kind != PatchType.JSON:
         return PatchType(kind), _mapping(patch)
@@ -101,9 +108,17 @@ def _mapping(value: Any) -> Wire:
 
 
 def patched(kind: PatchType, before: Wire, patch: Any) -> Wire:
-    """Return an object after a merge patch or a JSON patch (RFC 6902). Raises ProblemError INVALID_SPEC or MALFORMED_BODY."""
+    """Return an object after a patch: a merge patch, a strategic one, or a JSON patch (RFC 6902).
+
+    Raises ProblemError INVALID_SPEC or MALFORMED_BODY.
+    """
     if kind is PatchType.MERGE:
         return _mapping(merge_patched(before, patch))
+    if kind is PatchType.STRATEGIC:
+        try:
+            return _mapping(strategic_merge.merged(before, patch))
+        except StrategicMergeError as error:
+            raise ProblemError(Code.INVALID_SPEC, f"the patch cannot be applied: {error}") from error
     try:
         return _mapping(_json_patched(before, patch))
     except jsonpatch.JsonPatchTestFailed as error:

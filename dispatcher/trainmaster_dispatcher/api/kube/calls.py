@@ -272,6 +272,17 @@ async def admin(request: Request) -> Caller:
     return caller
 
 
+def not_served(*, is_known: bool = False) -> ProblemError:
+    """Return the error for an address of nothing, or of something that cannot be changed, if ``is_known``: kubectl knows the words."""
+    if is_known:
+        return ProblemError(
+            Code.METHOD_NOT_ALLOWED,
+            "the server does not allow this method on the requested resource: what is here can be read, and is changed by REST or"
+            " with the command trainmaster",
+        )
+    return ProblemError(Code.NOT_FOUND, "the server could not find the requested resource")
+
+
 def refusal(request: Request, error: ProblemError) -> Response:
     """Return an error as a Status."""
     note_refusal(request, error)

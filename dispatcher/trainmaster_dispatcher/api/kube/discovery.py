@@ -1,11 +1,11 @@
 """Discovery: which groups, versions and resources there are, as lists and aggregated. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainmaster import __version__
-from trainmaster_dispatcher.api.kube.objects import GROUP, GROUP_VERSION, VERSION
-from trainmaster_dispatcher.api.kube.resources import ApiResource
+from trainmaster_dispatcher.api.kube.objects import VERSION
+from trainmaster_dispatcher.api.kube.resources import CORE, RESOURCES, WORKLOADS, ApiResource
 
 _LEVEL = ("1", "31")
 """The version of Kubernetes whose conventions of API this one follows."""
@@ -16,17 +16,33 @@ def core_versions() -> Wire:
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
+def _by_version(found: Iterable[ApiResource]) -> dict[str, dict[str, list[ApiResource]]]:
+    """Return resources by their groups and versions, each in the order in which it comes first."""
+    groups: dict[str, dict[str, list[ApiResource]]] = {}
+    for one in found:
+        groups.setdefault(one.group, {}).setdefault(one.version, []).append(one)
+    return groups
+
+
+GROUPS: Mapping[str, Mapping[str, list[ApiResource]]] = _by_version((*RESOURCES.values(), *WORKLOADS))
+"""Resources by group and version. Clients take a name that several groups have for the one of the first group."""
+
+
 def groups() -> Wire:
+    found = [{key: value for key, value in group(name).items() if key not in ("kind", "apiVersion")} for name in GROUPS]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
+
+
+def group(name: str) -> Wire:
+    """Return a group. Raises KeyError for one that does not exist."""
+    versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in GROUPS[name]]
     return {
-        "kind": "APIGroupList",
+        "kind": "APIGroup",
         "apiVersion": "v1",
-        "groups": [{key: value for key, value in group().items() if key not in ("kind", "apiVersion")}],
+        "name": name,
+        "versions": versions,
+        "preferredVersion": versions[0],
     }
-
-
-def group() -> Wire:
-    version = {"groupVersion": GROUP_VERSION, "version": VERSION}
-    return {"kind": "APIGroup", "apiVersion": "v1", "name": GROUP, "versions": [version], "preferredVersion": version}
 
 
 def resources(group_version: str, found: Iterable[ApiResource]) -> Wire:
@@ -50,21 +66,38 @@ def resources(group_version: str, found: Iterable[ApiResource]) -> Wire:
     }
 
 
-def aggregated(name: str, found: Iterable[ApiResource]) -> Wire:
-    """Return a group with its resources, for clients that ask for all groups at once; the core group has no name."""
-    version = {"version": VERSION, "resources": [_discovered(one) for one in found], "freshness": "Current"}
+def aggregated_core() -> Wire:
+    """Return the core group, which has no name, with its resources, for clients that ask for all at once."""
+    return _aggregated({"": {VERSION: list(CORE)}})
+
+
+def aggregated_groups() -> Wire:
+    """Return all other groups with their resources, for clients that ask for all at once."""
+    return _aggregated(GROUPS)
+
+
+def _aggregated(found: Mapping[str, Mapping[str, list[ApiResource]]]) -> Wire:
     return {
         "kind": "APIGroupDiscoveryList",
         "apiVersion": "apidiscovery.k8s.io/v2",
         "metadata": {},
-        "items": [{"metadata": {"name": name or None, "creationTimestamp": None}, "versions": [version]}],
+        "items": [
+            {
+                "metadata": {"name": name or None, "creationTimestamp": None},
+                "versions": [
+                    {"version": version, "resources": [_discovered(one) for one in of_version], "freshness": "Current"}
+                    for version, of_version in versions.items()
+                ],
+            }
+            for name, versions in found.items()
+        ],
     }
 
 
 def _discovered(one: ApiResource) -> Wire:
     return {
         "resource": one.plural,
-        "responseKind": {"group": one.group, "version": VERSION, "kind": one.kind},
+        "responseKind": {"group": one.group, "version": one.version, "kind": one.kind},
         "scope": "Namespaced" if one.is_namespaced else "Cluster",
         "singularResource": one.singular,
         "verbs": list(one.verbs),

@@ -1,7 +1,7 @@
 """Events of jobs by the Kubernetes API: all that are stored of one job, or those of the last hour."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
@@ -21,9 +21,10 @@ from trainmaster_dispatcher.api.kube.calls import (
     wants_table,
 )
 from trainmaster_dispatcher.api.kube.events import EVENT_FIELDS, InvolvedJob, event_object
+from trainmaster_dispatcher.api.kube.job_resources import OWN_JOBS, JobResource, submitted_as
 from trainmaster_dispatcher.api.kube.job_selection import filter_of
 from trainmaster_dispatcher.api.kube.job_watches import WatchEvent
-from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire
+from trainmaster_dispatcher.api.kube.objects import GROUP_VERSION, ListMetadata, Wire
 from trainmaster_dispatcher.api.kube.resources import EVENTS
 from trainmaster_dispatcher.api.kube.selectors import parse_fields
 from trainmaster_dispatcher.api.kube.status import not_found
@@ -62,22 +63,32 @@ async def show_event(namespace: str, name: str, request: Request, state: App) ->
         key = parse_job_id(text)[1]
         async with state.stores.database.reading() as tx:
             job = (await job_objects.read(tx, [key])).get(key)
-            if job is not None and number.isdecimal() and len(number) < 10 and _involved(job).namespace == namespace:
+            if job is not None and number.isdecimal() and len(number) < 10:
+                involved = _involved(job, submitted_as(job.metadata.kind))
                 found = await jobs.events_after(tx, key, int(number) - 1, 1)
-                if found and found[0].seq == int(number) and caller.may_use(job.line["queue"]):
-                    return shown(request, event_object(found[0], _involved(job), job.metadata.version), EVENTS)
+                if (
+                    found
+                    and involved.namespace == namespace
+                    and found[0].seq == int(number)
+                    and caller.may_use(job.line["queue"])
+                ):
+                    return shown(request, event_object(found[0], involved, job.metadata.version), EVENTS)
     raise not_found(EVENTS.full_name, name)
 
 
 @dataclass(frozen=True, slots=True)
 class _ChosenEvents:
-    """The events that a call is about. ``job``: the name of the object of one job; None for those of all."""
+    """The events that a call is about. ``job``: the name of the object of one job; None for those of all.
+
+    ``fields``: the values by which they are selected.
+    """
 
     request: Request
     wanted: Listing
     caller: Caller
     namespace: str | None
     job: str | None
+    fields: Mapping[str, str]
 
     @classmethod
     def of(cls, request: Request, wanted: Listing, caller: Caller, namespace: str | None) -> "_ChosenEvents":
@@ -85,7 +96,17 @@ class _ChosenEvents:
         fields = parse_fields(wanted.fields, EVENT_FIELDS, "events")
         values = {one.path: one.value for one in fields if not one.is_negated}
         place = values.get("involvedObject.namespace", values.get("metadata.namespace", namespace))
-        return cls(request, wanted, caller, namespace or place or None, values.get("involvedObject.name"))
+        return cls(request, wanted, caller, namespace or place or None, values.get("involvedObject.name"), values)
+
+    def resource_of(self, job: ReadJob) -> JobResource:
+        """Return the resource as which a job is the object of its events: the one as which it was submitted, or where the call is
+        about its Job of this system, that.
+        """
+        of = submitted_as(job.metadata.kind)
+        own = {"apiVersion": GROUP_VERSION, "uid": OWN_JOBS.uid(str(job.line["id"]))}
+        wants_own = any(self.fields.get(f"involvedObject.{field}") == value for field, value in own.items())
+        is_other = self.fields.get("involvedObject.kind", of.resource.kind) != of.resource.kind
+        return OWN_JOBS if wants_own or is_other else of
 
     async def filter(self, state: State) -> EventFilter | None:
         """Return the filter of the feed of events; None if no event can match."""
@@ -100,8 +121,13 @@ class _ChosenEvents:
         return frames(WatchEvent.ADDED, filter(selects, items), EVENTS, self.caller, included)
 
 
-def _involved(job: ReadJob) -> InvolvedJob:
-    return InvolvedJob(str(job.line["id"]), job.name, namespace_of(job.line["queue"]))
+def _involved(job: ReadJob, of: JobResource) -> InvolvedJob:
+    return _involved_as(of, str(job.line["id"]), job.name, job.line["queue"])
+
+
+def _involved_as(of: JobResource, text: str, name: str, queue: str) -> InvolvedJob:
+    resource = of.resource
+    return InvolvedJob(text, name, namespace_of(queue), resource.group_version, resource.kind, of.uid(text))
 
 
 async def _list(request: Request, state: State, wanted: Listing, namespace: str | None) -> Response:
@@ -132,7 +158,8 @@ async def _of_one_job(state: State, chosen: _ChosenEvents, cursor: str | None) -
         keys = await job_objects.find_all(tx, chosen.caller, chosen.namespace, chosen.job or "")
         for key, job in (await job_objects.read(tx, keys)).items():
             found = await jobs.events_after(tx, key, begin, limit)
-            items += [event_object(one, _involved(job), job.metadata.version) for one in found]
+            involved = _involved(job, chosen.resource_of(job))
+            items += [event_object(one, involved, job.metadata.version) for one in found]
             if len(found) == limit:
                 following = str(found[-1].seq)
     return items, following
@@ -161,7 +188,8 @@ async def _objects(state: State, events: Sequence[FeedEvent], epoch: int) -> lis
         known = metadata.get(event.job_id)
         name = text if known is None or known.name is None else known.name
         version = (epoch << versions.VERSION_BITS) + event.xid
-        found.append(event_object(event, InvolvedJob(text, name, namespace_of(event.queue)), version))
+        of = submitted_as(None if known is None else known.kind)
+        found.append(event_object(event, _involved_as(of, text, name, event.queue), version))
     return found
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from trainmaster.protocol.base import format_time
-from trainmaster_dispatcher.api.kube.objects import GROUP_VERSION, Wire, moment, uid_of
+from trainmaster_dispatcher.api.kube.objects import Wire, moment, uid_of
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.store.event_feed import FeedEvent
 from trainmaster_dispatcher.store.jobs import StoredEvent
@@ -40,11 +40,14 @@ EVENT_FIELDS = {
 
 
 class InvolvedJob(NamedTuple):
-    """The job of an event: its id, the name of its object, and its namespace."""
+    """The job of an event: its id, the name of its object, its namespace, and the kind and identity of the object."""
 
     id: str
     name: str
     namespace: str
+    api_version: str
+    kind: str
+    uid: str
 
 
 def event_object(event: StoredEvent | FeedEvent, job: InvolvedJob, version: int) -> Wire:
@@ -61,11 +64,11 @@ def event_object(event: StoredEvent | FeedEvent, job: InvolvedJob, version: int)
             "creationTimestamp": at,
         },
         "involvedObject": {
-            "apiVersion": GROUP_VERSION,
-            "kind": "Job",
+            "apiVersion": job.api_version,
+            "kind": job.kind,
             "name": job.name,
             "namespace": job.namespace,
-            "uid": uid_of("Job", job.id),
+            "uid": job.uid,
         },
         "type": "Warning" if is_warning(event) else "Normal",
         "reason": reason_of(event.kind),

@@ -20,6 +20,7 @@ from trainmaster_dispatcher.services.submission_parsing import mistaken
 Wire = dict[str, Any]
 _MUTABLE = ("priority", "priorityClass", "suspend")
 _LONGEST_JOB_NAME = 24
+FIXED = "is fixed once the job is submitted"
 _PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NAME = re.compile(rf"{_PART}(\.{_PART})*")
 _LABELS: TypeAdapter[dict[str, str]] = TypeAdapter(Labels)
@@ -87,7 +88,7 @@ def change_of(job: ReadJob, before: Wire, fields: Mapping[str, Any]) -> JobObjec
     if bool(new.get("suspend")) != bool(old.get("suspend")):
         action = Action.SUSPEND if new.get("suspend") else Action.RESUME
     return JobObjectChange(
-        labels=None if labels == before["metadata"].get("labels", {}) else _checked_labels(labels),
+        labels=None if labels == before["metadata"].get("labels", {}) else checked_labels(labels),
         annotations=None if annotations == before["metadata"].get("annotations", {}) else annotations,
         spec=None if new == old else new,
         patch=JobPatch.model_validate(patch) if patch else None,
@@ -108,9 +109,7 @@ def _check_fixed(job: ReadJob, old: Wire, new: Wire) -> None:
         if field not in _MUTABLE and known.get(field) != wanted.get(field)
     )
     if differing:
-        message = (
-            f"is fixed once the job is submitted; only {', '.join(_MUTABLE)}, labels and annotations can be changed"
-        )
+        message = f"{FIXED}; only {', '.join(_MUTABLE)}, labels and annotations can be changed"
         mistakes = tuple(Mistake(path=f"spec.{field}", message=message) for field in differing)
         raise ProblemError(Code.INVALID_SPEC, f"{mistakes[0].path}: {message}", mistakes=mistakes)
 
@@ -120,7 +119,7 @@ def _wire(job: ReadJob, spec: Wire) -> Wire:
     return found
 
 
-def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
+def checked_labels(labels: dict[str, str]) -> dict[str, str]:
     """Return labels that jobs may have. Raises ProblemError INVALID_SPEC."""
     try:
         return _LABELS.validate_python(labels)

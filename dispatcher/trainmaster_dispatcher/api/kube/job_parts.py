@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from fastapi import Request, Response
 
+from trainmaster.workload_kinds.registry import KINDS
 from trainmaster_dispatcher.api.context import State
 from trainmaster_dispatcher.api.kube.calls import Listing, ListToken, listed, person, selector, wants_table
 from trainmaster_dispatcher.api.kube.job_selection import filter_of
@@ -23,6 +24,8 @@ from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 
 _JOBS_PER_PAGE = 50
+_NAME_LABELS = frozenset((JOB_LABEL, *(key for kind in KINDS for key in kind.name_labels)))
+"""Labels with the name of a job: of its own, and those by which controllers of other kinds mark pods."""
 
 
 class JobParts(NamedTuple):
@@ -61,7 +64,7 @@ class _Chosen:
         place = namespace or fields.get("metadata.namespace") or None
         job = None
         for label in parse_labels(wanted.labels):
-            if label.key == JOB_LABEL and label.operator is Operator.IN and len(label.values) == 1:
+            if label.key in _NAME_LABELS and label.operator is Operator.IN and len(label.values) == 1:
                 (job,) = label.values
         named = parts.job_in(fields.get("metadata.name", ""))
         return cls(parts, request, wanted, caller, place, job if named is None else named)

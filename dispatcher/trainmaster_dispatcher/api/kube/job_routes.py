@@ -1,383 +1,119 @@
-"""Jobs by the Kubernetes API: read, watched, created, applied, patched, replaced and deleted.
+"""Jobs by the Kubernetes API: the routes of Jobs of this system, and those of the kinds of manifests as which jobs are submitted."""
 
-A change is one transaction with its line of the audit; a job is created as by the REST API, in a group with others.
-"""
+from typing import Annotated
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple
-
-import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
-from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.ids import BadIdError, parse_job_id
-from trainmaster_dispatcher.api.asgi import client_address, request_id
-from trainmaster_dispatcher.api.context import App, State, note
-from trainmaster_dispatcher.api.kube import objects
-from trainmaster_dispatcher.api.kube.bodies import (
-    Desired,
-    PatchType,
-    desired,
-    fields_of,
-    patched,
-    read_object,
-    read_patch,
-)
-from trainmaster_dispatcher.api.kube.calls import (
-    PREFIX,
-    Deletion,
-    DryRunError,
-    KubernetesRoute,
-    Listing,
-    ListToken,
-    Writing,
-    add_warning,
-    check_address,
-    check_preconditions,
-    deleted,
-    json,
-    listed,
-    now,
-    person,
-    selected,
-    shown,
-    wants_table,
-)
-from trainmaster_dispatcher.api.kube.job_changes import change_of, check_name, of_object, submission
-from trainmaster_dispatcher.api.kube.job_selection import JOB_FIELDS, conditions_of, filter_of, values_of
-from trainmaster_dispatcher.api.kube.job_watches import WatchedJobs
-from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire, job_object
-from trainmaster_dispatcher.api.kube.resources import JOBS
-from trainmaster_dispatcher.api.kube.selectors import parse_labels, refused
-from trainmaster_dispatcher.api.kube.tables import Included
-from trainmaster_dispatcher.api.kube.watching import watch_jobs
-from trainmaster_dispatcher.domain import managed_fields
-from trainmaster_dispatcher.domain.namespaces import namespace_of
-from trainmaster_dispatcher.services import auditing, job_objects
-from trainmaster_dispatcher.services.group_commit import ByItselfError, PendingSubmission
-from trainmaster_dispatcher.services.job_objects import JobObjectChange
-from trainmaster_dispatcher.services.submission_parsing import mistaken
-from trainmaster_dispatcher.services.submit import ObjectMetadata, Submission, submit_one
-from trainmaster_dispatcher.store import job_objects as store
-from trainmaster_dispatcher.store import versions
-from trainmaster_dispatcher.store.keys import Caller
+from trainmaster_dispatcher.api.context import App
+from trainmaster_dispatcher.api.kube import discovery, job_calls
+from trainmaster_dispatcher.api.kube.calls import PREFIX, KubernetesRoute, Listing, Writing, not_served, person
+from trainmaster_dispatcher.api.kube.job_calls import JobCall
+from trainmaster_dispatcher.api.kube.job_resources import OWN_JOBS, WORKLOAD_RESOURCES, JobResource
 
 router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
+workload_router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
+"""Routes that match the addresses of other resources, too: to be included behind those."""
 
-_MOST_WHOLE_JOBS = 100
-"""The most jobs of a page with their specifications; the client asks for the next page by the token of the list."""
-_ONE = f"{PREFIX}/namespaces/{{namespace}}/jobs/{{name}}"
 _ALL = f"{PREFIX}/namespaces/{{namespace}}/jobs"
+_ONE = f"{_ALL}/{{name}}"
+_EVERYWHERE_OF_KIND = "/apis/{group}/{api_version}/{plural}"
+_ALL_OF_KIND = "/apis/{group}/{api_version}/namespaces/{namespace}/{plural}"
+_ONE_OF_KIND = f"{_ALL_OF_KIND}/{{name}}"
+_Listing = Annotated[Listing, Depends()]
+
+
+async def _of_kind(group: str, api_version: str, plural: str, request: Request) -> JobResource:
+    """Return the resource of an address. Raises ProblemError NOT_FOUND."""
+    found = WORKLOAD_RESOURCES.get((group, api_version, plural))
+    if found is None:
+        await person(request)
+        served = discovery.GROUPS.get(group, {}).get(api_version, [])
+        raise not_served(is_known=plural in [one.plural for one in served])
+    return found
+
+
+_OfKind = Annotated[JobResource, Depends(_of_kind)]
+
+
+async def _own_call(namespace: str, request: Request, state: App, writing: Annotated[Writing, Depends()]) -> JobCall:
+    return JobCall(OWN_JOBS, request, state, await person(request), namespace, writing)
+
+
+async def _call_of_kind(
+    of: _OfKind, namespace: str, request: Request, state: App, writing: Annotated[Writing, Depends()]
+) -> JobCall:
+    return JobCall(of, request, state, await person(request), namespace, writing)
+
+
+_OwnCall = Annotated[JobCall, Depends(_own_call)]
+_CallOfKind = Annotated[JobCall, Depends(_call_of_kind)]
 
 
 @router.get(f"{PREFIX}/jobs")
-async def list_all_jobs(request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
-    return await _list(request, state, wanted, None)
+async def list_all_jobs(request: Request, state: App, wanted: _Listing) -> Response:
+    return await job_calls.list_jobs(OWN_JOBS, request, state, wanted, None)
 
 
 @router.get(_ALL)
-async def list_jobs(namespace: str, request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
-    return await _list(request, state, wanted, namespace)
+async def list_jobs(namespace: str, request: Request, state: App, wanted: _Listing) -> Response:
+    return await job_calls.list_jobs(OWN_JOBS, request, state, wanted, namespace)
 
 
 @router.get(_ONE)
 async def show_job(namespace: str, name: str, request: Request, state: App) -> Response:
-    caller = await person(request)
-    async with state.stores.database.reading() as tx:
-        found = await job_objects.show(tx, caller, namespace, name)
-    return shown(request, job_object(found), JOBS)
-
-
-@dataclass(frozen=True, slots=True)
-class _JobChange:
-    """A call that changes jobs of a namespace."""
-
-    request: Request
-    state: State
-    caller: Caller
-    namespace: str
-    writing: Writing
-
-    async def wanted(self) -> Desired:
-        """Return what the object in the body wants. Raises ProblemError."""
-        value = read_object(await self.request.body(), self.request.headers.get("content-type", ""))
-        return desired(value, objects.GROUP_VERSION, JOBS.kind)
-
-    def updated(self, before: Wire, fields: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
-        """Return what is managed of an object after a change that is no apply."""
-        return managed_fields.updated(before, fields, managers, self.writing.manager, now())
-
-
-async def _changing(namespace: str, request: Request, state: App, writing: Annotated[Writing, Depends()]) -> _JobChange:
-    """Return a call that changes jobs. Raises ProblemError."""
-    return _JobChange(request, state, await person(request), namespace, writing)
-
-
-_Change = Annotated[_JobChange, Depends(_changing)]
+    return await job_calls.show_job(OWN_JOBS, request, state, namespace, name)
 
 
 @router.post(_ALL)
-async def create_job(call: _Change) -> Response:
-    wanted = await call.wanted()
-    check_name(wanted)
-    return await _create(call, wanted, call.updated({}, wanted.fields(), {}).managers)
+async def create_job(call: _OwnCall) -> Response:
+    return await job_calls.create_job(call)
 
 
 @router.put(_ONE)
-async def replace_job(name: str, call: _Change) -> Response:
-    wanted = await call.wanted()
-
-    def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
-        check_preconditions(JOBS, before, wanted)
-        fields = wanted.fields() if wanted.spec else {**wanted.fields(), "spec": before["spec"]}
-        return call.updated(fields_of(before), fields, managers)
-
-    check_address(wanted, name, call.namespace)
-    return await _change(call, name, after)
+async def replace_job(name: str, call: _OwnCall) -> Response:
+    return await job_calls.replace_job(call, name)
 
 
 @router.patch(_ONE)
-async def patch_job(name: str, call: _Change) -> Response:
-    kind, patch = read_patch(await call.request.body(), call.request.headers.get("content-type", ""))
-    if kind is PatchType.APPLY:
-        return await _apply(call, name, patch)
-
-    def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
-        given = patched(kind, before, patch)
-        wanted = desired(given, objects.GROUP_VERSION, JOBS.kind)
-        check_address(wanted, name, call.namespace)
-        check_preconditions(JOBS, before, wanted)
-        return call.updated(fields_of(before), wanted.fields(), managers)
-
-    return await _change(call, name, after)
-
-
-async def _apply(call: _JobChange, name: str, patch: Wire) -> Response:
-    """Apply an object as a server-side apply does, and create it where it does not exist."""
-    writing = call.writing
-    if not writing.is_named:
-        raise refused("fieldManager", "is required to apply")
-    wanted = desired(patch, objects.GROUP_VERSION, JOBS.kind)
-    wanted = wanted._replace(name=wanted.name or name)
-    check_address(wanted, name, call.namespace)
-    check_name(wanted)
-
-    def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
-        check_preconditions(JOBS, before, wanted)
-        done = managed_fields.applied(
-            fields_of(before), wanted.fields(), managers, writing.manager, now(), is_forced=writing.is_forced
-        )
-        if isinstance(done, list):
-            mistakes = tuple(
-                Mistake(path=".".join(one.path), message=f"is of {', '.join(one.managers)}") for one in done
-            )
-            raise ProblemError(Code.CONFLICT, managed_fields.conflict_message(done), mistakes=mistakes)
-        return done
-
-    try:
-        return await _change(call, name, after)
-    except ProblemError as error:
-        if error.code is not Code.NOT_FOUND:
-            raise
-    made = managed_fields.applied({}, wanted.fields(), {}, writing.manager, now(), is_forced=True)
-    managers = {} if isinstance(made, list) else made.managers
-    return await _create(call, wanted, managers)
+async def patch_job(name: str, call: _OwnCall) -> Response:
+    return await job_calls.patch_job(call, name)
 
 
 @router.delete(_ONE)
-async def delete_job(name: str, call: _Change) -> Response:
-    deletion = await Deletion.read(call.request, call.writing)
-    state, caller = call.state, call.caller
-    try:
-        async with state.stores.database.transaction() as tx:
-            job = await job_objects.lock(tx, caller, call.namespace, name)
-            before = job_object(job)
-            deletion.check(JOBS, before)
-            await job_objects.delete(tx, state.stores, caller, job, deletion.grace)
-            await note(tx, caller, "cancel", str(job.line["id"]), {"deleted": name})
-            after = (await job_objects.read(tx, [job.key])).get(job.key)
-            item = before if after is None else job_object(after)
-            if deletion.is_dry:
-                raise DryRunError(item)
-    except DryRunError as undone:
-        return json(undone.item)
-    if after is None or after.is_gone:
-        return deleted(JOBS, before)
-    return json(item)
+async def delete_job(name: str, call: _OwnCall) -> Response:
+    return await job_calls.delete_job(call, name)
 
 
-class _Place(NamedTuple):
-    """The queue of an object that is created, and whether its namespace is also that of others."""
-
-    queue: str
-    is_shared: bool
+@workload_router.get(_EVERYWHERE_OF_KIND)
+async def list_all_of_kind(of: _OfKind, request: Request, state: App, wanted: _Listing) -> Response:
+    return await job_calls.list_jobs(of, request, state, wanted, None)
 
 
-def _may_be_id(name: str) -> bool:
-    """Return whether a job may have this id."""
-    try:
-        parse_job_id(name)
-    except BadIdError:
-        return False
-    return True
+@workload_router.get(_ALL_OF_KIND)
+async def list_of_kind(of: _OfKind, namespace: str, request: Request, state: App, wanted: _Listing) -> Response:
+    return await job_calls.list_jobs(of, request, state, wanted, namespace)
 
 
-def _place_of(leaves: Sequence[store.LeafQueue], caller: Caller, namespace: str, wanted: Desired) -> _Place:
-    """Return the place of an object that is created in a namespace. Raises ProblemError NOT_FOUND or INVALID_SPEC."""
-    queues = [one.path for one in leaves if caller.may_use(one.path)]
-    named = wanted.spec.get("queue")
-    if named is not None and (not isinstance(named, str) or namespace_of(named) != namespace):
-        place = namespace_of(str(named)[:100])
-        message = (
-            f"{str(named)[:100]!r} has the namespace {place!r}, and the object is in {namespace!r}; use -n {place}"
-        )
-        raise mistaken(Mistake(path="spec.queue", message=message))
-    if not queues:
-        raise ProblemError(
-            Code.NOT_FOUND,
-            f'namespaces "{namespace}" not found: there is no queue with this namespace that takes jobs of {caller.name!r};'
-            " see kubectl get namespaces",
-        )
-    if named is not None:
-        return _Place(str(named), len(queues) > 1)
-    if len(queues) > 1:
-        message = f"is needed: the namespace {namespace!r} is that of {len(queues)} queues: {', '.join(queues)}"
-        raise mistaken(Mistake(path="spec.queue", message=message))
-    return _Place(queues[0], is_shared=False)
+@workload_router.get(_ONE_OF_KIND)
+async def show_of_kind(of: _OfKind, namespace: str, name: str, request: Request, state: App) -> Response:
+    return await job_calls.show_job(of, request, state, namespace, name)
 
 
-async def _create(call: _JobChange, wanted: Desired, managers: managed_fields.Managers) -> Response:
-    """Submit a job by its object; answer with the object."""
-    state, caller, namespace = call.state, call.caller, call.namespace
-    if wanted.namespace not in ("", namespace):
-        check_address(wanted, wanted.name, namespace)
-    place = _place_of(await state.namespaces.queues(namespace), caller, namespace, wanted)
-    # Whether a name is free in its queue is known when the job is stored. A job without a name has its id as that of its object.
-    if wanted.name and (place.is_shared or _may_be_id(wanted.name)):
-        async with state.stores.database.reading() as tx:
-            if await job_objects.show_all(tx, caller, namespace, wanted.name):
-                raise ProblemError(Code.ALREADY_EXISTS, f'{JOBS.full_name} "{wanted.name}" already exists')
-    queue = place.queue
-    body = orjson.dumps(submission(wanted, queue))
-    try:
-        prepared = await state.parser.prepare(body, caller.key_id, call.request, await state.admissions.known())
-    except ProblemError as error:
-        raise of_object(error) from error
-    metadata = ObjectMetadata(
-        wanted.name or None,
-        orjson.dumps(wanted.spec),
-        orjson.dumps(wanted.annotations) if wanted.annotations else None,
-        orjson.dumps(managed_fields.write(managers, objects.GROUP_VERSION)),
-    )
-    given = Submission(caller, prepared, None, metadata)
-    if call.writing.is_dry:
-        item = await _try_out(state, given)
-    else:
-        item = await _submitted(state, caller, given)
-    answer = shown(call.request, item, JOBS, 201)
-    if prepared.named:
-        for one in await state.admissions.warnings(caller, prepared.named):
-            add_warning(answer, f"spec.{one.path}: {one.message}")
-    return answer
+@workload_router.post(_ALL_OF_KIND)
+async def create_of_kind(call: _CallOfKind) -> Response:
+    return await job_calls.create_job(call)
 
 
-async def _submitted(state: State, caller: Caller, given: Submission) -> Wire:
-    """Store a job, in a group with others if possible; return its object."""
-    pending = PendingSubmission(given, None, b"", request_id.get(), client_address.get())
-    key: int | None = None
-    if state.group_commits.takes(pending):
-        with suppress(ByItselfError):
-            key = parse_job_id(orjson.loads(await state.group_commits.submit(pending))["id"])[1]
-    if key is None:
-        async with state.stores.database.transaction() as tx:
-            (text,) = (await submit_one(tx, state.stores, given)).ids
-            await note(tx, caller, "submit", auditing.number_of_jobs(1), auditing.jobs_of([text]))
-            key = parse_job_id(text)[1]
-    found = await state.job_reads.read(key)
-    if found is None:
-        raise ProblemError(Code.NOT_FOUND, "the job was removed at once")
-    return job_object(found)
+@workload_router.put(_ONE_OF_KIND)
+async def replace_of_kind(name: str, call: _CallOfKind) -> Response:
+    return await job_calls.replace_job(call, name)
 
 
-async def _try_out(state: State, given: Submission) -> Wire:
-    """Store a job and undo it; return the object that it would be."""
-    try:
-        async with state.stores.database.transaction() as tx:
-            (text,) = (await submit_one(tx, state.stores, given)).ids
-            key = parse_job_id(text)[1]
-            raise DryRunError(job_object((await job_objects.read(tx, [key]))[key]))
-    except DryRunError as undone:
-        return undone.item
+@workload_router.patch(_ONE_OF_KIND)
+async def patch_of_kind(name: str, call: _CallOfKind) -> Response:
+    return await job_calls.patch_job(call, name)
 
 
-After = Callable[[Wire, managed_fields.Managers], managed_fields.ManagedObject]
-"""A change: of an object, given its managers."""
-
-
-async def _change(call: _JobChange, name: str, after: After) -> Response:
-    """Change a job's object to what ``after`` returns for it and its managers; answer with the object."""
-    state, caller = call.state, call.caller
-    try:
-        async with state.stores.database.transaction() as tx:
-            job = await job_objects.lock(tx, caller, call.namespace, name)
-            before = job_object(job)
-            managers = managed_fields.read(job.metadata.managed_fields)
-            done: managed_fields.ManagedObject = after(before, managers)
-            change = change_of(job, before, done.value)
-            if done.managers != managers:
-                entries = managed_fields.write(done.managers, objects.GROUP_VERSION)
-                change = replace(change, managed_fields=entries)
-            if change != JobObjectChange():
-                await job_objects.change(tx, state.stores, caller, job, change)
-                await note(tx, caller, "patch", str(job.line["id"]), _audited(change))
-            item = job_object((await job_objects.read(tx, [job.key]))[job.key])
-            if call.writing.is_dry:
-                raise DryRunError(item)
-    except DryRunError as undone:
-        item = undone.item
-    return shown(call.request, item, JOBS)
-
-
-def _audited(change: JobObjectChange) -> dict[str, Any]:
-    """Return a change as the audit records it."""
-    found: dict[str, Any] = {} if change.patch is None else change.patch.to_wire()
-    if change.action is not None:
-        found["action"] = change.action.value
-    if change.labels is not None:
-        found["labels"] = change.labels
-    if change.annotations is not None:
-        found["annotations"] = sorted(change.annotations)
-    return found
-
-
-# -- lists
-
-
-async def _list(request: Request, state: State, wanted: Listing, namespace: str | None) -> Response:
-    caller = await person(request)
-    values = values_of(wanted)
-    labels = parse_labels(wanted.labels)
-    if wanted.is_watch:
-        chosen = WatchedJobs(caller, namespace, labels, values, wants_table(request), wanted.included)
-        return await watch_jobs(request, state, wanted, chosen)
-    token = ListToken.read(wanted.following)
-    place = values.get("metadata.namespace", namespace)
-    async with state.stores.database.reading() as tx:
-        version = token.version or (await versions.horizon(tx)).version
-        if name := values.get("metadata.name"):
-            items = [job_object(one) for one in await job_objects.show_all(tx, caller, place, name)]
-            items = selected(items, wanted, JOB_FIELDS, "jobs")
-            return listed(request, wanted, items, JOBS, ListMetadata(version))
-        filtered = await filter_of(tx, caller, namespace, values)
-        if filtered is None:
-            return listed(request, wanted, [], JOBS, ListMetadata(version))
-        is_whole = not wants_table(request) or wanted.included is Included.OBJECT
-        limit = min(wanted.limit, _MOST_WHOLE_JOBS) if is_whole else wanted.limit
-        page = await job_objects.page(
-            tx, caller, filtered, conditions_of(labels), token.cursor, limit, is_whole=is_whole
-        )
-    items = [job_object(job) for job in page.jobs]
-    following = ListToken(version, page.following).written()
-    return listed(request, wanted, items, JOBS, ListMetadata(version, following))
+@workload_router.delete(_ONE_OF_KIND)
+async def delete_of_kind(name: str, call: _CallOfKind) -> Response:
+    return await job_calls.delete_job(call, name)

@@ -13,8 +13,8 @@ from enum import StrEnum
 
 import orjson
 
+from trainmaster_dispatcher.api.kube.job_resources import JobResource
 from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire, job_object
-from trainmaster_dispatcher.api.kube.resources import JOBS, ApiResource
 from trainmaster_dispatcher.api.kube.selectors import Requirement
 from trainmaster_dispatcher.api.kube.tables import Included, table_of
 from trainmaster_dispatcher.domain.job_events import JobEventKind
@@ -50,6 +50,7 @@ def frame(event: WatchEvent, payload: bytes) -> bytes:
 class WatchedJobs:
     """The jobs that a watch is about, and how it wants them. ``values``: by fields, of ``JOB_FIELDS``."""
 
+    of: JobResource
     caller: Caller
     namespace: str | None
     labels: tuple[Requirement, ...]
@@ -61,14 +62,16 @@ class WatchedJobs:
         """Return what is the same for all watches that get the same bytes."""
         rights = None if self.caller.is_admin else tuple(self.caller.queues)
         form = self.is_table, self.included
-        return rights, self.namespace, self.labels, tuple(sorted(self.values.items())), form
+        kind = self.of.resource.full_name, self.of.resource.version
+        return kind, rights, self.namespace, self.labels, tuple(sorted(self.values.items())), form
 
     def is_about(self, job: ReadJob) -> bool:
         """Return whether a job is in the place that the watch is about, and the caller may see it."""
         queue = job.line["queue"]
         place = namespace_of(queue)
         return (
-            self.caller.may_use(queue)
+            self.of.kind.has(job)
+            and self.caller.may_use(queue)
             and self.namespace in (None, place)
             and self.values.get("metadata.namespace", place) == place
             and self.values.get("metadata.name", job.name) == job.name
@@ -88,10 +91,10 @@ class WatchedJobs:
     def selects_by_status(self) -> bool:
         return any(field.startswith("status.") for field in self.values)
 
-    def payload(self, item: Wire, resource: ApiResource, raw: bytes | None = None) -> bytes:
+    def payload(self, item: Wire, raw: bytes | None = None) -> bytes:
         """Return an object as the watch wants it, without what the caller may not read. ``raw``: the object as JSON."""
         if self.is_table:
-            raw = orjson.dumps(table_of(resource.columns, [item], self.included, ListMetadata()))
+            raw = orjson.dumps(table_of(self.of.resource.columns, [item], self.included, ListMetadata()))
         return rendered_json(raw or orjson.dumps(item), self.caller.may_use)
 
 
@@ -104,6 +107,12 @@ class _ChangedJob:
     labels_before: Sequence[dict[str, str]]
     item: Wire
     raw: bytes
+
+    def payload(self, chosen: WatchedJobs) -> bytes:
+        """Return its object as a watch wants it."""
+        if chosen.of.kind.name is None:
+            return chosen.payload(self.item, self.raw)
+        return chosen.payload(chosen.of.item(self.job))
 
 
 @dataclass(slots=True)
@@ -125,7 +134,7 @@ class Batch:
             for number, one in enumerate(self.changed, 1):
                 event = _event_of(one, chosen)
                 if event is not None:
-                    parts.append(frame(event, chosen.payload(one.item, JOBS, one.raw)))
+                    parts.append(frame(event, one.payload(chosen)))
                 if number % _ITEMS_PER_SLICE == 0:
                     await asyncio.sleep(0)
             found = self._frames[key] = b"".join(parts)
@@ -181,7 +190,8 @@ class JobWatches:
                 jobs = await job_objects.read(tx, by_job)
             dated = [(_version_in(job, by_job[key], end), job) for key, job in jobs.items()]
             for number, (version, job) in enumerate(sorted(dated, key=lambda one: one[0]), 1):
-                item = job_object(replace(job, metadata=job.metadata._replace(version=version)))
+                job = replace(job, metadata=job.metadata._replace(version=version))
+                item = job_object(job)
                 change = by_job[job.key]
                 labels = change.labels_before or ()
                 changed.append(_ChangedJob(job, _kind(job, is_new=change.is_new), labels, item, orjson.dumps(item)))

@@ -52,9 +52,9 @@ def moment(written: str | None) -> str | None:
     return None if written is None else f"{written[:19]}Z"
 
 
-def label_of(job: ReadJob) -> dict[str, str]:
-    """Return the label by which the parts of a job are selected."""
-    return {JOB_LABEL: job.name[:_LONGEST_LABEL].rstrip("-.")}
+def label_of(name: str) -> dict[str, str]:
+    """Return the label by which the parts of a job are selected; ``name``: that of its object."""
+    return {JOB_LABEL: name[:_LONGEST_LABEL].rstrip("-.")}
 
 
 def owner_of(job: ReadJob) -> Wire:
@@ -69,14 +69,14 @@ def owner_of(job: ReadJob) -> Wire:
     }
 
 
-def job_object(job: ReadJob) -> Wire:
-    """Return a job, with its specification if that was read."""
+def object_metadata(job: ReadJob, uid: str) -> Wire:
+    """Return the metadata of a job's object, but for its managed fields."""
     line, known = job.line, job.metadata
     metadata: Wire = {
         "name": job.name,
         **({} if known.name else {"generateName": f"{line['name']}-"}),
         "namespace": namespace_of(line["queue"]),
-        "uid": uid_of("Job", line["id"]),
+        "uid": uid,
         "resourceVersion": str(known.version),
         "generation": 1,
         "creationTimestamp": moment(line["submittedAt"]),
@@ -87,8 +87,15 @@ def job_object(job: ReadJob) -> Wire:
         metadata["labels"] = dict(line["labels"])
     if known.annotations:
         metadata["annotations"] = known.annotations
-    if known.managed_fields:
-        metadata["managedFields"] = known.managed_fields
+    return metadata
+
+
+def job_object(job: ReadJob) -> Wire:
+    """Return a job, with its specification if that was read."""
+    line = job.line
+    metadata = object_metadata(job, uid_of("Job", line["id"]))
+    if job.metadata.managed_fields and job.metadata.kind is None:
+        metadata["managedFields"] = job.metadata.managed_fields
     found: Wire = {"apiVersion": GROUP_VERSION, "kind": "Job", "metadata": metadata}
     if job.spec is not None:
         found["spec"] = _job_spec(job.spec, line)
@@ -136,7 +143,7 @@ def conditions_of(line: Mapping[str, Any]) -> list[Wire]:
         JobState.FAILED: line.get("endedAt"),
         JobState.CANCELLED: line.get("endedAt"),
     }.get(state)
-    reason = _words(line.get("holdCause") or shown)
+    reason = reason_word(line.get("holdCause") or shown)
     found = [_condition(_CONDITIONS[state], reason, line.get("message", ""), since or line["submittedAt"])]
     if line.get("holdCause") in SUSPENSIONS:
         found.append(_condition("Suspended", reason, "", line["submittedAt"]))
@@ -147,7 +154,7 @@ def _condition(kind: str, reason: str, message: str, at: str) -> Wire:
     return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": moment(at)}
 
 
-def _words(state: str) -> str:
+def reason_word(state: str) -> str:
     """Return a state as a reason of a condition: ``backOff`` is ``BackOff``."""
     return "".join(part[:1].upper() + part[1:] for part in state.replace("_", "-").replace(" ", "-").split("-"))
 

@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from trainmaster.protocol.base import format_time
+from trainmaster.workload_kinds.registry import kind_by_name
 from trainmaster_dispatcher.api.kube.objects import CLUSTER_LABEL, GROUP, Wire, label_of, moment, owner_of, uid_of
 from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.services.job_members import JobMember
+from trainmaster_dispatcher.services.job_objects import ReadJob
 
 ROLE_LABEL = f"{GROUP}/role"
 INDEX_LABEL = f"{GROUP}/index"
@@ -71,7 +73,8 @@ def pod_object(member: JobMember) -> Wire:
     name = str(PodName(job.name, member.role_name, member.index))
     labels = {
         **job.line.get("labels", {}),
-        **label_of(job),
+        **dict.fromkeys(_name_labels(job), job.name),
+        **label_of(job.name),
         ROLE_LABEL: member.role_name,
         INDEX_LABEL: str(member.index),
         RUN_LABEL: str(run.attempt),
@@ -97,6 +100,12 @@ def pod_object(member: JobMember) -> Wire:
         },
         "status": _status(member, containers),
     }
+
+
+def _name_labels(job: ReadJob) -> tuple[str, ...]:
+    """Return the labels by which the controller of a job's manifest marks pods with the name of their object."""
+    kind = None if job.metadata.kind is None else kind_by_name(job.metadata.kind)
+    return () if kind is None else kind.name_labels
 
 
 def _status(member: JobMember, containers: list[Wire]) -> Wire:

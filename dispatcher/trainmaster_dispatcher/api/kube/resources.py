@@ -1,6 +1,6 @@
 """The resources of the Kubernetes API: names, scope and table of each. Those of declared kinds come from the registry of kinds."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +18,8 @@ from trainmaster.protocol.resource_kinds import (
     ResourceKind,
 )
 from trainmaster.protocol.tenants import RunView
+from trainmaster.workload_kinds.kind import WorkloadKind
+from trainmaster.workload_kinds.registry import KINDS as WORKLOAD_KINDS
 from trainmaster_dispatcher.api.kube.objects import GROUP, VERSION
 from trainmaster_dispatcher.api.kube.tables import TableColumn, age, at
 from trainmaster_dispatcher.services.declared import DeclaredKind
@@ -74,6 +76,7 @@ _COLUMNS: Mapping[str, tuple[TableColumn, ...]] = {
 class ApiResource:
     """A resource: ``plural`` is its word in addresses. ``schema``, ``status``: the models of its specification and of its status;
     ``declared``: the kind of declared objects that it shows; None for jobs and namespaces. ``group`` is empty for the core group.
+    ``workload``: the kind of manifests as which its jobs were submitted; None for all else.
     """
 
     kind: str
@@ -86,10 +89,12 @@ class ApiResource:
     declared: DeclaredKind[Any, Any] | None = None
     group: str = GROUP
     verbs: tuple[str, ...] = READ
+    version: str = VERSION
+    workload: WorkloadKind | None = None
 
     @property
     def group_version(self) -> str:
-        return f"{self.group}/{VERSION}" if self.group else VERSION
+        return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def singular(self) -> str:
@@ -236,5 +241,42 @@ RUNS = ApiResource(
 """The attempts of jobs, on whichever cluster."""
 CORE = (NAMESPACES, EVENTS, PODS)
 """The resources of the core group."""
+
+
+def _workload(kind: WorkloadKind) -> ApiResource:
+    def progress(item: Mapping[str, Any]) -> str:
+        return kind.progress(item["status"])
+
+    return ApiResource(
+        kind.kind,
+        kind.plural,
+        (
+            *_WORKLOAD_COLUMNS[:3],
+            TableColumn("Progress", progress, "How far it is, by its own controller"),
+            *_WORKLOAD_COLUMNS[3:],
+        ),
+        is_namespaced=True,
+        short_names=kind.short_names,
+        group=kind.group,
+        verbs=READ_AND_CHANGE,
+        version=kind.version,
+        workload=kind,
+    )
+
+
+def _annotated(name: str) -> Callable[[Mapping[str, Any]], Any]:
+    return at("metadata", "annotations", f"{GROUP}/{name}")
+
+
+_WORKLOAD_COLUMNS = (
+    _NAME,
+    TableColumn("State", _annotated("state"), "State of the job"),
+    TableColumn("Cluster", _annotated("cluster"), "Cluster of its latest run"),
+    TableColumn("Age", _age, "Time since it was submitted"),
+    TableColumn("Job", _annotated("job"), "Id of the job", is_wide=True),
+    TableColumn("Message", _annotated("message"), "What is known about its state", is_wide=True),
+)
+WORKLOADS: tuple[ApiResource, ...] = tuple(map(_workload, WORKLOAD_KINDS))
+"""Jobs that were submitted as manifests of other APIs, as objects of those."""
 RESOURCES: Mapping[str, ApiResource] = {one.plural: one for one in (JOBS, RUNS, *map(_declared, KINDS))}
 """All resources of the group by the word in their addresses."""

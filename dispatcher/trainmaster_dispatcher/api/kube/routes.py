@@ -7,24 +7,23 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.api.context import App, State, readable
 from trainmaster_dispatcher.api.kube import discovery, objects, schemas
 from trainmaster_dispatcher.api.kube.calls import (
     OBJECT_FIELDS,
-    PREFIX,
     KubernetesRoute,
     Listing,
     Wire,
     accepted,
     json,
     listed,
+    not_served,
     person,
     selected,
     shown,
 )
 from trainmaster_dispatcher.api.kube.objects import ListMetadata
-from trainmaster_dispatcher.api.kube.resources import CORE, NAMESPACES, RESOURCES
+from trainmaster_dispatcher.api.kube.resources import CORE, NAMESPACES
 from trainmaster_dispatcher.api.kube.status import not_found
 from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.services import job_queries
@@ -46,12 +45,12 @@ def _discovered(request: Request, plain: Wire, aggregate: Wire) -> Response:
 
 @router.get("/api")
 async def core_versions(request: Request) -> Response:
-    return _discovered(request, discovery.core_versions(), discovery.aggregated("", CORE))
+    return _discovered(request, discovery.core_versions(), discovery.aggregated_core())
 
 
 @router.get("/apis")
 async def groups(request: Request) -> Response:
-    return _discovered(request, discovery.groups(), discovery.aggregated(objects.GROUP, RESOURCES.values()))
+    return _discovered(request, discovery.groups(), discovery.aggregated_groups())
 
 
 @router.get("/api/v1")
@@ -59,14 +58,21 @@ async def core_resources() -> Response:
     return json(discovery.resources(objects.VERSION, CORE))
 
 
-@router.get(f"/apis/{objects.GROUP}")
-async def group() -> Response:
-    return json(discovery.group())
+@router.get("/apis/{name}")
+async def group(name: str, request: Request) -> Response:
+    if name not in discovery.GROUPS:
+        await person(request)
+        raise not_served()
+    return json(discovery.group(name))
 
 
-@router.get(PREFIX)
-async def resources() -> Response:
-    return json(discovery.resources(objects.GROUP_VERSION, RESOURCES.values()))
+@router.get("/apis/{name}/{version}")
+async def resources(name: str, version: str, request: Request) -> Response:
+    found = discovery.GROUPS.get(name, {}).get(version)
+    if found is None:
+        await person(request)
+        raise not_served()
+    return json(discovery.resources(f"{name}/{version}", found))
 
 
 @router.get("/version")
@@ -79,9 +85,12 @@ async def documents() -> Response:
     return json(schemas.root())
 
 
-@router.get(f"/openapi/v3{PREFIX}")
-async def document() -> Response:
-    return json(schemas.document())
+@router.get("/openapi/v3/apis/{name}/{version}")
+async def document(name: str, version: str, request: Request) -> Response:
+    if version not in discovery.GROUPS.get(name, {}):
+        await person(request)
+        raise not_served()
+    return json(schemas.document(name, version))
 
 
 @router.get("/api/v1/namespaces")
@@ -105,15 +114,9 @@ async def show_namespace(name: str, request: Request, state: App) -> Response:
 @router.api_route("/apis/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 @router.api_route("/openapi/{path:path}", methods=["GET"])
 async def others(path: str, request: Request) -> Response:
-    """Refuse what there is not: kubectl knows these words."""
+    """Refuse what does not exist."""
     await person(request)
-    if request.method != "GET":
-        raise ProblemError(
-            Code.METHOD_NOT_ALLOWED,
-            "the server does not allow this method on the requested resource: what is here can be read, and is changed by REST or"
-            " with the command trainmaster",
-        )
-    raise ProblemError(Code.NOT_FOUND, "the server could not find the requested resource")
+    raise not_served(is_known=request.method != "GET")
 
 
 async def _namespaces(state: State, caller: Caller) -> dict[str, list[str]]:

@@ -47,7 +47,7 @@ def run_object(job: ReadJob, run: Mapping[str, Any]) -> Wire:
             "uid": uid_of("Run", run["id"]),
             "resourceVersion": str(job.metadata.version),
             "creationTimestamp": moment(run["leasedAt"]),
-            "labels": {**job.line.get("labels", {}), **label_of(job), CLUSTER_LABEL: run["cluster"]},
+            "labels": {**job.line.get("labels", {}), **label_of(job.name), CLUSTER_LABEL: run["cluster"]},
             "ownerReferences": [owner_of(job)],
         },
         "spec": {"job": job.line["id"], **{field: run[field] for field in _IN_SPEC}},

@@ -9,9 +9,9 @@ import orjson
 from pydantic import BaseModel
 
 from trainmaster import __version__
-from trainmaster_dispatcher.api.kube.bodies import PatchType
-from trainmaster_dispatcher.api.kube.objects import GROUP, VERSION
-from trainmaster_dispatcher.api.kube.resources import RESOURCES, ApiResource
+from trainmaster_dispatcher.api.kube.bodies import PATCH_TYPES
+from trainmaster_dispatcher.api.kube.discovery import GROUPS
+from trainmaster_dispatcher.api.kube.resources import ApiResource
 from trainmaster_dispatcher.api.openapi import Described
 
 Wire = dict[str, Any]
@@ -44,24 +44,41 @@ _METADATA = {
 }
 
 
+_OF_WORKLOADS = (
+    "{} that is queued, placed on a cluster and run there as it is. It names its queue by the annotation"
+    " trainmaster.dev/queue, or is of the queue of its namespace."
+)
+
+
 @cache
 def root() -> Wire:
     """Return the documents that there are. Clients keep a document until its hash changes."""
-    digest = sha256(orjson.dumps(document())).hexdigest()[:32].upper()
-    place = f"apis/{GROUP}/{VERSION}"
-    return {"paths": {place: {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}}}
+    return {
+        "paths": {
+            f"apis/{name}/{version}": {
+                "serverRelativeURL": f"/openapi/v3/apis/{name}/{version}?hash={_digest(document(name, version))}"
+            }
+            for name, versions in GROUPS.items()
+            for version in versions
+        }
+    }
+
+
+def _digest(found: Wire) -> str:
+    return sha256(orjson.dumps(found)).hexdigest()[:32].upper()
 
 
 @cache
-def document() -> Wire:
-    """Return the document of the group."""
+def document(name: str, version: str) -> Wire:
+    """Return the document of a version of a group. Raises KeyError for one that does not exist."""
     schemas: Wire = {}
-    for one in RESOURCES.values():
+    resources = GROUPS[name][version]
+    for one in resources:
         _add(schemas, one)
     return {
         "openapi": "3.0.0",
         "info": {"title": "Trainmaster", "version": __version__},
-        "paths": {path: item for one in RESOURCES.values() for path, item in _paths(one)},
+        "paths": {path: item for one in resources for path, item in _paths(one)},
         "components": {"schemas": schemas},
     }
 
@@ -69,12 +86,17 @@ def document() -> Wire:
 def _add(schemas: Wire, one: ApiResource) -> None:
     spec = _part(schemas, one.schema, without=("kind", "name"))
     status = _part(schemas, one.status, without=())
+    if one.workload is not None:
+        # Its fields are its own controller's, of whichever version a cluster has.
+        spec = status = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        spec = {**spec, "description": f"Specification, as {one.workload.needs or 'Kubernetes'} reads it."}
+    description = _OF_WORKLOADS.format(one.workload.name) if one.workload is not None else spec.get("description")
     schemas[f"{_PREFIX}{one.kind}"] = {
         "type": "object",
-        "description": spec.get("description") or status.get("description", ""),
-        "x-kubernetes-group-version-kind": [{"group": GROUP, "version": VERSION, "kind": one.kind}],
+        "description": description or status.get("description", ""),
+        "x-kubernetes-group-version-kind": [{"group": one.group, "version": one.version, "kind": one.kind}],
         "properties": {
-            "apiVersion": {"type": "string", "description": f"Always {GROUP}/{VERSION}."},
+            "apiVersion": {"type": "string", "description": f"Always {one.group_version}."},
             "kind": {"type": "string", "description": f"Always {one.kind}."},
             "metadata": _METADATA,
             "spec": spec,
@@ -142,8 +164,8 @@ _METHODS = {"create": ("post", False), "update": ("put", True), "patch": ("patch
 
 
 def _paths(one: ApiResource) -> Iterable[tuple[str, Wire]]:
-    base = f"/apis/{GROUP}/{VERSION}"
-    kind = {"group": GROUP, "version": VERSION, "kind": one.kind}
+    base = f"/apis/{one.group_version}"
+    kind = {"group": one.group, "version": one.version, "kind": one.kind}
     schema = {"schema": {"$ref": f"{_REFERENCE}{one.kind}"}}
     answer = {"200": {"description": "OK", "content": {"application/json": schema}}}
     within = "/namespaces/{namespace}" if one.is_namespaced else ""
@@ -153,7 +175,7 @@ def _paths(one: ApiResource) -> Iterable[tuple[str, Wire]]:
         if verb in one.verbs:
             changed = _operation(verb, kind, answer) | {"parameters": _WRITING}
             if method == "patch":
-                changed["requestBody"] = {"content": {media.value: schema for media in PatchType}}
+                changed["requestBody"] = {"content": {media.value: schema for media in PATCH_TYPES}}
             (of_one if is_of_one else of_all)[method] = changed
     yield f"{base}{within}/{one.plural}", of_all
     yield f"{base}{within}/{one.plural}/{{name}}", of_one

@@ -16,8 +16,8 @@ from trainmaster_dispatcher.api.context import State
 from trainmaster_dispatcher.api.kube.calls import Listing
 from trainmaster_dispatcher.api.kube.job_selection import conditions_of, filter_of
 from trainmaster_dispatcher.api.kube.job_watches import WatchedJobs, WatchEvent, frame, position_of, version_of
-from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire, job_object
-from trainmaster_dispatcher.api.kube.resources import JOBS, ApiResource
+from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire
+from trainmaster_dispatcher.api.kube.resources import ApiResource
 from trainmaster_dispatcher.api.kube.status import status_of
 from trainmaster_dispatcher.api.kube.tables import Included, table_of
 from trainmaster_dispatcher.api.limits import CountedStream, StreamKind
@@ -203,7 +203,7 @@ async def watch_jobs(request: Request, state: State, wanted: Listing, chosen: Wa
         return Followed(await batch.frames(chosen), batch.position, batch.has_more, batch.missed)
 
     existing = each_page(lambda cursor: _existing(state, chosen, cursor))
-    watch = Watch(JOBS, wanted, chosen.is_table, existing, read)
+    watch = Watch(chosen.of.resource, wanted, chosen.is_table, existing, read)
     return await watch.answer(request, state)
 
 
@@ -214,6 +214,8 @@ async def _existing(state: State, chosen: WatchedJobs, cursor: str | None) -> tu
         if filtered is None:
             return b"", None
         labels = conditions_of(chosen.labels)
-        page = await job_objects.page(tx, chosen.caller, filtered, labels, cursor, _PAGE, is_whole=True)
-    items = [job_object(job) for job in page.jobs if chosen.is_about(job)]
-    return b"".join(frame(WatchEvent.ADDED, chosen.payload(item, JOBS)) for item in items), page.following
+        page = await job_objects.page(
+            tx, chosen.caller, filtered, labels, cursor, _PAGE, is_whole=True, kind=chosen.of.kind
+        )
+    items = [chosen.of.item(job) for job in page.jobs if chosen.is_about(job)]
+    return b"".join(frame(WatchEvent.ADDED, chosen.payload(item)) for item in items), page.following
