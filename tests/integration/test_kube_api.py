@@ -111,12 +111,14 @@ async def test_declared_objects_have_names_that_kubernetes_allows(service: Servi
     assert "normal" not in {one["metadata"]["name"] for one in classes["items"]}
 
 
-async def test_two_queues_with_one_namespace_are_not_taken_for_each_other(service: Service) -> None:
+async def test_two_queues_may_have_one_namespace_by_their_paths(service: Service) -> None:
     await put_queue(service, "a")
     await put_queue(service, "a/b")
     await put_queue(service, "a-b")
-    refused = await get(service, f"{GROUP}/namespaces/a-b/jobs", 409)
-    assert "a-b, a/b" in refused["message"]
+    jobs = [await service.submit("one", "a/b"), await service.submit("two", "a-b")]
+    await service.submit("three")
+    found = (await get(service, f"{GROUP}/namespaces/a-b/jobs"))["items"]
+    assert [(one["metadata"]["name"], one["spec"]["queue"]) for one in found] == [(jobs[1], "a-b"), (jobs[0], "a/b")]
 
 
 async def test_a_user_sees_own_queues_alone(service: Service) -> None:

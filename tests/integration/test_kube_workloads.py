@@ -301,3 +301,62 @@ async def test_mistakes_are_where_they_are_in_the_manifest(service: Service) -> 
 async def test_what_is_not_served_is_not_found(service: Service, method: str, path: str) -> None:
     found: httpx.Response = await service.http.request(method, path, json=a_job() if method == "POST" else None)
     assert value_of(found, 404)["message"] == "the server could not find the requested resource"
+
+
+async def put_queue(service: Service, path: str, **fields: Any) -> None:
+    answer = await service.http.put(f"/v1/queues/{path}", json={"path": path, **fields})
+    assert answer.status_code in (200, 201), answer.text
+
+
+async def test_a_queue_may_declare_the_namespace_of_its_jobs(service: Service) -> None:
+    await put_queue(service, "research")
+    await put_queue(service, "research/vision", namespace="kubeflow")
+    place = "/apis/batch/v1/namespaces/kubeflow/jobs"
+    item = value_of(await service.http.post(place, json=a_job(metadata={"namespace": "kubeflow"})), 201)
+    job = annotation(item, "job")
+    assert (item["metadata"]["namespace"], (await service.job(job))["queue"]) == ("kubeflow", "research/vision")
+    assert value_of(await service.http.get(f"{place}/pi"))["metadata"]["uid"] == item["metadata"]["uid"]
+    assert len(value_of(await service.http.get(place))["items"]) == 1
+    await service.submit("plain", "research/vision")
+    own = "/apis/trainmaster.dev/v1/namespaces/{}/jobs"
+    assert len(value_of(await service.http.get(own.format("kubeflow")))["items"]) == 2
+    assert not value_of(await service.http.get(own.format("research-vision")))["items"], "its path counts no more"
+    found = value_of(await service.http.get("/api/v1/namespaces/kubeflow"))
+    assert found["metadata"]["annotations"] == {"trainmaster.dev/queues": "research/vision"}
+    events = value_of(await service.http.get("/api/v1/namespaces/kubeflow/events"))["items"]
+    assert {one["metadata"]["namespace"] for one in events} == {"kubeflow"}
+    assert len(events) == 2
+    begin = await version(service, place)
+    async with watch(service, place, resourceVersion=begin) as seen:
+        value_of(await service.http.delete(f"{place}/pi"))
+        assert (await following(seen, 1))[0][1] == "pi"
+    refused = await service.http.put("/v1/queues/research/vision", json={"path": "research/vision", "namespace": "A_b"})
+    assert value_of(refused, 422)["mistakes"][0]["path"] == "namespace"
+
+
+async def test_queues_may_share_a_namespace_and_an_object_names_its_own(service: Service) -> None:
+    await put_queue(service, "research")
+    for name in ("vision", "audio"):
+        await put_queue(service, f"research/{name}", namespace="team")
+    place = "/apis/batch/v1/namespaces/team/jobs"
+    unnamed = value_of(await service.http.post(place, json=a_job()), 422)["details"]["causes"][0]
+    assert unnamed["field"] == 'metadata.annotations["trainmaster.dev/queue"]'
+    assert "research/audio, research/vision" in unnamed["message"]
+    kueue = a_job("one", {"labels": {"kueue.x-k8s.io/queue-name": "vision"}})
+    full = a_job("two", {"annotations": {"trainmaster.dev/queue": "research/audio"}})
+    for manifest, queue in ((kueue, "research/vision"), (full, "research/audio")):
+        item = value_of(await service.http.post(place, json=manifest), 201)
+        assert (await service.job(annotation(item, "job")))["queue"] == queue
+        again = await service.http.patch(
+            f"{place}/{item['metadata']['name']}", json=manifest, headers=APPLY, params={"fieldManager": "me"}
+        )
+        value_of(again)
+    both = [one["metadata"]["name"] for one in value_of(await service.http.get(place))["items"]]
+    assert both == ["two", "one"]
+    page = value_of(await service.http.get(place, params={"limit": 1}))
+    assert [one["metadata"]["name"] for one in page["items"]] == ["two"]
+    taken = a_job("one", {"annotations": {"trainmaster.dev/queue": "research/audio"}})
+    assert value_of(await service.http.post(place, json=taken), 409)["reason"] == "AlreadyExists"
+    other = a_job("three", {"labels": {"kueue.x-k8s.io/queue-name": "default"}})
+    message = value_of(await service.http.post(place, json=other), 422)["details"]["causes"][0]["message"]
+    assert "'default' is no queue of the namespace 'team', which has: research/audio, research/vision" in message

@@ -352,3 +352,87 @@ async def test_kubectl_submits_follows_changes_and_deletes_jobs(
     assert "spec.roles[0].replica" in wrong
     seen = await watching
     assert all(word in seen for word in (name, "queued", "cancelled")), seen
+
+
+_PI = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: pi, labels: {app: pi}}
+spec:
+  parallelism: 2
+  completions: 4
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - {name: pi, image: perl, command: [perl, -e, "print 3.14"], resources: {requests: {cpu: "1"}}}
+"""
+_SET = """
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: set}
+spec:
+  replicatedJobs:
+  - name: workers
+    template:
+      spec:
+        template:
+          spec:
+            restartPolicy: Never
+            containers: [{name: main, image: busybox, command: [sleep, "60"]}]
+"""
+
+
+async def test_kubectl_submits_manifests_of_other_apis(service: Service, alone: Kubectl, tmp_path: Path) -> None:
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    (folder / "pi.yaml").write_text(_PI)
+    (folder / "set.yaml").write_text(_SET)
+    assert "job.batch/pi created" in await alone("apply", "-f", str(folder))
+    agent = service.agent()
+    again = await alone("apply", "-f", str(folder))
+    assert again.count("unchanged") == 2, again
+    pi, where = "jobs.batch/pi", ("-f", str(folder / "pi.yaml"))
+    for words, expected in (
+        (("api-resources", "--api-group=jobset.x-k8s.io"), "JobSet"),
+        (("get", "jobs"), "pi"),
+        (("get", "jobs.batch,jobsets"), "jobset.jobset.x-k8s.io/set"),
+        (("get", "jobs.batch", "-o", "wide", "-l", "app=pi"), "queued"),
+        (("get", *where, "-o", "yaml"), "trainmaster.dev/state: queued"),
+        (("diff", *where), ""),
+        (("explain", "job", "--api-version=batch/v1"), "is queued, placed on a cluster"),
+        (("explain", "jobsets.spec"), "FIELD: spec"),
+        (("describe", pi), "Completions:    4"),
+        (("describe", "jobset", "set"), "Submitted"),
+        (("label", pi, "team=x"), "labeled"),
+        (("annotate", pi, "note=y"), "annotated"),
+        (("patch", pi, "-p", '{"spec": {"suspend": true}}'), "patched"),
+        (("get", pi, "-o", "jsonpath={.spec.suspend}"), "true"),
+        (("patch", pi, "--type=merge", "-p", '{"spec": {"suspend": false}}'), "patched"),
+        (("patch", pi, "--type=json", "-p", '[{"op": "remove", "path": "/metadata/annotations/note"}]'), "patched"),
+        (("apply", "--server-side", "--force-conflicts", *where), "serverside-applied"),
+        (("replace", *where, "--dry-run=server"), "replaced"),
+        (("create", *where, "--dry-run=server"), ""),
+    ):
+        code = 1 if words[0] == "create" else 0
+        assert expected in await alone(*words, code=code), words
+    refused = await alone("patch", pi, "-p", '{"spec": {"completions": 5}}', code=1)
+    assert "spec.completions: is fixed once the job is submitted" in refused
+    await agent.connect(capabilities=("gang", "podTemplate", "workload:batch/v1/Job"))
+    run_id = (await agent.next_start())["run"]
+    members = [{"role": "main", "index": index, "state": "running", "node": "n1"} for index in range(2)]
+    await agent.report(run_id, RunState.RUNNING, 1, members=members, object_status={"active": 2})
+    await alone("wait", "--for=jsonpath={.status.active}=2", pi, "--timeout=20s")
+    assert "2 active" in await alone("get", pi)
+    text = "3.14\n"
+    chunk = {"role": "main", "index": 0, "offset": 0, "data": text, "nextOffset": len(text)}
+    body = {"session": agent.session, "chunks": [chunk], "end": False}
+    await agent.http.post(f"/agent/v1/streams/{run_id}", json=body, headers=agent._headers())
+    assert "pi.main.1" in await alone("get", "pods", "-l", "job-name=pi")
+    done = {"succeeded": 4, "conditions": [{"type": "Complete", "status": "True"}]}
+    await agent.report(run_id, RunState.SUCCEEDED, 2, object_status=done)
+    await alone("wait", "--for=condition=Complete", pi, "--timeout=20s")
+    assert "3.14" in await alone("logs", pi)
+    assert "RunSucceeded" in await alone("events", "--for", pi)
+    assert "deleted" in await alone("delete", "-f", str(folder))
+    assert "No resources found" in await alone("get", "jobs.batch,jobsets")

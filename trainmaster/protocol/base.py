@@ -377,6 +377,7 @@ def _name_schema(limit: int, *examples: str) -> WithJsonSchema:
 Name24 = Annotated[str, _name_check(24, "a name"), _name_schema(24, "train")]
 Name12 = Annotated[str, _name_check(12, "a role name"), _name_schema(12, "worker")]
 Name40 = Annotated[str, _name_check(40, "a name"), _name_schema(40, "private")]
+Namespace = Annotated[str, _name_check(63, "a namespace"), _name_schema(63, "team-a")]
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,17 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.agent import MOST_NODES
-from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp, WrittenTime, bounded, example
+from trainmaster.protocol.base import (
+    Lenient,
+    Name40,
+    Namespace,
+    QueuePath,
+    Strict,
+    Timestamp,
+    WrittenTime,
+    bounded,
+    example,
+)
 from trainmaster.protocol.bursting import HoursSpec
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, Labels, RegionName, ResourceName
@@ -144,6 +154,10 @@ class QueueSpec(Strict):
     """Factor between cost and charge of its jobs, and of those of queues below it that have none; None: 1."""
     admission: AdmissionPolicy | None = None
     """Admission policy for jobs of this queue, and of those below it that have none; without any, the default."""
+    namespace: Namespace | None = None
+    """Namespace of its jobs in the Kubernetes API, which other queues may have, too; None: its path with ``-`` in place of ``/``.
+    A new object that names no queue goes to the only queue of its namespace.
+    """
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
     """Text for people."""
 

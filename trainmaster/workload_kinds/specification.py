@@ -116,10 +116,14 @@ def _specification(kind: WorkloadKind, manifest: Wire, sets: Sequence[PodSet], r
 
 
 class NamedQueue(NamedTuple):
-    """The queue that a manifest names, and the path of the label or annotation that names it."""
+    """The queue that a manifest names, and the path of the label or annotation that names it.
+
+    ``is_local``: it may be the last part of the path of a queue of the manifest's namespace, as Kueue's local queues have names.
+    """
 
     value: str
     path: str
+    is_local: bool = False
 
 
 def queue_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NamedQueue | None:
@@ -128,7 +132,8 @@ def queue_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Named
         return NamedQueue(annotations[QUEUE_KEY], f'metadata.annotations["{QUEUE_KEY}"]')
     for key in (QUEUE_KEY, _KUEUE_QUEUE):
         if labels.get(key):
-            return NamedQueue(labels[key].replace(".", "/"), f'metadata.labels["{key}"]')
+            is_local = key == _KUEUE_QUEUE
+            return NamedQueue(labels[key].replace(".", "/"), f'metadata.labels["{key}"]', is_local)
     return None
 
 

@@ -77,11 +77,12 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """The events that a caller wants and may see."""
+    """The events that a caller wants and may see. ``queues``: of jobs of these queues alone; None: of all."""
 
     caller: Caller
     wanted: BulkFilter
     kinds: frozenset[str] = frozenset()
+    queues: frozenset[str] | None = None
 
     async def check(self, tx: Transaction) -> None:
         """Raise ProblemError for names of queues, classes, clusters and states that do not exist."""
@@ -93,6 +94,7 @@ class EventFilter:
         wanted = self.wanted
         return (
             self.caller.may_use(event.queue)
+            and (self.queues is None or event.queue in self.queues)
             and (wanted.queue is None or event.queue == wanted.queue or event.queue.startswith(wanted.queue + "/"))
             and (not self.kinds or event.kind in self.kinds)
             and (not wanted.states or not entered(event).isdisjoint(wanted.states))

@@ -21,7 +21,7 @@ from trainmaster_dispatcher.services.job_actions import Action, BulkFilter, JobP
 from trainmaster_dispatcher.store import job_objects as store
 from trainmaster_dispatcher.store import jobs, runs
 from trainmaster_dispatcher.store.database import Transaction
-from trainmaster_dispatcher.store.job_objects import ObjectRow
+from trainmaster_dispatcher.store.job_objects import LeafQueue, ObjectRow
 from trainmaster_dispatcher.store.jobs import LabelCondition, ShownJob
 from trainmaster_dispatcher.store.keys import Caller
 
@@ -64,9 +64,21 @@ class ReadJob:
         return self.metadata.name or str(self.line["id"])
 
     @property
+    def namespace(self) -> str:
+        return self.metadata.namespace or namespace_of(self.line["queue"])
+
+    @property
     def is_gone(self) -> bool:
         """Return whether the object is deleted and its job has ended."""
         return self.metadata.deleted_at is not None and "endedAt" in self.line
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFilter:
+    """Jobs that a call is about. ``queues``: those of its namespace; None for jobs of all queues."""
+
+    wanted: BulkFilter
+    queues: Sequence[LeafQueue] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +107,9 @@ async def find_all(tx: Transaction, caller: Caller, namespace: str | None, name:
     with suppress(BadIdError):
         own_name, key = parse_job_id(name)
         row = await jobs.view(tx, key)
-        if row is not None and row.name == own_name and namespace in (None, namespace_of(row.queue)):
-            metadata = await store.of_jobs(tx, [key])
-            if metadata[key].name is None:
+        if row is not None and row.name == own_name:
+            known = (await store.of_jobs(tx, [key])).get(key)
+            if known is not None and known.name is None and namespace in (None, known.namespace):
                 found[key] = row.queue
     return [key for key, queue in found.items() if caller.may_use(queue)]
 
@@ -134,7 +146,7 @@ async def read(tx: Transaction, keys: Iterable[int]) -> dict[int, ReadJob]:
 async def page(
     tx: Transaction,
     caller: Caller,
-    wanted: BulkFilter,
+    filtered: ObjectFilter,
     labels: Sequence[LabelCondition],
     cursor: str | None,
     limit: int,
@@ -144,7 +156,8 @@ async def page(
 ) -> ObjectPage:
     """Return a page of the jobs that match and whose objects exist, newest first; with specifications, if ``is_whole``."""
     chosen = replace(
-        await job_queries.filter_of(tx, caller, wanted),
+        await job_queries.filter_of(tx, caller, filtered.wanted),
+        queue_ids=None if filtered.queues is None else tuple(one.id for one in filtered.queues),
         label_conditions=tuple(labels),
         hides_deleted=True,
         kind=kind.name,

@@ -413,12 +413,6 @@ async def list_queues(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
     return [queue_view(row, counts.get(row.id, {}), warnings.get(row.id, [])) for row in rows]
 
 
-async def leaf_queues(tx: Transaction, caller: Caller) -> list[str]:
-    """Return the queues that take jobs, of those that the caller may see, by path."""
-    rows = await tenants.QUEUES.stored(tx)
-    return sorted(row.name for row in rows if row.is_leaf and caller.may_know(row.name))
-
-
 def queue_view(row: tenants.QueueRow, counts: dict[str, int], warnings: Sequence[str] = ()) -> dict[str, Any]:
     return {**row.as_declared(), "isLeaf": row.row.is_leaf, "jobs": counts} | (
         {"warnings": list(warnings)} if warnings else {}

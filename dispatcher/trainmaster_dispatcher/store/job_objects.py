@@ -26,13 +26,20 @@ class ObjectRow(NamedTuple):
     managed_fields: list[dict[str, Any]] | None
     deleted_at: datetime | None
     kind: str | None = None
+    namespace: str | None = None
+    """Namespace of its queue; None where the job does not exist."""
+
+
+NAMESPACE = "coalesce(q.spec->>'namespace', replace(q.path, '/', '-'))"
+"""The expression for the namespace of the jobs of the queue ``q``."""
 
 
 class LeafQueue(NamedTuple):
-    """A queue that takes jobs."""
+    """A queue that takes jobs, and the namespace of its jobs."""
 
     id: int
     path: str
+    namespace: str
 
 
 class NamedJob(NamedTuple):
@@ -60,8 +67,8 @@ async def of_jobs(tx: Transaction, job_ids: Iterable[int]) -> dict[int, ObjectRo
         ObjectRow,
         f"""
         SELECT j.id AS job_id, {version_of("j")} AS version, o.name, o.spec, o.annotations, o.managed_fields, o.deleted_at,
-               o.kind
-        FROM jobs j LEFT JOIN job_objects o ON o.job_id = j.id {FROM_LATEST}
+               o.kind, {NAMESPACE} AS namespace
+        FROM jobs j JOIN queues q ON q.id = j.queue_id LEFT JOIN job_objects o ON o.job_id = j.id {FROM_LATEST}
         WHERE j.id = ANY(:ids)
         """,
         ids=list(job_ids),
@@ -69,12 +76,13 @@ async def of_jobs(tx: Transaction, job_ids: Iterable[int]) -> dict[int, ObjectRo
     return {row.job_id: row for row in rows}
 
 
-async def leaf_queues(tx: Transaction, namespace: str) -> Sequence[LeafQueue]:
-    """Return the queues that take jobs, of those with this namespace."""
+async def leaf_queues(tx: Transaction, namespace: str | None = None) -> Sequence[LeafQueue]:
+    """Return the queues that take jobs, of those with a namespace or of all, by path."""
     return await tx.all_of(
         LeafQueue,
-        """
-        SELECT q.id, q.path FROM queues q WHERE replace(q.path, '/', '-') = :namespace
+        f"""
+        SELECT q.id, q.path, {NAMESPACE} AS namespace FROM queues q
+        WHERE (CAST(:namespace AS text) IS NULL OR {NAMESPACE} = :namespace)
         AND NOT EXISTS (SELECT 1 FROM queues b WHERE b.parent_id = q.id) ORDER BY q.path
         """,
         namespace=namespace,
@@ -85,9 +93,9 @@ async def named(tx: Transaction, namespace: str | None, name: str) -> Sequence[N
     """Return the jobs whose objects have this name, in a namespace or in all; also those whose objects are gone."""
     return await tx.all_of(
         NamedJob,
-        """
+        f"""
         SELECT o.job_id, q.path AS queue FROM job_objects o JOIN queues q ON q.id = o.queue_id
-        WHERE o.name = :name AND NOT o.freed AND (CAST(:namespace AS text) IS NULL OR replace(q.path, '/', '-') = :namespace)
+        WHERE o.name = :name AND NOT o.freed AND (CAST(:namespace AS text) IS NULL OR {NAMESPACE} = :namespace)
         """,
         name=name,
         namespace=namespace,

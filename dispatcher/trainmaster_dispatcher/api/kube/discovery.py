@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainmaster import __version__
-from trainmaster_dispatcher.api.kube.objects import VERSION
+from trainmaster_dispatcher.api.kube.objects import GROUP, VERSION
 from trainmaster_dispatcher.api.kube.resources import CORE, RESOURCES, WORKLOADS, ApiResource
 
 _LEVEL = ("1", "31")
@@ -107,7 +107,7 @@ def _discovered(one: ApiResource) -> Wire:
 
 
 def _categories(one: ApiResource) -> list[str]:
-    return ["trainmaster"] if one.group else []
+    return ["trainmaster"] if one.group == GROUP else []
 
 
 def version() -> Wire:

@@ -112,7 +112,10 @@ class _ChosenEvents:
         """Return the filter of the feed of events; None if no event can match."""
         async with state.stores.database.reading() as tx:
             found = await filter_of(tx, self.caller, self.namespace, {})
-        return None if found is None else EventFilter(self.caller, found)
+        if found is None:
+            return None
+        queues = None if found.queues is None else frozenset(one.path for one in found.queues)
+        return EventFilter(self.caller, found.wanted, queues=queues)
 
     def added(self, items: Iterable[Wire]) -> bytes:
         """Return those of these events that the selectors select, as a watch has them."""
@@ -122,12 +125,12 @@ class _ChosenEvents:
 
 
 def _involved(job: ReadJob, of: JobResource) -> InvolvedJob:
-    return _involved_as(of, str(job.line["id"]), job.name, job.line["queue"])
+    return _involved_as(of, str(job.line["id"]), job.name, job.namespace)
 
 
-def _involved_as(of: JobResource, text: str, name: str, queue: str) -> InvolvedJob:
+def _involved_as(of: JobResource, text: str, name: str, namespace: str) -> InvolvedJob:
     resource = of.resource
-    return InvolvedJob(text, name, namespace_of(queue), resource.group_version, resource.kind, of.uid(text))
+    return InvolvedJob(text, name, namespace, resource.group_version, resource.kind, of.uid(text))
 
 
 async def _list(request: Request, state: State, wanted: Listing, namespace: str | None) -> Response:
@@ -189,7 +192,8 @@ async def _objects(state: State, events: Sequence[FeedEvent], epoch: int) -> lis
         name = text if known is None or known.name is None else known.name
         version = (epoch << versions.VERSION_BITS) + event.xid
         of = submitted_as(None if known is None else known.kind)
-        found.append(event_object(event, _involved_as(of, text, name, event.queue), version))
+        namespace = known.namespace if known is not None and known.namespace else namespace_of(event.queue)
+        found.append(event_object(event, _involved_as(of, text, name, namespace), version))
     return found
 
 

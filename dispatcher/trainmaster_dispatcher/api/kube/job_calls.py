@@ -51,7 +51,6 @@ from trainmaster_dispatcher.api.kube.selectors import parse_labels, refused
 from trainmaster_dispatcher.api.kube.tables import Included
 from trainmaster_dispatcher.api.kube.watching import watch_jobs
 from trainmaster_dispatcher.domain import managed_fields
-from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.services import auditing, job_objects
 from trainmaster_dispatcher.services.group_commit import ByItselfError, PendingSubmission
 from trainmaster_dispatcher.services.job_objects import JobObjectChange
@@ -214,12 +213,6 @@ def _place_of(
     Raises ProblemError NOT_FOUND or INVALID_SPEC.
     """
     queues = [one.path for one in leaves if caller.may_use(one.path)]
-    if named is not None and namespace_of(named.value) != namespace:
-        place = namespace_of(named.value[:100])
-        message = (
-            f"{named.value[:100]!r} has the namespace {place!r}, and the object is in {namespace!r}; use -n {place}"
-        )
-        raise mistaken(Mistake(path=named.path, message=message))
     if not queues:
         raise ProblemError(
             Code.NOT_FOUND,
@@ -227,11 +220,25 @@ def _place_of(
             " see kubectl get namespaces",
         )
     if named is not None:
-        return _Place(named.value, len(queues) > 1)
+        return _Place(_queue_of(queues, namespace, named), len(queues) > 1)
     if len(queues) > 1:
         message = f"is needed: the namespace {namespace!r} is that of {len(queues)} queues: {', '.join(queues)}"
         raise mistaken(Mistake(path=unnamed, message=message))
     return _Place(queues[0], is_shared=False)
+
+
+def _queue_of(queues: Sequence[str], namespace: str, named: NamedQueue) -> str:
+    """Return the queue of a namespace that an object names. Raises ProblemError INVALID_SPEC if it has none of the name."""
+    if named.value in queues:
+        return named.value
+    ends = [one for one in queues if named.is_local and one.rpartition("/")[2] == named.value]
+    if len(ends) == 1:
+        return ends[0]
+    message = (
+        f"{named.value[:100]!r} is no queue of the namespace {namespace!r}, which has: {', '.join(queues[:20])};"
+        " kubectl get namespaces shows which queue has which namespace"
+    )
+    raise mistaken(Mistake(path=named.path, message=message))
 
 
 async def _create(call: JobCall, wanted: Desired, managers: managed_fields.Managers) -> Response:

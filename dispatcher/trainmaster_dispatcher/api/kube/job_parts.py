@@ -15,7 +15,6 @@ from trainmaster_dispatcher.api.kube.objects import JOB_LABEL, ListMetadata, Wir
 from trainmaster_dispatcher.api.kube.resources import ApiResource
 from trainmaster_dispatcher.api.kube.selectors import Operator, parse_fields, parse_labels
 from trainmaster_dispatcher.api.kube.watching import Followed, Watch, each_page, frames
-from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.services import job_objects, job_queries
 from trainmaster_dispatcher.services.event_feed import Position
 from trainmaster_dispatcher.services.job_objects import ReadJob
@@ -72,11 +71,7 @@ class _Chosen:
     def is_about(self, job: ReadJob) -> bool:
         """Return whether parts of a job can be among the chosen ones, and the caller may see it."""
         queue = job.line["queue"]
-        return (
-            self.caller.may_use(queue)
-            and self.namespace in (None, namespace_of(queue))
-            and self.job in (None, job.name)
-        )
+        return self.caller.may_use(queue) and self.namespace in (None, job.namespace) and self.job in (None, job.name)
 
     def select(self, items: Iterable[Wire]) -> list[Wire]:
         """Return those of these objects that the selectors select."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.api.kube.calls import OBJECT_FIELDS, Listing
 from trainmaster_dispatcher.api.kube.selectors import Operator, Requirement, parse_fields, refused
 from trainmaster_dispatcher.services.job_actions import BulkFilter
+from trainmaster_dispatcher.services.job_objects import ObjectFilter
 from trainmaster_dispatcher.store import job_objects as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.jobs import LabelCondition
@@ -43,25 +43,15 @@ def conditions_of(labels: tuple[Requirement, ...]) -> list[LabelCondition]:
 
 async def filter_of(
     tx: Transaction, caller: Caller, namespace: str | None, values: Mapping[str, str]
-) -> BulkFilter | None:
+) -> ObjectFilter | None:
     """Return the filter of a call that lists jobs; None if no job can match. Raises ProblemError."""
     place = values.get("metadata.namespace", namespace)
     if namespace is not None and place != namespace:
         return None
-    queue = None
+    queues = None
     if place is not None:
-        queues = [one.path for one in await store.leaf_queues(tx, place) if caller.may_use(one.path)]
+        queues = [one for one in await store.leaf_queues(tx, place) if caller.may_use(one.path)]
         if not queues:
             return None
-        queue = _only_queue(place, queues)
     states = tuple(filter(None, [values.get("status.state")]))
-    return BulkFilter(queue=queue, states=states, cluster=values.get("status.cluster"))
-
-
-def _only_queue(namespace: str, queues: list[str]) -> str:
-    if len(queues) > 1:
-        raise ProblemError(
-            Code.CONFLICT,
-            f"the namespace {namespace!r} is that of {len(queues)} queues: {', '.join(queues)}; rename one of them",
-        )
-    return queues[0]
+    return ObjectFilter(BulkFilter(states=states, cluster=values.get("status.cluster")), queues)

@@ -18,7 +18,6 @@ from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire, job_obje
 from trainmaster_dispatcher.api.kube.selectors import Requirement
 from trainmaster_dispatcher.api.kube.tables import Included, table_of
 from trainmaster_dispatcher.domain.job_events import JobEventKind
-from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.domain.redaction import rendered_json
 from trainmaster_dispatcher.services import job_objects
 from trainmaster_dispatcher.services.context import Stores
@@ -68,7 +67,7 @@ class WatchedJobs:
     def is_about(self, job: ReadJob) -> bool:
         """Return whether a job is in the place that the watch is about, and the caller may see it."""
         queue = job.line["queue"]
-        place = namespace_of(queue)
+        place = job.namespace
         return (
             self.of.kind.has(job)
             and self.caller.may_use(queue)

@@ -10,7 +10,6 @@ from uuid import UUID, uuid5
 
 from trainmaster.protocol.base import format_time
 from trainmaster.protocol.states import HoldCause, JobState, Wish
-from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.services.job_objects import ReadJob
 
 GROUP = "trainmaster.dev"
@@ -75,7 +74,7 @@ def object_metadata(job: ReadJob, uid: str) -> Wire:
     metadata: Wire = {
         "name": job.name,
         **({} if known.name else {"generateName": f"{line['name']}-"}),
-        "namespace": namespace_of(line["queue"]),
+        "namespace": job.namespace,
         "uid": uid,
         "resourceVersion": str(known.version),
         "generation": 1,

@@ -10,7 +10,6 @@ from typing import Any
 from trainmaster.protocol.base import format_time
 from trainmaster.workload_kinds.registry import kind_by_name
 from trainmaster_dispatcher.api.kube.objects import CLUSTER_LABEL, GROUP, Wire, label_of, moment, owner_of, uid_of
-from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.services.job_members import JobMember
 from trainmaster_dispatcher.services.job_objects import ReadJob
 
@@ -86,7 +85,7 @@ def pod_object(member: JobMember) -> Wire:
         "kind": "Pod",
         "metadata": {
             "name": name,
-            "namespace": namespace_of(job.line["queue"]),
+            "namespace": job.namespace,
             "uid": uid_of("Pod", f"{job.line['id']}/{run.attempt}/{member.role_name}/{member.index}"),
             "resourceVersion": str(job.metadata.version),
             "creationTimestamp": moment(format_time(run.leased_at)),

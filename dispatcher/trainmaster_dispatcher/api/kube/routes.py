@@ -25,8 +25,7 @@ from trainmaster_dispatcher.api.kube.calls import (
 from trainmaster_dispatcher.api.kube.objects import ListMetadata
 from trainmaster_dispatcher.api.kube.resources import CORE, NAMESPACES
 from trainmaster_dispatcher.api.kube.status import not_found
-from trainmaster_dispatcher.domain.namespaces import namespace_of
-from trainmaster_dispatcher.services import job_queries
+from trainmaster_dispatcher.store import job_objects
 from trainmaster_dispatcher.store.keys import Caller
 
 router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
@@ -122,8 +121,9 @@ async def others(path: str, request: Request) -> Response:
 async def _namespaces(state: State, caller: Caller) -> dict[str, list[str]]:
     """Return the namespaces of the queues that a caller may see, each with its queues."""
     async with state.stores.database.reading() as tx:
-        queues = await job_queries.leaf_queues(tx, caller)
+        queues = await job_objects.leaf_queues(tx)
     found: dict[str, list[str]] = {}
     for queue in queues:
-        found.setdefault(namespace_of(queue), []).append(queue)
+        if caller.may_know(queue.path):
+            found.setdefault(queue.namespace, []).append(queue.path)
     return dict(sorted(found.items()))

@@ -12,7 +12,6 @@ from trainmaster_dispatcher.api.kube.objects import (
     owner_of,
     uid_of,
 )
-from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.services.job_objects import ReadJob
 
 RUN_FIELDS = {
@@ -43,7 +42,7 @@ def run_object(job: ReadJob, run: Mapping[str, Any]) -> Wire:
         "kind": "Run",
         "metadata": {
             "name": run_name(job.name, run["attempt"]),
-            "namespace": namespace_of(job.line["queue"]),
+            "namespace": job.namespace,
             "uid": uid_of("Run", run["id"]),
             "resourceVersion": str(job.metadata.version),
             "creationTimestamp": moment(run["leasedAt"]),

@@ -196,7 +196,7 @@ async def watch_jobs(request: Request, state: State, wanted: Listing, chosen: Wa
     """Answer a watch of jobs. Raises ProblemError EXPIRED for a version from which changes are no longer known."""
     async with state.stores.database.reading() as tx:  # so that what the selectors name wrongly is refused at once
         filtered = await filter_of(tx, chosen.caller, chosen.namespace, chosen.values)
-        await job_queries.filter_of(tx, chosen.caller, filtered)
+        await job_queries.filter_of(tx, chosen.caller, None if filtered is None else filtered.wanted)
 
     async def read(position: Position) -> Followed:
         batch = await state.watches.after(position)
