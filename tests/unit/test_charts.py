@@ -85,16 +85,18 @@ AGENT_EVERYTHING: Object = {
     "networkPolicy": {"apiServerCidrs": ["10.0.0.1/32"], "extraEgress": [{"ports": [{"port": 3128}]}]},
 }
 AGENT_WITH_API: Object = {**AGENT, "extensionApi": {"enabled": True, "key": TOKEN}}
+AGENT_WITH_SUBMISSIONS: Object = {**AGENT, "submissions": {"enabled": True, "existingSecret": {"name": "key"}}}
 CASES: list[tuple[str, Object]] = [
     ("agent", AGENT),
     ("agent", AGENT_EVERYTHING),
     ("agent", AGENT_WITH_API),
+    ("agent", AGENT_WITH_SUBMISSIONS),
     ("dispatcher", BUNDLED),
     ("dispatcher", URLS),
     ("dispatcher", SECRETS),
     ("dispatcher", EVERYTHING),
 ]
-IDS = ["agent", "agent-everything", "agent-api", "bundled", "urls", "secrets", "everything"]
+IDS = ["agent", "agent-everything", "agent-api", "agent-submissions", "bundled", "urls", "secrets", "everything"]
 
 each_chart = pytest.mark.parametrize("chart", ["agent", "dispatcher"])
 each_case = pytest.mark.parametrize(("chart", "values"), CASES, ids=IDS)
@@ -797,7 +799,7 @@ def test_the_agent_reaches_dns_the_api_server_and_its_dispatcher(url: str, port:
 PROCESSES = {"api", "scheduler", "worker", "beat"}
 
 
-@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[3:])
+@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[4:])
 def test_every_process_is_started_with_options_that_it_has(values: Object) -> None:
     app = typer.Typer()
     register_agent(app)
@@ -817,7 +819,7 @@ def test_every_process_is_started_with_options_that_it_has(values: Object) -> No
     assert started == {"serve", "scheduler", "worker", "beat", "migrate", "bootstrap"}
 
 
-@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[3:])
+@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[4:])
 def test_the_schema_is_there_before_the_processes_are(values: Object) -> None:
     objects = rendered("dispatcher", values)
     hooks = of_kind(objects, "Job")

@@ -142,12 +142,12 @@ def test_its_end_is_read_from_its_status(kind: WorkloadKind) -> None:
 
 @ALL
 def test_an_end_that_its_controller_has_not_told_of_is_read_as_one(kind: WorkloadKind) -> None:
-    running = {**condition("Running"), "active": 1}
+    running = {**condition("Running"), "kept": 1}
     for has_succeeded in (True, False) if kind.ends else (False,):
         end = WorkloadEnd(has_succeeded, "" if has_succeeded else "cancelled")
         status = kind.ended_status(running, end, "Ended", "2026-01-01T00:00:00Z")
         found = kind.end_of({"status": status})
-        assert status["active"] == 1, "what is known is kept"
+        assert status["kept"] == 1, "what is known is kept"
         if kind.ends:
             assert found is not None
             assert found.has_succeeded is has_succeeded

@@ -144,6 +144,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "agent extension-apiserver --url https://trainmaster.example.com --key-file people.key --tls-certificate tls.crt"
         " --tls-key tls.key",
     ),
+    "agent submissions": (
+        "agent submissions --url https://trainmaster.example.com --cluster west --key-file submissions.key",
+    ),
     "agent fleet": ("agent fleet --clusters 3 --nodes 100",),
 }
 """Examples of each command, by its words; without ``trainmaster``."""

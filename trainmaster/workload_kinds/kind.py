@@ -54,6 +54,8 @@ class WorkloadKind(ABC):
     """Types of the conditions of an object that has succeeded and of one that has failed; None if it has none."""
     name_labels: tuple[str, ...] = ()
     """Labels by which its controller marks pods with the name of their object."""
+    added_labels: tuple[str, ...] = ()
+    """Labels that an API server adds to an object and to its pod templates."""
     short_names: tuple[str, ...] = ()
     is_built_in: bool = False
     """Whether Kubernetes itself has the kind, so that clients know the types of its fields."""
@@ -110,9 +112,9 @@ class WorkloadKind(ABC):
         """Return how an object on a cluster has ended; None while it has not."""
         return None if self.end_conditions is None else end_by_conditions(stored, *self.end_conditions)
 
-    def ended_status(self, status: Mapping[str, Any], end: WorkloadEnd, reason: str, at: str) -> Wire:
+    def ended_status(self, status: Mapping[str, Any], end: WorkloadEnd, reason: str, when: str) -> Wire:
         """Return the status of an object whose job has ended, where its own controller has not said so: the job was cancelled, or
-        never reached a cluster. ``reason``: one word; ``at``: a time as in Kubernetes.
+        never reached a cluster. ``reason``: one word; ``when``: a time as in Kubernetes.
         """
         if self.end_conditions is None:
             return dict(status)
@@ -122,10 +124,17 @@ class WorkloadKind(ABC):
             "status": "True",
             "reason": reason,
             "message": end.message,
-            "lastProbeTime": at,
-            "lastTransitionTime": at,
+            "lastProbeTime": when,
+            "lastTransitionTime": when,
         }
         return {**status, "conditions": [*kept, ended]}
+
+    def as_submitted(self, stored: Mapping[str, Any]) -> Wire:
+        """Return the specification of an object in an API server as its author wrote it: without what the server has added.
+
+        Defaults that mean the same on every cluster stay.
+        """
+        return deepcopy(dict(stored.get("spec") or {}))
 
     def progress(self, status: Mapping[str, Any]) -> str:
         """Return how far an object is, by its status, in a few words; empty where it does not tell."""

@@ -65,7 +65,7 @@ class RayCluster(WorkloadKind):
     def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
         return WorkloadEnd(False, str(at(stored, ("status", "reason")) or "")) if _state(stored) == "failed" else None
 
-    def ended_status(self, status: Mapping[str, Any], end: WorkloadEnd, reason: str, at: str) -> Wire:
+    def ended_status(self, status: Mapping[str, Any], end: WorkloadEnd, reason: str, when: str) -> Wire:
         return {**status, "state": "failed", "reason": end.message or reason}
 
     def progress(self, status: Mapping[str, Any]) -> str:
@@ -122,9 +122,9 @@ class RayJob(WorkloadKind):
         is_late = at(stored, ("status", "reason")) == "DeadlineExceeded"
         return WorkloadEnd(False, words, FailureCategory.DEADLINE if is_late else None)
 
-    def ended_status(self, status: Mapping[str, Any], end: WorkloadEnd, reason: str, at: str) -> Wire:
+    def ended_status(self, status: Mapping[str, Any], end: WorkloadEnd, reason: str, when: str) -> Wire:
         states = ("Complete", "SUCCEEDED") if end.has_succeeded else ("Failed", "STOPPED")
-        times = {"endTime": status.get("endTime", at)}
+        times = {"endTime": status.get("endTime", when)}
         words = {"reason": reason, "message": end.message}
         return {**status, "jobDeploymentStatus": states[0], "jobStatus": states[1], **times, **words}
 

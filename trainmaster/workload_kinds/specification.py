@@ -19,7 +19,16 @@ QUEUE_KEY, PRIORITY_CLASS_KEY = "trainmaster.dev/queue", "trainmaster.dev/priori
 """Labels or annotations of a manifest. A label cannot have the ``/`` between the parts of a path: it has ``.`` instead."""
 _KUEUE_QUEUE, _KUEUE_PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 """Labels of Kueue, which are understood as well."""
-_OURS = frozenset((QUEUE_KEY, PRIORITY_CLASS_KEY, _KUEUE_QUEUE, _KUEUE_PRIORITY))
+ORIGIN_CLUSTER, ORIGIN_UID = "trainmaster.dev/origin-cluster", "trainmaster.dev/origin-uid"
+"""Labels of what was submitted from inside a cluster: the cluster, and the uid of its object there."""
+ORIGIN_OBJECT, ORIGIN_SUSPENDED = "trainmaster.dev/origin", "trainmaster.dev/origin-suspended"
+"""Annotations of the same: namespace and name of the object, and whether it wished to be suspended when that was last passed on."""
+_OURS = frozenset(
+    (
+        *(QUEUE_KEY, PRIORITY_CLASS_KEY, _KUEUE_QUEUE, _KUEUE_PRIORITY),
+        *(ORIGIN_CLUSTER, ORIGIN_UID, ORIGIN_OBJECT, ORIGIN_SUSPENDED),
+    )
+)
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _FROM_SERVER = frozenset(
     (
@@ -32,6 +41,7 @@ _USED = frozenset(("annotations", "generateName", "labels", "name", "namespace")
 _DEFAULT_GRACE = 30
 """Seconds that Kubernetes gives a pod without a grace of its own."""
 _LONGEST_JOB_NAME = 24
+_DEFAULT_SCHEDULER = "default-scheduler"
 _TOO_LARGE = "has too many values for an object of Kubernetes"
 
 
@@ -271,12 +281,14 @@ def secured(spec: Any) -> Any:
     """Return a pod's specification with what the Pod Security Standard *restricted* demands, wherever it says nothing about it.
 
     Manifests are rarely written with it in mind, and templates of roles have it, too. What a manifest sets is kept, for the policy
-    of its queue to allow or refuse.
+    of its queue to allow or refuse; but not the scheduler that an API server writes where none is named.
     """
     if not isinstance(spec, Mapping):
         return spec
     pod = spec.get("securityContext")
     made = dict(spec)
+    if spec.get("schedulerName") == _DEFAULT_SCHEDULER:
+        del made["schedulerName"]
     if pod is None or isinstance(pod, Mapping):
         pod = dict(pod or {})
         pod.setdefault("seccompProfile", {"type": "RuntimeDefault"})

@@ -29,11 +29,13 @@ from trainmaster.client.errors import ConfigurationError
 from trainmaster.protocol.states import Exit
 from trainmaster_agent.cli.aggregation import extension_apiserver
 from trainmaster_agent.cli.fleet import fleet, run_agents
+from trainmaster_agent.cli.submissions import submissions
 
 log = logging.getLogger(__name__)
 agent_app = typer.Typer(help="The agent of one cluster.", no_args_is_help=True)
 agent_app.command("fleet")(fleet)
 agent_app.command("extension-apiserver")(extension_apiserver)
+agent_app.command("submissions")(submissions)
 
 
 @agent_app.command("run")

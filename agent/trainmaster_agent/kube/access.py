@@ -43,6 +43,21 @@ class ApiServerAccess:
         return token
 
 
+@dataclass(frozen=True, slots=True)
+class KeyAccess:
+    """Access to the dispatcher's Kubernetes API by its address and an API key."""
+
+    host: str
+    key: str
+    tls: ssl.SSLContext | None = None
+    server_name: str | None = None
+    proxy: str | None = None
+
+    async def authorization(self) -> str:
+        """Return the header's value."""
+        return f"Bearer {self.key}"
+
+
 def _check_exists(kubeconfig: Path | None) -> None:
     """Refuse a missing file, of which the library says that it lacks a context. Raises AccessError."""
     if kubeconfig is not None and not kubeconfig.exists():

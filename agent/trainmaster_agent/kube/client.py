@@ -14,7 +14,7 @@ from typing import Any, Self
 import aiohttp
 import orjson
 
-from trainmaster_agent.kube.access import ApiServerAccess
+from trainmaster_agent.kube.access import ApiServerAccess, KeyAccess
 from trainmaster_agent.kube.errors import TooManyRequestsError, UnavailableError, refused
 from trainmaster_agent.kube.paths import LEASES, Resource
 
@@ -41,7 +41,7 @@ _FIRST_CLASS = f"/apis/{LEASES.version}/"
 class ApiServer:
     """``parallel`` is the most requests at once; watches and log streams do not count."""
 
-    def __init__(self, access: ApiServerAccess, *, parallel: int = 32) -> None:
+    def __init__(self, access: ApiServerAccess | KeyAccess, *, parallel: int = 32) -> None:
         self._access = access
         self._slots = asyncio.Semaphore(parallel)
         self._parallel = parallel

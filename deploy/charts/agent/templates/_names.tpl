@@ -135,6 +135,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
+{{- /* Those of what submits this cluster's objects. */ -}}
+{{- define "agent.submissionsSelector" -}}
+app.kubernetes.io/name: {{ include "agent.name" . }}-submissions
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "agent.submissionsLabels" -}}
+{{ include "agent.submissionsSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: submissions
+app.kubernetes.io/part-of: trainmaster
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
 {{- /* What the agent and the extension API server may reach. */ -}}
 {{- define "agent.egress" -}}
 # DNS.
