@@ -225,8 +225,11 @@ async def test_an_end_that_no_controller_told_of_is_a_condition_of_the_object(se
     item = await made(service)
     job = annotation(item, "job")
     await service.http.post(f"/v1/jobs/{job}/cancel")
-    (condition,) = value_of(await service.http.get(f"{BATCH}/pi"))["status"]["conditions"]
-    assert (condition["type"], condition["status"], condition["reason"]) == ("Failed", "True", "Cancelled")
+    found = value_of(await service.http.get(f"{BATCH}/pi"))["status"]["conditions"]
+    assert [(one["type"], one["status"], one["reason"]) for one in found] == [
+        ("FailureTarget", "True", "Cancelled"),
+        ("Failed", "True", "Cancelled"),
+    ]
 
 
 async def test_a_job_that_waits_again_has_no_status_of_the_run_before(service: Service) -> None:

@@ -76,6 +76,9 @@ class _Objects:
 
     def drop(self, obj: Wire) -> None:
         self._forget(_key(obj))
+        if uid := self._uid(obj):
+            # Also of one that was made and deleted between two looks of the dispatcher at its feed.
+            self._owner.look_at(self._kind, uid)
 
     def listed(self, keys: set[str]) -> None:
         for key in [one for one in self._keys if one not in keys]:
