@@ -104,7 +104,12 @@ async def fleet(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Fleet]:
     (tmp_path / "stage").mkdir()
     try:
         await install_agent(
-            origin, "south", "submissions.enabled=true", f"submissions.key=tmk_{'s' * 32}", "fullnameOverride=agent"
+            origin,
+            "south",
+            "submissions.enabled=true",
+            "submissions.byNamespace=true",
+            f"submissions.key=tmk_{'s' * 32}",
+            "fullnameOverride=agent",
         )
         kubeconfig = await origin.service_account_kubeconfig(NAMESPACE, "agent-submissions", 24 * 3600)
         await asyncio.to_thread(stage.start)
@@ -146,6 +151,25 @@ async def test_a_job_of_one_cluster_runs_in_another_and_has_its_status_and_its_e
     await fleet.submit("bad", "exit", "3", backoffLimit=0)
     bad = await fleet.until("bad", "Failed")
     assert conditions(bad)["Failed"]["reason"] == "BackoffLimitExceeded"
+
+
+async def test_in_a_labelled_namespace_jobs_need_not_name_the_dispatcher(fleet: Fleet) -> None:
+    label = {"metadata": {"labels": {"trainmaster.dev/submit": "true"}}}
+    await fleet.origin.patch(f"/api/v1/namespaces/{HOME}", label, kind="merge")
+
+    async def is_labelled() -> bool:
+        made = await fleet.origin.post(f"{JOBS}?dryRun=All", a_job("try", "succeed", managedBy=None))
+        return bool(made["spec"].get("managedBy") == "trainmaster.dev/dispatcher")
+
+    await eventually(is_labelled)
+    await fleet.submit("plain", "succeed", managedBy=None)
+    plain = await fleet.until("plain", "Complete")
+    assert plain["metadata"]["annotations"]["trainmaster.dev/cluster"] == "north"
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "00000000-0000-0000-0000-000000000001"}
+    owned = a_job("owned", "succeed", managedBy=None)
+    owned["metadata"]["ownerReferences"] = [owner]
+    made = await fleet.origin.post(f"{JOBS}?dryRun=All", owned)
+    assert "managedBy" not in made["spec"], "what another controller makes is its own"
 
 
 async def test_a_deleted_job_is_cancelled_and_a_suspended_one_is_held(fleet: Fleet) -> None:

@@ -85,7 +85,10 @@ AGENT_EVERYTHING: Object = {
     "networkPolicy": {"apiServerCidrs": ["10.0.0.1/32"], "extraEgress": [{"ports": [{"port": 3128}]}]},
 }
 AGENT_WITH_API: Object = {**AGENT, "extensionApi": {"enabled": True, "key": TOKEN}}
-AGENT_WITH_SUBMISSIONS: Object = {**AGENT, "submissions": {"enabled": True, "existingSecret": {"name": "key"}}}
+AGENT_WITH_SUBMISSIONS: Object = {
+    **AGENT,
+    "submissions": {"enabled": True, "existingSecret": {"name": "key"}, "byNamespace": True},
+}
 CASES: list[tuple[str, Object]] = [
     ("agent", AGENT),
     ("agent", AGENT_EVERYTHING),
