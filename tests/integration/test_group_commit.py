@@ -15,7 +15,12 @@ from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import KeySpec, QueueSpec
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
 from trainmaster_dispatcher.services.context import Stores
-from trainmaster_dispatcher.services.group_commit import ByItselfError, GroupCommits, PendingSubmission
+from trainmaster_dispatcher.services.group_commit import (
+    ByItselfError,
+    GroupCommits,
+    PendingSubmission,
+    StoredSubmission,
+)
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.submission_parsing import Most, prepare
 from trainmaster_dispatcher.services.submit import Submission
@@ -64,7 +69,7 @@ def pending(
 async def outcomes(group_commits: GroupCommits, given: list[PendingSubmission]) -> list[Any]:
     """Submit all at once; return the answer to each: its value, or the error."""
     done = await asyncio.gather(*[group_commits.submit(one) for one in given], return_exceptions=True)
-    return [orjson.loads(one) if isinstance(one, bytes) else one for one in done]
+    return [orjson.loads(one.body) if isinstance(one, StoredSubmission) else one for one in done]
 
 
 async def transactions(stores: Stores) -> int:
@@ -180,7 +185,7 @@ async def test_a_request_that_is_given_up_disturbs_no_other(group_commits: Group
     tasks[0].cancel()
     tasks[2].cancel()
     done = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [isinstance(one, bytes) for one in done] == [False, True, False, True]
+    assert [isinstance(one, StoredSubmission) for one in done] == [False, True, False, True]
 
     async def are_stored() -> bool:
         """Return whether three jobs are stored: all but the third, which was given up before it was begun."""
@@ -198,10 +203,10 @@ async def test_a_request_that_is_given_up_and_comes_again_at_once_makes_one_job(
     given_up.cancel()
     await asyncio.sleep(0)
     again = await group_commits.submit(pending(key="k"))
-    assert b"id" in again
-    assert b"id" in await under_way
+    assert b"id" in again.body
+    assert b"id" in (await under_way).body
     assert await value(stores, "SELECT count(*) FROM jobs") == 2
-    assert [row.answer for row in await rows(stores, "SELECT answer FROM idempotency_keys")] == [again]
+    assert [row.answer for row in await rows(stores, "SELECT answer FROM idempotency_keys")] == [again.body]
 
 
 async def test_an_end_answers_those_that_wait(group_commits: GroupCommits, stores: Stores) -> None:

@@ -108,6 +108,14 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
     app.openapi = partial(openapi.document, app)  # type: ignore[method-assign] # as FastAPI's documentation extends it
     app.state.settings = settings
     app.state.audience = audience
+    if audience.includes(Audience.USERS):
+        app.include_router(kube_job_routes.router)
+        app.include_router(kube_event_routes.router)
+        app.include_router(kube_run_routes.router)
+        app.include_router(kube_pod_routes.router)
+        app.include_router(kube_declared_routes.router)
+        app.include_router(kube_job_routes.workload_router)
+        app.include_router(kube_routes.router)
     for other, (prefix, routers) in _ROUTERS.items():
         if audience.includes(other):
             for router in routers:
@@ -117,14 +125,6 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
     for other, (prefix, _) in _ROUTERS.items():
         if audience.includes(other):
             app.add_api_route(docs_pages.DOCUMENTS[other], _document_of(other, prefix), include_in_schema=False)
-    if audience.includes(Audience.USERS):
-        app.include_router(kube_job_routes.router)
-        app.include_router(kube_event_routes.router)
-        app.include_router(kube_run_routes.router)
-        app.include_router(kube_pod_routes.router)
-        app.include_router(kube_declared_routes.router)
-        app.include_router(kube_job_routes.workload_router)
-        app.include_router(kube_routes.router)
     app.add_api_route("/docs", _swagger, include_in_schema=False)
     app.add_api_route("/docs/files/{name}", docs_pages.file, include_in_schema=False)
     app.add_api_route("/redoc", _redoc, include_in_schema=False)

@@ -34,7 +34,7 @@ from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.event_feed import EventFeed
 from trainmaster_dispatcher.services.followers import Followers
 from trainmaster_dispatcher.services.group_commit import GroupCommits
-from trainmaster_dispatcher.services.job_reads import JobReads, NamespaceReads
+from trainmaster_dispatcher.services.namespace_reads import NamespaceReads
 from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
 from trainmaster_dispatcher.services.submission_parsing import mistaken, parse_json
 from trainmaster_dispatcher.store import keys
@@ -65,7 +65,6 @@ class State:
         self.events = EventFeed(stores)
         self.watches = JobWatches(stores, self.events)
         self.group_commits = GroupCommits(stores)
-        self.job_reads = JobReads(stores)
         self.namespaces = NamespaceReads(stores)
         self.leader = LeaderOverHttp()
         self.declared_views = DeclaredViews(stores, self.leader)

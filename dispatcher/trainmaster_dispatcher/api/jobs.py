@@ -136,7 +136,7 @@ async def submit_jobs(
     pending = PendingSubmission(submission, claim, body_hash, request_id.get(), client_address.get())
     if state.group_commits.takes(pending):
         with suppress(ByItselfError):
-            payload = await state.group_commits.submit(pending)
+            payload = (await state.group_commits.submit(pending)).body
             return _created(Response(payload, status_code=CREATED, media_type="application/json"))
 
     details: dict[str, Any] = {}

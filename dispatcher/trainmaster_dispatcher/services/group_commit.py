@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import orjson
 
@@ -49,6 +50,13 @@ class PendingSubmission:
         return len(self.submission.prepared)
 
 
+class StoredSubmission(NamedTuple):
+    """A submission that is committed, and the body of its answer."""
+
+    body: bytes
+    submitted: Submitted
+
+
 class ByItselfError(Exception):
     """The submission has to be stored in a transaction of its own."""
 
@@ -56,7 +64,9 @@ class ByItselfError(Exception):
 @dataclass(slots=True)
 class _QueuedSubmission:
     pending: PendingSubmission
-    answer: "asyncio.Future[bytes]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    answer: "asyncio.Future[StoredSubmission]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
 
 class GroupCommits:
@@ -75,8 +85,8 @@ class GroupCommits:
         """Return whether a submission may join a group."""
         return pending.submission.prepared.parameters is None and pending.jobs <= _SMALL
 
-    async def submit(self, pending: PendingSubmission) -> bytes:
-        """Store a submission together with others; return the body of its answer once it is committed.
+    async def submit(self, pending: PendingSubmission) -> StoredSubmission:
+        """Store a submission together with others; return its answer once it is committed.
 
         Raises ProblemError when the submission may not be stored, and ByItselfError when it has to be stored alone.
         """
@@ -154,7 +164,7 @@ def _like(error: StoreAwayError) -> StoreAwayError:
     return other
 
 
-def _settle(waiting: _QueuedSubmission, outcome: bytes | Exception) -> None:
+def _settle(waiting: _QueuedSubmission, outcome: StoredSubmission | Exception) -> None:
     if waiting.answer.done():
         return  # its request was given up
     if isinstance(outcome, Exception):
@@ -163,9 +173,11 @@ def _settle(waiting: _QueuedSubmission, outcome: bytes | Exception) -> None:
         waiting.answer.set_result(outcome)
 
 
-async def store_group(tx: Transaction, stores: Stores, group: Sequence[PendingSubmission]) -> list[bytes | Exception]:
-    """Store submissions with their audit rows and idempotency keys; return for each the body of its answer, or its error."""
-    outcomes: list[bytes | Exception] = [ByItselfError() for _ in group]
+async def store_group(
+    tx: Transaction, stores: Stores, group: Sequence[PendingSubmission]
+) -> list[StoredSubmission | Exception]:
+    """Store submissions with their audit rows and idempotency keys; return for each its answer, or its error."""
+    outcomes: list[StoredSubmission | Exception] = [ByItselfError() for _ in group]
     places = await _unrepeated(tx, group)
     if not places:
         return outcomes
@@ -176,7 +188,8 @@ async def store_group(tx: Transaction, stores: Stores, group: Sequence[PendingSu
     for place, outcome in zip(places, stored, strict=True):
         pending = group[place]
         if isinstance(outcome, Submitted):
-            body = outcomes[place] = orjson.dumps(pending.submission.prepared.answer(outcome.ids))
+            body = orjson.dumps(pending.submission.prepared.answer(outcome.ids))
+            outcomes[place] = StoredSubmission(body, outcome)
             one, target, details = pending.submission, number_of_jobs(pending.jobs), jobs_of(outcome.ids)
             caller = one.through or one.caller
             if one.through is not None:

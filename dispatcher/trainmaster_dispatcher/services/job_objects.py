@@ -9,15 +9,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import orjson
+
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, parse_job_id
 from trainmaster.protocol.parameters import substitute
-from trainmaster.protocol.states import JobState
+from trainmaster.protocol.states import HoldCause, JobState
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.namespaces import namespace_of
 from trainmaster_dispatcher.services import job_actions, job_queries
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.job_actions import Action, BulkFilter, JobPatch
+from trainmaster_dispatcher.services.submit import Submission, Submitted
 from trainmaster_dispatcher.store import job_objects as store
 from trainmaster_dispatcher.store import jobs, runs
 from trainmaster_dispatcher.store.database import Transaction
@@ -99,6 +102,50 @@ class JobObjectChange:
     spec: dict[str, Any] | None = None
     patch: JobPatch | None = None
     action: Action | None = None
+
+
+def fresh(given: Submission, stored: Submitted) -> ReadJob:
+    """Return the only job of a submission that was just stored, as a read of it would."""
+    prepared, metadata = given.prepared.specs[0], given.metadata
+    key = parse_job_id(stored.ids[0])[1]
+    row = ShownJob(
+        id=key,
+        name=prepared.name,
+        version=1,
+        queue=prepared.queue,
+        priority_class=stored.priority_class,
+        priority=prepared.priority,
+        state=prepared.first_state,
+        wish=None,
+        hold_cause=HoldCause.USER if prepared.held else None,
+        hold_until=None,
+        attempt=0,
+        retries_used=0,
+        message="",
+        submitted_at=stored.at,
+        started_at=None,
+        ended_at=None,
+        ran_seconds=None,
+        running_since=None,
+        labels=None if prepared.labels is None else orjson.loads(prepared.labels),
+        parameters=None,
+        spec_id=key,
+        queue_id=stored.queue_id,
+        class_id=0,
+        shape_id=0,
+        notifies=prepared.notifies,
+        submitted_by=given.caller.name,
+        submitted_through=given.caller.through,
+        cluster=None,
+    )
+    known = ObjectRow(key, stored.version, None, None, None, None, None)
+    spec: Mapping[str, Any] = {}
+    if metadata is not None:
+        texts = (metadata.spec, metadata.annotations, metadata.managed_fields)
+        written, annotations, managers = (None if one is None else orjson.loads(one) for one in texts)
+        known = ObjectRow(key, stored.version, metadata.name, written, annotations, managers, None, metadata.kind)
+        spec = written or {}
+    return ReadJob(key, job_queries.job_line(row), known, stored.queue_id, spec)
 
 
 async def find_all(tx: Transaction, caller: Caller, namespace: str | None, name: str) -> list[int]:

@@ -61,4 +61,4 @@ class OnBehalf:
                     f"the key {caller.name!r} has submitted for {MOST_USERS} users, which is the most of one key",
                 )
             self._known[caller.key_id, user] = known
-        return replace(caller, key_id=known, name=user)
+        return replace(caller, key_id=known, name=user, through=caller.name)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.durations import format_duration, parse_duration
@@ -55,9 +56,15 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """Stored jobs of a submission: their ids in the order given."""
+    """Stored jobs of a submission: their ids in the order given, their time of submission and version, and of the first one the
+    queue and the priority class.
+    """
 
     ids: list[str]
+    at: datetime
+    version: int
+    queue_id: int
+    priority_class: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,7 @@ class Admitted:
 
     queues: dict[str, int]
     classes: dict[tuple[str | None, str], int]
+    class_names: dict[int, str]
     refused: "dict[int, ProblemError | QueueBusyError]"
 
 
@@ -106,7 +114,8 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
             refused[index] = error
     if named and not await tenants.hold_classes(tx, named.values()):
         raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, "a priority class of these jobs was just removed")
-    return Admitted({path: queues[path].id for path in paths if path in queues}, named, refused)
+    class_names = {row.id: name for name, row in classes.items()}
+    return Admitted({path: queues[path].id for path in paths if path in queues}, named, class_names, refused)
 
 
 async def _refuse_taken(
@@ -157,7 +166,8 @@ async def _store(tx: Transaction, stores: Stores, admitted: Admitted, taken: Seq
     repeats = [one.prepared.parameters for one in taken if one.prepared.parameters is not None]
     if repeats and len(taken) > 1:
         raise ValueError("parameter sets are stored by themselves")
-    first = await store.insert(tx, fresh, repeats[0] if repeats else None)
+    stored = await store.insert(tx, fresh, repeats[0] if repeats else None)
+    first = stored.first
     await _store_objects(tx, admitted, taken, first)
 
     async def wake() -> None:
@@ -169,7 +179,16 @@ async def _store(tx: Transaction, stores: Stores, admitted: Admitted, taken: Seq
     for one in taken:
         jobs = list(enumerate(one.prepared.specs * one.prepared.repeats, first))
         telling += [(key, spec.name, spec.first_state) for key, spec in jobs if spec.tells_submitted]
-        out.append(Submitted([job_id(spec.name, key) for key, spec in jobs]))
+        spec = one.prepared.specs[0]
+        out.append(
+            Submitted(
+                [job_id(spec.name, key) for key, spec in jobs],
+                stored.at,
+                stored.version,
+                admitted.queues[spec.queue],
+                admitted.class_names[admitted.classes[spec.priority_class, spec.queue]],
+            )
+        )
         first += len(jobs)
     if telling:
         await webhooks.tell_submitted(tx, telling)

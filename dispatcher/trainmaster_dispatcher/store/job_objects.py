@@ -106,15 +106,16 @@ async def taken(tx: Transaction, names: Sequence[tuple[int, str]]) -> set[tuple[
     """Return those of these names, each with its queue, that objects have. Names of deleted objects are free from then on."""
     pairs = {"queues": [queue for queue, _ in names], "names": [name for _, name in names]}
     wanted = "SELECT * FROM unnest(CAST(:queues AS int[]), CAST(:names AS text[]))"
-    await tx.run(
+    rows = await tx.all(
         f"""
-        UPDATE job_objects o SET freed = true WHERE NOT o.freed AND (o.queue_id, o.name) IN ({wanted})
-        AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = o.job_id AND (o.deleted_at IS NULL OR j.ended_at IS NULL))
+        WITH freed AS (
+            UPDATE job_objects o SET freed = true WHERE NOT o.freed AND (o.queue_id, o.name) IN ({wanted})
+            AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = o.job_id AND (o.deleted_at IS NULL OR j.ended_at IS NULL))
+            RETURNING o.job_id)
+        SELECT queue_id, name FROM job_objects
+        WHERE NOT freed AND (queue_id, name) IN ({wanted}) AND job_id NOT IN (SELECT job_id FROM freed)
         """,
         **pairs,
-    )
-    rows = await tx.all(
-        f"SELECT queue_id, name FROM job_objects WHERE NOT freed AND (queue_id, name) IN ({wanted})", **pairs
     )
     return {(row.queue_id, row.name) for row in rows}
 

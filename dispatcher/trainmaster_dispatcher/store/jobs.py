@@ -16,6 +16,7 @@ from trainmaster_dispatcher.store import outbox
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
 from trainmaster_dispatcher.store.tables import LIVE_JOB, WAITING_JOB
+from trainmaster_dispatcher.store.versions import VERSION_OF_THIS
 
 _SHAPES_BYTES = 1 << 20
 
@@ -215,9 +216,16 @@ def _parts_of(hashes: Sequence[bytes], shapes: Mapping[bytes, bytes]) -> Iterato
         yield part
 
 
-async def insert(tx: Transaction, fresh: Sequence[NewSpec], parameters: Sequence[bytes] | None = None) -> int:
-    """Store new jobs: one for each specification, or with ``parameters`` one of the only specification for each set; return the
-    first job's key.
+class StoredJobs(NamedTuple):
+    """Jobs that were just stored: the key of the first one, and of all of them the time of submission and the version as objects."""
+
+    first: int
+    at: datetime
+    version: int
+
+
+async def insert(tx: Transaction, fresh: Sequence[NewSpec], parameters: Sequence[bytes] | None = None) -> StoredJobs:
+    """Store new jobs: one for each specification, or with ``parameters`` one of the only specification for each set.
 
     The other keys follow without a gap, in the order given. One row of ``changes`` reports all the jobs, and a job's row stands for
     its first event, so that a job costs one row beside its specification.
@@ -226,7 +234,8 @@ async def insert(tx: Transaction, fresh: Sequence[NewSpec], parameters: Sequence
     row = await tx.one(
         f"""
         INSERT INTO changes (kind, ref, many)
-        SELECT '{FeedKind.JOBS}', take_ids(pg_get_serial_sequence('jobs', 'id')::regclass, :many), :many RETURNING ref
+        SELECT '{FeedKind.JOBS}', take_ids(pg_get_serial_sequence('jobs', 'id')::regclass, :many), :many
+        RETURNING ref, now() AS at, {VERSION_OF_THIS} AS version
         """,
         many=many,
     )
@@ -240,7 +249,7 @@ async def insert(tx: Transaction, fresh: Sequence[NewSpec], parameters: Sequence
         rows = [b"%d%b%b\n" % (key, head, _escaped(one)) for key, one in enumerate(parameters, first)]
     await tx.copy("COPY job_specs (id, last_job_id, spec) FROM STDIN", specs)
     await tx.copy(f"COPY jobs ({_COPIED}) FROM STDIN", rows)
-    return first
+    return StoredJobs(first, row.at, row.version)
 
 
 async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:

@@ -30,6 +30,8 @@ class Caller:
     """Clusters that an owner looks after."""
     on_behalf_of: tuple[str, ...] = ()
     """Users for whom the key may submit; a ``*`` at the end of one stands for any text."""
+    through: str | None = None
+    """The key by which the caller, who has none, acts."""
 
     @property
     def is_admin(self) -> bool:

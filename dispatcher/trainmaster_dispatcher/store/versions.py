@@ -14,6 +14,12 @@ FROM_LATEST = (
 """What a statement joins that has versions."""
 
 
+VERSION_OF_THIS = (
+    f"((SELECT store_epoch::bigint << {VERSION_BITS} FROM installation) + pg_current_xact_id()::text::bigint)"
+)
+"""The expression for the version of the rows that a transaction writes."""
+
+
 class Horizon(NamedTuple):
     """The version below which all changes are seen by who reads from now on, and that of the oldest change that is stored; None where
     none is. No change that is seen has a version of ``latest`` or above.

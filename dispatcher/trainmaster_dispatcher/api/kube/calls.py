@@ -1,15 +1,17 @@
 """Calls of the Kubernetes API: the caller, parameters of lists, answers as objects, lists and tables, and errors as Status objects."""
 
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
 import orjson
-from fastapi import Query, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from starlette.types import Message
+from starlette.routing import Match
+from starlette.types import Message, Scope
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.states import KeyRole
@@ -30,12 +32,24 @@ PREFIX = f"/apis/{GROUP_VERSION}"
 OBJECT_FIELDS = {"metadata.name": ("metadata", "name")}
 MOST_ROWS = 1000
 _DEFAULT_ROWS = 500
+_PLACES = ("/api", "/openapi/", "/version")
+"""The begins of all addresses of the Kubernetes API."""
 _LENIENT = ("Warn", "Ignore")
 """Field validations with which unknown fields are left out. Both warn of them: nothing is left out in silence."""
 Wire = dict[str, Any]
 
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class KubernetesRouter(APIRouter):
+    """A router that is passed over at once for other addresses: so it can come first, and neither API pays for the other's routes."""
+
+    def __init__(self) -> None:
+        super().__init__(include_in_schema=False, route_class=KubernetesRoute)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return super().matches(scope) if scope["path"].startswith(_PLACES) else (Match.NONE, {})
 
 
 class KubernetesRoute(APIRoute):
@@ -102,36 +116,46 @@ def add_warning(answer: Response, text: str) -> None:
 class Listing:
     """The parameters of a call that lists objects or watches them. Raises ProblemError INVALID_PARAMETER."""
 
-    def __init__(
-        self,
-        label_selector: Annotated[str, Query(alias="labelSelector")] = "",
-        field_selector: Annotated[str, Query(alias="fieldSelector")] = "",
-        limit: Annotated[int, Query()] = 0,
-        following: Annotated[str, Query(alias="continue")] = "",
-        included: Annotated[str, Query(alias="includeObject")] = "",
-        watch: Annotated[str, Query()] = "",
-        version: Annotated[str, Query(alias="resourceVersion")] = "",
-        match: Annotated[str, Query(alias="resourceVersionMatch")] = "",
-        seconds: Annotated[int, Query(alias="timeoutSeconds")] = 0,
-        bookmarks: Annotated[str, Query(alias="allowWatchBookmarks")] = "",
-        initial: Annotated[str, Query(alias="sendInitialEvents")] = "",
-    ) -> None:
+    def __init__(self, query: Mapping[str, str]) -> None:
+        limit, seconds = (_whole(query, name) for name in ("limit", "timeoutSeconds"))
+        included, version, initial = (
+            query.get(name, "") for name in ("includeObject", "resourceVersion", "sendInitialEvents")
+        )
         if included not in ("", *Included):
             raise refused("includeObject", f"must be one of {', '.join(Included)}")
         if version and not version.isdecimal():
             raise refused("resourceVersion", f"must be one that this API gave out, not {version[:100]!r}")
-        if match == "Exact" and version not in ("", "0"):
+        if query.get("resourceVersionMatch") == "Exact" and version not in ("", "0"):
             raise ProblemError(Code.EXPIRED, f"no list of exactly the resource version {version} can be made any more")
-        self.labels = label_selector
-        self.fields = field_selector
+        self.labels = query.get("labelSelector", "")
+        self.fields = query.get("fieldSelector", "")
         self.limit = min(limit, MOST_ROWS) if limit > 0 else _DEFAULT_ROWS
-        self.following = following or None
+        self.following = query.get("continue") or None
         self.included = Included(included or Included.METADATA)
-        self.is_watch = is_true(watch)
+        self.is_watch = is_true(query.get("watch", ""))
         self.version = int(version or 0)
         self.seconds = max(0, seconds)
-        self.has_bookmarks = is_true(bookmarks)
+        self.has_bookmarks = is_true(query.get("allowWatchBookmarks", ""))
         self.wants_initial = is_true(initial) if initial else None
+
+
+def _whole(query: Mapping[str, str], name: str) -> int:
+    """Return a parameter that is a whole number, 0 where it is not given. Raises ProblemError INVALID_PARAMETER."""
+    text = query.get(name, "")
+    if not text:
+        return 0
+    if not re.fullmatch(r"-?[0-9]{1,9}", text):
+        raise refused(name, f"must be a whole number, not {text[:100]!r}")
+    return int(text)
+
+
+async def read_listing(request: Request) -> Listing:
+    """Return the parameters of a call that lists objects. FastAPI calls no coroutine in a thread of its own, unlike a class."""
+    return Listing(request.query_params)
+
+
+ListedBy = Annotated[Listing, Depends(read_listing)]
+"""The parameters of a call that lists objects or watches them."""
 
 
 class ListToken(NamedTuple):
@@ -162,14 +186,11 @@ class ListToken(NamedTuple):
 class Writing:
     """The parameters of a call that changes an object. Raises ProblemError INVALID_PARAMETER."""
 
-    def __init__(
-        self,
-        request: Request,
-        dry_run: Annotated[str, Query(alias="dryRun")] = "",
-        manager: Annotated[str, Query(alias="fieldManager")] = "",
-        validation: Annotated[str, Query(alias="fieldValidation")] = "",
-        force: Annotated[str, Query()] = "",
-    ) -> None:
+    def __init__(self, request: Request) -> None:
+        query = request.query_params
+        dry_run, manager, validation, force = (
+            query.get(name, "") for name in ("dryRun", "fieldManager", "fieldValidation", "force")
+        )
         if dry_run not in ("", "All"):
             raise refused("dryRun", "must be All")
         if validation not in ("", "Ignore", "Warn", "Strict"):
@@ -178,6 +199,15 @@ class Writing:
         self.manager = managed_fields.name_of(manager, request.headers.get("user-agent", ""))
         self.is_named = bool(manager)
         self.is_forced = is_true(force)
+
+
+async def read_writing(request: Request) -> Writing:
+    """Return the parameters of a call that changes an object."""
+    return Writing(request)
+
+
+WrittenBy = Annotated[Writing, Depends(read_writing)]
+"""The parameters of a call that changes an object."""
 
 
 class DryRunError(Exception):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 from pydantic import ValidationError
 
 from trainmaster.protocol.base import Strict
@@ -35,10 +35,12 @@ from trainmaster_dispatcher.api.kube.calls import (
     PREFIX,
     Deletion,
     DryRunError,
-    KubernetesRoute,
+    KubernetesRouter,
+    ListedBy,
     Listing,
     Wire,
     Writing,
+    WrittenBy,
     admin,
     check_address,
     check_preconditions,
@@ -75,7 +77,7 @@ from trainmaster_dispatcher.store.redis_channels import wait_set
 
 log = logging.getLogger(__name__)
 
-router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
+router = KubernetesRouter()
 
 _LOOK_SECONDS = 1.0
 _ALL = f"{PREFIX}/{{plural}}"
@@ -92,7 +94,7 @@ def _declared(plural: str) -> tuple[ApiResource, Kind]:
 
 
 @router.get(_ALL)
-async def list_declared(plural: str, request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
+async def list_declared(plural: str, request: Request, state: App, wanted: ListedBy) -> Response:
     caller = await person(request)
     resource, of = _declared(plural)
     if wanted.is_watch:
@@ -140,9 +142,7 @@ class _DeclaredChange:
         return shown(self.request, item, self.resource, 201 if is_new else 200)
 
 
-async def _changing(
-    plural: str, request: Request, state: App, writing: Annotated[Writing, Depends()]
-) -> _DeclaredChange:
+async def _changing(plural: str, request: Request, state: App, writing: WrittenBy) -> _DeclaredChange:
     """Return a call that changes declared objects. Raises ProblemError."""
     caller = await admin(request)
     return _DeclaredChange(request, state, caller, *_declared(plural), writing)

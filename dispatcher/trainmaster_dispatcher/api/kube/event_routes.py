@@ -4,14 +4,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Request, Response
 
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
 from trainmaster_dispatcher.api.context import App, State
 from trainmaster_dispatcher.api.kube.calls import (
-    KubernetesRoute,
+    KubernetesRouter,
+    ListedBy,
     Listing,
     ListToken,
     listed,
@@ -38,7 +38,7 @@ from trainmaster_dispatcher.store import jobs, versions
 from trainmaster_dispatcher.store.event_feed import FeedEvent
 from trainmaster_dispatcher.store.keys import Caller
 
-router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
+router = KubernetesRouter()
 
 KEPT_SECONDS = 3600.0
 """The age of the oldest events in lists that are not of one job: that to which an API server keeps events."""
@@ -46,12 +46,12 @@ _ALL = "/api/v1/namespaces/{namespace}/events"
 
 
 @router.get("/api/v1/events")
-async def list_all_events(request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
+async def list_all_events(request: Request, state: App, wanted: ListedBy) -> Response:
     return await _list(request, state, wanted, None)
 
 
 @router.get(_ALL)
-async def list_events(namespace: str, request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
+async def list_events(namespace: str, request: Request, state: App, wanted: ListedBy) -> Response:
     return await _list(request, state, wanted, namespace)
 
 

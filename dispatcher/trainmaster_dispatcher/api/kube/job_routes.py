@@ -2,16 +2,16 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 
 from trainmaster_dispatcher.api.context import App
 from trainmaster_dispatcher.api.kube import discovery, job_calls
-from trainmaster_dispatcher.api.kube.calls import PREFIX, KubernetesRoute, Listing, Writing, not_served, person
+from trainmaster_dispatcher.api.kube.calls import PREFIX, KubernetesRouter, ListedBy, WrittenBy, not_served, person
 from trainmaster_dispatcher.api.kube.job_calls import JobCall
 from trainmaster_dispatcher.api.kube.job_resources import OWN_JOBS, WORKLOAD_RESOURCES, JobResource
 
-router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
-workload_router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
+router = KubernetesRouter()
+workload_router = KubernetesRouter()
 """Routes that match the addresses of other resources, too: to be included behind those."""
 
 _ALL = f"{PREFIX}/namespaces/{{namespace}}/jobs"
@@ -19,7 +19,6 @@ _ONE = f"{_ALL}/{{name}}"
 _EVERYWHERE_OF_KIND = "/apis/{group}/{api_version}/{plural}"
 _ALL_OF_KIND = "/apis/{group}/{api_version}/namespaces/{namespace}/{plural}"
 _ONE_OF_KIND = f"{_ALL_OF_KIND}/{{name}}"
-_Listing = Annotated[Listing, Depends()]
 
 
 async def _of_kind(group: str, api_version: str, plural: str, request: Request) -> JobResource:
@@ -35,13 +34,11 @@ async def _of_kind(group: str, api_version: str, plural: str, request: Request) 
 _OfKind = Annotated[JobResource, Depends(_of_kind)]
 
 
-async def _own_call(namespace: str, request: Request, state: App, writing: Annotated[Writing, Depends()]) -> JobCall:
+async def _own_call(namespace: str, request: Request, state: App, writing: WrittenBy) -> JobCall:
     return JobCall(OWN_JOBS, request, state, await person(request), namespace, writing)
 
 
-async def _call_of_kind(
-    of: _OfKind, namespace: str, request: Request, state: App, writing: Annotated[Writing, Depends()]
-) -> JobCall:
+async def _call_of_kind(of: _OfKind, namespace: str, request: Request, state: App, writing: WrittenBy) -> JobCall:
     return JobCall(of, request, state, await person(request), namespace, writing)
 
 
@@ -49,24 +46,24 @@ _OwnCall = Annotated[JobCall, Depends(_own_call)]
 _CallOfKind = Annotated[JobCall, Depends(_call_of_kind)]
 
 
+@router.post(_ALL)
+async def create_job(call: _OwnCall) -> Response:
+    return await job_calls.create_job(call)
+
+
 @router.get(f"{PREFIX}/jobs")
-async def list_all_jobs(request: Request, state: App, wanted: _Listing) -> Response:
+async def list_all_jobs(request: Request, state: App, wanted: ListedBy) -> Response:
     return await job_calls.list_jobs(OWN_JOBS, request, state, wanted, None)
 
 
 @router.get(_ALL)
-async def list_jobs(namespace: str, request: Request, state: App, wanted: _Listing) -> Response:
+async def list_jobs(namespace: str, request: Request, state: App, wanted: ListedBy) -> Response:
     return await job_calls.list_jobs(OWN_JOBS, request, state, wanted, namespace)
 
 
 @router.get(_ONE)
 async def show_job(namespace: str, name: str, request: Request, state: App) -> Response:
     return await job_calls.show_job(OWN_JOBS, request, state, namespace, name)
-
-
-@router.post(_ALL)
-async def create_job(call: _OwnCall) -> Response:
-    return await job_calls.create_job(call)
 
 
 @router.put(_ONE)
@@ -85,12 +82,12 @@ async def delete_job(name: str, call: _OwnCall) -> Response:
 
 
 @workload_router.get(_EVERYWHERE_OF_KIND)
-async def list_all_of_kind(of: _OfKind, request: Request, state: App, wanted: _Listing) -> Response:
+async def list_all_of_kind(of: _OfKind, request: Request, state: App, wanted: ListedBy) -> Response:
     return await job_calls.list_jobs(of, request, state, wanted, None)
 
 
 @workload_router.get(_ALL_OF_KIND)
-async def list_of_kind(of: _OfKind, namespace: str, request: Request, state: App, wanted: _Listing) -> Response:
+async def list_of_kind(of: _OfKind, namespace: str, request: Request, state: App, wanted: ListedBy) -> Response:
     return await job_calls.list_jobs(of, request, state, wanted, namespace)
 
 

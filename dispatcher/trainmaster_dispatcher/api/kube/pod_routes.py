@@ -7,18 +7,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.api.context import App
-from trainmaster_dispatcher.api.kube.calls import (
-    KubernetesRoute,
-    Listing,
-    is_true,
-    person,
-    shown,
-)
+from trainmaster_dispatcher.api.kube.calls import KubernetesRouter, ListedBy, is_true, person, shown
 from trainmaster_dispatcher.api.kube.job_parts import JobParts, list_parts
 from trainmaster_dispatcher.api.kube.objects import Wire
 from trainmaster_dispatcher.api.kube.pods import POD_FIELDS, PodName, containers_of, pod_object
@@ -35,19 +29,19 @@ from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.redis_channels import JOBS
 
-router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
+router = KubernetesRouter()
 
 _ALL = "/api/v1/namespaces/{namespace}/pods"
 _WITH_ZONE = re.compile(r"(Z|[+-]\d\d:\d\d)$")
 
 
 @router.get("/api/v1/pods")
-async def list_all_pods(request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
+async def list_all_pods(request: Request, state: App, wanted: ListedBy) -> Response:
     return await list_parts(_PARTS, request, state, wanted, None)
 
 
 @router.get(_ALL)
-async def list_pods(namespace: str, request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
+async def list_pods(namespace: str, request: Request, state: App, wanted: ListedBy) -> Response:
     return await list_parts(_PARTS, request, state, wanted, namespace)
 
 

@@ -3,16 +3,14 @@
 It has an OpenAPI document of its own. Rights are those of the REST API, by the same services.
 """
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Request, Response
 
 from trainmaster_dispatcher.api.context import App, State, readable
 from trainmaster_dispatcher.api.kube import discovery, objects, schemas
 from trainmaster_dispatcher.api.kube.calls import (
     OBJECT_FIELDS,
-    KubernetesRoute,
-    Listing,
+    KubernetesRouter,
+    ListedBy,
     Wire,
     accepted,
     json,
@@ -28,7 +26,7 @@ from trainmaster_dispatcher.api.kube.status import not_found
 from trainmaster_dispatcher.store import job_objects
 from trainmaster_dispatcher.store.keys import Caller
 
-router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
+router = KubernetesRouter()
 
 
 def _wants_aggregate(request: Request) -> bool:
@@ -93,7 +91,7 @@ async def document(name: str, version: str, request: Request) -> Response:
 
 
 @router.get("/api/v1/namespaces")
-async def list_namespaces(request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
+async def list_namespaces(request: Request, state: App, wanted: ListedBy) -> Response:
     caller = await person(request)
     found = await _namespaces(state, caller)
     items = [objects.namespace_object(name, queues) for name, queues in found.items()]

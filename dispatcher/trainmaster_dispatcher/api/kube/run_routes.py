@@ -1,12 +1,11 @@
 """Runs of jobs by the Kubernetes API: read, listed and watched. What they have is that of the REST API."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Request, Response
 
 from trainmaster_dispatcher.api.context import App
-from trainmaster_dispatcher.api.kube.calls import PREFIX, KubernetesRoute, Listing, person, shown
+from trainmaster_dispatcher.api.kube.calls import PREFIX, KubernetesRouter, ListedBy, person, shown
 from trainmaster_dispatcher.api.kube.job_parts import JobParts, list_parts
 from trainmaster_dispatcher.api.kube.objects import Wire
 from trainmaster_dispatcher.api.kube.resources import RUNS
@@ -16,7 +15,7 @@ from trainmaster_dispatcher.services import job_objects, job_queries
 from trainmaster_dispatcher.services.job_objects import ReadJob
 from trainmaster_dispatcher.store.database import Transaction
 
-router = APIRouter(include_in_schema=False, route_class=KubernetesRoute)
+router = KubernetesRouter()
 
 _ALL = f"{PREFIX}/namespaces/{{namespace}}/runs"
 _MAY_CHANGE = 2
@@ -45,12 +44,12 @@ _PARTS = JobParts(RUNS, RUN_FIELDS, job_in, _runs, _changed)
 
 
 @router.get(f"{PREFIX}/runs")
-async def list_all_runs(request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
+async def list_all_runs(request: Request, state: App, wanted: ListedBy) -> Response:
     return await list_parts(_PARTS, request, state, wanted, None)
 
 
 @router.get(_ALL)
-async def list_runs(namespace: str, request: Request, state: App, wanted: Annotated[Listing, Depends()]) -> Response:
+async def list_runs(namespace: str, request: Request, state: App, wanted: ListedBy) -> Response:
     return await list_parts(_PARTS, request, state, wanted, namespace)
 
 
