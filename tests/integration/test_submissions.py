@@ -166,6 +166,26 @@ async def test_a_job_that_is_deleted_in_the_dispatcher_fails_its_object(lab: Lab
     assert await lab.states() == ["cancelled"]
 
 
+async def test_a_job_with_the_labels_of_another_object_changes_nothing_of_it(lab: Lab) -> None:
+    async with lab.process():
+        made = await lab.submit()
+        await lab.until_state("queued")
+        labels = {"trainmaster.dev/origin-cluster": "south", "trainmaster.dev/origin-uid": made["metadata"]["uid"]}
+        forged = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "forged", "labels": labels}}
+        forged["spec"] = {"suspend": True, "template": made["spec"]["template"]}
+        path = f"/apis/batch/v1/namespaces/{TEAM}/jobs"
+        answer = await lab.service.http.post(path, json=forged)
+        assert answer.status_code == 201, answer.text
+        await lab.submit("later")
+        await lab.until_state("queued", "later")
+        await lab.until_state("queued")
+        assert (await lab.service.http.delete(f"{path}/forged")).status_code == 200
+        await lab.submit("last")
+        await lab.until_state("queued", "last")
+        assert not (await lab.job()).get("status", {}).get("conditions")
+    assert sorted(await lab.states()) == ["cancelled", "queued", "queued", "queued"]
+
+
 async def test_a_queue_without_the_right_is_tried_again_until_it_is_given(lab: Lab) -> None:
     async with lab.process():
         await lab.submit(queue="other")

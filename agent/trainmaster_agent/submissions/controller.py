@@ -29,6 +29,7 @@ from trainmaster_agent.submissions.decisions import (
     SuspendJob,
     is_managed,
     is_misplaced,
+    job_object_name,
     lost_job,
     refused_job,
     steps,
@@ -47,31 +48,35 @@ _MOST_MISTAKES = 5
 
 
 class _Objects:
-    """The objects of a kind, by the uid of the cluster's: the cluster's own ones, or those of their jobs."""
+    """The objects of a kind, by the uid of the cluster's object: the cluster's own ones, or those of their jobs.
+
+    Anybody who may use a queue can give a job the labels of another's object, so the name counts as well: see ``of``.
+    """
 
     def __init__(self, owner: "Submissions", kind: WorkloadKind, *, is_remote: bool) -> None:
         self._owner = owner
         self._kind = kind
         self._is_remote = is_remote
-        self.by_uid: dict[str, Wire] = {}
-        self._keys: dict[str, str] = {}
+        self._objects: dict[str, dict[str, Wire]] = {}
+        """By uid and ``namespace/name``."""
+        self._uids: dict[str, str] = {}
         """Uids by ``namespace/name``."""
 
-    def _uid(self, obj: Mapping[str, Any]) -> str:
-        metadata = obj["metadata"]
-        return str((metadata.get("labels") or {}).get(ORIGIN_UID, "") if self._is_remote else metadata["uid"])
+    def of(self, uid: str, name: str | None = None) -> Wire | None:
+        """Return an object, with ``name`` the one of this name."""
+        found = self._objects.get(uid, {}).values()
+        return next((one for one in found if name in (None, one["metadata"]["name"])), None)
 
     def put(self, obj: Wire) -> None:
         uid = self._uid(obj)
         key = _key(obj)
-        before = self._keys.get(key)
-        if before is not None and before != uid:
+        if self._uids.get(key, uid) != uid:
             self._forget(key)
         if not uid or not (self._is_remote or is_managed(self._kind, obj)):
             self._forget(key)
             return
-        self._keys[key] = uid
-        self.by_uid[uid] = obj
+        self._uids[key] = uid
+        self._objects.setdefault(uid, {})[key] = obj
         self._owner.look_at(self._kind, uid)
 
     def drop(self, obj: Wire) -> None:
@@ -81,13 +86,20 @@ class _Objects:
             self._owner.look_at(self._kind, uid)
 
     def listed(self, keys: set[str]) -> None:
-        for key in [one for one in self._keys if one not in keys]:
+        for key in [one for one in self._uids if one not in keys]:
             self._forget(key)
 
+    def _uid(self, obj: Mapping[str, Any]) -> str:
+        metadata = obj["metadata"]
+        return str((metadata.get("labels") or {}).get(ORIGIN_UID, "") if self._is_remote else metadata["uid"])
+
     def _forget(self, key: str) -> None:
-        uid = self._keys.pop(key, None)
+        uid = self._uids.pop(key, None)
         if uid is not None:
-            self.by_uid.pop(uid, None)
+            of_uid = self._objects.get(uid, {})
+            of_uid.pop(key, None)
+            if not of_uid:
+                self._objects.pop(uid, None)
             self._owner.look_at(self._kind, uid)
 
 
@@ -189,7 +201,8 @@ class Submissions:
             if not watch.listed.is_set():
                 asyncio.get_running_loop().call_later(_FIRST_PAUSE, self._work.add, key)
                 return
-        local, remote = self._locals[name].by_uid.get(uid), self._remotes[name].by_uid.get(uid)
+        local = self._locals[name].of(uid)
+        remote = self._remotes[name].of(uid, None if local is None else job_object_name(self._cluster, local))
         of_namespace = None if local is None else self._namespaces.queues.get(local["metadata"]["namespace"])
         for step in steps(kind, self._cluster, local, remote, of_namespace, _now()):
             await self._do(_Pair(kind, local, remote, of_namespace), step)
@@ -267,9 +280,10 @@ class Submissions:
         found = await self._remote_api.call(
             "GET",
             pair.resource.path(),
-            query={"labelSelector": f"{ORIGIN_UID}={local['metadata']['uid']}", "limit": "1"},
+            query={"labelSelector": f"{ORIGIN_UID}={local['metadata']['uid']}"},
         )
-        if not found.get("items"):
+        own = job_object_name(self._cluster, local)
+        if own not in [one["metadata"]["name"] for one in found.get("items") or ()]:
             await self._report(pair, lost_job(pair.kind, local, _now()))
 
     async def _report(self, pair: "_Pair", step: ReportStatus) -> None:
