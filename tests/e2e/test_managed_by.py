@@ -143,8 +143,12 @@ async def test_a_job_of_one_cluster_runs_in_another_and_has_its_status_and_its_e
     assert (annotations["trainmaster.dev/cluster"], annotations["trainmaster.dev/state"]) == ("north", "succeeded")
     assert not (await fleet.origin.get(f"/api/v1/namespaces/{HOME}/pods"))["items"], "no pod was made here"
     selector = {"fieldSelector": f"involvedObject.uid={job['metadata']['uid']}"}
-    events = (await fleet.origin.get(f"/api/v1/namespaces/{HOME}/events", selector))["items"]
-    assert {"Submitted", "RunRunning", "RunSucceeded"} <= {one["reason"] for one in events}
+
+    async def has_events() -> bool:
+        events = (await fleet.origin.get(f"/api/v1/namespaces/{HOME}/events", selector))["items"]
+        return {"Submitted", "RunRunning", "RunSucceeded"} <= {one["reason"] for one in events}
+
+    await eventually(has_events)
     (found,) = await fleet.jobs()
     assert (found.id, found.queue) == (annotations["trainmaster.dev/job"], HOME)
 

@@ -122,9 +122,13 @@ async def test_an_object_becomes_a_job_and_gets_its_status_and_its_events(lab: L
             return bool((await lab.job())["status"] == done)
 
         await eventually(is_complete)
-        events = (await lab.api.call("GET", EVENTS.path(TEAM)))["items"]
-        assert {"Submitted", "RunRunning", "RunSucceeded"} <= {one["reason"] for one in events}
-        assert {one["involvedObject"]["name"] for one in events} == {"pi"}
+
+        async def has_events() -> bool:
+            events = (await lab.api.call("GET", EVENTS.path(TEAM)))["items"]
+            assert {one["involvedObject"]["name"] for one in events} <= {"pi"}
+            return {"Submitted", "RunRunning", "RunSucceeded"} <= {one["reason"] for one in events}
+
+        await eventually(has_events)
     assert await lab.states() == ["succeeded"]
 
 
