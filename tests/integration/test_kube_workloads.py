@@ -51,6 +51,13 @@ async def running(service: Service, **report: Any) -> tuple[FakeAgent, str]:
     return agent, run
 
 
+async def running_again(service: Service) -> None:
+    """Run the job that is queued on the cluster of ``running``."""
+    agent = service.agent()
+    await agent.connect(capabilities=("gang", "podTemplate", "workload:batch/v1/Job"))
+    await agent.report((await agent.next_start())["run"], RunState.RUNNING, 1)
+
+
 async def test_a_manifest_is_a_job_and_an_object_of_its_kind(service: Service) -> None:
     item = await made(service, metadata={"labels": {"app": "pi"}, "annotations": {"note": "x"}})
     assert (item["apiVersion"], item["kind"], item["status"]) == ("batch/v1", "Job", {})
@@ -247,6 +254,19 @@ async def test_members_and_events_are_found_by_the_object(service: Service) -> N
     for label in ("job-name=pi", "batch.kubernetes.io/job-name=pi", "trainmaster.dev/job-name=pi"):
         pods = await service.http.get("/api/v1/namespaces/default/pods", params={"labelSelector": label})
         assert [one["metadata"]["name"] for one in value_of(pods)["items"]] == ["pi.main.0", "pi.main.1"]
+    labelled = await service.submit("labelled", labels={"job-name": "pi"})
+    await running_again(service)
+    await service.until(labelled, "running")
+    for limit in (1, 500):
+        wanted = {"labelSelector": "job-name=pi", "limit": limit}
+        names: list[str] = []
+        while True:
+            page = value_of(await service.http.get("/api/v1/namespaces/default/pods", params=wanted))
+            names += [one["metadata"]["name"] for one in page["items"]]
+            if not (following := page["metadata"].get("continue")):
+                break
+            wanted["continue"] = following
+        assert sorted(names) == sorted(["pi.main.0", "pi.main.1", f"{labelled}.main.0"]), "labels of jobs count as well"
     path = "/api/v1/namespaces/default/events"
     own = value_of(await service.http.get(f"{OWN}/pi"))
     for one in (item, own):
@@ -256,7 +276,8 @@ async def test_members_and_events_are_found_by_the_object(service: Service) -> N
         assert len(found) > 2
         assert {event["involvedObject"]["apiVersion"] for event in found} == {one["apiVersion"]}
     listed = value_of(await service.http.get(path))["items"]
-    assert {one["involvedObject"]["apiVersion"] for one in listed} == {"batch/v1"}
+    kinds = {(one["involvedObject"]["name"], one["involvedObject"]["apiVersion"]) for one in listed}
+    assert kinds == {("pi", "batch/v1"), (labelled, "trainmaster.dev/v1")}
 
 
 async def test_a_watch_of_a_kind_has_its_objects_alone(service: Service) -> None:

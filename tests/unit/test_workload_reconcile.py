@@ -37,10 +37,10 @@ OBJECT = WorkloadSight(RUN, RUN, "uid-of-object")
 
 def facts(parallelism: int = 2, **spec: Any) -> Facts:
     given = manifest("batch/v1", "Job", {"parallelism": parallelism, "template": template(), **spec})
-    return facts_of(start_of(translated(given).spec, parallelism))
+    return facts_of(start_of(translated(given).spec, {"main": parallelism}))
 
 
-def start_of(spec: dict[str, Any], parallelism: int) -> StartRun:
+def start_of(spec: dict[str, Any], sizes: dict[str, int]) -> StartRun:
     return StartRun(
         run=RUN,
         job="pi-0000001",
@@ -49,7 +49,7 @@ def start_of(spec: dict[str, Any], parallelism: int) -> StartRun:
         token=1,
         generation=1,
         spec=spec,
-        sizes={"main": parallelism},
+        sizes=sizes,
         placement_timeout_seconds=300,
     )
 
@@ -208,19 +208,7 @@ def test_members_that_come_later_do_not_belong_to_the_gang() -> None:
     )
     made = translated(given).spec
     sizes = {role["name"]: role.get("replicas", 1) for role in made["roles"]}
-    found = facts_of(
-        StartRun(
-            run=RUN,
-            job="pi-0000001",
-            queue="a",
-            attempt=1,
-            token=1,
-            generation=1,
-            spec=made,
-            sizes=sizes,
-            placement_timeout_seconds=300,
-        )
-    )
+    found = facts_of(start_of(made, sizes))
     assert sizes == {"head": 1, "w": 2, "submitter": 1}
     assert found.least == 3
     assert found.late == frozenset({"submitter"})
@@ -287,7 +275,9 @@ def test_of_a_large_status_the_conditions_are_reported_first() -> None:
 
 
 def test_counts_are_reported_from_time_to_time_and_conditions_at_once() -> None:
-    tracker = RunTracker(KubeRunRecord(start_of({}, 1), "jobs", 1), facts(), RunStatus(RUN, 1, 1, RunState.RUNNING))
+    tracker = RunTracker(
+        KubeRunRecord(start_of({}, {"main": 1}), "jobs", 1), facts(), RunStatus(RUN, 1, 1, RunState.RUNNING)
+    )
     reported: list[tuple[float | None, object]] = []
 
     def report(now: float, end: WorkloadEnd | None = None, **status: Any) -> None:

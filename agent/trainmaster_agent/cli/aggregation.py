@@ -1,7 +1,6 @@
 """``trainmaster agent extension-apiserver``: the dispatcher's Kubernetes API beside a cluster's own."""
 
 import asyncio
-import os
 import ssl
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +10,11 @@ import typer
 from trainmaster import process_logs
 from trainmaster.cli.process import PlainLogs, end_at_interrupt, fail, until_stopped
 from trainmaster.protocol.states import Exit
+from trainmaster_agent.cli.beside_a_cluster import Context, KeyFile, Kubeconfig, Url, credentials
 
 
 def extension_apiserver(
-    url: Annotated[str, typer.Option(envvar="TRAINMASTER_URL", help="Address of the dispatcher's api.")],
+    url: Url,
     tls_certificate: Annotated[
         Path, typer.Option(help="File with the certificate of this server, PEM; a new one in its place is used, too.")
     ],
@@ -29,11 +29,9 @@ def extension_apiserver(
             show_default=False,
         ),
     ] = "",
-    key_file: Annotated[Path | None, typer.Option(help="File with that API key.")] = None,
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Outside of the cluster: the kubeconfig to reach its API server with.")
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="With --kubeconfig: the context to use.")] = None,
+    key_file: KeyFile = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     plain_logs: PlainLogs = False,
 ) -> None:
     """Serve the dispatcher's Kubernetes API as an extension API server of a cluster.
@@ -43,12 +41,7 @@ def extension_apiserver(
     """
     end_at_interrupt()
     process_logs.set_up(json=not plain_logs)
-    from trainmaster_agent.cli.run import read_address, read_secret
-
-    url, secret = read_address(url), read_secret(key_file, key)
-    if not secret:
-        raise fail("give the API key with --key-file or TRAINMASTER_API_KEY", Exit.USAGE)
-    os.environ.pop("TRAINMASTER_API_KEY", None)
+    url, secret = credentials(url, key_file, key)
     from trainmaster_agent.aggregation.server import DispatcherAccess, ExtensionServer, Listening
     from trainmaster_agent.kube.access import open_access
     from trainmaster_agent.kube.client import ApiServer

@@ -1,8 +1,6 @@
 """``trainmaster agent submissions``: objects of a cluster that name the dispatcher as their manager become jobs."""
 
 import asyncio
-import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,10 +8,11 @@ import typer
 from trainmaster import process_logs
 from trainmaster.cli.process import MetricsPort, PlainLogs, end_at_interrupt, fail, serve_metrics, until_stopped
 from trainmaster.protocol.states import Exit
+from trainmaster_agent.cli.beside_a_cluster import Context, KeyFile, Kubeconfig, Url, credentials
 
 
 def submissions(
-    url: Annotated[str, typer.Option(envvar="TRAINMASTER_URL", help="Address of the dispatcher's api.")],
+    url: Url,
     cluster: Annotated[
         str, typer.Option(help="Name of this cluster, by which its jobs are known; it must stay the same.")
     ],
@@ -25,11 +24,9 @@ def submissions(
             show_default=False,
         ),
     ] = "",
-    key_file: Annotated[Path | None, typer.Option(help="File with that API key.")] = None,
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Outside of the cluster: the kubeconfig to reach its API server with.")
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="With --kubeconfig: the context to use.")] = None,
+    key_file: KeyFile = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     metrics_port: MetricsPort = None,
     plain_logs: PlainLogs = False,
 ) -> None:
@@ -39,12 +36,7 @@ def submissions(
     """
     end_at_interrupt()
     process_logs.set_up(json=not plain_logs)
-    from trainmaster_agent.cli.run import read_address, read_secret
-
-    url, secret = read_address(url), read_secret(key_file, key)
-    if not secret:
-        raise fail("give the API key with --key-file or TRAINMASTER_API_KEY", Exit.USAGE)
-    os.environ.pop("TRAINMASTER_API_KEY", None)
+    url, secret = credentials(url, key_file, key)
     from trainmaster_agent.kube.access import KeyAccess, open_access
     from trainmaster_agent.kube.client import ApiServer
     from trainmaster_agent.kube.errors import KubeError

@@ -207,9 +207,8 @@ async def page(
         queue_ids=None if filtered.queues is None else tuple(one.id for one in filtered.queues),
         label_conditions=tuple(labels),
         hides_deleted=True,
-        kind=kind.name,
     )
-    rows, following = await job_queries.page_of(tx, chosen, cursor, limit)
+    rows, following = await job_queries.page_of(tx, chosen, cursor, limit, kind.name)
     metadata = await store.of_jobs(tx, [row.id for row in rows])
     if is_whole:
         return ObjectPage(await _whole(tx, rows, metadata), following)

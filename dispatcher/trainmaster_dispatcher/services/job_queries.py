@@ -145,10 +145,12 @@ async def filter_of(tx: Transaction, caller: Caller, wanted: BulkFilter | None) 
 
 
 async def page_of(
-    tx: Transaction, found: store.Filter, cursor: str | None, limit: int
+    tx: Transaction, found: store.Filter, cursor: str | None, limit: int, kind: str | None = None
 ) -> tuple[Sequence[store.ShownJob], str | None]:
-    """Return a page of jobs, newest first, and the cursor of the next page. Raises ProblemError BAD_CURSOR."""
-    rows = await store.page(tx, found, read_cursor(cursor), limit + 1)
+    """Return a page of jobs, newest first, and the cursor of the next page; with ``kind``, of those that were submitted as manifests
+    of this kind. Raises ProblemError BAD_CURSOR.
+    """
+    rows = await store.page(tx, found, read_cursor(cursor), limit + 1, kind)
     page = rows[:limit]
     return page, make_cursor(page[-1].id) if len(rows) > limit else None
 

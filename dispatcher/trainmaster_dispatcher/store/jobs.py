@@ -431,7 +431,6 @@ class LabelCondition(NamedTuple):
 class Filter:
     """A selection of jobs. ``queue_ids`` None means all queues; ``below`` narrows them to these queues and all below them, ``owned``
     the jobs to those whose latest run is or was on one of these clusters. ``hides_deleted``: without those whose objects are deleted.
-    ``kind``: only those that were submitted as manifests of this kind; for ``page`` alone.
     """
 
     queue_ids: tuple[int, ...] | None = None
@@ -448,7 +447,6 @@ class Filter:
     owned: tuple[str, ...] | None = None
     label_conditions: tuple[LabelCondition, ...] = ()
     hides_deleted: bool = False
-    kind: str | None = None
 
     def where(self) -> tuple[str, dict[str, Any]]:
         """Return the condition on ``j`` and its parameters."""
@@ -635,8 +633,11 @@ _JOINS_OF_VIEW = """
 """
 
 
-async def page(tx: Transaction, wanted: Filter, before: int | None, limit: int) -> Sequence[ShownJob]:
-    """Return jobs that match, newest first, older than the one with key ``before``.
+async def page(
+    tx: Transaction, wanted: Filter, before: int | None, limit: int, kind: str | None = None
+) -> Sequence[ShownJob]:
+    """Return jobs that match, newest first, older than the one with key ``before``; with ``kind``, those that were submitted as
+    manifests of this kind.
 
     The keys of the page are found first, in the order of an index for each queue: the cost of a page does not depend on the number
     of stored jobs. Without this, the database joins and sorts all jobs of the queues. Labels that the newest jobs do not have often
@@ -648,13 +649,13 @@ async def page(tx: Transaction, wanted: Filter, before: int | None, limit: int) 
     cut = "" if before is None else " AND j.id < :before"
     if before is not None:
         parameters["before"] = before
-    if wanted.kind is not None:
+    if kind is not None:
         of_queue = (
             "SELECT j.id FROM job_objects o JOIN jobs j ON j.id = o.job_id WHERE o.kind = :f_kind AND o.queue_id = b.id"
             f" AND {others}{cut} ORDER BY o.job_id DESC LIMIT :limit"
         )
         keys = f"SELECT f.id FROM ({queues or 'SELECT b.id FROM queues b'}) b CROSS JOIN LATERAL ({of_queue}) f"
-        return await _page_of_keys(tx, keys, parameters | {"f_kind": wanted.kind})
+        return await _page_of_keys(tx, keys, parameters | {"f_kind": kind})
     labelled, _ = wanted.labelled()
     newest = f"SELECT j.id FROM jobs j WHERE {others}{cut}"
     if labelled:

@@ -12,6 +12,7 @@ from trainmaster_dispatcher.api.kube.calls import Listing, ListToken, listed, pe
 from trainmaster_dispatcher.api.kube.job_selection import filter_of
 from trainmaster_dispatcher.api.kube.job_watches import WatchEvent
 from trainmaster_dispatcher.api.kube.objects import JOB_LABEL, ListMetadata, Wire
+from trainmaster_dispatcher.api.kube.pods import name_labels_of
 from trainmaster_dispatcher.api.kube.resources import ApiResource
 from trainmaster_dispatcher.api.kube.selectors import Operator, parse_fields, parse_labels
 from trainmaster_dispatcher.api.kube.watching import Followed, Watch, each_page, frames
@@ -20,11 +21,12 @@ from trainmaster_dispatcher.services.event_feed import Position
 from trainmaster_dispatcher.services.job_objects import ReadJob
 from trainmaster_dispatcher.store import versions
 from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.jobs import LabelCondition
 from trainmaster_dispatcher.store.keys import Caller
 
 _JOBS_PER_PAGE = 50
-_NAME_LABELS = frozenset((JOB_LABEL, *(key for kind in KINDS for key in kind.name_labels)))
-"""Labels with the name of a job: of its own, and those by which controllers of other kinds mark pods."""
+_NAME_LABELS = frozenset(key for kind in KINDS for key in kind.name_labels)
+"""Labels by which controllers of other kinds mark pods with the name of their object. A job may have them as its own, too."""
 
 
 class JobParts(NamedTuple):
@@ -44,7 +46,10 @@ class JobParts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The parts that a call is about. ``job``: the name of the only job's object; None for all jobs."""
+    """The parts that a call is about. ``job``: the name of the only job's object; None for all jobs.
+
+    ``name_label``: a label of ``_NAME_LABELS`` that they have to have, and its value.
+    """
 
     parts: JobParts
     request: Request
@@ -52,6 +57,7 @@ class _Chosen:
     caller: Caller
     namespace: str | None
     job: str | None
+    name_label: tuple[str, str] | None
 
     @classmethod
     def of(cls, parts: JobParts, request: Request, wanted: Listing, caller: Caller, namespace: str | None) -> "_Chosen":
@@ -61,12 +67,15 @@ class _Chosen:
             one.path: one.value for one in parse_fields(wanted.fields, parts.fields, plural) if not one.is_negated
         }
         place = namespace or fields.get("metadata.namespace") or None
-        job = None
-        for label in parse_labels(wanted.labels):
-            if label.key in _NAME_LABELS and label.operator is Operator.IN and len(label.values) == 1:
-                (job,) = label.values
+        equal = {
+            label.key: next(iter(label.values))
+            for label in parse_labels(wanted.labels)
+            if label.operator is Operator.IN and len(label.values) == 1
+        }
         named = parts.job_in(fields.get("metadata.name", ""))
-        return cls(parts, request, wanted, caller, place, job if named is None else named)
+        job = equal.get(JOB_LABEL) if named is None else named
+        name_label = next(((key, equal[key]) for key in equal if key in _NAME_LABELS), None)
+        return cls(parts, request, wanted, caller, place, job, name_label)
 
     def is_about(self, job: ReadJob) -> bool:
         """Return whether parts of a job can be among the chosen ones, and the caller may see it."""
@@ -101,19 +110,34 @@ async def list_parts(
 
 async def _page(tx: Transaction, chosen: _Chosen, cursor: str | None) -> tuple[list[Wire], str | None]:
     """Return the parts of a page of jobs, newest first, and the cursor of the next page."""
-    following: str | None = None
     if chosen.job is not None:
         jobs: Sequence[ReadJob] = await job_objects.show_all(tx, chosen.caller, chosen.namespace, chosen.job)
-    else:
-        filtered = await filter_of(tx, chosen.caller, chosen.namespace, {})
-        if filtered is None:
-            return [], None
-        page = await job_objects.page(tx, chosen.caller, filtered, (), cursor, _JOBS_PER_PAGE, is_whole=False)
-        jobs, following = page.jobs, page.following
-    found = await chosen.parts.of_jobs(tx, jobs, chosen.wanted.limit if chosen.job is None else None)
+        return _items(await chosen.parts.of_jobs(tx, jobs, None)), None
+    filtered = await filter_of(tx, chosen.caller, chosen.namespace, {})
+    if filtered is None:
+        return [], None
+    named = await _named(tx, chosen)
+    labels = [] if chosen.name_label is None else [LabelCondition(chosen.name_label[0], (chosen.name_label[1],), False)]
+    page = await job_objects.page(tx, chosen.caller, filtered, labels, cursor, _JOBS_PER_PAGE, is_whole=False)
+    jobs, following = [job for job in page.jobs if job.key not in named], page.following
+    found = await chosen.parts.of_jobs(tx, jobs, chosen.wanted.limit)
     if len(found) < len(jobs):
         following = job_queries.make_cursor(list(found)[-1])
-    return [item for items in found.values() for item in items], following
+    first = await chosen.parts.of_jobs(tx, list(named.values()), None) if cursor is None else {}
+    return [*_items(first), *_items(found)], following
+
+
+async def _named(tx: Transaction, chosen: _Chosen) -> dict[int, ReadJob]:
+    """Return the jobs whose parts have the wanted label because their controller marks its pods so, by key."""
+    if chosen.name_label is None:
+        return {}
+    label, name = chosen.name_label
+    found = await job_objects.show_all(tx, chosen.caller, chosen.namespace, name)
+    return {job.key: job for job in found if label in name_labels_of(job)}
+
+
+def _items(found: Mapping[int, Sequence[Wire]]) -> list[Wire]:
+    return [item for items in found.values() for item in items]
 
 
 async def _watch(state: State, chosen: _Chosen) -> Response:

@@ -1,5 +1,6 @@
 """Jobs by the Kubernetes API: the routes of Jobs of this system, and those of the kinds of manifests as which jobs are submitted."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Depends, Request, Response
@@ -10,19 +11,13 @@ from trainmaster_dispatcher.api.kube.calls import PREFIX, KubernetesRouter, List
 from trainmaster_dispatcher.api.kube.job_calls import JobCall
 from trainmaster_dispatcher.api.kube.job_resources import OWN_JOBS, WORKLOAD_RESOURCES, JobResource
 
-router = KubernetesRouter()
-workload_router = KubernetesRouter()
-"""Routes that match the addresses of other resources, too: to be included behind those."""
 
-_ALL = f"{PREFIX}/namespaces/{{namespace}}/jobs"
-_ONE = f"{_ALL}/{{name}}"
-_EVERYWHERE_OF_KIND = "/apis/{group}/{api_version}/{plural}"
-_ALL_OF_KIND = "/apis/{group}/{api_version}/namespaces/{namespace}/{plural}"
-_ONE_OF_KIND = f"{_ALL_OF_KIND}/{{name}}"
+async def _own() -> JobResource:
+    return OWN_JOBS
 
 
 async def _of_kind(group: str, api_version: str, plural: str, request: Request) -> JobResource:
-    """Return the resource of an address. Raises ProblemError NOT_FOUND."""
+    """Return the resource of an address. Raises ProblemError NOT_FOUND or METHOD_NOT_ALLOWED."""
     found = WORKLOAD_RESOURCES.get((group, api_version, plural))
     if found is None:
         await person(request)
@@ -31,86 +26,58 @@ async def _of_kind(group: str, api_version: str, plural: str, request: Request) 
     return found
 
 
-_OfKind = Annotated[JobResource, Depends(_of_kind)]
+def _router(prefix: str, plural: str, resource_of: Callable[..., Awaitable[JobResource]]) -> KubernetesRouter:
+    """Return the routes of jobs as objects of the resource that ``resource_of`` finds."""
+    made = KubernetesRouter()
+    of_all = f"{prefix}/namespaces/{{namespace}}/{plural}"
+    of_one = f"{of_all}/{{name}}"
+
+    async def changing(
+        of: Annotated[JobResource, Depends(resource_of)],
+        namespace: str,
+        request: Request,
+        state: App,
+        writing: WrittenBy,
+    ) -> JobCall:
+        return JobCall(of, request, state, await person(request), namespace, writing)
+
+    @made.post(of_all)
+    async def create(call: Annotated[JobCall, Depends(changing)]) -> Response:
+        return await job_calls.create_job(call)
+
+    @made.put(of_one)
+    async def replace(name: str, call: Annotated[JobCall, Depends(changing)]) -> Response:
+        return await job_calls.replace_job(call, name)
+
+    @made.patch(of_one)
+    async def patch(name: str, call: Annotated[JobCall, Depends(changing)]) -> Response:
+        return await job_calls.patch_job(call, name)
+
+    @made.delete(of_one)
+    async def delete(name: str, call: Annotated[JobCall, Depends(changing)]) -> Response:
+        return await job_calls.delete_job(call, name)
+
+    @made.get(f"{prefix}/{plural}")
+    async def list_all(
+        of: Annotated[JobResource, Depends(resource_of)], request: Request, state: App, wanted: ListedBy
+    ) -> Response:
+        return await job_calls.list_jobs(of, request, state, wanted, None)
+
+    @made.get(of_all)
+    async def list_in_namespace(
+        of: Annotated[JobResource, Depends(resource_of)], namespace: str, request: Request, state: App, wanted: ListedBy
+    ) -> Response:
+        return await job_calls.list_jobs(of, request, state, wanted, namespace)
+
+    @made.get(of_one)
+    async def show(
+        of: Annotated[JobResource, Depends(resource_of)], namespace: str, name: str, request: Request, state: App
+    ) -> Response:
+        return await job_calls.show_job(of, request, state, namespace, name)
+
+    return made
 
 
-async def _own_call(namespace: str, request: Request, state: App, writing: WrittenBy) -> JobCall:
-    return JobCall(OWN_JOBS, request, state, await person(request), namespace, writing)
-
-
-async def _call_of_kind(of: _OfKind, namespace: str, request: Request, state: App, writing: WrittenBy) -> JobCall:
-    return JobCall(of, request, state, await person(request), namespace, writing)
-
-
-_OwnCall = Annotated[JobCall, Depends(_own_call)]
-_CallOfKind = Annotated[JobCall, Depends(_call_of_kind)]
-
-
-@router.post(_ALL)
-async def create_job(call: _OwnCall) -> Response:
-    return await job_calls.create_job(call)
-
-
-@router.get(f"{PREFIX}/jobs")
-async def list_all_jobs(request: Request, state: App, wanted: ListedBy) -> Response:
-    return await job_calls.list_jobs(OWN_JOBS, request, state, wanted, None)
-
-
-@router.get(_ALL)
-async def list_jobs(namespace: str, request: Request, state: App, wanted: ListedBy) -> Response:
-    return await job_calls.list_jobs(OWN_JOBS, request, state, wanted, namespace)
-
-
-@router.get(_ONE)
-async def show_job(namespace: str, name: str, request: Request, state: App) -> Response:
-    return await job_calls.show_job(OWN_JOBS, request, state, namespace, name)
-
-
-@router.put(_ONE)
-async def replace_job(name: str, call: _OwnCall) -> Response:
-    return await job_calls.replace_job(call, name)
-
-
-@router.patch(_ONE)
-async def patch_job(name: str, call: _OwnCall) -> Response:
-    return await job_calls.patch_job(call, name)
-
-
-@router.delete(_ONE)
-async def delete_job(name: str, call: _OwnCall) -> Response:
-    return await job_calls.delete_job(call, name)
-
-
-@workload_router.get(_EVERYWHERE_OF_KIND)
-async def list_all_of_kind(of: _OfKind, request: Request, state: App, wanted: ListedBy) -> Response:
-    return await job_calls.list_jobs(of, request, state, wanted, None)
-
-
-@workload_router.get(_ALL_OF_KIND)
-async def list_of_kind(of: _OfKind, namespace: str, request: Request, state: App, wanted: ListedBy) -> Response:
-    return await job_calls.list_jobs(of, request, state, wanted, namespace)
-
-
-@workload_router.get(_ONE_OF_KIND)
-async def show_of_kind(of: _OfKind, namespace: str, name: str, request: Request, state: App) -> Response:
-    return await job_calls.show_job(of, request, state, namespace, name)
-
-
-@workload_router.post(_ALL_OF_KIND)
-async def create_of_kind(call: _CallOfKind) -> Response:
-    return await job_calls.create_job(call)
-
-
-@workload_router.put(_ONE_OF_KIND)
-async def replace_of_kind(name: str, call: _CallOfKind) -> Response:
-    return await job_calls.replace_job(call, name)
-
-
-@workload_router.patch(_ONE_OF_KIND)
-async def patch_of_kind(name: str, call: _CallOfKind) -> Response:
-    return await job_calls.patch_job(call, name)
-
-
-@workload_router.delete(_ONE_OF_KIND)
-async def delete_of_kind(name: str, call: _CallOfKind) -> Response:
-    return await job_calls.delete_job(call, name)
+router = _router(PREFIX, "jobs", _own)
+workload_router = _router("/apis/{group}/{api_version}", "{plural}", _of_kind)
+"""Routes that match the addresses of other resources, too: to be included behind those."""

@@ -72,7 +72,7 @@ def pod_object(member: JobMember) -> Wire:
     name = str(PodName(job.name, member.role_name, member.index))
     labels = {
         **job.line.get("labels", {}),
-        **dict.fromkeys(_name_labels(job), job.name),
+        **dict.fromkeys(name_labels_of(job), job.name),
         **label_of(job.name),
         ROLE_LABEL: member.role_name,
         INDEX_LABEL: str(member.index),
@@ -101,7 +101,7 @@ def pod_object(member: JobMember) -> Wire:
     }
 
 
-def _name_labels(job: ReadJob) -> tuple[str, ...]:
+def name_labels_of(job: ReadJob) -> tuple[str, ...]:
     """Return the labels by which the controller of a job's manifest marks pods with the name of their object."""
     kind = None if job.metadata.kind is None else kind_by_name(job.metadata.kind)
     return () if kind is None else kind.name_labels
