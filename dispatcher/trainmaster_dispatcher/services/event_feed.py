@@ -37,6 +37,9 @@ _MOST_READS = 5
 _MOST_KEPT = 5000
 """The most events in memory."""
 _READS_AT_ONCE = 2
+_SHORTEST_PAUSE = 0.2
+_PAUSE_PER_STREAM = 0.001
+"""Seconds between two looks, and those that each stream adds: to wake it takes a part of a millisecond."""
 _MOST_LOOKED_AT = 20_000
 """The most events of which the changed jobs are read at once, but for those of one transaction."""
 _MOST_CHANGED_JOBS = 1000
@@ -206,10 +209,15 @@ class EventFeed:
         self._begin = self._end = None
         self._kept.clear()
 
+    @property
+    def _pause(self) -> float:
+        """The seconds until the next look: few streams cost little, and their readers wait for what they see."""
+        return min(LOOK_SECONDS, _SHORTEST_PAUSE + len(self._waiting) * _PAUSE_PER_STREAM)
+
     async def watch(self) -> None:
-        """Look once a second until cancelled. After a look that has failed, each stream looks by itself, and tells its reader."""
+        """Look now and then until cancelled. After a look that has failed, each stream looks by itself, and tells its reader."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self._pause)
             try:
                 await self.look()
             except ProblemError as error:

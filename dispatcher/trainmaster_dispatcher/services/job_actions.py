@@ -202,14 +202,18 @@ async def note_on(
     tx: Transaction,
     stores: Stores,
     caller: Caller,
-    text: str,
+    key: int,
     details: dict[str, Any],
     kind: JobEventKind = JobEventKind.CHANGED,
-) -> None:
-    """Write an event of a job that changes no state of it. Raises ProblemError JOB_OF_ANOTHER."""
-    key = await find_key(tx, caller, text)
-    records, _ = await _lock_allowed(tx, caller, [key], strict=True)
-    record = records[key]
+    record: store.JobRecord | None = None,
+) -> int:
+    """Write an event of a job that changes no state of it; return the number of the event. The caller may see the job.
+
+    ``record``: that of the job, whose row is locked; without it, the job is locked now. Raises ProblemError JOB_OF_ANOTHER.
+    """
+    if record is None:
+        record = (await store.lock(tx, [key]))[key]
+    await _allowed(tx, caller, {key: record}, strict=True)
     states = (record.job.wish.value if record.job.wish else record.job.state.value,)
     # Of a job that waits, the scheduler has to know the version.
     is_neutral = record.job.state not in (JobState.QUEUED, JobState.HELD)
@@ -222,6 +226,7 @@ async def note_on(
         stores.jobs_changed([key])
 
     tx.after_commit(wake)
+    return record.version + 1
 
 
 def audited_state(job: job_machine.Job) -> dict[str, Any]:
@@ -336,11 +341,17 @@ async def class_id_of(tx: Transaction, name: str) -> int:
 async def _lock_allowed(
     tx: Transaction, caller: Caller, keys: Sequence[int], *, strict: bool
 ) -> tuple[dict[int, store.JobRecord], int]:
-    """Lock jobs; return those that the caller may change, and the number of the others.
+    """Lock jobs; return those that the caller may change, and the number of the others, as ``_allowed`` does."""
+    return await _allowed(tx, caller, await store.lock(tx, keys), strict=strict)
+
+
+async def _allowed(
+    tx: Transaction, caller: Caller, records: dict[int, store.JobRecord], *, strict: bool
+) -> tuple[dict[int, store.JobRecord], int]:
+    """Return those of these jobs that the caller may change, and the number of the others.
 
     Raises ProblemError JOB_OF_ANOTHER for one of the others, if ``strict``.
     """
-    records = await store.lock(tx, keys)
     if caller.is_admin or not records:
         return records, 0
     others = await store.submitted_by_others(tx, records, caller.name)

@@ -76,6 +76,13 @@ class ReadJob:
         return self.metadata.deleted_at is not None and "endedAt" in self.line
 
 
+class LockedJob(NamedTuple):
+    """A job whose row is locked, and the record of it until it is changed."""
+
+    job: ReadJob
+    record: jobs.JobRecord | None
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectFilter:
     """Jobs that a call is about. ``queues``: those of its namespace; None for jobs of all queues."""
@@ -150,15 +157,11 @@ def fresh(given: Submission, stored: Submitted) -> ReadJob:
 
 async def find_all(tx: Transaction, caller: Caller, namespace: str | None, name: str) -> list[int]:
     """Return the keys of the jobs whose objects have this name, in a namespace or in all, and which the caller may see."""
-    found = {one.job_id: one.queue for one in await store.named(tx, namespace, name)}
+    by_id = None
     with suppress(BadIdError):
-        own_name, key = parse_job_id(name)
-        row = await jobs.view(tx, key)
-        if row is not None and row.name == own_name:
-            known = (await store.of_jobs(tx, [key])).get(key)
-            if known is not None and known.name is None and namespace in (None, known.namespace):
-                found[key] = row.queue
-    return [key for key, queue in found.items() if caller.may_use(queue)]
+        by_id = parse_job_id(name)
+    found = await store.named(tx, namespace, name, by_id)
+    return [one.job_id for one in found if caller.may_use(one.queue)]
 
 
 async def show_all(
@@ -261,9 +264,15 @@ async def _read(
     return ReadJob(row.id, job_queries.job_line(row), known, row.queue_id, object_status=statuses.get(row.id))
 
 
-async def change(tx: Transaction, stores: Stores, caller: Caller, job: ReadJob, wanted: JobObjectChange) -> None:
-    """Change a job's object, whose row is locked. Raises ProblemError as the actions of the REST API do."""
+async def change(
+    tx: Transaction, stores: Stores, caller: Caller, locked: LockedJob, wanted: JobObjectChange
+) -> ReadJob:
+    """Change a job's object; return the job as it then is. Raises ProblemError as the actions of the REST API do."""
+    job, record = locked
     text = str(job.line["id"])
+    is_of_object = wanted.patch is None and wanted.action is None
+    if not is_of_object:
+        record = None
     if wanted.patch is not None:
         await job_actions.patch(tx, stores, caller, text, wanted.patch)
     if wanted.action is not None:
@@ -278,29 +287,36 @@ async def change(tx: Transaction, stores: Stores, caller: Caller, job: ReadJob, 
     if wanted.annotations is not None:
         old, new = before.annotations or {}, wanted.annotations
         details["annotations"] = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    await job_actions.note_on(tx, stores, caller, text, details)
+    noted = await job_actions.note_on(tx, stores, caller, job.key, details, record=record)
     if wanted.labels is not None:
         await store.relabel(tx, job.key, wanted.labels)
-    await store.write(tx, job.key, job.queue_id, annotations, managed, spec)
+    version = await store.write(tx, job.key, job.queue_id, annotations, managed, spec)
+    if not is_of_object:
+        return (await read(tx, [job.key]))[job.key]
+    # Nothing else of the job has changed, and to read it would take as long as to change it did.
+    labels = job.line.get("labels", {}) if wanted.labels is None else wanted.labels
+    line = {**job.line, "version": noted, "labels": labels}
+    known = before._replace(version=version, annotations=annotations, managed_fields=managed, spec=spec)
+    return replace(job, line=line, metadata=known, spec=spec if spec and known.kind is None else job.spec)
 
 
-async def delete(tx: Transaction, stores: Stores, caller: Caller, job: ReadJob, grace: float | None) -> None:
-    """Delete a job's object, whose row is locked: a job that has not ended is cancelled, and its object exists until it has.
+async def delete(tx: Transaction, stores: Stores, caller: Caller, locked: LockedJob, grace: float | None) -> None:
+    """Delete a job's object: a job that has not ended is cancelled, and its object exists until it has.
 
     Raises ProblemError JOB_OF_ANOTHER.
     """
-    text = str(job.line["id"])
+    job, record = locked
     if await store.mark_deleted(tx, job.key, job.queue_id) or grace is not None:
-        await job_actions.note_on(tx, stores, caller, text, {}, JobEventKind.DELETED)
+        await job_actions.note_on(tx, stores, caller, job.key, {}, JobEventKind.DELETED, record)
         if "endedAt" not in job.line:
-            await job_actions.act(tx, stores, caller, text, Action.CANCEL, grace)
+            await job_actions.act(tx, stores, caller, str(job.line["id"]), Action.CANCEL, grace)
 
 
-async def lock(tx: Transaction, caller: Caller, namespace: str, name: str, kind: ObjectKind = JOBS) -> ReadJob:
+async def lock(tx: Transaction, caller: Caller, namespace: str, name: str, kind: ObjectKind = JOBS) -> LockedJob:
     """Lock the job whose object has this name; return it. Raises ProblemError NOT_FOUND."""
     keys = await find_all(tx, caller, namespace, name)
-    await jobs.lock(tx, keys)
+    records = await jobs.lock(tx, keys)
     for found in (await read(tx, keys)).values():
         if kind.has(found) and not found.is_gone:
-            return found
+            return LockedJob(found, records.get(found.key))
     raise _missing(kind, name)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from trainmaster_dispatcher.store.database import Transaction, dumps
-from trainmaster_dispatcher.store.versions import FROM_LATEST, version_of
+from trainmaster_dispatcher.store.versions import FROM_LATEST, VERSION_OF_THIS, version_of
 
 
 class ObjectRow(NamedTuple):
@@ -43,7 +43,7 @@ class LeafQueue(NamedTuple):
 
 
 class NamedJob(NamedTuple):
-    """A job whose object has a name that a person gave it, and its queue."""
+    """A job whose object has a name, and its queue."""
 
     job_id: int
     queue: str
@@ -89,16 +89,27 @@ async def leaf_queues(tx: Transaction, namespace: str | None = None) -> Sequence
     )
 
 
-async def named(tx: Transaction, namespace: str | None, name: str) -> Sequence[NamedJob]:
-    """Return the jobs whose objects have this name, in a namespace or in all; also those whose objects are gone."""
+async def named(tx: Transaction, namespace: str | None, name: str, by_id: tuple[str, int] | None) -> Sequence[NamedJob]:
+    """Return the jobs whose objects have this name, in a namespace or in all; also those whose objects are gone.
+
+    ``by_id``: the name and the key of the job whose id the name is, which is the name of its object if it was given none.
+    """
+    own_name, key = by_id or ("", -1)
+    in_namespace = f"(CAST(:namespace AS text) IS NULL OR {NAMESPACE} = :namespace)"
     return await tx.all_of(
         NamedJob,
         f"""
         SELECT o.job_id, q.path AS queue FROM job_objects o JOIN queues q ON q.id = o.queue_id
-        WHERE o.name = :name AND NOT o.freed AND (CAST(:namespace AS text) IS NULL OR {NAMESPACE} = :namespace)
+        WHERE o.name = :name AND NOT o.freed AND {in_namespace}
+        UNION ALL
+        SELECT j.id AS job_id, q.path AS queue FROM jobs j JOIN queues q ON q.id = j.queue_id
+        WHERE j.id = :key AND j.name = :own_name AND {in_namespace}
+        AND NOT EXISTS (SELECT 1 FROM job_objects o WHERE o.job_id = j.id AND o.name IS NOT NULL)
         """,
         name=name,
         namespace=namespace,
+        key=key,
+        own_name=own_name,
     )
 
 
@@ -153,14 +164,15 @@ async def write(
     annotations: dict[str, str] | None,
     managed_fields: list[dict[str, Any]] | None,
     spec: dict[str, Any] | None,
-) -> None:
-    """Store what Kubernetes has of a job, whose row is locked."""
-    await tx.run(
-        """
+) -> int:
+    """Store what Kubernetes has of a job, whose row is locked; return the version of what this transaction writes."""
+    stored = await tx.one(
+        f"""
         INSERT INTO job_objects (job_id, queue_id, annotations, managed_fields, spec)
         VALUES (:job, :queue, CAST(:annotations AS jsonb), CAST(:managed AS jsonb), CAST(:spec AS jsonb))
         ON CONFLICT (job_id) DO UPDATE SET annotations = excluded.annotations, managed_fields = excluded.managed_fields,
             spec = excluded.spec
+        RETURNING {VERSION_OF_THIS} AS version
         """,
         job=job_id,
         queue=queue_id,
@@ -168,6 +180,7 @@ async def write(
         managed=dumps(managed_fields) if managed_fields else None,
         spec=None if spec is None else dumps(spec),
     )
+    return int(stored.version)
 
 
 async def relabel(tx: Transaction, job_id: int, labels: dict[str, str]) -> None:

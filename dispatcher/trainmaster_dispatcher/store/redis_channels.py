@@ -392,7 +392,8 @@ async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
 async def wait_set(event: asyncio.Event, seconds: float) -> bool:
     """Wait for ``event`` at most ``seconds``; return whether it was set. It is clear afterwards."""
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):  # not ``wait_for``, which makes a task
+            await event.wait()
     except TimeoutError:
         return False
     event.clear()

@@ -173,10 +173,11 @@ async def delete_job(call: JobCall, name: str) -> Response:
     state, caller = call.state, call.caller
     try:
         async with state.stores.database.transaction() as tx:
-            job = await job_objects.lock(tx, caller, call.namespace, name, call.of.kind)
+            locked = await job_objects.lock(tx, caller, call.namespace, name, call.of.kind)
+            job = locked.job
             before = call.of.item(job)
             deletion.check(call.of.resource, before)
-            await job_objects.delete(tx, state.stores, caller, job, deletion.grace)
+            await job_objects.delete(tx, state.stores, caller, locked, deletion.grace)
             await note(tx, caller, "cancel", str(job.line["id"]), {"deleted": name})
             after = (await job_objects.read(tx, [job.key])).get(job.key)
             item = before if after is None else call.of.item(after)
@@ -319,8 +320,9 @@ async def _change(call: JobCall, name: str, after: After) -> Response:
     state, caller = call.state, call.caller
     try:
         async with state.stores.database.transaction() as tx:
-            job = await job_objects.lock(tx, caller, call.namespace, name, call.of.kind)
-            before = call.of.item(job)
+            locked = await job_objects.lock(tx, caller, call.namespace, name, call.of.kind)
+            job = locked.job
+            before = item = call.of.item(job)
             is_managed = call.of.is_managed(job)
             managers = managed_fields.read(job.metadata.managed_fields if is_managed else None)
             done: managed_fields.ManagedObject = after(before, managers)
@@ -331,9 +333,9 @@ async def _change(call: JobCall, name: str, after: After) -> Response:
                 entries = managed_fields.write(done.managers, call.of.resource.group_version)
                 change = replace(change, managed_fields=entries)
             if change != JobObjectChange():
-                await job_objects.change(tx, state.stores, caller, job, change)
+                changed = await job_objects.change(tx, state.stores, caller, locked, change)
                 await note(tx, caller, "patch", str(job.line["id"]), _audited(change))
-            item = call.of.item((await job_objects.read(tx, [job.key]))[job.key])
+                item = call.of.item(changed)
             if call.writing.is_dry:
                 raise DryRunError(item)
     except DryRunError as undone:

@@ -159,18 +159,30 @@ class JobWatches:
         self._batches: OrderedDict[Hashable, asyncio.Task[Batch]] = OrderedDict()
 
     async def after(self, position: Position) -> Batch:
-        """Return the changes behind a position. Raises ProblemError if the store does not answer."""
-        end = self._events.end
-        key = position.store_epoch, position.place, None if end is None else end.place
+        """Return the changes behind a position. Raises ProblemError if the store does not answer.
+
+        They may end before the newest one that is known: many watches take a while to be served, and all that have come as far get the
+        same batch, whatever happens meanwhile. Otherwise their positions would differ, and each would need batches of its own.
+        """
+        key = position.store_epoch, position.place
         task = self._batches.get(key)
-        # Without an end, two reads from one place may differ: one that has ended is of no use to others.
-        if task is None or (task.done() and (end is None or task.cancelled() or task.exception() is not None)):
+        if task is None or (task.done() and not self._leads_on(task, position)):
             # Of no request: that of the first watch may end before the others.
             task = asyncio.create_task(self._read(position), name="watched jobs", context=Context())
             self._batches[key] = task
             while len(self._batches) > _MOST_BATCHES:
                 self._batches.popitem(last=False)
-        return await asyncio.shield(task)
+        batch = await asyncio.shield(task)
+        end = self._events.end
+        is_behind = end is not None and not batch.missed and batch.position.place < end.place
+        return replace(batch, has_more=True) if is_behind and not batch.has_more else batch
+
+    def _leads_on(self, task: asyncio.Task[Batch], position: Position) -> bool:
+        """Return whether the batch of a read that is done is behind its position, or nothing is known to be there."""
+        if task.cancelled() or task.exception() is not None or task.result().missed:
+            return False
+        end = self._events.end
+        return task.result().position.place > position.place or (end is not None and end.place <= position.place)
 
     async def _read(self, position: Position) -> Batch:
         found = await self._events.after(position)

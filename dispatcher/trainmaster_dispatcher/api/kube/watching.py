@@ -173,6 +173,7 @@ class Watch:
         position = position_of(version, time.time())
         with state.events.waiter() as changed:
             while not terms.is_over:
+                await state.watch_turns.take()
                 try:
                     found = await self.read(position)
                 except ProblemError:
