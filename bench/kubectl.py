@@ -5,9 +5,10 @@
 Real processes and a real Postgres; no cluster is connected, so nothing starts. With ``KUBEBUILDER_ASSETS`` the same calls go to a
 kube-apiserver with a custom resource of the same kind, without validation. ``create``: single objects by ``--callers`` at once;
 ``to_rest``: our rate as a part of that of ``POST /v1/jobs``, in turns with it. ``list``: all jobs by pages, as tables, which is
-what ``kubectl get`` reads, and as whole objects. ``watch``: ``--watchers`` watches of all jobs while labels of jobs change at a
-rate, each change of another job; ``delivered``: the part of all events that have come 60 s after the last change at most; ``lag``:
-from the answer to a change until one of the watches has it, in seconds.
+what ``kubectl get`` reads, and as whole objects. ``change``: labels of jobs, by ``--callers`` at once. ``watch``: ``--watchers``
+watches of all jobs while jobs are created at a rate, here in sets by the REST API, there one by one; ``delivered``: the part of all
+events that have come 60 s after the last one was made at most; ``cut``: watches that the server ended before; ``lag``: from the answer
+to a creation until one of the watches has it, in seconds.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import os
 import ssl
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,10 @@ MERGE = "application/merge-patch+json"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PATIENCE = 60.0
 _LOOK_SECONDS = 0.2
+_SET_SECONDS = 0.05
+"""Seconds between two sets of jobs that are created while watches are open."""
+_MOST_AT_ONCE = 40
+_MOST_NAMES = 5000
 _TURNS = 2
 SPEC = {"roles": [{"name": "main", "template": {"command": ["true"], "resources": {"cpu": "1"}}}]}
 
@@ -68,8 +73,9 @@ async def opened(url: str, token: str, ca_file: Path | None = None) -> AsyncIter
         yield Api(url, session)
 
 
-def manifest(name: str) -> bytes:
-    body = {"apiVersion": "trainmaster.dev/v1", "kind": "Job", "metadata": {"name": name}, "spec": SPEC}
+def manifest(name: str, labels: Mapping[str, str] | None = None) -> bytes:
+    metadata = {"name": name, **({"labels": labels} if labels else {})}
+    body = {"apiVersion": "trainmaster.dev/v1", "kind": "Job", "metadata": metadata, "spec": SPEC}
     return orjson.dumps(body)
 
 
@@ -116,10 +122,55 @@ async def lists(api: Api, accept: str) -> dict[str, Any]:
     }
 
 
-async def watched(api: Api, watchers: int, rate: int, seconds: float) -> dict[str, Any]:
-    """Change labels at a rate while watches are open; return how much came, and when."""
-    listed = orjson.loads(await api.call("GET", f"{JOBS}?limit=500", Accept=TABLE))
-    names = [row["object"]["metadata"]["name"] for row in listed["rows"]]
+async def changes(api: Api, callers: int, seconds: float) -> float:
+    """Return the labels of jobs per second that callers at once have changed, each of another job."""
+    names: list[str] = []
+    token = ""
+    while len(names) < _MOST_NAMES:
+        listed = orjson.loads(await api.call("GET", f"{JOBS}?limit=500&continue={token}", Accept=TABLE))
+        names += [row["object"]["metadata"]["name"] for row in listed["rows"]]
+        if not (token := listed["metadata"].get("continue", "")):
+            break
+    ends, made = time.monotonic() + seconds, 0
+    began = time.monotonic()
+
+    async def caller(_: int) -> None:
+        nonlocal made
+        while time.monotonic() < ends:
+            made += 1
+            body = orjson.dumps({"metadata": {"labels": {"n": f"{made}"}}})
+            await api.call("PATCH", f"{JOBS}/{names[made % len(names)]}", body, Content_Type=MERGE)
+
+    await at_once(callers, caller)
+    return made / (time.monotonic() - began)
+
+
+Make = Callable[[Sequence[int]], Coroutine[Any, Any, None]]
+"""Creates jobs, each with its number as a label."""
+
+
+def by_sets(api: Api) -> Make:
+    """Return a function that submits jobs in sets by the REST API."""
+
+    async def make(numbers: Sequence[int]) -> None:
+        job = {"kind": "Job", "name": "new", "queue": "default", **SPEC}
+        await api.call("POST", "/v1/jobs", orjson.dumps({"jobs": [{**job, "labels": {"n": f"{n}"}} for n in numbers]}))
+
+    return make
+
+
+def one_by_one(api: Api) -> Make:
+    """Return a function that creates jobs by single calls, at once."""
+
+    async def make(numbers: Sequence[int]) -> None:
+        await asyncio.gather(*(api.call("POST", JOBS, manifest(f"w-{n}", {"n": f"{n}"})) for n in numbers))
+
+    return make
+
+
+async def watched(api: Api, make: Make, watchers: int, rate: int, seconds: float) -> dict[str, Any]:
+    """Create jobs at a rate while watches are open; return how much came, and when."""
+    listed = orjson.loads(await api.call("GET", f"{JOBS}?limit=1", Accept=TABLE))
     path = f"{api.url}{JOBS}?watch=1&resourceVersion={listed['metadata']['resourceVersion']}"
     sent: dict[str, float] = {}
     lags: list[float] = []
@@ -127,38 +178,37 @@ async def watched(api: Api, watchers: int, rate: int, seconds: float) -> dict[st
     tasks = [asyncio.create_task(_watch(api, path, number, counts, sent, lags)) for number in range(watchers)]
     await asyncio.sleep(1 + watchers / 500)
     before = sum(counts)
-    began, changes = time.monotonic(), 0
+    began, made = time.monotonic(), 0
 
-    async def change(number: int) -> None:
-        body = orjson.dumps({"metadata": {"labels": {"n": f"{number}"}}})
-        await api.call("PATCH", f"{JOBS}/{names[number % len(names)]}", body, Content_Type=MERGE)
-        sent[f"{number}"] = time.monotonic()
+    async def few(numbers: Sequence[int]) -> None:
+        await make(numbers)
+        sent.update(dict.fromkeys(map(str, numbers), time.monotonic()))
 
     running: set[asyncio.Task[None]] = set()
     while (passed := time.monotonic() - began) < seconds:
         due = int(passed * rate)
-        while changes < due:
-            if len(running) > 256:
-                break
-            task = asyncio.create_task(change(changes))
+        if due > made and len(running) < _MOST_AT_ONCE:
+            task = asyncio.create_task(few(range(made, due)))
             running.add(task)
             task.add_done_callback(running.discard)
-            changes += 1
-        await asyncio.sleep(0.005)
+            made = due
+        await asyncio.sleep(_SET_SECONDS)
     await asyncio.gather(*running)
     took = time.monotonic() - began
     for _ in range(round(_PATIENCE / _LOOK_SECONDS)):
-        if sum(counts) - before >= changes * watchers:
+        if sum(counts) - before >= made * watchers or all(task.done() for task in tasks):
             break
         await asyncio.sleep(_LOOK_SECONDS)
     delivered, all_took = sum(counts) - before, time.monotonic() - began
+    ended = sum(task.done() for task in tasks)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     return {
         "watchers": watchers,
-        "changes_per_second": round(changes / took, 1),
-        "delivered": round(delivered / max(1, changes * watchers), 4),
+        "changes_per_second": round(made / took, 1),
+        "delivered": round(delivered / max(1, made * watchers), 4),
+        "cut": ended,
         "events_per_second": round(delivered / all_took),
         "lag": summary(lags) if lags else None,
     }
@@ -205,7 +255,8 @@ async def ours(url: str, options: argparse.Namespace) -> dict[str, Any]:
                 "to_rest": round(mean["kubernetes"] / mean["rest"], 3),
             },
             "list": {"tables": await lists(api, TABLE), "objects": await lists(api, "application/json")},
-            "watch": await watched(api, options.watchers, options.rate, options.seconds),
+            "change": {"per_second": round(await changes(api, options.callers, options.seconds), 1)},
+            "watch": await watched(api, by_sets(api), options.watchers, options.rate, options.seconds),
         }
 
 
@@ -230,7 +281,8 @@ async def of_an_api_server(folder: Path, options: argparse.Namespace) -> dict[st
                 "version": plane.version,
                 "create": {"per_second": round(rate, 1)},
                 "list": {"tables": await lists(api, TABLE), "objects": await lists(api, "application/json")},
-                "watch": await watched(api, options.watchers, options.rate, options.seconds),
+                "change": {"per_second": round(await changes(api, options.callers, options.seconds), 1)},
+                "watch": await watched(api, one_by_one(api), options.watchers, options.rate, options.seconds),
             }
     finally:
         await plane.stop()
@@ -269,9 +321,9 @@ def main() -> None:
     parser.add_argument("--callers", type=int, default=16)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
-        stage = Stage(
-            Path(folder) / "stage", [], env={"TRAINMASTER_EVENT_STREAMS_PER_KEY": str(options.watchers + 100)}
-        )
+        most = str(options.watchers + 1000)
+        limits = {"TRAINMASTER_EVENT_STREAMS_PER_KEY": most, "TRAINMASTER_MOST_CONNECTIONS": most}
+        stage = Stage(Path(folder) / "stage", [], env=limits)
         try:
             stage.start()
             result: dict[str, Any] = {

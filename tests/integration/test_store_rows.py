@@ -24,6 +24,7 @@ _ARGUMENTS: dict[str, Any] = {
     "keys": "SELECT j.id FROM jobs j",
     "named": {"limit": 1},
     "after": 0,
+    "by_id": ("job", 7),
     "before": 7,
     "begin": _MORNING,
     "bucket": "day",

@@ -38,7 +38,7 @@ _MOST_KEPT = 5000
 """The most events in memory."""
 _READS_AT_ONCE = 2
 _SHORTEST_PAUSE = 0.2
-_PAUSE_PER_STREAM = 0.001
+_PAUSE_PER_STREAM = 0.0004
 """Seconds between two looks, and those that each stream adds: to wake it takes a part of a millisecond."""
 _MOST_LOOKED_AT = 20_000
 """The most events of which the changed jobs are read at once, but for those of one transaction."""

@@ -122,22 +122,27 @@ class Batch:
     has_more: bool
     missed: str
     changed: Sequence[_ChangedJob]
-    _frames: dict[Hashable, bytes] = field(default_factory=dict)
+    _frames: dict[Hashable, asyncio.Task[bytes]] = field(default_factory=dict)
 
     async def frames(self, chosen: WatchedJobs) -> bytes:
         """Return the events of a watch."""
         key = chosen.key()
-        found = self._frames.get(key)
-        if found is None:
-            parts = []
-            for number, one in enumerate(self.changed, 1):
-                event = _event_of(one, chosen)
-                if event is not None:
-                    parts.append(frame(event, one.payload(chosen)))
-                if number % _ITEMS_PER_SLICE == 0:
-                    await asyncio.sleep(0)
-            found = self._frames[key] = b"".join(parts)
-        return found
+        task = self._frames.get(key)
+        if task is None:
+            # A task, as others that want the same come while it is written, and of no request: that of the first may end before.
+            task = asyncio.create_task(self._written(chosen), name="frames of watched jobs", context=Context())
+            self._frames[key] = task
+        return await asyncio.shield(task)
+
+    async def _written(self, chosen: WatchedJobs) -> bytes:
+        parts = []
+        for number, one in enumerate(self.changed, 1):
+            event = _event_of(one, chosen)
+            if event is not None:
+                parts.append(frame(event, one.payload(chosen)))
+            if number % _ITEMS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        return b"".join(parts)
 
 
 def _event_of(one: _ChangedJob, chosen: WatchedJobs) -> WatchEvent | None:

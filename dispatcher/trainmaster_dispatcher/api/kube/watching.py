@@ -31,6 +31,7 @@ from trainmaster_dispatcher.store.redis_channels import wait_set
 _SHORTEST_WATCH = 1800.0
 """The shortest time in seconds after which a watch ends that names none; the longest is twice that."""
 _BOOKMARK_SECONDS = 5.0
+_LONGEST_WAIT = 60.0
 _LOOK_SECONDS = 1.0
 _PAGE = 200
 
@@ -106,7 +107,8 @@ class WatchTerms:
 
     async def wait(self, changed: asyncio.Event) -> None:
         """Wait until something may have changed, a bookmark may be due, or the watch is over."""
-        await wait_set(changed, max(0.05, min(_BOOKMARK_SECONDS, self._end - self._clock())))
+        longest = _BOOKMARK_SECONDS if self._has_bookmarks else _LONGEST_WAIT
+        await wait_set(changed, max(0.05, min(longest, self._end - self._clock())))
 
 
 class Followed(NamedTuple):
