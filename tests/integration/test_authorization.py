@@ -122,7 +122,7 @@ for one in (
 for verb in ("GET", "POST", "PUT", "PATCH", "DELETE"):
     ALLOWED[verb, "/api/v1/namespaces/{namespace}/pods/{name}/{subresource}"] = PEOPLE
 ALLOWED |= {
-    ("POST", f"{_GROUP}/namespaces/{{namespace}}/jobs"): PEOPLE,
+    **{(method, f"{_GROUP}/namespaces/{{namespace}}/jobs"): PEOPLE for method in ("POST", "DELETE")},
     ("POST", f"{_GROUP}/{{plural}}"): ADMINS,
     **{(method, f"{_GROUP}/namespaces/{{namespace}}/jobs/{{name}}"): PEOPLE for method in ("PUT", "PATCH", "DELETE")},
     **{(method, f"{_GROUP}/{{plural}}/{{name}}"): ADMINS for method in ("PUT", "PATCH", "DELETE")},
@@ -130,7 +130,7 @@ ALLOWED |= {
 _OF_KIND = "/apis/{group}/{api_version}/namespaces/{namespace}/{plural}"
 ALLOWED |= {
     **{("GET", one): PEOPLE for one in ("/apis/{group}/{api_version}/{plural}", _OF_KIND)},
-    ("POST", _OF_KIND): PEOPLE,
+    **{(method, _OF_KIND): PEOPLE for method in ("POST", "DELETE")},
     **{(method, f"{_OF_KIND}/{{name}}"): PEOPLE for method in ("GET", "PUT", "PATCH", "DELETE")},
 }
 for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):

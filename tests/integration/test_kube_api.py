@@ -1,12 +1,16 @@
 """The Kubernetes API over HTTP: discovery, lists, tables, selectors, pages, rights and errors."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from tests.conftest import Service
+from tests.waiting import eventually
+from trainmaster.protocol.states import RunState
 
 GROUP = "/apis/trainmaster.dev/v1"
+JOBS = f"{GROUP}/namespaces/default/jobs"
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
 AGGREGATED = {"Accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"}
 
@@ -188,3 +192,39 @@ async def test_nothing_is_read_without_a_key_or_changed(service: Service) -> Non
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         answer = await service.http.request(method, "/api/v1/namespaces/default")
         assert (answer.status_code, answer.json()["reason"]) == (405, "MethodNotAllowed")
+
+
+async def test_a_status_says_why_a_job_waits_and_what_it_has_cost(service: Service) -> None:
+    book = {"name": "own", "onDemand": {"cpu": "3600000"}}
+    assert (await service.http.put("/v1/price-books/own", json=book)).status_code == 201
+    cluster = {"name": "private", "clusterKind": "private", "priceBook": "own"}
+    assert (await service.http.put("/v1/clusters/private", json=cluster)).status_code in (200, 201)
+    agent = service.agent()
+    await agent.connect()
+    large = await service.submit("large", cpu="100000")
+
+    async def is_looked_at() -> bool:
+        return bool((await get(service, f"{JOBS}/{large}"))["status"]["why"]["token"] != "NotLookedAt")
+
+    await eventually(is_looked_at)
+    waits = await get(service, f"{JOBS}/{large}")
+    reason = (await service.http.get(f"/v1/jobs/{large}/why")).json()
+    assert waits["status"]["why"]["sentence"] == reason["sentence"]
+    assert waits["status"]["why"]["token"] == reason["token"]
+    (queued,) = waits["status"]["conditions"]
+    assert (queued["type"], queued["message"]) == ("Queued", reason["sentence"])
+    assert "cost" not in waits["status"]
+    small = await service.submit("small", cpu="1")
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 1}})
+    await asyncio.sleep(0.01)
+    runs = (await get(service, f"{JOBS}/{small}"))["status"]
+    assert float(runs["cost"]) >= 10  # a thousand in a second
+    assert runs["charge"] == runs["cost"]
+    assert "why" not in runs
+    await agent.report(run, RunState.SUCCEEDED, 3)
+    ended = [(await get(service, f"{JOBS}/{small}"))["status"]["cost"] for _ in range(2)]
+    assert ended[0] == ended[1]
+    assert float(ended[0]) >= float(runs["cost"])
+    held = await service.submit("held", suspend=True)
+    assert (await get(service, f"{JOBS}/{held}"))["status"]["why"]["token"] == "HeldByUser"

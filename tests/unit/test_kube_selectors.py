@@ -107,7 +107,7 @@ def read_job(spec: dict[str, Any] | None = None, state: JobState = JobState.QUEU
     ],
 )
 def test_conditions_follow_the_state(state: JobState, more: dict[str, Any], conditions: list[Any]) -> None:
-    found = objects.conditions_of(line(state, **more))
+    found = objects.conditions_of(read_job(None, state, **more))
     assert [(one["type"], one["reason"], one["lastTransitionTime"]) for one in found] == conditions
     assert all(one["status"] == "True" for one in found)
 

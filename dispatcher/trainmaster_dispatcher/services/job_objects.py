@@ -14,13 +14,15 @@ import orjson
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, parse_job_id
 from trainmaster.protocol.parameters import substitute
+from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.states import HoldCause, JobState
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.namespaces import namespace_of
-from trainmaster_dispatcher.services import job_actions, job_queries
+from trainmaster_dispatcher.services import job_actions, job_queries, usage_ledger
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.job_actions import Action, BulkFilter, JobPatch
 from trainmaster_dispatcher.services.submit import Submission, Submitted
+from trainmaster_dispatcher.services.usage_ledger import JobCost
 from trainmaster_dispatcher.store import job_objects as store
 from trainmaster_dispatcher.store import jobs, runs
 from trainmaster_dispatcher.store.database import Transaction
@@ -52,7 +54,8 @@ JOBS = ObjectKind("jobs.trainmaster.dev")
 class ReadJob:
     """A job as it is stored: its line as in a list, its specification if that was read, and what Kubernetes has of it.
 
-    ``object_status``: of the object as which its latest run exists on a cluster, of a job that was submitted as a manifest.
+    ``object_status``: of the object as which its latest run exists on a cluster, of a job that was submitted as a manifest;
+    ``reason``: why it waits, of a job that does and whose specification was read; ``cost``: of a job that was read alone.
     """
 
     key: int
@@ -61,6 +64,8 @@ class ReadJob:
     queue_id: int
     spec: Mapping[str, Any] | None = None
     object_status: Mapping[str, Any] | None = None
+    reason: Reason | None = None
+    cost: JobCost | None = None
 
     @property
     def name(self) -> str:
@@ -152,7 +157,8 @@ def fresh(given: Submission, stored: Submitted) -> ReadJob:
         written, annotations, managers = (None if one is None else orjson.loads(one) for one in texts)
         known = ObjectRow(key, stored.version, metadata.name, written, annotations, managers, None, metadata.kind)
         spec = written or {}
-    return ReadJob(key, job_queries.job_line(row), known, stored.queue_id, spec)
+    reason = job_queries.first_reason(row)
+    return ReadJob(key, job_queries.job_line(row), known, stored.queue_id, spec, reason=reason)
 
 
 async def find_all(tx: Transaction, caller: Caller, namespace: str | None, name: str) -> list[int]:
@@ -178,7 +184,8 @@ async def show(tx: Transaction, caller: Caller, namespace: str, name: str, kind:
     found = await show_all(tx, caller, namespace, name, kind)
     if not found:
         raise _missing(kind, name)
-    return found[0]
+    cost = await usage_ledger.cost_of(tx, found[0].key) if found[0].line["attempt"] else None
+    return replace(found[0], cost=cost)
 
 
 def _missing(kind: ObjectKind, name: str) -> ProblemError:
@@ -223,6 +230,7 @@ async def page(
 async def _whole(tx: Transaction, rows: Sequence[ShownJob], metadata: Mapping[int, ObjectRow]) -> list[ReadJob]:
     specs = await jobs.specs(tx, (row.spec_id for row in rows if _as_written(metadata, row) is None))
     statuses = await _statuses(tx, rows, metadata)
+    reasons = await job_queries.waiting_reasons(tx, rows)
     attempts: dict[int, list[dict[str, Any]]] = {}
     for run in await runs.lines(tx, [row.id for row in rows if row.attempt]):
         attempts.setdefault(run.job_id, []).append(job_queries.run_line(run))
@@ -233,7 +241,7 @@ async def _whole(tx: Transaction, rows: Sequence[ShownJob], metadata: Mapping[in
         if row.parameters is not None:
             spec = substitute(dict(spec), row.parameters)
         line = one.line | ({"runs": attempts[row.id]} if row.id in attempts else {})
-        found.append(replace(one, spec=spec, line=line))
+        found.append(replace(one, spec=spec, line=line, reason=reasons.get(row.id)))
     return found
 
 
@@ -314,9 +322,16 @@ async def delete(tx: Transaction, stores: Stores, caller: Caller, locked: Locked
 
 async def lock(tx: Transaction, caller: Caller, namespace: str, name: str, kind: ObjectKind = JOBS) -> LockedJob:
     """Lock the job whose object has this name; return it. Raises ProblemError NOT_FOUND."""
-    keys = await find_all(tx, caller, namespace, name)
-    records = await jobs.lock(tx, keys)
-    for found in (await read(tx, keys)).values():
-        if kind.has(found) and not found.is_gone:
-            return LockedJob(found, records.get(found.key))
+    for found in await lock_all(tx, caller, namespace, [name], kind):
+        return found
     raise _missing(kind, name)
+
+
+async def lock_all(
+    tx: Transaction, caller: Caller, namespace: str, names: Iterable[str], kind: ObjectKind = JOBS
+) -> list[LockedJob]:
+    """Lock the jobs whose objects have these names and exist; return them, in the order in which they are locked."""
+    keys = [key for name in names for key in await find_all(tx, caller, namespace, name)]
+    records = await jobs.lock(tx, keys)
+    found = await read(tx, sorted(set(keys)))
+    return [LockedJob(one, records.get(key)) for key, one in sorted(found.items()) if kind.has(one) and not one.is_gone]

@@ -275,11 +275,9 @@ async def why(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
 
 
 async def _reason(tx: Transaction, row: store.ShownJob) -> Reason:
-    if row.state is JobState.HELD:
-        return _held_reason(row)
-    if row.state is not JobState.QUEUED:
-        return _with_wait(_running_reason(row, await runs.of_job(tx, row.id)), await store.last_wait(tx, row.id))
-    return _after_a_run(row, await _waiting_reason(tx, row))
+    if row.state in (JobState.HELD, JobState.QUEUED):
+        return (await waiting_reasons(tx, [row]))[row.id]
+    return _with_wait(_running_reason(row, await runs.of_job(tx, row.id)), await store.last_wait(tx, row.id))
 
 
 def _with_wait(reason: Reason, waited: dict[str, Any] | None) -> Reason:
@@ -300,15 +298,38 @@ def _after_a_run(row: store.ShownJob, reason: Reason) -> Reason:
     return reason.model_copy(update=update)
 
 
-async def _waiting_reason(tx: Transaction, row: store.ShownJob) -> Reason:
-    found = await scheduling.reason_of(tx, row.queue_id, row.class_id, row.shape_id, row.id, row.submitted_by or "")
+async def waiting_reasons(tx: Transaction, rows: Sequence[store.ShownJob]) -> dict[int, Reason]:
+    """Return why jobs wait, by key, of those of these that are held or queued."""
+    queued = [row for row in rows if row.state is JobState.QUEUED]
+    reasons = {row.id: _held_reason(row) for row in rows if row.state is JobState.HELD}
+    if queued:
+        classified = [
+            scheduling.Classified(row.id, row.queue_id, row.class_id, row.shape_id, row.submitted_by or "")
+            for row in queued
+        ]
+        found = await scheduling.reasons_of(tx, classified)
+        names = {row.priority_class for row in queued if row.id in found}
+        classes = await tenants.CLASSES.by_name(tx, sorted(names)) if names else {}
+        for row in queued:
+            of_class = [one.spec for name, one in classes.items() if name == row.priority_class]
+            reasons[row.id] = _after_a_run(row, _waiting_reason(row, found.get(row.id), of_class))
+    return reasons
+
+
+def first_reason(row: store.ShownJob) -> Reason:
+    """Return why a job waits that was just submitted."""
+    return _held_reason(row) if row.state is JobState.HELD else _waiting_reason(row, None, ())
+
+
+def _waiting_reason(
+    row: store.ShownJob, found: scheduling.StoredReason | None, classes: Sequence[PriorityClassSpec]
+) -> Reason:
     if found is None or (row.submitted_at > found.at and found.reason["tier"] == "not looked at yet"):
         return Token.NOT_LOOKED_AT.reason()
     reason = Reason.model_validate(found.reason | {"cycle": found.cycle, "at": found.at})
     shown = _told_to(job_id(row.name, row.id), reason)
     if reason.token in _ENDED_BY_KEEPING and not _is_bounded(shown.details):
-        classes = await tenants.CLASSES.by_name(tx, [row.priority_class])
-        return _with_longest_wait(shown, row, [one.spec for one in classes.values()])
+        return _with_longest_wait(shown, row, classes)
     return shown
 
 

@@ -6,7 +6,7 @@ an interruption; each run is charged at the prices of its time.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -95,6 +95,27 @@ async def charges(tx: Transaction, rows: Sequence[UsedRun]) -> Charges:
             readable[key] = shape_from(body)
     histories = await pricing.histories(tx)
     return Charges(histories.known, groups, readable, resizes, unknown | histories.unreadable)
+
+
+class JobCost(NamedTuple):
+    """What the runs of a job have cost until now, and what is charged for them, in billionths of the currency of the prices."""
+
+    cost: int
+    charge: int
+
+
+async def cost_of(tx: Transaction, job_id: int) -> JobCost:
+    """Return the cost of a job, by the prices of the time of its runs. Raises ProblemError if the store does not answer."""
+    rows = await store.of_job(tx, job_id)
+    cost = charge = 0
+    if rows:
+        of = await charges(tx, rows)
+        for row in rows:
+            with contained(Part.RUN, f"attempt {row.attempt} of job {row.job_id}"):
+                for used in of.of(row).values():
+                    cost += used.cost
+                    charge += used.charge(row.price_factor)
+    return JobCost(cost, charge)
 
 
 class Accounting:

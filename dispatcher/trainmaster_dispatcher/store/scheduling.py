@@ -320,11 +320,22 @@ class NewCoolDown(NamedTuple):
 
 
 class StoredReason(NamedTuple):
-    """The reason of a class of jobs: a ``Reason`` in wire form, with time and cycle in which it was found."""
+    """The reason of a job, which is that of its class: a ``Reason`` in wire form, with time and cycle in which it was found."""
 
+    job_id: int
     reason: dict[str, Any]
     cycle: int
     at: datetime
+
+
+class Classified(NamedTuple):
+    """A job, and what its class is: its queue, its priority class and its shape. ``user``: its submitter."""
+
+    job_id: int
+    queue_id: int
+    class_id: int
+    shape_id: int
+    user: str
 
 
 _JOBS = """
@@ -562,32 +573,35 @@ async def drop_reasons_of_users(tx: Transaction, keys: Sequence[tuple[int, int, 
     )
 
 
-async def reason_of(
-    tx: Transaction, queue_id: int, class_id: int, shape_id: int, job_id: int, user: str
-) -> StoredReason | None:
-    """Return the stored reason of a job's class, for the clusters that are left out for that job now; that of its user, if there is
-    one.
+async def reasons_of(tx: Transaction, wanted: Sequence[Classified]) -> Mapping[int, StoredReason]:
+    """Return the stored reasons of jobs' classes by job, where there are any, for the clusters that are left out for each job now;
+    that of its user, if there is one.
     """
-    return await tx.first_of(
+    rows = await tx.all_of(
         StoredReason,
         """
-        WITH own AS (SELECT coalesce(array_agg(cluster_id ORDER BY cluster_id), '{}') AS avoided
-                     FROM cool_downs WHERE job_id = :job AND until > now())
-        SELECT reason, cycle, at FROM (
-        SELECT r.reason, r.cycle, r.at, false AS of_user FROM class_reasons r, own
-        WHERE r.queue_id = :queue AND r.class_id = :class AND r.shape_id = :shape AND r.avoided = own.avoided
-        UNION ALL
-        SELECT r.reason, r.cycle, r.at, true AS of_user FROM user_reasons r, own
-        WHERE r.queue_id = :queue AND r.class_id = :class AND r.shape_id = :shape AND r.avoided = own.avoided
-              AND r.submitter = :user) found
-        ORDER BY of_user DESC LIMIT 1
+        SELECT n.job_id, found.reason, found.cycle, found.at
+        FROM unnest(CAST(:jobs AS bigint[]), CAST(:queues AS int[]), CAST(:classes AS int[]), CAST(:shapes AS int[]),
+                    CAST(:users AS text[])) AS n(job_id, queue_id, class_id, shape_id, submitter)
+        CROSS JOIN LATERAL (SELECT coalesce(array_agg(cluster_id ORDER BY cluster_id), '{}') AS avoided
+                            FROM cool_downs WHERE job_id = n.job_id AND until > now()) own
+        CROSS JOIN LATERAL (
+            SELECT reason, cycle, at FROM (
+            SELECT r.reason, r.cycle, r.at, false AS of_user FROM class_reasons r
+            WHERE r.queue_id = n.queue_id AND r.class_id = n.class_id AND r.shape_id = n.shape_id AND r.avoided = own.avoided
+            UNION ALL
+            SELECT r.reason, r.cycle, r.at, true AS of_user FROM user_reasons r
+            WHERE r.queue_id = n.queue_id AND r.class_id = n.class_id AND r.shape_id = n.shape_id AND r.avoided = own.avoided
+                  AND r.submitter = n.submitter) both_of
+            ORDER BY of_user DESC LIMIT 1) found
         """,
-        user=user,
-        queue=queue_id,
-        shape=shape_id,
-        job=job_id,
-        **{"class": class_id},
+        jobs=[one.job_id for one in wanted],
+        queues=[one.queue_id for one in wanted],
+        classes=[one.class_id for one in wanted],
+        shapes=[one.shape_id for one in wanted],
+        users=[one.user for one in wanted],
     )
+    return {row.job_id: row for row in rows}
 
 
 async def make_partitions(tx: Transaction, sql: str) -> None:

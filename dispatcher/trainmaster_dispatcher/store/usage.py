@@ -136,6 +136,11 @@ async def uncounted(
     )
 
 
+async def of_job(tx: Transaction, job_id: int) -> Sequence[UsedRun]:
+    """Return the runs of a job; those at work end now."""
+    return await tx.all_of(UsedRun, f"{_RUNS} WHERE r.job_id = :job ORDER BY r.attempt", job=job_id)
+
+
 async def going_on(tx: Transaction, queue_ids: Iterable[int] | None) -> Sequence[UsedRun]:
     """Return runs that are not counted and whose members have had nodes; those at work end now. ``queue_ids``: None for all."""
     chosen = "" if queue_ids is None else " AND j.queue_id = ANY(:queues)"

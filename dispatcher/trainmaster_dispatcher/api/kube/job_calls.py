@@ -60,6 +60,7 @@ from trainmaster_dispatcher.store import job_objects as store
 from trainmaster_dispatcher.store import versions
 from trainmaster_dispatcher.store.keys import Caller
 
+_DELETED_AT_ONCE = 100
 _MOST_WHOLE_JOBS = 100
 """The most jobs of a page with their specifications; the client asks for the next page by the token of the list."""
 
@@ -188,6 +189,37 @@ async def delete_job(call: JobCall, name: str) -> Response:
     if after is None or after.is_gone:
         return deleted(call.of.resource, before)
     return json(item)
+
+
+async def delete_jobs(call: JobCall, wanted: Listing) -> Response:
+    """Delete the objects of a namespace that selectors select, newest first, some in each transaction. Raises ProblemError: what was
+    deleted until then stays deleted.
+    """
+    deletion = await Deletion.read(call.request, call.writing)
+    state, caller = call.state, call.caller
+    values, labels = values_of(wanted), conditions_of(parse_labels(wanted.labels))
+    cursor: str | None = None
+    while True:
+        async with state.stores.database.reading() as tx:
+            filtered = await filter_of(tx, caller, call.namespace, values)
+            if filtered is None:
+                break
+            page = await job_objects.page(
+                tx, caller, filtered, labels, cursor, _DELETED_AT_ONCE, is_whole=False, kind=call.of.kind
+            )
+        names = {job.name for job in page.jobs}
+        if name := values.get("metadata.name"):
+            names &= {name}
+        if names and not deletion.is_dry:
+            async with state.stores.database.transaction() as tx:
+                for locked in await job_objects.lock_all(tx, caller, call.namespace, sorted(names), call.of.kind):
+                    await job_objects.delete(tx, state.stores, caller, locked, deletion.grace)
+                    await note(tx, caller, "cancel", str(locked.job.line["id"]), {"deleted": locked.job.name})
+        cursor = page.following
+        if cursor is None:
+            break
+    details = {"group": call.of.resource.group, "kind": call.of.resource.plural}
+    return json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 
 
 class _Place(NamedTuple):

@@ -57,6 +57,10 @@ def _router(prefix: str, plural: str, resource_of: Callable[..., Awaitable[JobRe
     async def delete(name: str, call: Annotated[JobCall, Depends(changing)]) -> Response:
         return await job_calls.delete_job(call, name)
 
+    @made.delete(of_all)
+    async def delete_all(call: Annotated[JobCall, Depends(changing)], wanted: ListedBy) -> Response:
+        return await job_calls.delete_jobs(call, wanted)
+
     @made.get(f"{prefix}/{plural}")
     async def list_all(
         of: Annotated[JobResource, Depends(resource_of)], request: Request, state: App, wanted: ListedBy

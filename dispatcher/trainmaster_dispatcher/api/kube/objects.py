@@ -10,6 +10,7 @@ from uuid import UUID, uuid5
 
 from trainmaster.protocol.base import format_time
 from trainmaster.protocol.states import HoldCause, JobState, Wish
+from trainmaster_dispatcher.services.bursting import as_money
 from trainmaster_dispatcher.services.job_objects import ReadJob
 
 GROUP = "trainmaster.dev"
@@ -98,7 +99,7 @@ def job_object(job: ReadJob) -> Wire:
     found: Wire = {"apiVersion": GROUP_VERSION, "kind": "Job", "metadata": metadata}
     if job.spec is not None:
         found["spec"] = _job_spec(job.spec, line)
-    return found | {"status": _job_status(line)}
+    return found | {"status": _job_status(job)}
 
 
 def _job_spec(written: Mapping[str, Any], line: Mapping[str, Any]) -> Wire:
@@ -114,7 +115,8 @@ def _job_spec(written: Mapping[str, Any], line: Mapping[str, Any]) -> Wire:
     return spec
 
 
-def _job_status(line: Mapping[str, Any]) -> Wire:
+def _job_status(job: ReadJob) -> Wire:
+    line = job.line
     fields = (
         *(
             "id",
@@ -130,11 +132,17 @@ def _job_status(line: Mapping[str, Any]) -> Wire:
         *("startedAt", "endedAt", "ranSeconds", "runningSince", "parameters", "runs"),
     )
     status = {field: line[field] for field in fields if line.get(field) not in (None, "")}
-    return {"state": line["shownState"], **status, "conditions": conditions_of(line)}
+    if job.reason is not None:
+        why = {"token": job.reason.token.value, "tier": job.reason.tier.value, "sentence": job.reason.sentence}
+        status["why"] = why | ({"advice": job.reason.advice} if job.reason.advice else {})
+    if job.cost is not None:
+        status |= {"cost": as_money(job.cost.cost), "charge": as_money(job.cost.charge)}
+    return {"state": line["shownState"], **status, "conditions": conditions_of(job)}
 
 
-def conditions_of(line: Mapping[str, Any]) -> list[Wire]:
+def conditions_of(job: ReadJob) -> list[Wire]:
     """Return the conditions of a job: the one of its state, and ``Suspended`` where a person holds it."""
+    line = job.line
     state, shown = JobState(line["state"]), line["shownState"]
     since = {
         JobState.RUNNING: line.get("runningSince") or line.get("startedAt"),
@@ -143,7 +151,8 @@ def conditions_of(line: Mapping[str, Any]) -> list[Wire]:
         JobState.CANCELLED: line.get("endedAt"),
     }.get(state)
     reason = reason_word(line.get("holdCause") or shown)
-    found = [_condition(_CONDITIONS[state], reason, line.get("message", ""), since or line["submittedAt"])]
+    message = line.get("message", "") if job.reason is None else job.reason.sentence
+    found = [_condition(_CONDITIONS[state], reason, message, since or line["submittedAt"])]
     if line.get("holdCause") in SUSPENSIONS:
         found.append(_condition("Suspended", reason, "", line["submittedAt"]))
     return found

@@ -30,6 +30,7 @@ _KINDS = {"PriorityClass": "JobPriorityClass"}
 """Kinds that have another name here, as Kubernetes has one of its own by that name."""
 READ = ("get", "list")
 READ_AND_CHANGE = ("create", "delete", "get", "list", "patch", "update", "watch")
+_OF_JOBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 _SHORT_NAMES = {
     QUEUE.kind: ("tq",),
     PRIORITY_CLASS.kind: ("jpc",),
@@ -173,7 +174,7 @@ JOBS = ApiResource(
     JobSpec,
     is_namespaced=True,
     short_names=("tj",),
-    verbs=READ_AND_CHANGE,
+    verbs=_OF_JOBS,
 )
 NAMESPACES = ApiResource(
     "Namespace",
@@ -258,7 +259,7 @@ def _workload(kind: WorkloadKind) -> ApiResource:
         is_namespaced=True,
         short_names=kind.short_names,
         group=kind.group,
-        verbs=READ_AND_CHANGE,
+        verbs=_OF_JOBS,
         version=kind.version,
         workload=kind,
     )

@@ -30,6 +30,7 @@ from trainmaster_dispatcher.api.kube.objects import (
     reason_word,
     uid_of,
 )
+from trainmaster_dispatcher.services.bursting import as_money
 from trainmaster_dispatcher.services.job_actions import Action, JobPatch
 from trainmaster_dispatcher.services.job_objects import JobObjectChange, ReadJob
 from trainmaster_dispatcher.services.submission_parsing import mistaken
@@ -41,6 +42,9 @@ _ANNOTATIONS = {
     f"{GROUP}/message": "message",
 }
 """Annotations that the dispatcher sets, with the fields of a job's line that they have."""
+_WHY, _COST, _CHARGE = (f"{GROUP}/{field}" for field in ("why", "cost", "charge"))
+"""Annotations that it sets besides: why a job waits, what its runs have cost, and what is charged for them."""
+_SET = frozenset((*_ANNOTATIONS, _WHY, _COST, _CHARGE))
 _EMPTY = ("metadata", "resources")
 """Fields of a template that clients write as empty objects where they are not set."""
 
@@ -55,6 +59,10 @@ def workload_object(kind: WorkloadKind, job: ReadJob) -> Wire:
     line = job.line
     metadata = object_metadata(job, workload_uid(kind, line["id"]))
     own = {key: str(line[field]) for key, field in _ANNOTATIONS.items() if line.get(field)}
+    if job.reason is not None:
+        own[_WHY] = job.reason.sentence
+    if job.cost is not None:
+        own |= {_COST: as_money(job.cost.cost), _CHARGE: as_money(job.cost.charge)}
     annotations = metadata.get("annotations", {})
     if job.metadata.spec is None:
         annotations = at(job.spec, ("workload", "manifest", "metadata", "annotations")) or {}
@@ -133,7 +141,7 @@ def workload_wanted(kind: WorkloadKind, wanted: Desired) -> Desired:
 
 
 def _without_own(annotations: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in annotations.items() if key not in _ANNOTATIONS}
+    return {key: value for key, value in annotations.items() if key not in _SET}
 
 
 def workload_submission(kind: WorkloadKind, wanted: Desired, queue: str) -> Wire:
