@@ -206,3 +206,27 @@ async def test_another_agent_goes_on_where_one_has_ended(cluster: Cluster, stage
         done = await until(runtime, lambda status: status.state.is_terminal)
         assert (done.state, started(cluster)) == (RunState.SUCCEEDED, 2), "nothing was started twice"
         await nothing_is_left(cluster, runtime)
+
+
+async def test_a_pod_that_was_submitted_is_made_by_the_agent_as_it_was_written(cluster: Cluster) -> None:
+    await cluster.kubelet.add_nodes("node", 1, allocatable=NODE)
+    container = {"name": "main", "image": "sim", "command": ["sim", "print", "hello"]}
+    beside = {"name": "beside", "image": "sim", "command": ["sim", "print", "other"]}
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "pi", "labels": {"app": "x"}, "annotations": {"trainmaster.dev/queue": "default/team"}},
+        "spec": {"restartPolicy": "Never", "containers": [container, beside], "terminationGracePeriodSeconds": 5},
+    }
+    made = translated(manifest).spec
+    start = a_job()
+    async with agent(cluster, "native") as runtime:
+        assert "workload:v1/Pod" in (await runtime.capacity()).capabilities
+        await runtime.start(start.model_copy(update={"spec": made, "sizes": {"pod": 1}}))
+        done = await until(runtime, lambda status: status.state.is_terminal)
+        assert (done.state, started(cluster)) == (RunState.SUCCEEDED, 1)
+        (pod,) = (await cluster.api.get(f"/api/v1/namespaces/{JOBS}/pods"))["items"]
+        assert [one["name"] for one in pod["spec"]["containers"]] == ["main", "beside"]
+        assert (pod["metadata"]["labels"]["app"], pod["spec"]["terminationGracePeriodSeconds"]) == ("x", 5)
+        assert (await runtime.read_log(RUN, "pod", 0, 0, 100)).data == b"hello\n"
+        await nothing_is_left(cluster, runtime)

@@ -40,6 +40,7 @@ OPEN = {
     "/apis/{name}",
     "/apis/{name}/{version}",
     "/openapi/v3",
+    "/openapi/v3/api/v1",
     "/openapi/v3/apis/{name}/{version}",
     "/version",
 }
@@ -121,6 +122,9 @@ for one in (
     ALLOWED["GET", one] = PEOPLE
 for verb in ("GET", "POST", "PUT", "PATCH", "DELETE"):
     ALLOWED[verb, "/api/v1/namespaces/{namespace}/pods/{name}/{subresource}"] = PEOPLE
+for verb in ("PUT", "PATCH", "DELETE"):
+    ALLOWED[verb, "/api/v1/namespaces/{namespace}/pods/{name}"] = PEOPLE
+ALLOWED["POST", "/api/v1/namespaces/{namespace}/pods"] = PEOPLE
 ALLOWED |= {
     **{(method, f"{_GROUP}/namespaces/{{namespace}}/jobs"): PEOPLE for method in ("POST", "DELETE")},
     ("POST", f"{_GROUP}/{{plural}}"): ADMINS,

@@ -436,3 +436,55 @@ async def test_kubectl_submits_manifests_of_other_apis(service: Service, alone: 
     assert "RunSucceeded" in await alone("events", "--for", pi)
     assert "deleted" in await alone("delete", "-f", str(folder))
     assert "No resources found" in await alone("get", "jobs.batch,jobsets")
+
+
+_POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: train, labels: {app: train}}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: main, image: busybox, command: [echo, hello], resources: {requests: {cpu: "1"}}}
+"""
+
+
+async def test_kubectl_submits_pods(service: Service, alone: Kubectl, tmp_path: Path) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text(_POD)
+    where = ("-f", str(path))
+    assert "pod/train created" in await alone("apply", *where)
+    for words, expected in (
+        (("apply", *where), "pod/train unchanged"),
+        (("apply", "--server-side", "--force-conflicts", *where), "serverside-applied"),
+        (("get", "pods"), "train"),
+        (("get", "pod", "train", "-o", "jsonpath={.status.phase}"), "Pending"),
+        (("describe", "pod", "train"), "echo"),
+        (("explain", "pod"), "VERSION:    v1"),
+        (("label", "pod", "train", "team=x"), "labeled"),
+        (("annotate", "pod/train", "note=y"), "annotated"),
+        (("diff", *where), ""),
+        (("run", "again", "--image=busybox", "--restart=Never", "--labels=app=x", "--", "true"), "pod/again created"),
+        (("get", "pods", "-l", "app=x", "-o", "name"), "pod/again"),
+        (("delete", "pod", "again"), "deleted"),
+    ):
+        assert expected in await alone(*words), words
+    refused = await alone("run", "web", "--image=busybox", code=1)
+    assert "spec.restartPolicy" in refused
+    assert "must be Never" in refused
+    agent = service.agent()
+    await agent.connect(capabilities=("gang", "podTemplate", "workload:v1/Pod"))
+    run_id = (await agent.next_start())["run"]
+    members = [{"role": "pod", "index": 0, "state": "running", "node": "n1"}]
+    await agent.report(run_id, RunState.RUNNING, 1, members=members)
+    await alone("wait", "--for=condition=Ready", "pod/train", "--timeout=20s")
+    chunk = {"role": "pod", "index": 0, "offset": 0, "data": "hello\n", "nextOffset": 6}
+    body = {"session": agent.session, "chunks": [chunk], "end": False}
+    await agent.http.post(f"/agent/v1/streams/{run_id}", json=body, headers=agent._headers())
+    await agent.report(run_id, RunState.SUCCEEDED, 2, members=[{**members[0], "state": "succeeded", "exitCode": 0}])
+    await alone("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/train", "--timeout=20s")
+    assert await alone("logs", "train") == "hello\n"
+    assert "Completed" in await alone("get", "pods")
+    assert "RunSucceeded" in await alone("events", "--for", "pod/train")
+    assert "deleted" in await alone("delete", *where)
+    assert "No resources found" in await alone("get", "pods")

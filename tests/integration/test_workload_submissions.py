@@ -58,8 +58,9 @@ async def test_jobs_of_several_kinds_are_submitted_together(service: Service) ->
     answer = await service.http.post("/v1/jobs", json={"jobs": jobs})
     assert answer.status_code == 201, answer.text
     assert len(answer.json()["jobs"]) == len(SAMPLES)
-    one = (await service.job(answer.json()["jobs"][2]["id"]))["spec"]
-    assert one["workload"]["kind"] == "PyTorchJob"
+    for number, kind in enumerate(one["kind"] for one in jobs):
+        stored = (await service.job(answer.json()["jobs"][number]["id"]))["spec"]
+        assert stored["workload"]["kind"] == kind
 
 
 async def test_without_the_operator_anywhere_the_job_says_what_it_needs(service: Service, agent: FakeAgent) -> None:

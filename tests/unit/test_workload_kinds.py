@@ -81,11 +81,11 @@ def test_the_object_that_is_created_is_the_manifest_with_the_templates_of_the_ro
     assert (made["apiVersion"], made["kind"]) == (kind.api_version, kind.kind)
     sets = kind.pod_sets(JsonNode(given, "", []))
     for one in sets:
-        assert at(made, one.path) == {"spec": {"marked": one.role}}
+        assert at(made, (*one.path, "spec")) == {"marked": one.role}
     expected = {"spec": kind.completed(deepcopy(given))["spec"]}
     for value in (made, expected):
         for one in sets:
-            put(value, one.path, None)
+            put(value, one.path or ("spec",), None)
     assert made["spec"] == expected["spec"], "all else is as it was written"
     assert "annotations" not in made["metadata"], "the queue is for the dispatcher alone"
 
@@ -239,7 +239,7 @@ def test_a_specification_by_hand_counts_what_its_object_creates(kind: WorkloadKi
     assert check_workload(JobSpec.model_validate(obeyed)), "labels that schedulers obey are the agent's"
 
 
-@ALL
+@pytest.mark.parametrize("kind", [one for one in KINDS if not one.is_made_by_agent], ids=lambda kind: kind.name)
 def test_counts_that_are_no_numbers_are_refused_where_they_are(kind: WorkloadKind) -> None:
     given = sample(kind).manifest
     places = {
@@ -268,7 +268,7 @@ def test_any_shape_of_a_specification_is_answered_with_mistakes(kind: WorkloadKi
     given = sample(kind).manifest
     (first, *_) = kind.pod_sets(JsonNode(given, "", []))
     if wrong is not None or first.role != "leader":  # which may be left out
-        assert mistakes(changed(given, first.path, wrong))
+        assert mistakes(changed(given, first.path or ("spec",), wrong))
 
 
 def test_capabilities_and_names_are_each_of_one_kind() -> None:

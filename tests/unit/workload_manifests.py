@@ -51,6 +51,12 @@ def _training(kind: str, replicas: str, roles: dict[str, int], version: str = "v
 
 
 SAMPLES: dict[str, Sample] = {
+    "v1 Pod": Sample(
+        manifest("v1", "Pod", template()["spec"], labels={"app": "train"}),
+        {"pod": 1},
+        {"phase": "Succeeded"},
+        {"phase": "Failed", "reason": "Error"},
+    ),
     "batch/v1 Job": Sample(
         manifest("batch/v1", "Job", {"parallelism": 3, "completions": 9, "backoffLimit": 4, "template": template()}),
         {"main": 3},

@@ -22,7 +22,10 @@ _LONGEST_ROLE = 12
 
 
 class PodSet(NamedTuple):
-    """Equal pods of a manifest: the role that they become, the path of their template, and how many run at a time."""
+    """Equal pods of a manifest: the role that they become, the path of their template, and how many run at a time.
+
+    With an empty path the manifest itself is the pod: its labels, annotations and specification are the template.
+    """
 
     role: str
     path: tuple[Step, ...]
@@ -59,6 +62,8 @@ class WorkloadKind(ABC):
     short_names: tuple[str, ...] = ()
     is_built_in: bool = False
     """Whether Kubernetes itself has the kind, so that clients know the types of its fields."""
+    is_made_by_agent: bool = False
+    """Whether the agent makes its pods, as those of any job, and no object of the kind."""
 
     @property
     def name(self) -> str:
@@ -172,8 +177,12 @@ def at(value: Any, path: Sequence[Step]) -> Any:
 
 
 def put(value: Any, path: Sequence[Step], new: Any) -> None:
-    """Replace the value at a path that exists."""
-    at(value, path[:-1])[path[-1]] = new
+    """Replace the value at a path that exists; with an empty path, the fields of the value that a pod template has."""
+    if path:
+        at(value, path[:-1])[path[-1]] = new
+        return
+    metadata = {**(value.get("metadata") or {}), **(new.get("metadata") or {})}
+    value |= {"metadata": metadata, "spec": new.get("spec", {})}
 
 
 def node_at(node: JsonNode, path: Sequence[Step]) -> JsonNode:

@@ -7,9 +7,10 @@ from trainmaster.workload_kinds.jobset import JobSet
 from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster.workload_kinds.kubeflow import TRAINING_JOBS
 from trainmaster.workload_kinds.leader_worker_set import LeaderWorkerSet
+from trainmaster.workload_kinds.pod import POD
 from trainmaster.workload_kinds.ray import RayCluster, RayJob
 
-KINDS: tuple[WorkloadKind, ...] = (BatchJob(), JobSet(), *TRAINING_JOBS, RayJob(), RayCluster(), LeaderWorkerSet())
+KINDS: tuple[WorkloadKind, ...] = (BatchJob(), JobSet(), *TRAINING_JOBS, RayJob(), RayCluster(), LeaderWorkerSet(), POD)
 _BY_NAME: Mapping[tuple[str, str], WorkloadKind] = {(one.api_version, one.kind): one for one in KINDS}
 _BY_FULL_NAME: Mapping[str, WorkloadKind] = {one.name: one for one in KINDS}
 _BY_CAPABILITY: Mapping[str, WorkloadKind] = {one.capability: one for one in KINDS}

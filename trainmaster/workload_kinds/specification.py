@@ -30,6 +30,7 @@ _OURS = frozenset(
     )
 )
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_NOT_OF_PODS = frozenset((*_OURS, _LAST_APPLIED))
 _FROM_SERVER = frozenset(
     (
         *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields"),
@@ -101,7 +102,7 @@ def _translated(kind: WorkloadKind, manifest: Wire) -> Translation:
 def _specification(kind: WorkloadKind, manifest: Wire, sets: Sequence[PodSet], root: JsonNode) -> Wire:
     metadata: Wire = manifest.get("metadata") or {}
     labels, annotations = (metadata.get(field) or {} for field in ("labels", "annotations"))
-    templates = [_template(at(manifest, one.path)) for one in sets]
+    templates = [_template(at(manifest, one.path) if one.path else _pod_in(manifest)) for one in sets]
     queue = queue_of(labels, annotations)
     grace = max((_grace(one) for one in templates), default=_DEFAULT_GRACE)
     limit = kind.time_limit(root)
@@ -266,6 +267,17 @@ def _check_manager(kind: WorkloadKind, root: JsonNode) -> None:
     manager = node_at(root, kind.manager_path)
     if manager.is_set and manager.value != MANAGER:
         manager.refuse(f"names another controller, {shown(manager.value)}; leave it out, or give {MANAGER}")
+
+
+def _pod_in(manifest: Wire) -> Wire:
+    """Return the pod template of a manifest that is a pod itself."""
+    metadata = manifest.get("metadata") or {}
+    kept = {
+        field: found
+        for field in ("labels", "annotations")
+        if (found := {key: value for key, value in (metadata.get(field) or {}).items() if key not in _NOT_OF_PODS})
+    }
+    return {"metadata": kept, "spec": manifest.get("spec")}
 
 
 def _template(template: Wire) -> Wire:

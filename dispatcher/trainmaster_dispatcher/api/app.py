@@ -112,6 +112,7 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
         app.include_router(kube_job_routes.router)
         app.include_router(kube_event_routes.router)
         app.include_router(kube_run_routes.router)
+        app.include_router(kube_pod_routes.changes_router)
         app.include_router(kube_pod_routes.router)
         app.include_router(kube_declared_routes.router)
         app.include_router(kube_job_routes.workload_router)

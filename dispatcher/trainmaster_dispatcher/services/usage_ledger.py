@@ -98,7 +98,7 @@ async def charges(tx: Transaction, rows: Sequence[UsedRun]) -> Charges:
 
 
 class JobCost(NamedTuple):
-    """What the runs of a job have cost until now, and what is charged for them, in billionths of the currency of the prices."""
+    """Cost of the runs of a job until now, and the charge for them, in billionths of the currency of the prices."""
 
     cost: int
     charge: int

@@ -61,6 +61,8 @@ def facts_of(start: StartRun) -> Facts:
     if mistakes := check_workload(spec):
         raise UnknownWorkloadError(f"{mistakes[0].path}: {mistakes[0].message}")
     workload = None if spec.workload is None else kind_of(spec.workload.api_version, spec.workload.kind)
+    if workload is not None and workload.is_made_by_agent:
+        workload = None
     late = frozenset() if spec.workload is None else late_roles(spec.workload)
     least = gang_minimum(spec, start.sizes)
     roles = {}

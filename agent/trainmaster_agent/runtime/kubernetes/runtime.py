@@ -20,6 +20,7 @@ from trainmaster.protocol.agent import CapacityReport, ReportedAdmission, Resize
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.workload_kinds.kind import WorkloadKind
+from trainmaster.workload_kinds.registry import KINDS
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.capacity.quotas import Quotas
 from trainmaster_agent.containment import contain, run_for_ever
@@ -69,6 +70,7 @@ from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError
 
 log = logging.getLogger(__name__)
 
+_MADE_BY_AGENT: frozenset[str] = frozenset(kind.capability for kind in KINDS if kind.is_made_by_agent)
 _OF_ALL_PLACEMENTS = frozenset(
     (
         Capability.GANG_RESTART,
@@ -267,8 +269,8 @@ class KubernetesRuntime:
                 if tracker.pods and not tracker.status.state.is_terminal:
                     self._report_only(tracker)  # placements are reported with their node groups
         placement, self._reported_closed = self._placement, self._closed()
-        capabilities = set(placement.capabilities) if placement is not None else set()
-        capabilities |= _OF_ALL_PLACEMENTS
+        capabilities: set[str] = set(placement.capabilities) if placement is not None else set()
+        capabilities |= _OF_ALL_PLACEMENTS | _MADE_BY_AGENT
         workloads = self._kinds.capabilities if placement is not None and placement.for_workloads is not None else ()
         if self._config.checkpoint:
             capabilities.add(Capability.CHECKPOINT)

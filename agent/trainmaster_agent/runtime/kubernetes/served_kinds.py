@@ -52,6 +52,8 @@ class ServedKinds:
         served: dict[str, set[str]] = {}
         found = []
         for kind in KINDS:
+            if kind.is_made_by_agent:
+                continue
             if kind.api_version not in served:
                 served[kind.api_version] = await self._resources(kind.api_version)
             if kind.plural in served[kind.api_version] and await self._may_create(kind):

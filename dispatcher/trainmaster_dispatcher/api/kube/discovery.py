@@ -24,6 +24,7 @@ def _by_version(found: Iterable[ApiResource]) -> dict[str, dict[str, list[ApiRes
     return groups
 
 
+CORE_VERSIONS: Mapping[str, list[ApiResource]] = {VERSION: list(CORE)}
 GROUPS: Mapping[str, Mapping[str, list[ApiResource]]] = _by_version((*RESOURCES.values(), *WORKLOADS))
 """Resources by group and version. Clients take a name that several groups have for the one of the first group."""
 
@@ -68,7 +69,7 @@ def resources(group_version: str, found: Iterable[ApiResource]) -> Wire:
 
 def aggregated_core() -> Wire:
     """Return the core group, which has no name, with its resources, for clients that ask for all at once."""
-    return _aggregated({"": {VERSION: list(CORE)}})
+    return _aggregated({"": CORE_VERSIONS})
 
 
 def aggregated_groups() -> Wire:

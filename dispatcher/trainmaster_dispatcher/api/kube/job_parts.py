@@ -35,8 +35,8 @@ class JobParts(NamedTuple):
     resource: ApiResource
     fields: Mapping[str, tuple[str, ...]]
     """The fields by which they are selected."""
-    job_in: Callable[[str], str | None]
-    """Returns the name of the job of an object with this name; None for a name that none can have."""
+    jobs_in: Callable[[str], frozenset[str]]
+    """Returns the names that the job of an object with this name may have; none for a name that no object can have."""
     of_jobs: Callable[[Transaction, Sequence[ReadJob], int | None], Awaitable[Mapping[int, Sequence[Wire]]]]
     """Returns the parts of jobs by the jobs' keys, in their order. As soon as there are as many parts as the number, if one is given,
     the jobs that follow are left out."""
@@ -46,7 +46,7 @@ class JobParts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The parts that a call is about. ``job``: the name of the only job's object; None for all jobs.
+    """The parts that a call is about. ``jobs``: the names that the only job's object may have; empty for all jobs.
 
     ``name_label``: a label of ``_NAME_LABELS`` that they have to have, and its value.
     """
@@ -56,7 +56,7 @@ class _Chosen:
     wanted: Listing
     caller: Caller
     namespace: str | None
-    job: str | None
+    jobs: frozenset[str]
     name_label: tuple[str, str] | None
 
     @classmethod
@@ -72,15 +72,19 @@ class _Chosen:
             for label in parse_labels(wanted.labels)
             if label.operator is Operator.IN and len(label.values) == 1
         }
-        named = parts.job_in(fields.get("metadata.name", ""))
-        job = equal.get(JOB_LABEL) if named is None else named
+        labelled = frozenset((equal[JOB_LABEL],)) if JOB_LABEL in equal else frozenset[str]()
+        jobs = parts.jobs_in(fields.get("metadata.name", "")) or labelled
         name_label = next(((key, equal[key]) for key in equal if key in _NAME_LABELS), None)
-        return cls(parts, request, wanted, caller, place, job, name_label)
+        return cls(parts, request, wanted, caller, place, jobs, name_label)
 
     def is_about(self, job: ReadJob) -> bool:
         """Return whether parts of a job can be among the chosen ones, and the caller may see it."""
         queue = job.line["queue"]
-        return self.caller.may_use(queue) and self.namespace in (None, job.namespace) and self.job in (None, job.name)
+        return (
+            self.caller.may_use(queue)
+            and self.namespace in (None, job.namespace)
+            and (not self.jobs or job.name in self.jobs)
+        )
 
     def select(self, items: Iterable[Wire]) -> list[Wire]:
         """Return those of these objects that the selectors select."""
@@ -110,15 +114,18 @@ async def list_parts(
 
 async def _page(tx: Transaction, chosen: _Chosen, cursor: str | None) -> tuple[list[Wire], str | None]:
     """Return the parts of a page of jobs, newest first, and the cursor of the next page."""
-    if chosen.job is not None:
-        jobs: Sequence[ReadJob] = await job_objects.show_all(tx, chosen.caller, chosen.namespace, chosen.job)
-        return _items(await chosen.parts.of_jobs(tx, jobs, None)), None
+    if chosen.jobs:
+        by_key: dict[int, ReadJob] = {}
+        for name in chosen.jobs:
+            by_key |= {job.key: job for job in await job_objects.show_all(tx, chosen.caller, chosen.namespace, name)}
+        return _items(await chosen.parts.of_jobs(tx, list(by_key.values()), None)), None
     filtered = await filter_of(tx, chosen.caller, chosen.namespace, {})
     if filtered is None:
         return [], None
     named = await _named(tx, chosen)
     labels = [] if chosen.name_label is None else [LabelCondition(chosen.name_label[0], (chosen.name_label[1],), False)]
     page = await job_objects.page(tx, chosen.caller, filtered, labels, cursor, _JOBS_PER_PAGE, is_whole=False)
+    jobs: Sequence[ReadJob]
     jobs, following = [job for job in page.jobs if job.key not in named], page.following
     found = await chosen.parts.of_jobs(tx, jobs, chosen.wanted.limit)
     if len(found) < len(jobs):

@@ -6,11 +6,13 @@ from typing import Any
 
 from trainmaster.protocol.errors import ProblemError
 from trainmaster.workload_kinds.kind import WorkloadKind
+from trainmaster.workload_kinds.pod import POD
 from trainmaster.workload_kinds.specification import QUEUE_KEY, NamedQueue, queue_of
 from trainmaster_dispatcher.api.kube.bodies import PATCH_TYPES, Desired, PatchType, fields_of
 from trainmaster_dispatcher.api.kube.job_changes import change_of, of_object, submission
 from trainmaster_dispatcher.api.kube.objects import Wire, job_object, uid_of
-from trainmaster_dispatcher.api.kube.resources import JOBS, WORKLOADS, ApiResource
+from trainmaster_dispatcher.api.kube.pods import submitted_pod
+from trainmaster_dispatcher.api.kube.resources import JOBS, PODS, WORKLOADS, ApiResource
 from trainmaster_dispatcher.api.kube.workload_objects import (
     workload_change,
     workload_fields,
@@ -132,6 +134,14 @@ class WorkloadResource(JobResource):
         return path
 
 
+@dataclass(frozen=True, slots=True)
+class PodResource(WorkloadResource):
+    """The jobs that were submitted as pods. Other pods are members of jobs, which cannot be changed."""
+
+    def item(self, job: ReadJob) -> Wire:
+        return submitted_pod(job, None)
+
+
 OWN_JOBS = JobResource(JOBS)
 WORKLOAD_RESOURCES: Mapping[tuple[str, str, str], WorkloadResource] = {
     (one.group, one.version, one.plural): WorkloadResource(one, one.workload)
@@ -139,7 +149,10 @@ WORKLOAD_RESOURCES: Mapping[tuple[str, str, str], WorkloadResource] = {
     if one.workload is not None
 }
 """By group, version and word in addresses."""
-_BY_KIND: Mapping[str, WorkloadResource] = {one.workload.name: one for one in WORKLOAD_RESOURCES.values()}
+SUBMITTED_PODS = PodResource(PODS, POD)
+_BY_KIND: Mapping[str, WorkloadResource] = {
+    one.workload.name: one for one in (*WORKLOAD_RESOURCES.values(), SUBMITTED_PODS)
+}
 
 
 def submitted_as(kind: str | None) -> JobResource:

@@ -1,7 +1,7 @@
 """Jobs by the Kubernetes API: the routes of Jobs of this system, and those of the kinds of manifests as which jobs are submitted."""
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
 
@@ -9,7 +9,7 @@ from trainmaster_dispatcher.api.context import App
 from trainmaster_dispatcher.api.kube import discovery, job_calls
 from trainmaster_dispatcher.api.kube.calls import PREFIX, KubernetesRouter, ListedBy, WrittenBy, not_served, person
 from trainmaster_dispatcher.api.kube.job_calls import JobCall
-from trainmaster_dispatcher.api.kube.job_resources import OWN_JOBS, WORKLOAD_RESOURCES, JobResource
+from trainmaster_dispatcher.api.kube.job_resources import OWN_JOBS, SUBMITTED_PODS, WORKLOAD_RESOURCES, JobResource
 
 
 async def _own() -> JobResource:
@@ -26,8 +26,17 @@ async def _of_kind(group: str, api_version: str, plural: str, request: Request) 
     return found
 
 
-def _router(prefix: str, plural: str, resource_of: Callable[..., Awaitable[JobResource]]) -> KubernetesRouter:
-    """Return the routes of jobs as objects of the resource that ``resource_of`` finds."""
+def _router(
+    prefix: str,
+    plural: str,
+    resource_of: Callable[..., Awaitable[JobResource]],
+    checks: Sequence[Any] = (),
+    *,
+    only_changes: bool = False,
+) -> KubernetesRouter:
+    """Return the routes of jobs as objects of the resource that ``resource_of`` finds. ``checks``: dependencies of those that change
+    one.
+    """
     made = KubernetesRouter()
     of_all = f"{prefix}/namespaces/{{namespace}}/{plural}"
     of_one = f"{of_all}/{{name}}"
@@ -45,17 +54,20 @@ def _router(prefix: str, plural: str, resource_of: Callable[..., Awaitable[JobRe
     async def create(call: Annotated[JobCall, Depends(changing)]) -> Response:
         return await job_calls.create_job(call)
 
-    @made.put(of_one)
+    @made.put(of_one, dependencies=checks)
     async def replace(name: str, call: Annotated[JobCall, Depends(changing)]) -> Response:
         return await job_calls.replace_job(call, name)
 
-    @made.patch(of_one)
+    @made.patch(of_one, dependencies=checks)
     async def patch(name: str, call: Annotated[JobCall, Depends(changing)]) -> Response:
         return await job_calls.patch_job(call, name)
 
-    @made.delete(of_one)
+    @made.delete(of_one, dependencies=checks)
     async def delete(name: str, call: Annotated[JobCall, Depends(changing)]) -> Response:
         return await job_calls.delete_job(call, name)
+
+    if only_changes:
+        return made
 
     @made.delete(of_all)
     async def delete_all(call: Annotated[JobCall, Depends(changing)], wanted: ListedBy) -> Response:
@@ -80,6 +92,15 @@ def _router(prefix: str, plural: str, resource_of: Callable[..., Awaitable[JobRe
         return await job_calls.show_job(of, request, state, namespace, name)
 
     return made
+
+
+async def _of_pods() -> JobResource:
+    return SUBMITTED_PODS
+
+
+def changes_of_pods(checks: Sequence[Any]) -> KubernetesRouter:
+    """Return the routes by which pods are submitted and changed. ``checks``: dependencies of those that change one."""
+    return _router("/api/v1", "pods", _of_pods, checks, only_changes=True)
 
 
 router = _router(PREFIX, "jobs", _own)

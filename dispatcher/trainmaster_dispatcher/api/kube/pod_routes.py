@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -14,8 +14,17 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.api.context import App
 from trainmaster_dispatcher.api.kube.calls import KubernetesRouter, ListedBy, is_true, person, shown
 from trainmaster_dispatcher.api.kube.job_parts import JobParts, list_parts
+from trainmaster_dispatcher.api.kube.job_resources import SUBMITTED_PODS
+from trainmaster_dispatcher.api.kube.job_routes import changes_of_pods
 from trainmaster_dispatcher.api.kube.objects import Wire
-from trainmaster_dispatcher.api.kube.pods import POD_FIELDS, PodName, containers_of, pod_object
+from trainmaster_dispatcher.api.kube.pods import (
+    POD_FIELDS,
+    PodName,
+    containers_of,
+    is_submitted_pod,
+    pod_object,
+    submitted_pod,
+)
 from trainmaster_dispatcher.api.kube.resources import PODS
 from trainmaster_dispatcher.api.kube.selectors import refused
 from trainmaster_dispatcher.api.kube.status import not_found
@@ -49,8 +58,8 @@ async def list_pods(namespace: str, request: Request, state: App, wanted: Listed
 async def show_pod(namespace: str, name: str, request: Request, state: App) -> Response:
     caller = await person(request)
     async with state.stores.database.reading() as tx:
-        member = await _member(tx, caller, namespace, name)
-    return shown(request, pod_object(member), PODS)
+        found = await _pod(tx, caller, namespace, name)
+    return shown(request, found.item(), PODS)
 
 
 class _LogQuery:
@@ -111,7 +120,11 @@ async def read_log(
     """Answer with the output of a member, as text."""
     caller = await person(request)
     async with state.stores.database.reading() as tx:
-        member = await _member(tx, caller, namespace, name)
+        pod = await _pod(tx, caller, namespace, name)
+    member = pod.member
+    if member is None:
+        why = pod.job.reason.sentence if pod.job.reason is not None else "no run of it has begun"
+        raise ProblemError(Code.WRONG_STATE, f"the pod {name!r} has no output yet: {why}")
     text = str(member.job.line["id"])
     options = wanted.of(member)
     key = await logs.find(state.stores, caller, text, options)
@@ -150,28 +163,77 @@ async def read_log(
 
 
 async def _pods(tx: Transaction, jobs: Sequence[ReadJob], most: int | None) -> Mapping[int, Sequence[Wire]]:
+    """Return the pods of jobs: their members; of a job that was submitted as a pod that one alone, also while it waits."""
     found = await job_members.of_jobs(tx, jobs, most)
-    return {key: [pod_object(member) for member in members] for key, members in found.items()}
+    submitted = [job.key for job in jobs if job.key in found and is_submitted_pod(job)]
+    whole = await job_objects.read(tx, submitted) if submitted else {}
+    versions = {job.key: job.metadata.version for job in jobs}
+    pods: dict[int, Sequence[Wire]] = {}
+    for key, members in found.items():
+        if (job := whole.get(key)) is None:
+            pods[key] = [] if key in submitted else [pod_object(member) for member in members]
+        else:
+            # The version with which the caller gets the job, as of the others: that of a watch is the change that it has come to.
+            job = replace(job, metadata=job.metadata._replace(version=versions[key]))
+            pods[key] = [submitted_pod(job, members[0] if members else None)]
+    return pods
 
 
-def _job_in(name: str) -> str | None:
+def _jobs_in(name: str) -> frozenset[str]:
     parts = PodName.read(name)
-    return None if parts is None else parts.job
+    return frozenset(filter(None, (name, "" if parts is None else parts.job)))
 
 
-_PARTS = JobParts(PODS, POD_FIELDS, _job_in, _pods, _pods)
+_PARTS = JobParts(PODS, POD_FIELDS, _jobs_in, _pods, _pods)
 
 
-async def _member(tx: Transaction, caller: Caller, namespace: str, name: str) -> JobMember:
-    """Return the member that is a pod of this name. Raises ProblemError NOT_FOUND."""
+class _Pod(NamedTuple):
+    """A pod: a member of a job, or a job that was submitted as a pod, with its member once it has a run."""
+
+    job: ReadJob
+    member: JobMember | None
+
+    def item(self) -> Wire:
+        """Return its object."""
+        if is_submitted_pod(self.job):
+            return submitted_pod(self.job, self.member)
+        if self.member is None:
+            raise LookupError(f"job {self.job.key} has no such member")
+        return pod_object(self.member)
+
+
+async def _pod(tx: Transaction, caller: Caller, namespace: str, name: str) -> _Pod:
+    """Return the pod of this name. Raises ProblemError NOT_FOUND."""
+    for job in await job_objects.show_all(tx, caller, namespace, name, SUBMITTED_PODS.kind):
+        members = (await job_members.of_jobs(tx, [job])).get(job.key)
+        return _Pod(job, members[0] if members else None)
     parts = PodName.read(name)
     if parts is not None:
         found = await job_members.of_jobs(tx, await job_objects.show_all(tx, caller, namespace, parts.job))
         for members in found.values():
             for one in members:
-                if (one.role_name, one.index) == (parts.role, parts.index):
-                    return one
+                if (one.role_name, one.index) == (parts.role, parts.index) and not is_submitted_pod(one.job):
+                    return _Pod(one.job, one)
     raise not_found(PODS.full_name, name)
+
+
+async def refuse_members(namespace: str, name: str, request: Request, state: App) -> None:
+    """Refuse changes of a member of a job, which is no object of its own. Raises ProblemError METHOD_NOT_ALLOWED."""
+    parts = PodName.read(name)
+    if parts is None:
+        return
+    caller = await person(request)
+    async with state.stores.database.reading() as tx:
+        if await job_objects.show_all(tx, caller, namespace, name, SUBMITTED_PODS.kind):
+            return
+        pod = await _pod(tx, caller, namespace, name)
+    raise ProblemError(
+        Code.METHOD_NOT_ALLOWED,
+        f"this pod is a member of {pod.job.line['id']}, which makes it: change or delete the job",
+    )
+
+
+changes_router = changes_of_pods([Depends(refuse_members)])
 
 
 @router.api_route(f"{_ALL}/{{name}}/{{subresource}}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
@@ -179,9 +241,9 @@ async def refuse_subresource(namespace: str, name: str, subresource: str, reques
     """Refuse what a member's pod cannot do here: kubectl shows these words."""
     caller = await person(request)
     async with state.stores.database.reading() as tx:
-        member = await _member(tx, caller, namespace, name)
+        pod = await _pod(tx, caller, namespace, name)
+    where = "" if pod.member is None else f", and its pod is on the cluster {pod.member.run.cluster!r}"
     raise ProblemError(
         Code.METHOD_NOT_ALLOWED,
-        f"{subresource} of a pod is not offered here: this is a member of {member.job.line['id']}, and its pod is on the cluster"
-        f" {member.run.cluster!r}",
+        f"{subresource} of a pod is not offered here: this is a member of {pod.job.line['id']}{where}",
     )

@@ -1,4 +1,4 @@
-"""Members of jobs as pods of the core group, for ``kubectl get pods`` and ``kubectl logs``; they cannot be changed. Pure.
+"""Members of jobs as pods of the core group, for ``kubectl get pods`` and ``kubectl logs``, and jobs that came as pods. Pure.
 
 A pod is a member of its job's latest run, wherever that is; its name is ``job.role.index``: a role has no dot in its name.
 """
@@ -8,8 +8,19 @@ from datetime import datetime
 from typing import Any
 
 from trainmaster.protocol.base import format_time
+from trainmaster.workload_kinds.pod import POD
 from trainmaster.workload_kinds.registry import kind_by_name
-from trainmaster_dispatcher.api.kube.objects import CLUSTER_LABEL, GROUP, Wire, label_of, moment, owner_of, uid_of
+from trainmaster_dispatcher.api.kube.objects import (
+    CLUSTER_LABEL,
+    GROUP,
+    Wire,
+    label_of,
+    moment,
+    owner_of,
+    reason_word,
+    uid_of,
+)
+from trainmaster_dispatcher.api.kube.workload_objects import workload_object
 from trainmaster_dispatcher.services.job_members import JobMember
 from trainmaster_dispatcher.services.job_objects import ReadJob
 
@@ -101,6 +112,50 @@ def pod_object(member: JobMember) -> Wire:
     }
 
 
+def is_submitted_pod(job: ReadJob) -> bool:
+    """Return whether a job was submitted as a pod, which has the name of the job's object."""
+    return job.metadata.kind == POD.name
+
+
+def submitted_pod(job: ReadJob, member: JobMember | None) -> Wire:
+    """Return a job that was submitted as a pod as that pod. ``member``: of its latest run, if it has one and that was read."""
+    made = workload_object(POD, job)
+    spec = {"restartPolicy": "Never", **made.get("spec", {})}
+    containers: list[Wire] = spec.get("containers") or []
+    if member is None:
+        return {**made, "spec": spec, "status": _status_without_member(job, containers)}
+    made["metadata"]["labels"] = {**made["metadata"].get("labels", {}), CLUSTER_LABEL: member.run.cluster}
+    node = {"nodeName": member.node} if member.node else {}
+    return {**made, "spec": {**spec, **node}, "status": _status(member, containers)}
+
+
+_PHASES_OF_JOBS = {"running": "Running", "succeeded": "Succeeded", "failed": "Failed", "cancelled": "Failed"}
+
+
+def _status_without_member(job: ReadJob, containers: list[Wire]) -> Wire:
+    """Return the status of a pod that waits, or of whose run nothing is known here."""
+    line = job.line
+    phase = _PHASES_OF_JOBS.get(line["state"], "Pending")
+    why = "" if job.reason is None else job.reason.sentence
+    message = why or line.get("message", "")
+    reason = reason_word(line.get("holdCause") or line["shownState"])
+    state: Wire = {"waiting": {"reason": reason, "message": message}}
+    if phase == "Running":
+        state = {"running": {"startedAt": moment(line.get("runningSince"))}}
+    elif phase != "Pending":
+        code = 0 if phase == "Succeeded" else 255
+        state = {"terminated": {"exitCode": code, "reason": reason, "finishedAt": moment(line.get("endedAt"))}}
+    scheduled: Wire = {"type": "PodScheduled", "status": "False" if phase == "Pending" else "True"}
+    if phase == "Pending":
+        scheduled |= {"reason": reason, "message": message}
+    return {
+        "phase": phase,
+        "conditions": [scheduled, {"type": "Ready", "status": "True" if phase == "Running" else "False"}],
+        **({"message": message} if message else {}),
+        "containerStatuses": [_container_status(one, phase, 0, state) for one in containers[:1]],
+    }
+
+
 def name_labels_of(job: ReadJob) -> tuple[str, ...]:
     """Return the labels by which the controller of a job's manifest marks pods with the name of their object."""
     kind = None if job.metadata.kind is None else kind_by_name(job.metadata.kind)
@@ -121,17 +176,21 @@ def _status(member: JobMember, containers: list[Wire]) -> Wire:
         **({"reason": "Stopped"} if member.state == "stopped" else {}),
         **({"startTime": started} if started else {}),
         "containerStatuses": [
-            {
-                "name": one.get("name", _MAIN),
-                "image": one.get("image", ""),
-                "imageID": "",
-                "ready": phase == "Running",
-                "started": phase == "Running",
-                "restartCount": member.restarts,
-                "state": _container_state(member, phase, started),
-            }
+            _container_status(one, phase, member.restarts, _container_state(member, phase, started))
             for one in containers[:1]
         ],
+    }
+
+
+def _container_status(container: Wire, phase: str, restarts: int, state: Wire) -> Wire:
+    return {
+        "name": container.get("name", _MAIN),
+        "image": container.get("image", ""),
+        "imageID": "",
+        "ready": phase == "Running",
+        "started": phase == "Running",
+        "restartCount": restarts,
+        "state": state,
     }
 
 

@@ -19,6 +19,7 @@ from trainmaster.protocol.resource_kinds import (
 )
 from trainmaster.protocol.tenants import RunView
 from trainmaster.workload_kinds.kind import WorkloadKind
+from trainmaster.workload_kinds.pod import POD
 from trainmaster.workload_kinds.registry import KINDS as WORKLOAD_KINDS
 from trainmaster_dispatcher.api.kube.objects import GROUP, VERSION
 from trainmaster_dispatcher.api.kube.tables import TableColumn, age, at
@@ -220,9 +221,10 @@ PODS = ApiResource(
     is_namespaced=True,
     short_names=("po",),
     group="",
-    verbs=("get", "list", "watch"),
+    verbs=tuple(one for one in _OF_JOBS if one != "deletecollection"),
+    workload=POD,
 )
-"""The members of jobs' latest runs, in the core group."""
+"""The members of jobs' latest runs, and the jobs that were submitted as pods, in the core group."""
 RUNS = ApiResource(
     "Run",
     "runs",
@@ -277,7 +279,7 @@ _WORKLOAD_COLUMNS = (
     TableColumn("Job", _annotated("job"), "Id of the job", is_wide=True),
     TableColumn("Message", _annotated("message"), "What is known about its state", is_wide=True),
 )
-WORKLOADS: tuple[ApiResource, ...] = tuple(map(_workload, WORKLOAD_KINDS))
+WORKLOADS: tuple[ApiResource, ...] = tuple(_workload(one) for one in WORKLOAD_KINDS if one.group)
 """Jobs that were submitted as manifests of other APIs, as objects of those."""
 RESOURCES: Mapping[str, ApiResource] = {one.plural: one for one in (JOBS, RUNS, *map(_declared, KINDS))}
 """All resources of the group by the word in their addresses."""

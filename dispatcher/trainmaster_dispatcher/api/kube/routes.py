@@ -90,6 +90,11 @@ async def document(name: str, version: str, request: Request) -> Response:
     return json(schemas.document(name, version))
 
 
+@router.get("/openapi/v3/api/v1")
+async def core_document() -> Response:
+    return json(schemas.document("", objects.VERSION))
+
+
 @router.get("/api/v1/namespaces")
 async def list_namespaces(request: Request, state: App, wanted: ListedBy) -> Response:
     caller = await person(request)

@@ -40,7 +40,12 @@ async def _changed(tx: Transaction, jobs: Sequence[ReadJob], most: int | None) -
     return {key: of_job if key in gone else of_job[-_MAY_CHANGE:] for key, of_job in runs.items()}
 
 
-_PARTS = JobParts(RUNS, RUN_FIELDS, job_in, _runs, _changed)
+def _jobs_in(name: str) -> frozenset[str]:
+    found = job_in(name)
+    return frozenset() if found is None else frozenset((found,))
+
+
+_PARTS = JobParts(RUNS, RUN_FIELDS, _jobs_in, _runs, _changed)
 
 
 @router.get(f"{PREFIX}/runs")

@@ -1,6 +1,6 @@
 """OpenAPI v3 of the group, which ``kubectl explain`` reads: a schema for each kind, made of the models by which objects are parsed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from trainmaster import __version__
 from trainmaster_dispatcher.api.kube.bodies import PATCH_TYPES
-from trainmaster_dispatcher.api.kube.discovery import GROUPS
+from trainmaster_dispatcher.api.kube.discovery import CORE_VERSIONS, GROUPS
 from trainmaster_dispatcher.api.kube.resources import ApiResource
 from trainmaster_dispatcher.api.openapi import Described
 
@@ -44,6 +44,8 @@ _METADATA = {
 }
 
 
+ALL_GROUPS: Mapping[str, Mapping[str, list[ApiResource]]] = {"": CORE_VERSIONS, **GROUPS}
+"""Resources by group and version, with those of the core group, which has no name."""
 _OF_WORKLOADS = (
     "{} that is queued, placed on a cluster and run there as it is. It names its queue by the annotation"
     " trainmaster.dev/queue, or is of the queue of its namespace."
@@ -55,13 +57,17 @@ def root() -> Wire:
     """Return the documents that there are. Clients keep a document until its hash changes."""
     return {
         "paths": {
-            f"apis/{name}/{version}": {
-                "serverRelativeURL": f"/openapi/v3/apis/{name}/{version}?hash={_digest(document(name, version))}"
-            }
-            for name, versions in GROUPS.items()
+            place: {"serverRelativeURL": f"/openapi/v3/{place}?hash={_digest(document(name, version))}"}
+            for name, versions in ALL_GROUPS.items()
             for version in versions
+            for place in (_place(name, version),)
         }
     }
+
+
+def _place(group: str, version: str) -> str:
+    """Return the begin of the addresses of a version of a group."""
+    return f"apis/{group}/{version}" if group else f"api/{version}"
 
 
 def _digest(found: Wire) -> str:
@@ -72,7 +78,7 @@ def _digest(found: Wire) -> str:
 def document(name: str, version: str) -> Wire:
     """Return the document of a version of a group. Raises KeyError for one that does not exist."""
     schemas: Wire = {}
-    resources = GROUPS[name][version]
+    resources = ALL_GROUPS[name][version]
     for one in resources:
         _add(schemas, one)
     return {
@@ -164,7 +170,7 @@ _METHODS = {"create": ("post", False), "update": ("put", True), "patch": ("patch
 
 
 def _paths(one: ApiResource) -> Iterable[tuple[str, Wire]]:
-    base = f"/apis/{one.group_version}"
+    base = f"/{_place(one.group, one.version)}"
     kind = {"group": one.group, "version": one.version, "kind": one.kind}
     schema = {"schema": {"$ref": f"{_REFERENCE}{one.kind}"}}
     answer = {"200": {"description": "OK", "content": {"application/json": schema}}}
