@@ -123,9 +123,25 @@ class Batch:
     missed: str
     changed: Sequence[_ChangedJob]
     _frames: dict[Hashable, asyncio.Task[bytes]] = field(default_factory=dict)
+    _by_name: dict[str, list[_ChangedJob]] = field(default_factory=dict)
+    _by_namespace: dict[str, list[_ChangedJob]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self._by_name:
+            for one in self.changed:
+                self._by_name.setdefault(one.job.name, []).append(one)
+                self._by_namespace.setdefault(one.job.namespace, []).append(one)
+
+    def _for(self, chosen: WatchedJobs) -> Sequence[_ChangedJob]:
+        """Return the changed jobs that a watch may be about: where a thousand people watch their own, few of all."""
+        if (name := chosen.values.get("metadata.name")) is not None:
+            return self._by_name.get(name, ())
+        return self.changed if chosen.namespace is None else self._by_namespace.get(chosen.namespace, ())
 
     async def frames(self, chosen: WatchedJobs) -> bytes:
         """Return the events of a watch."""
+        if not self._for(chosen):
+            return b""
         key = chosen.key()
         task = self._frames.get(key)
         if task is None:
@@ -136,7 +152,7 @@ class Batch:
 
     async def _written(self, chosen: WatchedJobs) -> bytes:
         parts = []
-        for number, one in enumerate(self.changed, 1):
+        for number, one in enumerate(self._for(chosen), 1):
             event = _event_of(one, chosen)
             if event is not None:
                 parts.append(frame(event, one.payload(chosen)))
