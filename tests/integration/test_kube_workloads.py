@@ -117,6 +117,11 @@ def jobset(name: str) -> dict[str, Any]:
 async def test_each_kind_is_created_read_and_deleted(service: Service, kind: Any) -> None:
     sample = SAMPLES[kind.name].manifest
     path = f"/apis/{kind.api_version}/namespaces/default/{kind.plural}"
+    policy = {
+        "path": "default",
+        "admission": {"serviceAccounts": ["spark"]},
+    }  # without one a Spark driver makes no executors
+    assert (await service.http.put("/v1/queues/default", json=policy)).status_code in (200, 201)
     manifest = {**sample, "metadata": {**sample["metadata"], "annotations": {"trainmaster.dev/queue": "default"}}}
     item = value_of(await service.http.post(path, json=manifest), 201)
     written = {field: value for field, value in item["spec"].items() if field != "selector"}

@@ -52,6 +52,8 @@ async def test_a_manifest_is_a_job_whose_run_has_the_object(service: Service, ag
 
 
 async def test_jobs_of_several_kinds_are_submitted_together(service: Service) -> None:
+    policy = {"path": "default", "admission": {"serviceAccounts": ["spark"]}}  # without one a driver makes no executors
+    assert (await service.http.put("/v1/queues/default", json=policy)).status_code in (200, 201)
     jobs = [deepcopy(one.manifest) for one in SAMPLES.values()]
     for one in jobs:
         one["metadata"]["annotations"]["trainmaster.dev/queue"] = "default"

@@ -248,6 +248,7 @@ def test_counts_that_are_no_numbers_are_refused_where_they_are(kind: WorkloadKin
         "ray.io/v1 RayJob": ("spec", "rayClusterSpec", "workerGroupSpecs", 0, "replicas"),
         "ray.io/v1 RayCluster": ("spec", "workerGroupSpecs", 0, "replicas"),
         "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet": ("spec", "replicas"),
+        "sparkoperator.k8s.io/v1beta2 SparkApplication": ("spec", "executor", "instances"),
     }
     place = places.get(kind.name)
     if place is None:
@@ -267,7 +268,7 @@ def test_any_shape_of_a_specification_is_answered_with_mistakes(kind: WorkloadKi
     assert mistakes({**sample(kind).manifest, "spec": wrong})
     given = sample(kind).manifest
     (first, *_) = kind.pod_sets(JsonNode(given, "", []))
-    if wrong is not None or first.role != "leader":  # which may be left out
+    if wrong is not None or first.role not in ("leader", "driver"):  # which may be left out
         assert mistakes(changed(given, first.path or ("spec",), wrong))
 
 

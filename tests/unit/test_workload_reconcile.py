@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.unit.workload_manifests import condition, manifest, template
+from tests.unit.workload_manifests import SAMPLES, condition, manifest, template
 from trainmaster.protocol.agent import MOST_STATUS_BYTES, RunEnd, StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster.workload_kinds.kind import WorkloadEnd
@@ -57,7 +57,9 @@ def start_of(spec: dict[str, Any], sizes: dict[str, int]) -> StartRun:
 def pod(index: int, stage: str = "running", **fields: Any) -> PodSight:
     started = NOW - 5 if stage in ("running", "succeeded", "failed") else None
     known: dict[str, Any] = {"node": "n", "created_at": NOW - 10, "started_at": started}
-    return PodSight(f"pod-{index}", "jobs", f"uid-{index}", index + 1, RUN, "main", index, stage, **known | fields)  # type: ignore[arg-type]
+    names = {"uid": f"uid-{index}", "role": "main"}
+    uid, role = (fields.pop(field, value) for field, value in names.items())
+    return PodSight(f"pod-{index}", "jobs", uid, index + 1, RUN, role, index, stage, **known | fields)  # type: ignore[arg-type]
 
 
 def decided(progress: Progress, sights: Sights, now: float = NOW, of: Facts | None = None) -> Assessment:
@@ -213,6 +215,20 @@ def test_members_that_come_later_do_not_belong_to_the_gang() -> None:
     assert found.least == 3
     assert found.late == frozenset({"submitter"})
     assert found.roles["submitter"].least == 0
+
+
+def test_a_run_of_spark_runs_with_its_driver_however_many_executors_there_are() -> None:
+    made = translated(SAMPLES["sparkoperator.k8s.io/v1beta2 SparkApplication"].manifest).spec
+    sizes = {"driver": 1, "executor": 3}
+    found = facts_of(start_of(made, sizes))
+    assert (found.least, found.late) == (1, frozenset({"executor"}))
+    driver = pod(0, role="driver")
+    for many in (0, 2, 5):
+        executors = [pod(index, role="executor", uid=f"e{index}") for index in range(many)]
+        seen = sights(driver, *executors)
+        assert reconcile(found, MADE, sizes, seen, LIMITS, NOW, WorkloadLook).state is RunState.RUNNING
+    lost = sights(driver, pod(0, "failed", role="executor"), pod(1, deleting=True, role="executor"))
+    assert reconcile(found, MADE, sizes, lost, LIMITS, NOW, WorkloadLook).progress is None, "the driver makes another"
 
 
 def new(name: str, created: str = "2026-01-01T00:00:00Z", role: str = "main", number: int = 0) -> NewPod:

@@ -131,4 +131,23 @@ SAMPLES: dict[str, Sample] = {
         ),
         {"leader": 2, "worker": 6},
     ),
+    "sparkoperator.k8s.io/v1beta2 SparkApplication": Sample(
+        manifest(
+            "sparkoperator.k8s.io/v1beta2",
+            "SparkApplication",
+            {
+                "type": "Scala",
+                "mode": "cluster",
+                "image": "docker.io/apache/spark:4.0.4",
+                "mainClass": "org.apache.spark.examples.SparkPi",
+                "mainApplicationFile": "local:///opt/spark/examples/jars/spark-examples.jar",
+                "sparkVersion": "4.0.4",
+                "driver": {"cores": 1, "memory": "512m", "serviceAccount": "spark"},
+                "executor": {"instances": 3, "cores": 2, "memory": "8g", "labels": {"version": "4.0.4"}},
+            },
+        ),
+        {"driver": 1, "executor": 3},
+        {"applicationState": {"state": "COMPLETED"}},
+        {"applicationState": {"state": "FAILED", "errorMessage": "driver container failed"}},
+    ),
 }

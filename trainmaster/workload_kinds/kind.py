@@ -94,6 +94,13 @@ class WorkloadKind(ABC):
         """Return a manifest with the pod templates that its controller would make where it gives none."""
         return manifest
 
+    def check_templates(self, manifest: JsonNode, templates: Mapping[str, JsonNode]) -> None:  # noqa: B027 - as above
+        """Add a mistake for each role whose pod template is another one than the pods of this manifest will be made of."""
+
+    def without_contradictions(self, made: Wire) -> Wire:
+        """Return an object to create in which no other field contradicts its pod templates."""
+        return made
+
     @property
     def suspend_path(self) -> tuple[str, ...]:
         """Return the path of the field by which it is suspended; empty if it has none."""

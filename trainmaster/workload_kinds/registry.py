@@ -9,8 +9,11 @@ from trainmaster.workload_kinds.kubeflow import TRAINING_JOBS
 from trainmaster.workload_kinds.leader_worker_set import LeaderWorkerSet
 from trainmaster.workload_kinds.pod import POD
 from trainmaster.workload_kinds.ray import RayCluster, RayJob
+from trainmaster.workload_kinds.spark import SparkApplication
 
-KINDS: tuple[WorkloadKind, ...] = (BatchJob(), JobSet(), *TRAINING_JOBS, RayJob(), RayCluster(), LeaderWorkerSet(), POD)
+KINDS: tuple[WorkloadKind, ...] = (
+    *(BatchJob(), JobSet(), *TRAINING_JOBS, RayJob(), RayCluster(), LeaderWorkerSet(), SparkApplication(), POD),
+)
 _BY_NAME: Mapping[tuple[str, str], WorkloadKind] = {(one.api_version, one.kind): one for one in KINDS}
 _BY_FULL_NAME: Mapping[str, WorkloadKind] = {one.name: one for one in KINDS}
 _BY_CAPABILITY: Mapping[str, WorkloadKind] = {one.capability: one for one in KINDS}

@@ -203,6 +203,15 @@ def check_workload(spec: JobSpec) -> tuple[Mistake, ...]:
         shown_roles = ", ".join(f"{name} ({many})" for name, many in wanted)
         message = f"must be those of the {kind.kind}, with their numbers of members: {shown_roles}"
         return (Mistake(path="roles", message=message),)
+    kind.check_templates(
+        root,
+        {
+            role.name: JsonNode(role.pod_template, f"roles[{index}].podTemplate", mistakes)
+            for index, role in enumerate(spec.roles)
+        },
+    )
+    if mistakes:
+        return tuple(mistakes)
     return tuple(_not_of_workloads(spec, kind))
 
 
@@ -232,7 +241,8 @@ def assembled(workload: WorkloadObject, templates: Mapping[str, Wire]) -> Wire:
     made = deepcopy(workload.manifest)
     for one in _sets_of(kind, workload):
         put(made, one.path, templates[one.role])
-    return {"apiVersion": workload.api_version, "kind": workload.kind, **made}
+    found = {"apiVersion": workload.api_version, "kind": workload.kind, **made}
+    return found if kind is None else kind.without_contradictions(found)
 
 
 def _sets_of(kind: WorkloadKind | None, workload: WorkloadObject) -> list[PodSet]:
