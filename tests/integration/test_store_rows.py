@@ -29,6 +29,7 @@ _ARGUMENTS: dict[str, Any] = {
     "begin": _MORNING,
     "bucket": "day",
     "class_id": 1,
+    "classified": [scheduling.Classified(7, 1, 1, 1, "ann")],
     "cluster_id": 1,
     "columns": ["queue_id", "labels"],
     "cursor": scheduling.Cursor(0),

@@ -55,7 +55,7 @@ class ReadJob:
     """A job as it is stored: its line as in a list, its specification if that was read, and what Kubernetes has of it.
 
     ``object_status``: of the object as which its latest run exists on a cluster, of a job that was submitted as a manifest;
-    ``reason``: why it waits, of a job that does and whose specification was read; ``cost``: of a job that was read alone.
+    ``reason``: why it waits, of a job that does; ``cost``: of a job that was read alone.
     """
 
     key: int
@@ -223,7 +223,11 @@ async def page(
     if is_whole:
         return ObjectPage(await _whole(tx, rows, metadata), following)
     statuses = await _statuses(tx, rows, metadata) if kind.name is not None else {}
-    jobs_read = [await _read(row, metadata, number, statuses) for number, row in enumerate(rows, 1)]
+    reasons = await job_queries.waiting_reasons(tx, rows)
+    jobs_read = [
+        replace(await _read(row, metadata, number, statuses), reason=reasons.get(row.id))
+        for number, row in enumerate(rows, 1)
+    ]
     return ObjectPage(jobs_read, following)
 
 

@@ -14,7 +14,7 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, run_id
 from trainmaster.protocol.parameters import substitute
 from trainmaster.protocol.quantities import format_quantity
-from trainmaster.protocol.reasons import Reason, Token
+from trainmaster.protocol.reasons import Reason, Tier, Token
 from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, QueueState, Wish
 from trainmaster.protocol.sync_parts import read_capacity
 from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, PriorityClassSpec, RunView
@@ -302,17 +302,27 @@ async def waiting_reasons(tx: Transaction, rows: Sequence[store.ShownJob]) -> di
     """Return why jobs wait, by key, of those of these that are held or queued."""
     queued = [row for row in rows if row.state is JobState.QUEUED]
     reasons = {row.id: _held_reason(row) for row in rows if row.state is JobState.HELD}
-    if queued:
-        classified = [
-            scheduling.Classified(row.id, row.queue_id, row.class_id, row.shape_id, row.submitted_by or "")
-            for row in queued
-        ]
-        found = await scheduling.reasons_of(tx, classified)
-        names = {row.priority_class for row in queued if row.id in found}
-        classes = await tenants.CLASSES.by_name(tx, sorted(names)) if names else {}
-        for row in queued:
-            of_class = [one.spec for name, one in classes.items() if name == row.priority_class]
-            reasons[row.id] = _after_a_run(row, _waiting_reason(row, found.get(row.id), of_class))
+    if not queued:
+        return reasons
+    # Jobs of a class share its reason, but for those for which some clusters are left out: it is read once for all of them.
+    apart = await scheduling.with_cool_downs(tx, [row.id for row in queued])
+    first: dict[tuple[int, int, int, str], int] = {}
+    wanted: dict[int, scheduling.Classified] = {}
+    source: dict[int, int] = {}
+    for row in queued:
+        key = (row.queue_id, row.class_id, row.shape_id, row.submitted_by or "")
+        source[row.id] = row.id if row.id in apart else first.setdefault(key, row.id)
+        if source[row.id] == row.id:
+            wanted[row.id] = scheduling.Classified(row.id, *key)
+    found = {
+        key: (one, Reason.model_validate(one.reason | {"cycle": one.cycle, "at": one.at}))
+        for key, one in (await scheduling.reasons_of(tx, list(wanted.values()))).items()
+    }
+    names = {row.priority_class for row in queued} if found else set()
+    classes = await tenants.CLASSES.by_name(tx, sorted(names)) if names else {}
+    for row in queued:
+        of_class = [classes[row.priority_class].spec] if row.priority_class in classes else []
+        reasons[row.id] = _after_a_run(row, _waiting_reason(row, found.get(source[row.id]), of_class))
     return reasons
 
 
@@ -322,11 +332,13 @@ def first_reason(row: store.ShownJob) -> Reason:
 
 
 def _waiting_reason(
-    row: store.ShownJob, found: scheduling.StoredReason | None, classes: Sequence[PriorityClassSpec]
+    row: store.ShownJob, found: tuple[scheduling.StoredReason, Reason] | None, classes: Sequence[PriorityClassSpec]
 ) -> Reason:
-    if found is None or (row.submitted_at > found.at and found.reason["tier"] == "not looked at yet"):
+    if found is None:
         return Token.NOT_LOOKED_AT.reason()
-    reason = Reason.model_validate(found.reason | {"cycle": found.cycle, "at": found.at})
+    stored, reason = found
+    if row.submitted_at > stored.at and reason.tier is Tier.UNSEEN:
+        return Token.NOT_LOOKED_AT.reason()
     shown = _told_to(job_id(row.name, row.id), reason)
     if reason.token in _ENDED_BY_KEEPING and not _is_bounded(shown.details):
         return _with_longest_wait(shown, row, classes)

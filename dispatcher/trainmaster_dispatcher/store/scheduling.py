@@ -573,7 +573,15 @@ async def drop_reasons_of_users(tx: Transaction, keys: Sequence[tuple[int, int, 
     )
 
 
-async def reasons_of(tx: Transaction, wanted: Sequence[Classified]) -> Mapping[int, StoredReason]:
+async def with_cool_downs(tx: Transaction, job_ids: Sequence[int]) -> frozenset[int]:
+    """Return those of these jobs for which some clusters are left out now."""
+    rows = await tx.all(
+        "SELECT DISTINCT job_id FROM cool_downs WHERE job_id = ANY(:jobs) AND until > now()", jobs=list(job_ids)
+    )
+    return frozenset(row.job_id for row in rows)
+
+
+async def reasons_of(tx: Transaction, classified: Sequence[Classified]) -> Mapping[int, StoredReason]:
     """Return the stored reasons of jobs' classes by job, where there are any, for the clusters that are left out for each job now;
     that of its user, if there is one.
     """
@@ -595,11 +603,11 @@ async def reasons_of(tx: Transaction, wanted: Sequence[Classified]) -> Mapping[i
                   AND r.submitter = n.submitter) both_of
             ORDER BY of_user DESC LIMIT 1) found
         """,
-        jobs=[one.job_id for one in wanted],
-        queues=[one.queue_id for one in wanted],
-        classes=[one.class_id for one in wanted],
-        shapes=[one.shape_id for one in wanted],
-        users=[one.user for one in wanted],
+        jobs=[one.job_id for one in classified],
+        queues=[one.queue_id for one in classified],
+        classes=[one.class_id for one in classified],
+        shapes=[one.shape_id for one in classified],
+        users=[one.user for one in classified],
     )
     return {row.job_id: row for row in rows}
 

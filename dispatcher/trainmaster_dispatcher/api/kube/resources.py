@@ -160,6 +160,16 @@ def _age(job: Mapping[str, Any]) -> str:
     return age(job["metadata"]["creationTimestamp"], datetime.now(UTC))
 
 
+def _job_message(job: Mapping[str, Any]) -> str:
+    status = job["status"]
+    return str(status["why"]["sentence"] if "why" in status else status.get("message", ""))
+
+
+def _workload_message(item: Mapping[str, Any]) -> str:
+    annotations = item["metadata"].get("annotations", {})
+    return str(annotations.get(f"{GROUP}/why") or annotations.get(f"{GROUP}/message", ""))
+
+
 JOBS = ApiResource(
     "Job",
     "jobs",
@@ -170,7 +180,7 @@ JOBS = ApiResource(
         TableColumn("Attempt", at("status", "attempt", empty="0"), "Number of its latest run"),
         TableColumn("Age", _age, "Time since it was submitted"),
         TableColumn("Submitted by", at("status", "submittedBy"), "Name of the key that submitted it", is_wide=True),
-        TableColumn("Message", at("status", "message"), "What is known about its state", is_wide=True),
+        TableColumn("Message", _job_message, "Why it waits, or what is known about its state", is_wide=True),
     ),
     JobSpec,
     is_namespaced=True,
@@ -277,7 +287,7 @@ _WORKLOAD_COLUMNS = (
     TableColumn("Cluster", _annotated("cluster"), "Cluster of its latest run"),
     TableColumn("Age", _age, "Time since it was submitted"),
     TableColumn("Job", _annotated("job"), "Id of the job", is_wide=True),
-    TableColumn("Message", _annotated("message"), "What is known about its state", is_wide=True),
+    TableColumn("Message", _workload_message, "Why it waits, or what is known about its state", is_wide=True),
 )
 WORKLOADS: tuple[ApiResource, ...] = tuple(_workload(one) for one in WORKLOAD_KINDS if one.group)
 """Jobs that were submitted as manifests of other APIs, as objects of those."""
