@@ -120,3 +120,25 @@ async def test_parameters_fill_the_pods_of_a_manifest(service: Service, agent: F
     starts = [await agent.next_start() for _ in range(2)]
     commands = {one["spec"]["roles"][0]["podTemplate"]["spec"]["containers"][0]["command"][2] for one in starts}
     assert commands == {"1", "2"}
+
+
+async def test_a_train_job_waits_for_a_cluster_with_its_runtime(service: Service) -> None:
+    kind, name = "workload:trainer.kubeflow.org/v1alpha1/TrainJob", "runtime:torch jobs=node requests="
+    agent = service.agent()
+    await agent.connect(cpu=16, capabilities=("gang", "podTemplate", kind, name.replace("torch", "other")))
+    spec = {"runtimeRef": {"name": "torch"}, "trainer": {"numNodes": 2, "resourcesPerNode": {"limits": {"cpu": 2}}}}
+    given = manifest("trainer.kubeflow.org/v1alpha1", "TrainJob", spec)
+    given["metadata"]["annotations"]["trainmaster.dev/queue"] = "default"
+    answer = await service.http.post("/v1/jobs", json=given)
+    assert answer.status_code == 201, answer.text
+    job_id = answer.json()["id"]
+
+    async def is_explained() -> bool:
+        why = (await service.http.get(f"/v1/jobs/{job_id}/why")).text
+        return "its agent reports no ClusterTrainingRuntime torch that a TrainJob can use" in why
+
+    await eventually(is_explained)
+    await agent.connect(cpu=16, capabilities=("gang", "podTemplate", kind, name))
+    start = await agent.next_start()
+    assert start["sizes"] == {"node": 2}
+    assert start["spec"]["workload"]["manifest"]["spec"]["trainer"] == {"numNodes": 2}, "the rest is in the template"

@@ -469,6 +469,7 @@ MADE = [*READ, "create", "delete"]
 NAME = "tm-trainmaster-agent"
 FOR_ALL = [("", "nodes", READ), ("", "pods", READ), ("", "namespaces", ["get"])]
 FOR_ALL += [("topology.node.k8s.io", "noderesourcetopologies", READ), ("resource.k8s.io", "resourceslices", READ)]
+FOR_ALL += [("trainer.kubeflow.org", "clustertrainingruntimes", ["list"])]
 IN_JOB_NAMESPACES = [
     ("", "configmaps", ["get", "list", "create", "patch", "delete"]),
     ("", "pods", ["create", "patch", "delete", "deletecollection"]),
@@ -481,6 +482,7 @@ IN_JOB_NAMESPACES = [
         ("kubeflow.org", kind, MADE)
         for kind in ("pytorchjobs", "tfjobs", "xgboostjobs", "paddlejobs", "jaxjobs", "mpijobs")
     ),
+    ("trainer.kubeflow.org", "trainjobs", MADE),
     ("ray.io", "rayjobs", MADE),
     ("ray.io", "rayclusters", MADE),
     ("leaderworkerset.x-k8s.io", "leaderworkersets", MADE),

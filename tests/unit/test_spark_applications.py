@@ -426,7 +426,6 @@ def test_any_shape_is_answered_with_mistakes_or_a_job(driver: Any, executor: Any
         return
     assert [role["name"] for role in made.spec["roles"]] == ["driver", "executor"]
     kind = SparkApplication()
-    kind.check_templates(
-        JsonNode(made.spec["workload"]["manifest"], "", []),
-        {role["name"]: JsonNode(role["podTemplate"], "", []) for role in made.spec["roles"]},
-    )
+    manifest = JsonNode(made.spec["workload"]["manifest"], "", [])
+    for role in made.spec["roles"]:
+        kind.check_template(role["name"], JsonNode(role["podTemplate"], "", []), manifest)

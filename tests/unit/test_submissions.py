@@ -28,7 +28,7 @@ from trainmaster_agent.submissions.decisions import (
 
 Wire = dict[str, Any]
 NOW = "2026-11-28T08:00:00Z"
-MANAGED = [kind for kind in KINDS if kind.manager_path]
+MANAGED = [kind for kind in KINDS if kind.manager_path and kind.may_name_dispatcher]
 EACH = pytest.mark.parametrize("kind", MANAGED, ids=lambda kind: kind.name)
 
 

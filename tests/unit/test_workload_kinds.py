@@ -185,6 +185,14 @@ def test_an_end_that_its_controller_has_not_told_of_is_read_as_one(kind: Workloa
             {"replicas": 3, "readyReplicas": 2},
             "2 of 3 groups ready",
         ),
+        (
+            "trainer.kubeflow.org/v1alpha1 TrainJob",
+            {
+                "jobsStatus": [{"name": "dataset-initializer", "succeeded": 1}, {"name": "node", "active": 1}],
+                "trainerStatus": {"progressPercentage": 40},
+            },
+            "dataset-initializer: 1 succeeded; node: 1 active; 40 % done",
+        ),
     ],
 )
 def test_its_status_is_told_in_a_few_words(name: str, status: Wire, words: str) -> None:
@@ -195,7 +203,15 @@ def test_its_status_is_told_in_a_few_words(name: str, status: Wire, words: str) 
 
 _STATUS_FIELDS = (
     *("conditions", "type", "status", "active", "name", "replicas", "state", "reason", "jobStatus", "replicaStatuses"),
-    *("replicatedJobsStatus", "rayClusterStatus", "desiredWorkerReplicas", "jobDeploymentStatus"),
+    *(
+        "jobsStatus",
+        "trainerStatus",
+        "progressPercentage",
+        "replicatedJobsStatus",
+        "rayClusterStatus",
+        "desiredWorkerReplicas",
+        "jobDeploymentStatus",
+    ),
 )
 _STATUSES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -249,6 +265,7 @@ def test_counts_that_are_no_numbers_are_refused_where_they_are(kind: WorkloadKin
         "ray.io/v1 RayCluster": ("spec", "workerGroupSpecs", 0, "replicas"),
         "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet": ("spec", "replicas"),
         "sparkoperator.k8s.io/v1beta2 SparkApplication": ("spec", "executor", "instances"),
+        "trainer.kubeflow.org/v1alpha1 TrainJob": ("spec", "trainer", "numNodes"),
     }
     place = places.get(kind.name)
     if place is None:
@@ -268,7 +285,7 @@ def test_any_shape_of_a_specification_is_answered_with_mistakes(kind: WorkloadKi
     assert mistakes({**sample(kind).manifest, "spec": wrong})
     given = sample(kind).manifest
     (first, *_) = kind.pod_sets(JsonNode(given, "", []))
-    if wrong is not None or first.role not in ("leader", "driver"):  # which may be left out
+    if wrong is not None or first.role not in ("leader", "driver", "dataset"):  # which may be left out
         assert mistakes(changed(given, first.path or ("spec",), wrong))
 
 

@@ -89,6 +89,46 @@ SAMPLES: dict[str, Sample] = {
     "kubeflow.org/v1 JAXJob": _training("JAXJob", "jaxReplicaSpecs", {"Worker": 2}),
     "kubeflow.org/v1 MPIJob": _training("MPIJob", "mpiReplicaSpecs", {"Launcher": 1, "Worker": 2}),
     "kubeflow.org/v2beta1 MPIJob": _training("MPIJob", "mpiReplicaSpecs", {"Launcher": 1, "Worker": 2}, "v2beta1"),
+    "trainer.kubeflow.org/v1alpha1 TrainJob": Sample(
+        manifest(
+            "trainer.kubeflow.org/v1alpha1",
+            "TrainJob",
+            {
+                "runtimeRef": {"name": "torchtune"},
+                "initializer": {"dataset": {"storageUri": "hf://example/data", "env": [{"name": "A", "value": "1"}]}},
+                "trainer": {
+                    "numNodes": 4,
+                    "image": "registry.example.com/train:1",
+                    "args": ["--fast"],
+                    "env": [{"name": "B", "value": "2"}],
+                    "resourcesPerNode": {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"nvidia.com/gpu": 8}},
+                },
+                "runtimePatches": [
+                    {
+                        "manager": "example.com/team",
+                        "trainingRuntimeSpec": {
+                            "template": {
+                                "metadata": {"labels": {"team": "vision"}},
+                                "spec": {
+                                    "replicatedJobs": [
+                                        {
+                                            "name": "dataset-initializer",
+                                            "template": {
+                                                "spec": {"template": {"spec": {"nodeSelector": {"disk": "fast"}}}}
+                                            },
+                                        }
+                                    ]
+                                },
+                            }
+                        },
+                    }
+                ],
+            },
+        ),
+        {"dataset": 1, "node": 4},
+        condition("Complete", "AllJobsCompleted"),
+        condition("Failed", "FailedJobs", "jobset failed due to one or more job failures"),
+    ),
     "ray.io/v1 RayJob": Sample(
         manifest(
             "ray.io/v1",

@@ -47,9 +47,7 @@ class JobSet(WorkloadKind):
         refuse_set(manifest, ("spec", "volumeClaimPolicies"), NO_CLAIMS)
         jobs = manifest.get("spec").get("replicatedJobs").items()
         for metadata in (manifest.get("metadata"), *(job.get("template").get("metadata") for job in jobs)):
-            annotations = metadata.get("annotations")
-            if annotations.get(_EXCLUSIVE).is_set and not annotations.get(_BY_SELECTOR).is_set:
-                annotations.get(_EXCLUSIVE).refuse(_FOLLOWS)
+            refuse_exclusive(metadata)
 
     def progress(self, status: Mapping[str, Any]) -> str:
         jobs = status.get("replicatedJobsStatus")
@@ -59,3 +57,10 @@ class JobSet(WorkloadKind):
             else []
         )
         return "; ".join(f"{name}: {many}" for name, many in named if many)
+
+
+def refuse_exclusive(metadata: JsonNode) -> None:
+    """Refuse exclusive placement of the pods of a JobSet or of one of its Jobs that is not by node selectors."""
+    annotations = metadata.get("annotations")
+    if annotations.get(_EXCLUSIVE).is_set and not annotations.get(_BY_SELECTOR).is_set:
+        annotations.get(_EXCLUSIVE).refuse(_FOLLOWS)

@@ -5,7 +5,7 @@ cluster. All else of a manifest is left to the kind's own controller.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -60,6 +60,8 @@ class WorkloadKind(ABC):
     added_labels: tuple[str, ...] = ()
     """Labels that an API server adds to an object and to its pod templates."""
     short_names: tuple[str, ...] = ()
+    may_name_dispatcher: bool = True
+    """Whether the API of the kind lets an object name this system as its controller, if it names any."""
     is_built_in: bool = False
     """Whether Kubernetes itself has the kind, so that clients know the types of its fields."""
     is_made_by_agent: bool = False
@@ -90,16 +92,30 @@ class WorkloadKind(ABC):
     def check(self, manifest: JsonNode) -> None:  # noqa: B027 - nothing has to be refused of most kinds
         """Add a mistake for everything in a manifest that cannot be honoured."""
 
+    def check_template(self, role: str, template: JsonNode, manifest: JsonNode) -> None:  # noqa: B027 - most take any
+        """Add a mistake for everything in the pod template of a role that an object of this kind cannot give its pods, or by which
+        these would be other ones than those of the manifest.
+        """
+
     def completed(self, manifest: Wire) -> Wire:
         """Return a manifest with the pod templates that its controller would make where it gives none."""
         return manifest
 
-    def check_templates(self, manifest: JsonNode, templates: Mapping[str, JsonNode]) -> None:  # noqa: B027 - as above
-        """Add a mistake for each role whose pod template is another one than the pods of this manifest will be made of."""
+    def finished(self, body: Wire) -> Wire:
+        """Return an object that has the pod templates of its roles as its API takes it, without what contradicts them."""
+        return body
 
-    def without_contradictions(self, made: Wire) -> Wire:
-        """Return an object to create in which no other field contradicts its pod templates."""
-        return made
+    def written_paths(self, role: str) -> Mapping[str, str]:
+        """Return the paths in a manifest of what it has elsewhere than in the pod template of a role, by their paths there."""
+        return {}
+
+    def demands(self, manifest: Mapping[str, Any], templates: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+        """Return the capabilities that a cluster needs for an object; ``templates``: pod templates by role."""
+        return (self.capability,)
+
+    def takes_pod_fields(self, fields: Collection[str]) -> bool:
+        """Return whether an object can give its pods these fields of their specification."""
+        return True
 
     @property
     def suspend_path(self) -> tuple[str, ...]:

@@ -10,9 +10,18 @@ from trainmaster.workload_kinds.leader_worker_set import LeaderWorkerSet
 from trainmaster.workload_kinds.pod import POD
 from trainmaster.workload_kinds.ray import RayCluster, RayJob
 from trainmaster.workload_kinds.spark import SparkApplication
+from trainmaster.workload_kinds.train_job import TrainJob
 
 KINDS: tuple[WorkloadKind, ...] = (
-    *(BatchJob(), JobSet(), *TRAINING_JOBS, RayJob(), RayCluster(), LeaderWorkerSet(), SparkApplication(), POD),
+    BatchJob(),
+    JobSet(),
+    *TRAINING_JOBS,
+    TrainJob(),
+    RayJob(),
+    RayCluster(),
+    LeaderWorkerSet(),
+    SparkApplication(),
+    POD,
 )
 _BY_NAME: Mapping[tuple[str, str], WorkloadKind] = {(one.api_version, one.kind): one for one in KINDS}
 _BY_FULL_NAME: Mapping[str, WorkloadKind] = {one.name: one for one in KINDS}

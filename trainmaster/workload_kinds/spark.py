@@ -144,36 +144,32 @@ class SparkApplication(WorkloadKind):
         for role in _ROLES:
             _check_role(spec, role)
 
-    def check_templates(self, manifest: JsonNode, templates: Mapping[str, JsonNode]) -> None:
-        reader = SparkProperties(manifest.get("spec"))
-        for role in _ROLES:
-            needs = reader.needs(role)
-            account = templates[role].get("spec").get("serviceAccountName")
-            if account.value != (wanted := manifest.get("spec").get(role).get("serviceAccount").value):
-                account.refuse(
-                    f"must be {shown(wanted)}, the account that the manifest names, not {shown(account.value)}"
+    def check_template(self, role: str, template: JsonNode, manifest: JsonNode) -> None:
+        needs = SparkProperties(manifest.get("spec")).needs(role)
+        account = template.get("spec").get("serviceAccountName")
+        if account.value != (wanted := manifest.get("spec").get(role).get("serviceAccount").value):
+            account.refuse(f"must be {shown(wanted)}, the account that the manifest names, not {shown(account.value)}")
+        containers = template.get("spec").get("containers")
+        own = spark_container(role, [one.value for one in containers.items()]) or {}
+        for name, amount in (*needs.requests.items(), *needs.extended.items()):
+            given = at(own, ("resources", "requests", name)) or at(own, ("resources", "limits", name))
+            if not _is_same(name, given, amount):
+                containers.refuse(
+                    f"must request {amount} of {name} in {own.get('name', CONTAINERS[role])}, as Spark will by "
+                    f"the manifest's {role}, not {shown(given)}"
                 )
-            containers = templates[role].get("spec").get("containers")
-            own = spark_container(role, [one.value for one in containers.items()]) or {}
-            for name, amount in (*needs.requests.items(), *needs.extended.items()):
-                given = at(own, ("resources", "requests", name)) or at(own, ("resources", "limits", name))
-                if not _is_same(name, given, amount):
-                    containers.refuse(
-                        f"must request {amount} of {name} in {own.get('name', CONTAINERS[role])}, as Spark will by "
-                        f"the manifest's {role}, not {shown(given)}"
-                    )
 
-    def without_contradictions(self, made: Wire) -> Wire:
+    def finished(self, body: Wire) -> Wire:
         for role in _ROLES:
-            pod = at(made, ("spec", role, "template", "spec"))
+            pod = at(body, ("spec", role, "template", "spec"))
             if not isinstance(pod, dict):
                 continue
             containers = pod.get("containers")
             own = spark_container(role, containers if isinstance(containers, list) else []) or {}
             for field, value in (("image", own.get("image")), ("serviceAccount", pod.get("serviceAccountName"))):
                 if value:
-                    made["spec"][role][field] = value
-        return made
+                    body["spec"][role][field] = value
+        return body
 
     def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
         state = at(stored, ("status", "applicationState", "state"))

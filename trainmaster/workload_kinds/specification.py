@@ -12,7 +12,7 @@ from trainmaster.protocol.admission import check_metadata
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, JobSpec, WorkloadObject
 from trainmaster.protocol.json_limits import JsonNode, is_too_large, path_step, shown
-from trainmaster.workload_kinds.kind import MANAGER, PodSet, Step, Wire, WorkloadKind, at, node_at, put
+from trainmaster.workload_kinds.kind import MANAGER, PodSet, Step, Wire, WorkloadKind, at, capability_of, node_at, put
 from trainmaster.workload_kinds.registry import KINDS, kind_of
 
 QUEUE_KEY, PRIORITY_CLASS_KEY = "trainmaster.dev/queue", "trainmaster.dev/priority-class"
@@ -96,7 +96,7 @@ def _translated(kind: WorkloadKind, manifest: Wire) -> Translation:
         root.get("spec").refuse(f"has no pods: a {kind.kind} needs at least one")
     if mistakes:
         raise ManifestError(mistakes)
-    return Translation(_specification(kind, manifest, sets, root), _paths(sets))
+    return Translation(_specification(kind, manifest, sets, root), _paths(kind, sets))
 
 
 def _specification(kind: WorkloadKind, manifest: Wire, sets: Sequence[PodSet], root: JsonNode) -> Wire:
@@ -203,16 +203,10 @@ def check_workload(spec: JobSpec) -> tuple[Mistake, ...]:
         shown_roles = ", ".join(f"{name} ({many})" for name, many in wanted)
         message = f"must be those of the {kind.kind}, with their numbers of members: {shown_roles}"
         return (Mistake(path="roles", message=message),)
-    kind.check_templates(
-        root,
-        {
-            role.name: JsonNode(role.pod_template, f"roles[{index}].podTemplate", mistakes)
-            for index, role in enumerate(spec.roles)
-        },
-    )
-    if mistakes:
-        return tuple(mistakes)
-    return tuple(_not_of_workloads(spec, kind))
+    for index, role in enumerate(spec.roles):
+        template = JsonNode(role.pod_template, f"roles[{index}].podTemplate", mistakes)
+        kind.check_template(role.name, template, root)
+    return (*_not_of_workloads(spec, kind), *mistakes)
 
 
 def _not_of_workloads(spec: JobSpec, kind: WorkloadKind) -> Iterator[Mistake]:
@@ -229,6 +223,17 @@ def _not_of_workloads(spec: JobSpec, kind: WorkloadKind) -> Iterator[Mistake]:
             yield Mistake(path=_camel(field), message=message)
 
 
+def capabilities_of(spec: JobSpec) -> tuple[str, ...]:
+    """Return the capabilities that a cluster needs for the object as which a job runs; none without one."""
+    workload = spec.workload
+    if workload is None:
+        return ()
+    kind = kind_of(workload.api_version, workload.kind)
+    if kind is None:
+        return (capability_of(workload.api_version, workload.kind),)
+    return kind.demands(workload.manifest, {role.name: role.pod_template or {} for role in spec.roles})
+
+
 def late_roles(workload: WorkloadObject) -> frozenset[str]:
     """Return the roles whose pods are created only once the others run."""
     kind = kind_of(workload.api_version, workload.kind)
@@ -241,8 +246,11 @@ def assembled(workload: WorkloadObject, templates: Mapping[str, Wire]) -> Wire:
     made = deepcopy(workload.manifest)
     for one in _sets_of(kind, workload):
         put(made, one.path, templates[one.role])
-    found = {"apiVersion": workload.api_version, "kind": workload.kind, **made}
-    return found if kind is None else kind.without_contradictions(found)
+    return {
+        "apiVersion": workload.api_version,
+        "kind": workload.kind,
+        **(made if kind is None else kind.finished(made)),
+    }
 
 
 def _sets_of(kind: WorkloadKind | None, workload: WorkloadObject) -> list[PodSet]:
@@ -342,9 +350,16 @@ def _grace(template: Wire) -> int:
     return max(1, min(int(LONGEST_STOP_GRACE), given))
 
 
-def _paths(sets: Sequence[PodSet]) -> Mapping[str, str]:
+def _paths(kind: WorkloadKind | None, sets: Sequence[PodSet]) -> Mapping[str, str]:
     templates = {f"roles[{index}].podTemplate": _written(one.path) for index, one in enumerate(sets)}
-    return templates | {
+    elsewhere = {
+        f"roles[{index}].podTemplate.{path}": written
+        for index, one in enumerate(sets)
+        for path, written in (() if kind is None else kind.written_paths(one.role).items())
+    }
+    return {
+        **templates,
+        **elsewhere,
         "name": "metadata.name",
         "labels": "metadata.labels",
         "queue": f'metadata.annotations["{QUEUE_KEY}"]',
@@ -359,7 +374,8 @@ def _paths(sets: Sequence[PodSet]) -> Mapping[str, str]:
 
 def paths_of(workload: WorkloadObject) -> Mapping[str, str]:
     """Return, by the begins of paths in a specification with a workload, those that the same values have in its manifest."""
-    return _paths(_sets_of(kind_of(workload.api_version, workload.kind), workload))
+    kind = kind_of(workload.api_version, workload.kind)
+    return _paths(kind, _sets_of(kind, workload))
 
 
 def path_in_manifest(path: str, paths: Mapping[str, str]) -> str:

@@ -134,7 +134,7 @@ class Submissions:
         self._local_api = local
         self._remote_api = dispatcher
         self._cluster = cluster
-        self._kinds = {kind.name: kind for kind in KINDS if kind.manager_path}
+        self._kinds = {kind.name: kind for kind in KINDS if kind.manager_path and kind.may_name_dispatcher}
         self._locals = {name: _Objects(self, kind, is_remote=False) for name, kind in self._kinds.items()}
         self._remotes = {name: _Objects(self, kind, is_remote=True) for name, kind in self._kinds.items()}
         self._namespaces = _Namespaces(self)

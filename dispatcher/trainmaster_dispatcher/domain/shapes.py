@@ -22,7 +22,7 @@ from trainmaster.protocol.jobs import AffinityTerm, JobSpec, MemberTemplate, Rol
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import ClusterKind
-from trainmaster.workload_kinds.kind import capability_of
+from trainmaster.workload_kinds.specification import capabilities_of
 from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal
 from trainmaster_dispatcher.domain.weights import Weights, weights_of
 
@@ -188,9 +188,7 @@ _RESTARTS = {"restartMember": Capability.MEMBER_RESTART, "restartGang": Capabili
 
 
 def _capabilities(spec: JobSpec) -> list[str]:
-    needed = set[str]()
-    if spec.workload is not None:
-        needed.add(capability_of(spec.workload.api_version, spec.workload.kind))
+    needed = set[str](capabilities_of(spec))
     for role in spec.roles:  # of ten thousand specifications in one call
         if role.pod_template is not None:
             needed.add(Capability.POD_TEMPLATE)

@@ -38,6 +38,7 @@ from trainmaster_agent.kube.paths import (
 )
 from trainmaster_agent.kube.watch import KubeWatch
 from trainmaster_agent.placement.choose import choose, detect, probe_native
+from trainmaster_agent.placement.pod_fields import pod_fields
 from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.change_event import ChangeEvent
 from trainmaster_agent.runtime.kubernetes.accept import RunAcceptor
@@ -271,7 +272,8 @@ class KubernetesRuntime:
         placement, self._reported_closed = self._placement, self._closed()
         capabilities: set[str] = set(placement.capabilities) if placement is not None else set()
         capabilities |= _OF_ALL_PLACEMENTS | _MADE_BY_AGENT
-        workloads = self._kinds.capabilities if placement is not None and placement.for_workloads is not None else ()
+        for_workloads = None if placement is None else placement.for_workloads
+        workloads = () if for_workloads is None else self._kinds.offered(pod_fields(for_workloads))
         if self._config.checkpoint:
             capabilities.add(Capability.CHECKPOINT)
         return CapacityReport(

@@ -1,22 +1,27 @@
 """`ServedKinds`: the kinds of objects that run as jobs on this cluster: those that its API server serves and the agent may create.
 
-An operator may be installed, or a permission given, while the agent runs: so it is looked up again now and then.
+An operator may be installed, or a permission given, while the agent runs: so it is looked up again now and then. The same goes for
+the runtimes of Kubeflow Trainer, which TrainJobs name.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster.workload_kinds.registry import KINDS
+from trainmaster.workload_kinds.train_job import RUNTIMES, TrainJob
+from trainmaster.workload_kinds.training_runtimes import runtime_of
 from trainmaster_agent.containment import contain
 from trainmaster_agent.kube.client import ApiServer
-from trainmaster_agent.kube.errors import KubeError, NotFoundError
+from trainmaster_agent.kube.errors import KubeError, NotFoundError, RefusedError
 
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 60.0
+_MOST_RUNTIMES = 64
+"""Runtimes that are reported, and ten times as many that are looked at: each report has all of them."""
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -30,11 +35,10 @@ class ServedKinds:
         self._namespaces = namespaces
         self._on_found = on_found
         self._known: set[str] = set()
-        self.capabilities: frozenset[str] = frozenset()
-        """Capabilities of the kinds that can be created in at least one namespace for jobs now."""
-
+        self._runtimes: frozenset[str] = frozenset()
+        self._not_listed = ""
         self.kinds: tuple[WorkloadKind, ...] = ()
-        """Those kinds."""
+        """Kinds that can be created in at least one namespace for jobs now."""
 
     async def run(self) -> None:
         """Look now and then, for ever."""
@@ -58,13 +62,45 @@ class ServedKinds:
                 served[kind.api_version] = await self._resources(kind.api_version)
             if kind.plural in served[kind.api_version] and await self._may_create(kind):
                 found.append(kind)
-        self.capabilities = frozenset(kind.capability for kind in found)
         self.kinds = tuple(found)
+        takes_train_jobs = any(isinstance(kind, TrainJob) for kind in found)
+        self._runtimes = await self._look_at_runtimes() if takes_train_jobs else frozenset()
         for kind in found:
             if kind.capability not in self._known:
                 self._known.add(kind.capability)
                 log.info("takes %s", kind.name)
                 self._on_found(kind)
+
+    def offered(self, pod_fields: Collection[str]) -> frozenset[str]:
+        """Return the capabilities of the kinds whose objects can give their pods what a placement sets, and of the runtimes of
+        theirs. ``pod_fields``: the fields of a pod's specification that it sets.
+        """
+        kinds = [kind for kind in self.kinds if kind.takes_pod_fields(pod_fields)]
+        runtimes = self._runtimes if any(isinstance(kind, TrainJob) for kind in kinds) else frozenset[str]()
+        return frozenset(kind.capability for kind in kinds) | runtimes
+
+    async def _look_at_runtimes(self) -> frozenset[str]:
+        """Return the capabilities of the runtimes that TrainJobs can name; none where the agent may not list them."""
+        try:
+            answer = await self._api.call("GET", RUNTIMES, query={"limit": str(10 * _MOST_RUNTIMES)})
+        except (NotFoundError, RefusedError) as error:
+            self._log_once(f"no TrainJob is taken: the runtimes of Kubeflow Trainer cannot be listed: {error}")
+            return frozenset()
+        found = [(one, runtime_of(one)) for one in answer.get("items") or ()]
+        usable = sorted(runtime.capability for _, runtime in found if runtime is not None)
+        left_out = sorted(str(one["metadata"].get("name")) for one, runtime in found if runtime is None)
+        more = usable[_MOST_RUNTIMES:]
+        if left_out or more:
+            names = ", ".join((*left_out, *more))
+            self._log_once(
+                f"runtimes that are not reported, since their pods cannot be counted or there are too many: {names}"
+            )
+        return frozenset(usable[:_MOST_RUNTIMES])
+
+    def _log_once(self, words: str) -> None:
+        if words != self._not_listed:
+            self._not_listed = words
+            log.warning("%s", words)
 
     async def _resources(self, api_version: str) -> set[str]:
         """Return the resources of a group and version; none where it is not served."""

@@ -11,6 +11,7 @@ from math import inf
 
 from trainmaster.protocol.reasons import Check
 from trainmaster.workload_kinds.registry import kind_by_capability
+from trainmaster.workload_kinds.training_runtimes import is_offered, why_not_offered
 from trainmaster_dispatcher.domain.cluster_admission import fingerprint_of
 from trainmaster_dispatcher.domain.datasets import Dataset, has
 from trainmaster_dispatcher.domain.redaction import OTHER_QUEUES, protected
@@ -112,14 +113,15 @@ def by_dataset(candidate: Candidate) -> str | None:
 def by_capability(candidate: Candidate) -> str | None:
     report = candidate.cluster.report
     has = report.capabilities if report is not None else ()
-    missing = [name for name in candidate.wishes.capabilities if name not in has]
+    missing = [name for name in candidate.wishes.capabilities if name not in has and not is_offered(name, has)]
     if not missing:
         return None
     workload = next((kind for name in missing if (kind := kind_by_capability(name)) is not None), None)
     if workload is not None:
         operator = f", which needs {workload.needs}" if workload.needs else ""
         return f"its agent reports that it takes no {workload.kind} of {workload.api_version}{operator}"
-    return f"its {report.runtime if report else ''} runtime does not offer {missing[0]}"
+    without = next((words for name in missing if (words := why_not_offered(name, has)) is not None), None)
+    return without or f"its {report.runtime if report else ''} runtime does not offer {missing[0]}"
 
 
 def by_admission(candidate: Candidate) -> str | None:
