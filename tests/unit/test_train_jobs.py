@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.workload_manifests import SAMPLES, manifest
+from trainmaster.protocol.admission import DEFAULT, check_role
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.json_limits import JsonNode
 from trainmaster.workload_kinds.kind import at
@@ -192,6 +193,39 @@ def test_initializers_are_roles_that_come_before_the_nodes() -> None:
     assert late_roles(only.workload) == frozenset()
 
 
+def test_the_secret_of_an_initializer_is_checked_as_one_of_its_pod() -> None:
+    given = train_job(initializer={"dataset": {"storageUri": "s3://a/b", "secretRef": {"name": "keys"}}})
+    pod = pod_of(given, "dataset")
+    assert pod["containers"][0]["envFrom"] == [{"secretRef": {"name": "keys"}}]
+    (refused,) = check_role(spec_of(given).roles[0], DEFAULT)
+    assert refused.path == "podTemplate.spec.containers[0].envFrom[0].secretRef.name"
+    assert made_of(given)["spec"]["initializer"] == given["spec"]["initializer"]
+    more = spec_of(given).to_wire()
+    more["roles"][0]["podTemplate"]["spec"]["containers"][0]["envFrom"].append({"configMapRef": {"name": "a"}})
+    assert [one.path for one in check_workload(JobSpec.model_validate(more))] == [
+        "roles[0].podTemplate.spec.containers[0].envFrom"
+    ]
+
+
+def test_a_specification_by_hand_says_nothing_beside_its_templates() -> None:
+    wire = spec_of(SAMPLES[NAME].manifest).to_wire()
+    spec = wire["workload"]["manifest"]["spec"]
+    spec["trainer"] |= {"image": "registry.example.com/other:1", "resourcesPerNode": {"limits": {"nvidia.com/gpu": 64}}}
+    spec["initializer"]["dataset"]["secretRef"] = {"name": "keys"}
+    begin = "workload.manifest.spec"
+    assert sorted(one.path for one in check_workload(JobSpec.model_validate(wire))) == [
+        f"{begin}.initializer.dataset.secretRef",
+        f"{begin}.trainer.image",
+        f"{begin}.trainer.resourcesPerNode",
+    ]
+
+
+def test_what_a_patch_and_the_train_job_both_set_is_refused() -> None:
+    patched = patch("a.example.com/x", job_patch("node", {"containers": [{"name": "node", "image": "a"}]}))
+    ((path, _),) = mistakes(train_job(trainer={"numNodes": 1, "image": "b"}, runtimePatches=[patched]))
+    assert path == "spec.trainer.image"
+
+
 @pytest.mark.parametrize(
     ("spec", "path", "words"),
     [
@@ -356,6 +390,13 @@ def test_requests_beside_the_container_that_trains_are_nobodys_to_set() -> None:
 )
 def test_a_runtime_whose_pods_cannot_be_counted_is_not_reported(jobs: list[Wire]) -> None:
     assert runtime_of(runtime(*jobs)) is None
+
+
+def test_a_runtime_whose_gangs_are_those_of_another_scheduler_is_not_reported() -> None:
+    found = runtime(runtime_job("node", "trainer"))
+    assert runtime_of(found) is not None
+    found["spec"]["podGroupPolicy"] = {"volcano": {}}
+    assert runtime_of(found) is None
 
 
 @given(_ANY)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from trainmaster.protocol.admission import check_metadata
 from trainmaster.protocol.json_limits import JsonNode, shown
 from trainmaster.workload_kinds.jobset import refuse_exclusive
-from trainmaster.workload_kinds.kind import PodSet, Step, Wire, WorkloadKind, at, counts, number, refuse_set
+from trainmaster.workload_kinds.kind import PodSet, Step, Wire, WorkloadKind, at, counts, node_at, number, refuse_set
 from trainmaster.workload_kinds.training_runtimes import NODE, TrainingRuntime, requested
 
 _PATCHER = "trainmaster.dev/agent"
@@ -34,6 +34,8 @@ _LEFT_TO_RUNTIME = ("enableServiceLinks", "priorityClassName")
 """Fields that an agent sets in every pod, and that are the runtime's own here."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _NOT_PATCHED = "cannot be honoured: a TrainJob cannot set it in the pods of its runtime"
+_TWICE = "cannot be honoured beside the pod template of the role {}, which sets it, or has to"
+_ONE_SOURCE = "cannot be honoured: an initializer takes its environment from one Secret, as secretRef says"
 _ON_CLUSTER = "must be set: the runtime's own number is on the cluster, and not known at submission"
 _IN_NAMESPACE = (
     "cannot be honoured: it is in a namespace of one cluster, and the job may run on any; name a ClusterTrainingRuntime"
@@ -54,7 +56,8 @@ class _Part(NamedTuple):
 
 
 _INITIALIZERS = tuple(
-    _Part(name, f"{name}-initializer", ("initializer", name), {"env": "env"}) for name in ("dataset", "model")
+    _Part(name, f"{name}-initializer", ("initializer", name), {"env": "env", "envFrom": "secretRef"})
+    for name in ("dataset", "model")
 )
 _TRAINER = _Part(
     "node",
@@ -95,6 +98,11 @@ class TrainJob(WorkloadKind):
         spec = manifest.get("spec")
         _check_runtime(spec.get("runtimeRef"))
         refuse_set(manifest, ("spec", "podTemplateOverrides"), "is of older releases of Trainer: give runtimePatches")
+        for part in _parts(spec.value):
+            owner = node_at(spec, part.owner)
+            for theirs in part.fields.values():
+                if owner.get(theirs).is_set:
+                    owner.get(theirs).refuse(_TWICE.format(part.role))
         known = [part.job for part in _parts(spec.value)]
         patched = set[str]()
         for patch in spec.get("runtimePatches").items():
@@ -115,6 +123,8 @@ class TrainJob(WorkloadKind):
             for name, node in container.fields():
                 if name not in _OF_CONTAINER and name not in own and (name, node.value) != ("image", image):
                     node.refuse(_NOT_PATCHED)
+                elif name == "envFrom" and _secret_of(node.value) is None:
+                    node.refuse(_ONE_SOURCE)
 
     def completed(self, manifest: Wire) -> Wire:
         if not isinstance(manifest.get("spec"), dict):
@@ -222,14 +232,17 @@ def _move_in(spec: Wire, part: _Part, template: Any) -> None:
     owner, pod = at(spec, part.owner), template.setdefault("spec", {}) if isinstance(template, dict) else None
     if not isinstance(pod, dict) or not isinstance(pod.get("containers", []), list):
         return
-    image = _runtime_image(spec)
-    own = (
-        {ours: owner.pop(theirs) for ours, theirs in part.fields.items() if theirs in owner}
-        if isinstance(owner, dict)
-        else {}
-    )
-    given = pod.get("containers", [])
+    image, given = _runtime_image(spec), pod.get("containers", [])
     patched: Wire = next((one for one in given if at(one, ("name",)) == part.job), {})
+    # What both set stays where it is, to be refused; but variables of both are set.
+    moved = [
+        (ours, theirs)
+        for ours, theirs in part.fields.items()
+        if isinstance(owner, dict) and theirs in owner and (ours not in patched or ours == "env")
+    ]
+    own = {ours: owner.pop(theirs) for ours, theirs in moved}
+    if "envFrom" in own:
+        own["envFrom"] = [{"secretRef": own["envFrom"]}]
     main = {"name": part.job, "image": image, **patched, **own}
     if isinstance(patched.get("env"), list) and isinstance(own.get("env"), list):
         main["env"] = [*patched["env"], *own["env"]]
@@ -253,9 +266,20 @@ def _move_out(spec: Wire, part: _Part, pod: Wire) -> None:
     main = _main_container(part, pod)
     owner = at(spec, part.owner)
     if main is not None and isinstance(owner, dict):
+        if "envFrom" in main:
+            main["envFrom"] = _secret_of(main["envFrom"])
         owner |= {theirs: value for ours, theirs in part.fields.items() if (value := main.pop(ours, None))}
     if pod.pop("automountServiceAccountToken", None) is False:
         _cover_token(pod)
+
+
+def _secret_of(sources: Any) -> Any:
+    """Return the reference to the one Secret that a container takes variables from; None if there is more to it."""
+    is_one = isinstance(sources, list) and len(sources) == 1
+    secret = (
+        at(sources[0], ("secretRef",)) if is_one and isinstance(sources[0], dict) and len(sources[0]) == 1 else None
+    )
+    return secret if isinstance(secret, dict) and secret.keys() == {"name"} else None
 
 
 def _cover_token(pod: Wire) -> None:

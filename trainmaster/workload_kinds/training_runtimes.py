@@ -41,10 +41,14 @@ class TrainingRuntime(NamedTuple):
 
 
 def runtime_of(stored: Mapping[str, Any]) -> TrainingRuntime | None:
-    """Return a ClusterTrainingRuntime; None if the pods that a TrainJob makes with it cannot be counted beforehand."""
+    """Return a ClusterTrainingRuntime; None if the pods that a TrainJob makes with it cannot be counted beforehand, or are gangs of
+    another scheduler.
+    """
     jobs = at(stored, ("spec", "template", "spec", "replicatedJobs"))
     name = at(stored, ("metadata", "name"))
     if not isinstance(name, str) or not isinstance(jobs, list) or not 0 < len(jobs) <= _MOST_JOBS:
+        return None
+    if at(stored, ("spec", "podGroupPolicy")) is not None:
         return None
     names = [str(at(job, ("name",))) for job in jobs]
     if set(names) <= STEPS.keys() and not all(_is_countable(job) for job in jobs):

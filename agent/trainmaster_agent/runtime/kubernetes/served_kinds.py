@@ -93,7 +93,7 @@ class ServedKinds:
         if left_out or more:
             names = ", ".join((*left_out, *more))
             self._log_once(
-                f"runtimes that are not reported, since their pods cannot be counted or there are too many: {names}"
+                f"runtimes that are not reported, as no TrainJob can be counted with them, or there are too many: {names}"
             )
         return frozenset(usable[:_MOST_RUNTIMES])
 
