@@ -204,7 +204,7 @@ async def test_a_status_says_why_a_job_waits_and_what_it_has_cost(service: Servi
     large = await service.submit("large", cpu="100000")
 
     async def is_looked_at() -> bool:
-        return bool((await get(service, f"{JOBS}/{large}"))["status"]["why"]["token"] != "NotLookedAt")
+        return bool((await get(service, f"{JOBS}/{large}"))["status"]["why"]["token"] != "NotLookedAtYet")
 
     await eventually(is_looked_at)
     waits = await get(service, f"{JOBS}/{large}")

@@ -13,6 +13,7 @@ from tests.conftest import FakeAgent, Service
 from tests.fake_kube.server import FakeKube
 from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
+from trainmaster.workload_kinds.specification import ORIGIN_SUSPENDED
 from trainmaster_agent.kube.access import KeyAccess
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.paths import Resource
@@ -235,6 +236,12 @@ async def test_a_job_that_somebody_suspends_in_the_dispatcher_is_not_resumed_by_
         await lab.service.http.post(f"/v1/jobs/{job}/suspend")
         await lab.until_state("held")
         await lab.api.patch(JOBS, TEAM, "pi", {"spec": {"suspend": True}})
+
+        async def is_passed_on() -> bool:
+            (item,) = (await lab.service.http.get("/apis/batch/v1/jobs")).json()["items"]
+            return bool(item["metadata"]["annotations"][ORIGIN_SUSPENDED] == "true")
+
+        await eventually(is_passed_on)  # a change that is undone before anybody has seen it is none
         await lab.api.patch(JOBS, TEAM, "pi", {"spec": {"suspend": False}})
         await lab.until_state("queued")
 
