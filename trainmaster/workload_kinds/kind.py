@@ -66,6 +66,12 @@ class WorkloadKind(ABC):
     """Whether Kubernetes itself has the kind, so that clients know the types of its fields."""
     is_made_by_agent: bool = False
     """Whether the agent makes its pods, as those of any job, and no object of the kind."""
+    suspend_path: tuple[str, ...] = ("spec", "suspend")
+    """Path of the field by which it is suspended; empty if it has none."""
+    manager_path: tuple[str, ...] = ("spec", "managedBy")
+    """Path of the field that names its controller; empty if it has none."""
+    time_to_live_path: tuple[str, ...] = ("spec", "ttlSecondsAfterFinished")
+    """Path of the seconds after which an ended object is deleted; empty if there are none."""
 
     @property
     def name(self) -> str:
@@ -116,21 +122,6 @@ class WorkloadKind(ABC):
     def takes_pod_fields(self, fields: Collection[str]) -> bool:
         """Return whether an object can give its pods these fields of their specification."""
         return True
-
-    @property
-    def suspend_path(self) -> tuple[str, ...]:
-        """Return the path of the field by which it is suspended; empty if it has none."""
-        return ("spec", "suspend")
-
-    @property
-    def manager_path(self) -> tuple[str, ...]:
-        """Return the path of the field that names its controller; empty if it has none."""
-        return ("spec", "managedBy")
-
-    @property
-    def time_to_live_path(self) -> tuple[str, ...]:
-        """Return the path of the seconds after which an ended object is deleted; empty if there are none."""
-        return ("spec", "ttlSecondsAfterFinished")
 
     def time_limit(self, manifest: JsonNode) -> int | None:
         """Return the longest run in seconds that a manifest allows; None if it names none."""

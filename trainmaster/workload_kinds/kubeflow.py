@@ -32,6 +32,10 @@ class TrainingJob(WorkloadKind):
         self.needs = needs or self.needs
         self._replicas = replicas
 
+    suspend_path = ("spec", "runPolicy", "suspend")
+    manager_path = ("spec", "runPolicy", "managedBy")
+    time_to_live_path = ("spec", "runPolicy", "ttlSecondsAfterFinished")
+
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
         found: list[PodSet] = []
         waits = manifest.get("spec").get("launcherCreationPolicy").value == "WaitForWorkersReady"
@@ -45,18 +49,6 @@ class TrainingJob(WorkloadKind):
     def check(self, manifest: JsonNode) -> None:
         refuse_set(manifest, ("spec", "runPolicy", "schedulingPolicy"), _OF_GANGS)
         refuse_set(manifest, ("spec", "elasticPolicy"), _OF_SIZES)
-
-    @property
-    def suspend_path(self) -> tuple[str, ...]:
-        return ("spec", "runPolicy", "suspend")
-
-    @property
-    def manager_path(self) -> tuple[str, ...]:
-        return ("spec", "runPolicy", "managedBy")
-
-    @property
-    def time_to_live_path(self) -> tuple[str, ...]:
-        return ("spec", "runPolicy", "ttlSecondsAfterFinished")
 
     def time_limit(self, manifest: JsonNode) -> int | None:
         seconds = manifest.get("spec").get("runPolicy").get("activeDeadlineSeconds")

@@ -14,18 +14,9 @@ class LeaderWorkerSet(WorkloadKind):
     needs = "the LeaderWorkerSet controller"
     ends = False
     name_labels = ("leaderworkerset.sigs.k8s.io/name",)
-
-    @property
-    def suspend_path(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def time_to_live_path(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def manager_path(self) -> tuple[str, ...]:
-        return ()
+    suspend_path = ()
+    time_to_live_path = ()
+    manager_path = ()
 
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
         spec = manifest.get("spec")

@@ -22,18 +22,9 @@ class PlainPod(WorkloadKind):
     is_built_in = True
     is_made_by_agent = True
     short_names = ("po",)
-
-    @property
-    def suspend_path(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def manager_path(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def time_to_live_path(self) -> tuple[str, ...]:
-        return ()
+    suspend_path = ()
+    manager_path = ()
+    time_to_live_path = ()
 
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
         return [PodSet("pod", (), 1)]

@@ -107,14 +107,8 @@ class SparkApplication(WorkloadKind):
     needs = "Kubeflow's Spark operator, 2.0 or later"
     name_labels = ("sparkoperator.k8s.io/app-name",)
     short_names = ("sparkapp",)
-
-    @property
-    def manager_path(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def time_to_live_path(self) -> tuple[str, ...]:
-        return ("spec", "timeToLiveSeconds")
+    manager_path = ()
+    time_to_live_path = ("spec", "timeToLiveSeconds")
 
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
         many = SparkProperties(manifest.get("spec")).executors()

@@ -78,10 +78,7 @@ class TrainJob(WorkloadKind):
     end_conditions = "Complete", "Failed"
     name_labels = ("jobset.sigs.k8s.io/jobset-name",)
     may_name_dispatcher = False
-
-    @property
-    def time_to_live_path(self) -> tuple[str, ...]:
-        return ()
+    time_to_live_path = ()
 
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
         spec = manifest.get("spec")
