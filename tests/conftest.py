@@ -340,7 +340,7 @@ async def service(database_url: str, redis_url: str, default_requests: str) -> A
         listener.bind(("127.0.0.1", 0))
         listener.listen(256)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server = _Server(server_config(make_app(settings), settings.connection_bounds, lifespan="on"))
+        server = _Server(server_config(make_app(settings), settings.connection_bounds, web_sockets=True, lifespan="on"))
         serving = asyncio.create_task(server.serve([listener]))
         stores = Stores.open(settings)
         stop = asyncio.Event()

@@ -39,6 +39,7 @@ from trainmaster_agent.absences import Absences
 from trainmaster_agent.contact_log import ContactLog
 from trainmaster_agent.containment import contain
 from trainmaster_agent.log_tails import LogTails
+from trainmaster_agent.member_streams import MemberStreams, StreamLine
 from trainmaster_agent.output_collector import OutputCollector
 from trainmaster_agent.output_times import OutputTimes
 from trainmaster_agent.runtime.port import RunStatus, Runtime, RuntimeAwayError
@@ -68,6 +69,8 @@ class Dispatcher(Protocol):
     async def push(self, stream: str, body: StreamPush) -> None: ...
 
     async def store_output(self, run: str, body: OutputPush) -> OutputAnswer: ...
+
+    async def connect(self, stream: str, session: str) -> StreamLine: ...
 
 
 class SupersededError(Exception):
@@ -141,6 +144,7 @@ class Agent:
         self._absences = Absences(runtime, self._kick.set)
         times = OutputTimes(time.time)
         self._streams = LogStreams(dispatcher, runtime, self._session, times)
+        self._member_streams = MemberStreams(dispatcher, runtime, self._session)
         self._tails = LogTails(dispatcher, runtime, self._session, times)
         self._output = OutputCollector(dispatcher, runtime, self._session, times, self._forget)
 
@@ -160,6 +164,7 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._streams.close()
+            await self._member_streams.close()
             await self._tails.close()
             await self._output.close()
             await self._absences.close()
@@ -440,8 +445,7 @@ class Agent:
             failed += stopped
             if not stopped and stop.run not in held:
                 self._absences.add(stop, self._installation)
-        for stream in answer.streams:
-            self._streams.open(stream)
+        self._open_streams(answer)
         if failed:
             # Everything is requested again, and orders carried out already are repeated without harm.
             self._kick.set()
@@ -454,6 +458,12 @@ class Agent:
         self._highest_version = max(self._highest_version, answer.version)
         if answer.stop or answer.resize:
             self._kick.set()
+
+    def _open_streams(self, answer: DesiredAnswer) -> None:
+        for stream in answer.streams:
+            self._streams.open(stream)
+        for order in answer.member_streams:
+            self._member_streams.open(order)
 
     @property
     def _installation(self) -> str:

@@ -5,25 +5,37 @@ requests.
 """
 
 import asyncio
+import contextlib
 import logging
 import resource
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from enum import Enum, auto
 from http import HTTPStatus
 from ipaddress import ip_address, ip_network
-from socket import socket
-from typing import Any
+from socket import (
+    AI_PASSIVE,
+    IPPROTO_TCP,
+    SO_REUSEADDR,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    TCP_USER_TIMEOUT,
+    getaddrinfo,
+    socket,
+)
+from typing import Any, Protocol
 
 import orjson
 from uvicorn import Config, Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
 from trainmaster.metrics import definitions as metrics
-from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
+from trainmaster.protocol.member_streams import LARGEST_FRAME
 from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
 
 log = logging.getLogger(__name__)
@@ -33,6 +45,12 @@ _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 1024 * 1024
 _EVICTED_PART = 20
 """When there are too many connections, one in this many is closed: one search serves many new connections."""
+_UNACKNOWLEDGED_MILLISECONDS = 30_000
+"""The time after which the kernel cuts a stream whose peer does not acknowledge what it is sent, such as a ping."""
+_WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not listened on
+_CLOSE_SECONDS = 1
+_UNLOGGED = logging.getLogger(f"{__name__}.web_sockets")
+_UNLOGGED.setLevel(logging.WARNING)
 _SPARE_FILES = 128
 """Open files that are not connections of peers: stores, logs, libraries."""
 
@@ -46,12 +64,37 @@ class _Reading(Enum):
     """The peer was refused: what it sends is dropped until it closes."""
 
 
+class Connection(Protocol):
+    """A connection as its register needs it."""
+
+    address: str
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether it may be closed without cutting anything."""
+        ...
+
+    @property
+    def has_served(self) -> bool:
+        """Return whether it ever had a request."""
+        ...
+
+    def check_times(self, now: float) -> None:
+        """Close the connection when it has exceeded a time bound."""
+        ...
+
+    def end(self, reason: str) -> None:
+        """Close at once, even with unsent data."""
+        ...
+
+
 class Connections:
     """All connections of one server. It closes those that exceed their bounds, about once a second."""
 
     def __init__(self, bounds: ConnectionBounds) -> None:
         self.bounds = bounds
-        self._all: dict[BoundedProtocol, None] = {}
+        self._all: dict[Connection, None] = {}
         """Oldest first."""
         self._by_address: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
@@ -60,7 +103,7 @@ class Connections:
     def __len__(self) -> int:
         return len(self._all)
 
-    def add(self, connection: "BoundedProtocol") -> ProblemError | None:
+    def add(self, connection: Connection) -> ProblemError | None:
         """Count a new connection; return the problem if it is one too many."""
         if len(self._all) >= self.bounds.most:
             self._evict()
@@ -81,7 +124,7 @@ class Connections:
             self._timer = connection.loop.call_later(self.bounds.look_seconds, self._look, connection.loop)
         return problem
 
-    def remove(self, connection: "BoundedProtocol") -> None:
+    def remove(self, connection: Connection) -> None:
         if connection not in self._all:
             return
         del self._all[connection]
@@ -106,7 +149,7 @@ class Connections:
         """
         idle = [connection for connection in self._all if connection.is_idle]
         held = Counter(connection.address for connection in idle)
-        idle.sort(key=lambda connection: (connection.cycle is not None, -held[connection.address]))
+        idle.sort(key=lambda connection: (connection.has_served, -held[connection.address]))
         for connection in idle[: max(1, self.bounds.most // _EVICTED_PART)]:
             connection.end("evicted")
 
@@ -150,6 +193,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def is_idle(self) -> bool:
         """Return whether no request waits for its answer."""
         return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def has_served(self) -> bool:
+        """Return whether it ever had a request."""
+        return self.cycle is not None
 
     # -- callbacks of the transport
 
@@ -198,6 +246,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._stuck_since = None
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over to a protocol of its own, which is counted in its place."""
+        self._register.remove(self)
+        super().handle_websocket_upgrade()
 
     # -- callbacks of the parser
 
@@ -310,6 +363,62 @@ class BoundedProtocol(HttpToolsProtocol):
         )
 
 
+class BoundedWebSocket(WebSocketsSansIOProtocol):
+    """uvicorn's protocol of WebSockets, counted among the connections of its server.
+
+    It reads one message ahead of its application and waits for a slow peer, as long as that takes. A silent peer is found by pings,
+    except where nothing is read from it or it reads nothing: then the kernel finds one that is gone.
+    """
+
+    _register: Connections
+    """Set by ``bounded_web_socket``."""
+    is_idle = False
+    has_served = True
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.address = ""
+        self.logger = (
+            _UNLOGGED  # its lines have whole addresses, with commands in them; the access log has one of its own
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        connection: socket | None = transport.get_extra_info("socket")
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.setsockopt(IPPROTO_TCP, TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MILLISECONDS)
+        self._register.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._register.remove(self)
+        super().connection_lost(exc)
+
+    def keepalive_timeout(self) -> None:
+        """Close the connection of a peer that has not answered a ping, unless its answer may wait unread."""
+        if self.read_paused or not self.writable.is_set():
+            self.pong_timer = self.pending_ping_payload = None
+            self.schedule_ping()
+        else:
+            super().keepalive_timeout()
+
+    def check_times(self, now: float) -> None:
+        """Do nothing: a stream has no time bound."""
+
+    def end(self, reason: str) -> None:
+        """Close at once, even with unsent data."""
+        metrics.http_connections_ended.labels(reason).inc()
+        self._register.remove(self)
+        self.transport.abort()
+
+
 class _RefusedError(Exception):
     """Raised in a callback, to make the parser stop."""
 
@@ -328,21 +437,33 @@ def _answer_of(problem: ProblemError) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def bounded_protocol(bounds: ConnectionBounds) -> type[BoundedProtocol]:
-    """Return the protocol of one server, with a register of its own."""
+def bounded_protocol(register: Connections) -> type[BoundedProtocol]:
+    """Return the protocol of one server, whose connections are counted in ``register``."""
 
     class ServerProtocol(BoundedProtocol):
-        _register = Connections(bounds)
+        _register = register
 
     return ServerProtocol
 
 
-def server_config(app: Any, bounds: ConnectionBounds, **options: Any) -> Config:
+def bounded_web_socket(register: Connections) -> type[BoundedWebSocket]:
+    """Return the protocol of one server's WebSockets, which are counted in ``register``."""
+
+    class ServerWebSocket(BoundedWebSocket):
+        _register = register
+
+    return ServerWebSocket
+
+
+def server_config(app: Any, bounds: ConnectionBounds, *, web_sockets: bool = False, **options: Any) -> Config:
     """Return uvicorn's configuration of a server whose connections are bounded; ``options`` are further uvicorn options."""
+    register = Connections(bounds)
     return Config(
         app,
-        http=bounded_protocol(bounds),
-        ws="none",
+        http=bounded_protocol(register),
+        ws=bounded_web_socket(register) if web_sockets else "none",
+        ws_max_size=LARGEST_FRAME,
+        ws_per_message_deflate=False,
         log_config=None,
         access_log=False,
         timeout_keep_alive=round(bounds.keep_alive_seconds),
@@ -352,8 +473,12 @@ def server_config(app: Any, bounds: ConnectionBounds, **options: Any) -> Config:
     )
 
 
-class _ServerBeside(Server):
-    """A server beside another one of the same process and application, which gets the signals."""
+class CannotListenError(TrainmasterError):
+    """An endpoint cannot listen on its address."""
+
+
+class ServerBeside(Server):
+    """A server beside another one of the same process, which gets the signals."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -361,12 +486,56 @@ class _ServerBeside(Server):
         yield
 
 
+@asynccontextmanager
+async def serving_beside(
+    app: Any, host: str, port: int, bounds: ConnectionBounds, **options: Any
+) -> AsyncIterator[tuple[str | None, int]]:
+    """Serve ``app`` on this event loop while the block runs; yield host and port, None for a host that means all addresses.
+
+    Raises CannotListenError.
+    """
+    with _listener(host, port) as listener:
+        config = server_config(
+            app,
+            bounds,
+            lifespan="off",
+            loop="none",
+            log_level="warning",
+            timeout_graceful_shutdown=_CLOSE_SECONDS,
+            **options,
+        )
+        server = ServerBeside(config)
+        task = asyncio.create_task(server.serve([listener]), name=f"serving {port}")
+        try:
+            yield None if host in _WILDCARDS else host, int(listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def _listener(host: str, port: int) -> socket:
+    try:
+        family, kind, protocol, _, address = getaddrinfo(host or None, port, type=SOCK_STREAM, flags=AI_PASSIVE)[0]
+        # The protocol is set so that asyncio recognises TCP and sends small answers at once.
+        listener = socket(family, kind, protocol)
+        try:
+            listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+    except OSError as error:
+        raise CannotListenError(f"{host}:{port} cannot be listened on: {error}") from error
+
+
 class _FirstServer(Server):
     """A server that starts the application, and another server of it until its own end."""
 
     def __init__(self, config: Config, other: Config) -> None:
         super().__init__(config)
-        self._other = _ServerBeside(other)
+        self._other = ServerBeside(other)
         self._serving: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket] | None = None) -> None:

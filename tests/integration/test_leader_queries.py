@@ -23,7 +23,7 @@ from trainmaster.protocol.states import ClusterKind, Exit, KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec
 from trainmaster_dispatcher.api.leader import LeaderOverHttp
 from trainmaster_dispatcher.cli.embedded import free_port, wait_for_port
-from trainmaster_dispatcher.scheduler.leader_api import CannotListenError
+from trainmaster_dispatcher.http_connections import CannotListenError
 from trainmaster_dispatcher.scheduler.loop import Scheduler
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
 from trainmaster_dispatcher.services.context import Stores

@@ -32,7 +32,9 @@ def serve(service: Service) -> Serve:
             listener.bind(("127.0.0.1", 0))
             listener.listen(16)
             app = make_app(service.settings, audience)
-            server = uvicorn.Server(server_config(app, service.settings.connection_bounds, lifespan="on"))
+            server = uvicorn.Server(
+                server_config(app, service.settings.connection_bounds, web_sockets=True, lifespan="on")
+            )
             serving = asyncio.create_task(server.serve([listener]))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             headers = {"Authorization": f"Bearer {ADMIN_KEY}"}

@@ -18,6 +18,7 @@ from trainmaster.protocol.agent import (
     SyncRequest,
 )
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
+from trainmaster_agent.member_streams import StreamLine
 from trainmaster_agent.runtime.simulated.runtime import SimulatedRuntime
 from trainmaster_agent.sync import Agent
 
@@ -93,6 +94,9 @@ class ScriptedDispatcher:
 
     async def store_output(self, run: str, body: OutputPush) -> OutputAnswer:
         raise AssertionError("output of simulated members is not sent to be stored")
+
+    async def connect(self, stream: str, session: str) -> StreamLine:
+        raise AssertionError("nobody opens streams to simulated members")
 
     async def until_reported(self, *runs: str) -> None:
         async def look() -> bool:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": (
         *("run", "submit", "jobs", "job", "why", "logs", "watch", "wait"),
+        *("exec", "attach", "port-forward"),
         *("cancel", "suspend", "resume", "retry", "rerun", "change"),
     ),
     "Queues, clusters and cost": (
@@ -45,6 +46,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "job": (f"job {_JOB}", f"job {_JOB} --spec > job.yaml", f"job {_JOB} --watch"),
     "why": (f"why {_JOB}",),
     "logs": (f"logs -f {_JOB}", f"logs {_JOB} --tail 100 --timestamps", "logs --label sweep=7"),
+    "exec": (f"exec {_JOB} -- nvidia-smi", f"exec -it {_JOB}/worker-0 -- bash"),
+    "attach": (f"attach {_JOB}/worker-0", f"attach -it {_JOB}"),
+    "port-forward": (f"port-forward {_JOB} 6006", f"port-forward {_JOB}/worker-0 8080:80"),
     "watch": (f"watch {_JOB}", "watch --queue research --state failed"),
     "wait": (f"wait {_JOB} --timeout 10m", "wait --label sweep=7"),
     "cancel": (f"cancel {_JOB}", "cancel --label sweep=7 --yes"),

@@ -1,12 +1,15 @@
-"""The three calls of the agent protocol, asynchronous. No retries: the agent's loop decides how to handle a failure."""
+"""The calls of the agent protocol, asynchronous. No retries: the agent's loop decides how to handle a failure."""
 
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import httpx
 
 from trainmaster.client import calls, core
 from trainmaster.client.async_transport import AsyncTransport
 from trainmaster.protocol.agent import DesiredAnswer, OutputAnswer, OutputPush, StreamPush, SyncAnswer, SyncRequest
+
+if TYPE_CHECKING:
+    from trainmaster.client.web_sockets import WebSocketLine
 
 _ANSWER_SECONDS = 10.0
 _BEYOND_WAIT_SECONDS = 5.0
@@ -16,6 +19,7 @@ class AgentClient:
     """The agent's side of the protocol. Each call raises ProblemError or UnreachableError."""
 
     def __init__(self, url: str, key: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._url, self._key = url, key
         self._transport = AsyncTransport(url, key, transport=transport)
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
@@ -34,6 +38,12 @@ class AgentClient:
     async def store_output(self, run: str, body: OutputPush) -> OutputAnswer:
         """Send output of a run's members to be stored; return up to where it is."""
         return core.read_model(await self._transport.send(calls.agent_output(run, body), _ANSWER_SECONDS), OutputAnswer)
+
+    async def connect(self, stream: str, session: str) -> "WebSocketLine":
+        """Connect to a stream to a member that a user has opened."""
+        from trainmaster.client.web_sockets import WebSocketLine  # most agents never need it
+
+        return await WebSocketLine.open(self._url, self._key, f"/agent/v1/member-streams/{stream}?session={session}")
 
     async def aclose(self) -> None:
         await self._transport.aclose()

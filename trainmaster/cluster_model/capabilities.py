@@ -22,6 +22,12 @@ class Capability(StrEnum):
     SUCCESS_ROLE = "successRole"
     POD_TEMPLATE = "podTemplate"
     """Members are pods, so a role may give the whole pod."""
+    EXEC = "exec"
+    """Commands can be run in members."""
+    ATTACH = "attach"
+    """The first processes of members can be attached to."""
+    PORT_FORWARD = "portForward"
+    """Ports of members can be connected to."""
 
 
 WITHOUT_PODS = (

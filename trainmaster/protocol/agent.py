@@ -16,6 +16,7 @@ from trainmaster.protocol.base import Lenient, bounded, example
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster.protocol.json_limits import is_too_large
+from trainmaster.protocol.member_streams import OpenMemberStream
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 
@@ -493,6 +494,8 @@ class DesiredAnswer(Lenient):
     """Runs to resize."""
     streams: tuple[OpenStream, ...] = ()
     """Log streams to serve."""
+    member_streams: tuple[OpenMemberStream, ...] = ()
+    """Streams to members to serve."""
 
 
 class Empty(Lenient):

@@ -14,9 +14,10 @@ from typing import Any, Self
 import aiohttp
 import orjson
 
+from trainmaster.protocol.member_streams import COMMANDS, Channel
 from trainmaster_agent.kube.access import ApiServerAccess, KeyAccess
 from trainmaster_agent.kube.errors import TooManyRequestsError, UnavailableError, refused
-from trainmaster_agent.kube.paths import LEASES, Resource
+from trainmaster_agent.kube.paths import LEASES, PODS, Resource
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +30,9 @@ _MOST_PATIENCE = 120.0
 _LONGEST_RETRY_AFTER = 30.0
 _PAGE = 500
 _EXEC_SECONDS = 10.0
-_FINAL_FOR_EXEC = (401, 403)
-"""Statuses of ``exec`` that a retry does not change."""
-_ERROR_CHANNEL = b"\x03"
+_FINAL_FOR_STREAMS = (401, 403)
+"""Statuses of an opened stream that a retry does not change."""
+_STATUS_CHANNEL = bytes((Channel.STATUS,))
 _TOO_MANY, _FIRST_ERROR, _FIRST_SERVER_ERROR = 429, 400, 500
 _NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 _FIRST_CLASS = f"/apis/{LEASES.version}/"
@@ -182,13 +183,33 @@ class ApiServer:
 
         Raises KubeError: UnavailableError where it did not run, RefusedError where it ended with an error.
         """
-        path = Resource("v1", "pods").path(namespace, pod, "exec")
         query = [
             ("container", container),
             ("stdout", "true"),
             ("stderr", "true"),
             *(("command", one) for one in command),
         ]
+        try:
+            async with asyncio.timeout(_EXEC_SECONDS):
+                async with await self.web_socket(PODS.path(namespace, pod, "exec"), query, COMMANDS) as socket:
+                    async for message in socket:
+                        if message.type is aiohttp.WSMsgType.BINARY and message.data[:1] == _STATUS_CHANNEL:
+                            status = _parse(message.data[1:], lenient=True)
+                            if status.get("status") != "Success":
+                                raise refused(int(status.get("code") or 500), status)
+                            return
+        except UnavailableError as error:
+            raise UnavailableError(f"the command did not run in pod {pod}: {error}") from error
+        except _NETWORK_ERRORS as error:
+            raise UnavailableError(f"the command did not run in pod {pod}: {_words(error)}") from error
+
+    async def web_socket(
+        self, path: str, query: Sequence[tuple[str, str]], protocols: Sequence[str]
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Open a WebSocket. Raises KubeError; RefusedError where a retry would not change the answer.
+
+        It sends no pings: while its reader waits for somebody else, their answers are not read either.
+        """
         headers = {}
         authorization = await self._access.authorization()
         if authorization is not None:
@@ -196,26 +217,22 @@ class ApiServer:
         if self._session is None:
             self._session = self._make_session()
         try:
-            async with asyncio.timeout(_EXEC_SECONDS):
-                async with self._session.ws_connect(
-                    self._access.host + path,
-                    params=query,
-                    protocols=("v5.channel.k8s.io", "v4.channel.k8s.io"),
-                    headers=headers,
-                ) as socket:
-                    async for message in socket:
-                        if message.type is aiohttp.WSMsgType.BINARY and message.data[:1] == _ERROR_CHANNEL:
-                            status = _parse(message.data[1:], lenient=True)
-                            if status.get("status") != "Success":
-                                raise refused(int(status.get("code") or 500), status)
-                            return
+            return await self._session.ws_connect(
+                self._access.host + path,
+                params=query,
+                protocols=protocols,
+                headers=headers,
+                server_hostname=self._access.server_name,
+                proxy=self._access.proxy,
+                max_msg_size=0,
+            )
         except aiohttp.WSServerHandshakeError as error:
-            words = f"the command did not run in pod {pod}: the API server answered {error.status} ({error.message})"
-            if error.status in _FINAL_FOR_EXEC:
+            words = f"the API server answered {error.status} ({error.message})"
+            if error.status in _FINAL_FOR_STREAMS:
                 raise refused(error.status, {"message": words}) from error
             raise UnavailableError(words) from error
         except _NETWORK_ERRORS as error:
-            raise UnavailableError(f"the command did not run in pod {pod}: {_words(error)}") from error
+            raise UnavailableError(_words(error)) from error
 
     async def _send(
         self,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trainmaster.protocol.agent import CapacityReport, MemberReport, ResizeRun, RunEnd, StartRun, StopRun
+from trainmaster.protocol.member_streams import OpenMemberStream
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import RunState
 
@@ -50,6 +51,33 @@ class RuntimeRefusedError(Exception):
 
 class RuntimeAwayError(Exception):
     """The store of the durable records is unreachable; the same call may work later."""
+
+
+class StreamRefusedError(Exception):
+    """A stream to a member cannot be opened. ``status``: the HTTP status of the refusal."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class MemberStream(Protocol):
+    """An open stream to a member: frames both ways, as its ``protocol`` says; see ``protocol.member_streams``."""
+
+    @property
+    def protocol(self) -> str: ...
+
+    async def receive(self) -> bytes | None:
+        """Return the next frame of the member; None after the last one."""
+        ...
+
+    async def send(self, frame: bytes) -> None:
+        """Pass a frame on to the member; wait while the member cannot take it. Frames for a member that is gone are dropped."""
+        ...
+
+    async def close(self) -> None:
+        """Let go: a command that still runs is ended, or left alone where the cluster offers no way to end it."""
+        ...
 
 
 class Runtime(Protocol):
@@ -148,4 +176,8 @@ class Runtime(Protocol):
 
     def output_lives(self, run: str, role: str, index: int) -> tuple[int, ...]:
         """Return the offsets at which the output of a member's restarts begins, in order."""
+        ...
+
+    async def open_stream(self, order: OpenMemberStream) -> MemberStream:
+        """Run a command in a member, attach to its first process, or connect to its ports. Raises StreamRefusedError."""
         ...

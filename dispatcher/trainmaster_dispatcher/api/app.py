@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from trainmaster_dispatcher.api import (
     doctor,
     events,
     jobs,
+    member_streams,
     openapi,
     prices,
     simulations,
@@ -49,6 +50,7 @@ from trainmaster_dispatcher.api.kube import run_routes as kube_run_routes
 from trainmaster_dispatcher.api.parsing import Parser
 from trainmaster_dispatcher.containment import run_for_ever
 from trainmaster_dispatcher.domain.default_requests import read_requests
+from trainmaster_dispatcher.http_connections import CannotListenError, serving_beside
 from trainmaster_dispatcher.services import agents as agent_service
 from trainmaster_dispatcher.services import gauges
 from trainmaster_dispatcher.services.context import Stores
@@ -66,6 +68,7 @@ _ROUTERS = {
         "/v1",
         (
             jobs.router,
+            member_streams.users_router,
             events.router,
             tenants.router,
             clusters.router,
@@ -78,7 +81,7 @@ _ROUTERS = {
             doctor.router,
         ),
     ),
-    Audience.AGENTS: ("/agent/v1", (agents.router,)),
+    Audience.AGENTS: ("/agent/v1", (agents.router, member_streams.agents_router)),
 }
 """The prefix and the name of each audience's routes."""
 
@@ -184,7 +187,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         asyncio.create_task(run_for_ever("refused-calls", lambda: _store_refusals(state)), name="refused-calls")
     )
     try:
-        yield
+        async with AsyncExitStack() as stack:
+            if app.state.audience.includes(Audience.USERS):
+                await _listen_for_streams(state, stack)
+            yield
+            state.member_streams.address = None
     finally:
         for beat in beats:
             beat.cancel()
@@ -194,6 +201,20 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await state.group_commits.close()
         await state.leader.close()
         await stores.close()
+
+
+async def _listen_for_streams(state: State, stack: AsyncExitStack) -> None:
+    """Listen for streams of this api's users whose agents have reached another api. Raises CannotListenError."""
+    settings = state.stores.settings
+    app = member_streams.make_peer_app(state.member_streams)
+    try:
+        state.member_streams.address = await stack.enter_async_context(
+            serving_beside(
+                app, settings.stream_host, settings.stream_port, settings.connection_bounds, web_sockets=True
+            )
+        )
+    except CannotListenError as error:
+        raise CannotListenError(f"TRAINMASTER_STREAM_HOST and _PORT: {error}") from error
 
 
 def _most(settings: Settings) -> Most:

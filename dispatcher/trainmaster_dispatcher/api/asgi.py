@@ -37,6 +37,7 @@ _AGENTS = "/agent/"
 _STOPPING = ProblemError(
     Code.TOO_BUSY, "this api is stopping; call again, to reach another one or its successor", retry_after=1.0
 )
+_SWITCHING = 101
 _SMALL_BODY = 65_536
 _LONGEST_PATH = 500
 """The most characters of a path in the log, so that long paths cannot fill the log."""
@@ -62,11 +63,10 @@ class Envelope:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await (self._serve_web_socket if scope["type"] == "websocket" else self._app)(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"").decode("latin-1")
-        own = given if given.isascii() and given.isprintable() and 0 < len(given) <= 64 else secrets.token_hex(8)
+        own = _id_of(headers)
         mark = request_id.set(own)
         client_address.set(_address(scope))
         began, status = time.perf_counter(), 0
@@ -111,6 +111,32 @@ class Envelope:
                 if call is not None:
                     call.end()
                 _tell(scope, method, call, status, time.perf_counter() - began)
+                request_id.reset(mark)
+
+    async def _serve_web_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a WebSocket, whose line in the access log is written at its end."""
+        own = _id_of(dict(scope["headers"]))
+        mark = request_id.set(own)
+        client_address.set(_address(scope))
+        began, status = time.perf_counter(), 0
+
+        async def marked_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "websocket.accept":
+                status = _SWITCHING
+            elif message["type"] == "websocket.http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", own.encode())]
+            await send(message)
+
+        with process_logs.about(request_id=own):
+            try:
+                await self._app(scope, receive, marked_send)
+            finally:
+                call: Call | None = scope.get(CALL)
+                if call is not None:
+                    call.end()
+                _tell(scope, "GET", call, status, time.perf_counter() - began)
                 request_id.reset(mark)
 
     def too_large(self) -> ProblemError:
@@ -202,6 +228,12 @@ class _AgentsBody(_Body):
         self._reserved += more
         if not held[self._key]:
             del held[self._key]
+
+
+def _id_of(headers: dict[bytes, bytes]) -> str:
+    """Return the id that the caller has given its request, or a new one."""
+    given = headers.get(b"x-request-id", b"").decode("latin-1")
+    return given if given.isascii() and given.isprintable() and 0 < len(given) <= 64 else secrets.token_hex(8)
 
 
 def _address(scope: Scope) -> str:

@@ -13,6 +13,7 @@ import orjson
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.requests import HTTPConnection
 
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.json_limits import path_step
@@ -35,6 +36,7 @@ from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.event_feed import EventFeed
 from trainmaster_dispatcher.services.followers import Followers
 from trainmaster_dispatcher.services.group_commit import GroupCommits
+from trainmaster_dispatcher.services.member_streams import MemberStreamMeetings
 from trainmaster_dispatcher.services.namespace_reads import NamespaceReads
 from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
 from trainmaster_dispatcher.services.submission_parsing import mistaken, parse_json
@@ -71,15 +73,16 @@ class State:
         self.leader = LeaderOverHttp()
         self.declared_views = DeclaredViews(stores, self.leader)
         self.refusals = Refusals()
+        self.member_streams = MemberStreamMeetings()
 
 
-async def state_of(request: Request) -> State:
+async def state_of(request: HTTPConnection) -> State:
     """Return the application's state. Async, as FastAPI would call a plain function in a thread, for each request again."""
     state: State = request.app.state.trainmaster
     return state
 
 
-async def any_caller(request: Request) -> Caller:
+async def any_caller(request: HTTPConnection) -> Caller:
     """Return the caller, once its call may begin. Raises ProblemError UNAUTHENTICATED or TOO_MANY_REQUESTS."""
     state = await state_of(request)
     try:
@@ -90,7 +93,7 @@ async def any_caller(request: Request) -> Caller:
         raise
 
 
-async def _admitted(request: Request, state: State) -> Caller:
+async def _admitted(request: HTTPConnection, state: State) -> Caller:
     address = request.client.host if request.client else ""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
@@ -205,11 +208,11 @@ async def note(
     await keys.note_audit(tx, caller, action, target, request_id.get(), details, client_address.get())
 
 
-def note_refusal(request: Request, error: ProblemError) -> None:
+def note_refusal(request: HTTPConnection, error: ProblemError) -> None:
     """Count this request for the audit, if it was refused for lack of a key or a right."""
     if error.code in REFUSED:
         caller = _caller.get()
-        route = f"{request.method} {request.url.path}"
+        route = f"{request.scope.get('method', 'GET')} {request.url.path}"
         state: State = request.app.state.trainmaster
         state.refusals.note(error, caller.name if caller else "", client_address.get(), route, request_id.get())
 

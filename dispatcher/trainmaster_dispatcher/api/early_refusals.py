@@ -16,6 +16,8 @@ from trainmaster_dispatcher.api.kube.objects import GROUP_VERSION
 from trainmaster_dispatcher.api.kube.status import status_of
 from trainmaster_dispatcher.api.limits import CALL, Call
 
+_CALLS = {"http": "", "websocket": "websocket."}
+"""The types of calls, each with what precedes the types of its messages."""
 _USERS, _AGENTS = "/v1/", "/agent/"
 _KUBERNETES = (f"/apis/{GROUP_VERSION}/", "/api/v1/")
 """Objects of the Kubernetes API, which need a key. Its discovery needs none, and clients send theirs."""
@@ -38,7 +40,7 @@ class EarlyRefusals:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = self._state()
-        if state is None or scope["type"] != "http":
+        if state is None or scope["type"] not in _CALLS:
             await self._app(scope, receive, send)
             return
         problem = _problem(state, scope)
@@ -46,7 +48,7 @@ class EarlyRefusals:
             await self._app(scope, receive, send)
             return
         await state.limits.slow_down()
-        is_read = await _drain(receive)
+        prefix, is_read = _CALLS[scope["type"]], scope["type"] == "websocket" or await _drain(receive)
         is_status = scope["path"].startswith(_DISCOVERY)
         value = status_of(problem) if is_status else problem.to_problem(scope["path"]) | {"requestId": request_id.get()}
         body = orjson.dumps(value)
@@ -57,8 +59,8 @@ class EarlyRefusals:
         ]
         if not is_read:
             headers.append((b"connection", b"close"))
-        await send({"type": "http.response.start", "status": problem.code.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send({"type": f"{prefix}http.response.start", "status": problem.code.status, "headers": headers})
+        await send({"type": f"{prefix}http.response.body", "body": body})
 
 
 def _problem(state: State, scope: Scope) -> ProblemError | None:

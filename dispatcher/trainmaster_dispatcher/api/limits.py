@@ -36,6 +36,7 @@ class StreamKind(StrEnum):
 
     EVENTS = "events"
     LOGS = "logs"
+    MEMBERS = "members"
     POLL = "poll"
 
 
@@ -122,6 +123,7 @@ class Limits:
         self._most_streams = {
             StreamKind.EVENTS: settings.event_streams_per_key,
             StreamKind.LOGS: settings.log_streams_per_key,
+            StreamKind.MEMBERS: settings.member_streams_per_key,
         }
         self._calls = TokenBuckets(settings.calls_per_second_per_key, settings.calls_burst_per_key, clock)
         self._wrong_keys = TokenBuckets(settings.wrong_keys_per_second, settings.wrong_keys_burst, clock)

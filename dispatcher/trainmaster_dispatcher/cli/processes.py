@@ -159,7 +159,7 @@ def serve(
 
     app, bounds = make_app(settings, audience), fit_open_files(settings.connection_bounds)
     options: dict[str, Any] = {"host": host, "loop": "uvloop", "timeout_graceful_shutdown": 2, "backlog": 2048}
-    config = server_config(app, bounds, port=port, lifespan="on", **options)
+    config = server_config(app, bounds, web_sockets=True, port=port, lifespan="on", **options)
     # The collector would visit all modules again and again, and each time delay all calls for as long as ten of them
     # take.
     gc.collect()
@@ -170,7 +170,7 @@ def serve(
     if tls is None:
         uvicorn.Server(config).run()
     else:
-        serve_both(config, server_config(app, bounds, lifespan="off", **tls, **options))
+        serve_both(config, server_config(app, bounds, web_sockets=True, lifespan="off", **tls, **options))
 
 
 def _tls_options(host: str, port: int | None, certificate: Path | None, key: Path | None) -> dict[str, Any] | None:
@@ -197,7 +197,7 @@ def scheduler(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -
     process_logs.set_up(json=not plain_logs)
     _check_schema(settings)
     _check_redis(settings)
-    from trainmaster_dispatcher.scheduler.leader_api import CannotListenError
+    from trainmaster_dispatcher.http_connections import CannotListenError
     from trainmaster_dispatcher.scheduler.loop import Scheduler
     from trainmaster_dispatcher.services.context import Stores
 

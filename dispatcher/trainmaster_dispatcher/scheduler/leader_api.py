@@ -9,12 +9,10 @@ import asyncio
 import hmac
 import logging
 import secrets
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-import uvicorn
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -23,11 +21,10 @@ from starlette.routing import Route
 
 from trainmaster.protocol.base import Lenient
 from trainmaster.protocol.bursting import PolicyStatuses, Previews
-from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.queue_position import Trial
 from trainmaster_dispatcher.containment import Part, contained, note
 from trainmaster_dispatcher.domain.burst_policies import policy_of
-from trainmaster_dispatcher.http_connections import server_config
+from trainmaster_dispatcher.http_connections import CannotListenError, serving_beside
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.queries.burst_preview import preview, statuses
 from trainmaster_dispatcher.scheduling.queries.queue_position import (
@@ -50,12 +47,6 @@ _LEDGER_SECONDS = 1.0
 """The time for which shares computed for a question are reused."""
 _TRY_SECONDS = 10.0
 """The time for the dry runs of one call; those that exceed it have no answer."""
-_WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not listened on
-_CLOSE_SECONDS = 1
-
-
-class CannotListenError(TrainmasterError):
-    """The endpoint cannot listen on the address in the settings."""
 
 
 class LeadingEngine(NamedTuple):
@@ -224,56 +215,18 @@ def _answer(model: Lenient) -> Response:
     return Response(model.model_dump_json(by_alias=True), media_type="application/json")
 
 
-class _Server(uvicorn.Server):
-    """A server that leaves the signals to the process."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @asynccontextmanager
 async def serving(
     settings: Settings, look: Look, deciding: asyncio.Lock | None = None, changing: asyncio.Lock | None = None
 ) -> AsyncIterator[LeaderAddress]:
     """Serve the endpoint while the block runs; yield its address and its secret. Raises CannotListenError."""
-    host, secret = settings.scheduler_read_host, secrets.token_urlsafe(32)
-    with _listener(host, settings.scheduler_read_port) as listener:
-        config = server_config(
-            make_leader_api(look, secret, deciding, changing),
-            settings.connection_bounds,
-            lifespan="off",
-            loop="none",
-            log_level="warning",
-            timeout_graceful_shutdown=_CLOSE_SECONDS,
-        )
-        server = _Server(config)
-        task = asyncio.create_task(server.serve([listener]), name="reads")
-        port = int(listener.getsockname()[1])
-        log.info("questions of the apis are answered at port %d", port, extra={"port": port})
-        try:
-            yield LeaderAddress(None if host in _WILDCARDS else host, port, secret)
-        finally:
-            server.should_exit = True
-            await asyncio.gather(task, return_exceptions=True)
-
-
-def _listener(host: str, port: int) -> socket.socket:
+    secret = secrets.token_urlsafe(32)
+    app = make_leader_api(look, secret, deciding, changing)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        # The protocol is set so that asyncio recognises TCP and sends small answers at once.
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(128)
-        except OSError:
-            listener.close()
-            raise
-        return listener
-    except OSError as error:
-        raise CannotListenError(
-            f"TRAINMASTER_SCHEDULER_READ_HOST and _PORT: {host}:{port} cannot be listened on: {error}"
-        ) from error
+        async with serving_beside(
+            app, settings.scheduler_read_host, settings.scheduler_read_port, settings.connection_bounds
+        ) as (host, port):
+            log.info("questions of the apis are answered at port %d", port, extra={"port": port})
+            yield LeaderAddress(host, port, secret)
+    except CannotListenError as error:
+        raise CannotListenError(f"TRAINMASTER_SCHEDULER_READ_HOST and _PORT: {error}") from error

@@ -33,6 +33,7 @@ from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.stop_orders import grace_of, stop_of
 from trainmaster_dispatcher.store import agents, runs, tenants
 from trainmaster_dispatcher.store import jobs as job_store
+from trainmaster_dispatcher.store import member_streams as member_store
 from trainmaster_dispatcher.store.database import Transaction, to_epoch
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS, SCHEDULER, wait_set
@@ -40,6 +41,7 @@ from trainmaster_dispatcher.store.redis_channels import CLUSTERS, SCHEDULER, wai
 log = logging.getLogger(__name__)
 
 OLDEST_PROTOCOL = max(PROTOCOL - 1, 1)
+_NO_STREAMS: dict[str, list[object]] = {"streams": [], "memberStreams": []}
 _LOOK_SECONDS = 1.0
 _CHECK_SECONDS, _CHECK_ALL_SECONDS = 2.0, 60.0
 _UNUSABLE = "its agent's last capacity report cannot be used"
@@ -255,7 +257,7 @@ async def desired(
             left = loop_ends - stores.clock()
             # Not woken: nothing has changed, or ``watch_desired`` reports the change within a second, at the next call.
             if left <= 0 or not await wait_set(woken, left):
-                return orjson.dumps({"version": after, "start": [], "stop": [], "resize": [], "streams": []})
+                return orjson.dumps({"version": after, "start": [], "stop": [], "resize": [], **_NO_STREAMS})
 
 
 async def watch_desired(stores: Stores) -> None:
@@ -347,7 +349,24 @@ async def _changes(
         {"stream": row.id, "run": run_id(job_id(row.name, row.job_id), row.attempt), **row.options}
         for row in await agents.desired_streams(tx, cluster_id, since)
     ]
-    return {"version": version, "start": start, "stop": stop, "resize": resize, "streams": streams}
+    member_streams = [
+        {
+            "stream": row.id,
+            "run": run_id(job_id(row.name, row.job_id), row.attempt),
+            "role": row.role,
+            "index": row.member_index,
+            "options": row.options,
+        }
+        for row in await member_store.desired(tx, cluster_id, since)
+    ]
+    return {
+        "version": version,
+        "start": start,
+        "stop": stop,
+        "resize": resize,
+        "streams": streams,
+        "memberStreams": member_streams,
+    }
 
 
 def _order_of(row: agents.DesiredRun, declared: Collection[str], timeout: float) -> dict[str, dict[str, Any]]:

@@ -177,6 +177,11 @@ async def find_key(tx: Transaction, caller: Caller, text: str) -> int:
     return (await find_job(tx, caller, text)).id
 
 
+async def check_may_change(tx: Transaction, caller: Caller, key: int) -> None:
+    """Lock a job that the caller may see. Raises ProblemError JOB_OF_ANOTHER where the caller may not change it."""
+    await _lock_allowed(tx, caller, [key], strict=True)
+
+
 async def act(
     tx: Transaction, stores: Stores, caller: Caller, text: str, action: Action, grace: float | None = None
 ) -> store.Transition | None:

@@ -129,7 +129,12 @@ class Settings(BaseSettings):
     """Of one address, without any key; 0 per second: no bound."""
     event_streams_per_key: int = Field(default=500, ge=0)
     log_streams_per_key: int = Field(default=100, ge=0)
+    member_streams_per_key: int = Field(default=100, ge=0)
     """At one api; 0: no bound."""
+    stream_host: str = "127.0.0.1"
+    """Where an api listens for streams to members whose agents have reached another api; 0.0.0.0 as for ``scheduler_read_host``."""
+    stream_port: int = Field(default=0, ge=0, le=65_535)
+    """0: any that is free."""
     inline_body_bytes: int = Field(default=32 * 1024, ge=0)
     """Bodies above this are parsed in a process of their own, so that no other call waits for them: 32 KiB take 40 ms."""
     parser_memory_bytes: int = Field(default=512 * 1024 * 1024, ge=0)

@@ -31,6 +31,7 @@ BEGINNING = (
     "UPDATE runs SET desired_version = d.version FROM cluster_desired d"
     " WHERE d.cluster_id = runs.cluster_id AND runs.ended_at IS NULL",
     "DELETE FROM log_streams",
+    "DELETE FROM member_streams",
     "DELETE FROM agent_sessions",
     "UPDATE cluster_contacts SET session = NULL, number = 0, lease_until = 'epoch', checked_at = NULL, recovered_at = NULL",
     # Not those of transactions that run beside this one: their numbers are below the first that is not given yet.

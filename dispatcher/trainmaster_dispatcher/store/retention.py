@@ -205,7 +205,7 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
     )
     gone = sorted(row.id for row in rows)
     if gone:
-        for table in ("runs", "run_tails", "events", "outbox", "log_streams", "job_objects"):
+        for table in ("runs", "run_tails", "events", "outbox", "log_streams", "member_streams", "job_objects"):
             await tx.run(f"DELETE FROM {table} WHERE job_id = ANY(:ids)", ids=gone)
         await tx.run(
             """

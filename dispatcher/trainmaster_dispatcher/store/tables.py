@@ -795,6 +795,23 @@ log_streams = Table(
     Index(None, "expires_at"),
 )
 
+member_streams = Table(
+    "member_streams",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("member_index", Integer, nullable=False),
+    Column("options", JSONB(), nullable=False),
+    Column("api", JSONB(), nullable=False),
+    Column("desired_version", BigInteger, nullable=False),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    Index(None, "cluster_id", "desired_version"),
+    Index(None, "expires_at"),
+)
+
 schema_compatibility = Table(
     "schema_compatibility",
     metadata,

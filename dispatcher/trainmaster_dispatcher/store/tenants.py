@@ -298,7 +298,15 @@ async def retire_cluster(tx: Transaction, row_id: int) -> None:
     """
     await tx.run("UPDATE clusters SET removed_at = now(), cordoned = false, draining = false WHERE id = :id", id=row_id)
     await _disown(tx, row_id)
-    for table in ("api_keys", "capacity", "agent_sessions", "cluster_holders", "log_streams", "cool_downs"):
+    for table in (
+        "api_keys",
+        "capacity",
+        "agent_sessions",
+        "cluster_holders",
+        "log_streams",
+        "member_streams",
+        "cool_downs",
+    ):
         await tx.run(f"DELETE FROM {table} WHERE cluster_id = :id", id=row_id)
     await tx.run(
         """

@@ -125,6 +125,8 @@ class KubernetesCluster(Strict):
     """Whether members of a gang start once the names of their peers resolve; None: at once."""
     checkpoint: bool = True
     """Whether members may be sent their checkpoint signal; needs the permission to run a command in their containers."""
+    member_streams: bool = True
+    """Whether users may run commands in members, attach to them and connect to their ports; needs the permissions for that."""
     datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
 
     @model_validator(mode="after")

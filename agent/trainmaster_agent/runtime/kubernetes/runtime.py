@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.protocol.agent import CapacityReport, ReportedAdmission, ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.member_streams import OpenMemberStream
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster.workload_kinds.registry import KINDS
@@ -47,6 +48,7 @@ from trainmaster_agent.runtime.kubernetes.event_handlers import EventHandlers, W
 from trainmaster_agent.runtime.kubernetes.garbage_collector import GarbageCollector
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
 from trainmaster_agent.runtime.kubernetes.manifests import roster_name
+from trainmaster_agent.runtime.kubernetes.member_streams import open_stream
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
@@ -67,7 +69,7 @@ from trainmaster_agent.runtime.kubernetes.served_kinds import ServedKinds
 from trainmaster_agent.runtime.kubernetes.strays import identity_of_cluster, no_pods_of
 from trainmaster_agent.runtime.kubernetes.worklist import Worklist
 from trainmaster_agent.runtime.kubernetes.workload_objects import object_name, resource_of
-from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError
+from trainmaster_agent.runtime.port import LogSlice, MemberStream, RunStatus, RuntimeAwayError, StreamRefusedError
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ _OF_ALL_PLACEMENTS = frozenset(
         Capability.SUCCESS_ROLE,
     )
 )
+_FORBIDDEN, _WRONG_STATE = 403, 409
 _WORKERS = 48
 _FIRST_BACK_OFF, _MOST_BACK_OFF = 0.2, 5.0
 _TICK_SECONDS = 0.2
@@ -276,6 +279,8 @@ class KubernetesRuntime:
         workloads = () if for_workloads is None else self._kinds.offered(pod_fields(for_workloads))
         if self._config.checkpoint:
             capabilities.add(Capability.CHECKPOINT)
+        if self._config.member_streams:
+            capabilities |= {Capability.EXEC, Capability.ATTACH, Capability.PORT_FORWARD}
         return CapacityReport(
             groups=found.groups,
             runtime="kubernetes",
@@ -390,6 +395,17 @@ class KubernetesRuntime:
 
     def output_lives(self, run: str, role: str, index: int) -> tuple[int, ...]:
         return self._outputs.lives((run, role, index))
+
+    async def open_stream(self, order: OpenMemberStream) -> MemberStream:
+        if not self._config.member_streams:
+            raise StreamRefusedError(
+                _FORBIDDEN, "the owner of this cluster allows no streams to members (memberStreams)"
+            )
+        tracker = self._trackers.get(order.run)
+        pod = None if tracker is None else tracker.pods.get((order.role, order.index))
+        if pod is None or pod.is_over or not pod.node:
+            raise StreamRefusedError(_WRONG_STATE, f"the member {order.role}-{order.index} of {order.run} does not run")
+        return await open_stream(self._api, pod, order.options)
 
     # -- accepting
 

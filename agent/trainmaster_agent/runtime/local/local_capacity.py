@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from trainmaster.cluster_model.capabilities import WITHOUT_PODS
+from trainmaster.cluster_model.capabilities import WITHOUT_PODS, Capability
 from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingShortfall, place
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
@@ -12,6 +12,9 @@ from trainmaster_agent.runtime.local.config import LocalCluster
 
 PODS = "pods"
 """As on Kubernetes, a node has a maximum number of members. No member requests it by itself."""
+
+
+_CAPABILITIES = tuple(sorted((*WITHOUT_PODS, Capability.EXEC, Capability.PORT_FORWARD)))
 
 
 class LocalCapacity:
@@ -44,7 +47,7 @@ class LocalCapacity:
             groups=tuple(self._report),
             runtime="local",
             scheduler="local",
-            capabilities=WITHOUT_PODS,
+            capabilities=_CAPABILITIES,
             dies_without_agent=True,
             datasets=self._cluster.datasets,
         )

@@ -13,17 +13,27 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
+from trainmaster.protocol.member_streams import MemberStreamKind, OpenMemberStream
 from trainmaster_agent.containment import contain, run_for_ever
 from trainmaster_agent.runtime.change_event import ChangeEvent
 from trainmaster_agent.runtime.local import layout, logs, process_table, strays
 from trainmaster_agent.runtime.local.config import LocalCluster
 from trainmaster_agent.runtime.local.layout import boottime
+from trainmaster_agent.runtime.local.member_command import CommandOrders
+from trainmaster_agent.runtime.local.member_streams import OpenStreams, connect_to_port, run_command
 from trainmaster_agent.runtime.local.output_bounds import MOST_OUTPUT, bound_output
 from trainmaster_agent.runtime.local.records import LocalRecord, LocalRecords, NoSpaceError, RecordState
 from trainmaster_agent.runtime.local.run_entry import Phase, RunEntry, check_name
 from trainmaster_agent.runtime.local.run_registry import RunRegistry
 from trainmaster_agent.runtime.local.spawner import Spawner
-from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError, RuntimeRefusedError
+from trainmaster_agent.runtime.port import (
+    LogSlice,
+    MemberStream,
+    RunStatus,
+    RuntimeAwayError,
+    RuntimeRefusedError,
+    StreamRefusedError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +46,7 @@ _LOOK_EVERY = 0.5
 """Seconds between checks of all runs, for events without a poke: a killed supervisor, an expired limit."""
 _SPACE = 64 * 1024
 """Bytes that must be writable before runs are accepted again after the disk was full."""
+_BAD_REQUEST, _WRONG_STATE = 400, 409
 _ASK_AGAIN = 5.0
 """Seconds after which a supervisor is requested again: the first one may have been killed before it did anything."""
 
@@ -58,6 +69,7 @@ class LocalRuntime:
         self._registry = RunRegistry(self._records, cluster, self._ask, self._changed.set, user)
         self._spawner = Spawner(self._records.state_dir, self._registry.refuse, self._on_death)
         self._strays = strays.Strays()
+        self._streams = OpenStreams()
         self._holder = ""
         self._no_space = ""
         """Reason why no run can be recorded now; reported with the capacity, so that none is sent."""
@@ -95,6 +107,7 @@ class LocalRuntime:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._streams.close_unless(lambda *_: False)
         if self._pokes is not None:
             asyncio.get_running_loop().remove_reader(self._pokes)
             os.close(self._pokes)
@@ -210,6 +223,43 @@ class LocalRuntime:
             return ()
         return tuple(int(line) for line in written.split() if line.isdecimal())
 
+    async def open_stream(self, order: OpenMemberStream) -> MemberStream:
+        options, name = order.options, f"{order.role}-{order.index}"
+        held = self._registry.runs.get(order.run)
+        plan = None if held is None or held.plan is None else held.plan
+        member = plan and next(
+            (m for m in plan["members"] if (m["role"], m["index"]) == (order.role, order.index)), None
+        )
+        if plan is None or not member or not self._is_running(order.run, order.role, order.index):
+            raise StreamRefusedError(_WRONG_STATE, f"the member {name} of {order.run} does not run")
+        if options.kind is MemberStreamKind.ATTACH:
+            raise StreamRefusedError(
+                _BAD_REQUEST,
+                "this cluster's members are processes without input: run a command beside one instead (exec)",
+            )
+        if options.kind is MemberStreamKind.PORT_FORWARD:
+            stream = await connect_to_port(options)
+        else:
+            folder = member["cwd"] or str(self._records.directory(order.run) / name)
+            user = plan.get("user")
+            home = {} if user is None or member["cwd"] is not None else {"HOME": folder}
+            orders = CommandOrders(
+                argv=list(options.command),
+                env={**plan["env"], **home, **member["env"]},
+                cwd=folder,
+                user=user,
+                tty=options.tty,
+                parent=os.getpid(),
+            )
+            stream = await run_command(orders, options)
+        self._streams.add(order, stream)
+        return stream
+
+    def _is_running(self, run: str, role: str, index: int) -> bool:
+        status = self.held().get(run)
+        members = () if status is None or status.state.is_terminal else status.members
+        return any((one.role, one.index, one.state) == (role, index, "running") for one in members)
+
     async def _bound_outputs(self) -> None:
         """Give back the middle of long output files, again and again. Supervisors do so more rarely, also without an agent."""
         while True:
@@ -307,6 +357,7 @@ class LocalRuntime:
                 self._registry.contained(held, self._registry.try_resize)
         self._registry.mind_clocks(self._lease)
         self._registry.fill()
+        await self._streams.close_unless(self._is_running)
 
     async def _attend(self, held: RunEntry, sight: RecordState) -> None:
         run = held.run

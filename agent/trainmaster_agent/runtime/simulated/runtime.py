@@ -14,16 +14,18 @@ from trainmaster.fake_cluster.fleet import FleetCluster
 from trainmaster.fake_cluster.run import FakeRun
 from trainmaster.fake_cluster.seeded_random import draw
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
+from trainmaster.protocol.member_streams import OpenMemberStream
 from trainmaster_agent.containment import contain
 from trainmaster_agent.runtime.change_event import ChangeEvent
 from trainmaster_agent.runtime.local.layout import boot_id, boottime
-from trainmaster_agent.runtime.port import LogSlice, RunStatus
+from trainmaster_agent.runtime.port import LogSlice, MemberStream, RunStatus, StreamRefusedError
 from trainmaster_agent.runtime.simulated.journal import Journal
 from trainmaster_agent.runtime.simulated.statuses import status_of
 
 # More entries than this are replaced by the cluster's state. The bound grows with the runs held, so that the cost of one entry
 # stays the same.
 _LEAST_ENTRIES, _ENTRIES_EACH = 2_000, 10
+_BAD_REQUEST = 400
 
 
 class SimulatedRuntime:
@@ -213,6 +215,11 @@ class SimulatedRuntime:
 
     def output_lives(self, run: str, role: str, index: int) -> tuple[int, ...]:
         return ()
+
+    async def open_stream(self, order: OpenMemberStream) -> MemberStream:
+        raise StreamRefusedError(
+            _BAD_REQUEST, f"the members of {order.run} are simulated: there are no processes to connect to"
+        )
 
     # Time
 

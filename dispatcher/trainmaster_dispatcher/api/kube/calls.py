@@ -10,6 +10,7 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.requests import HTTPConnection
 from starlette.routing import Match
 from starlette.types import Message, Scope
 
@@ -267,7 +268,7 @@ def json(value: Any, status: int = 200) -> Response:
     return Response(readable(value), status_code=status, media_type="application/json")
 
 
-async def person(request: Request) -> Caller:
+async def person(request: HTTPConnection) -> Caller:
     """Return the caller: with ``kubectl --as``, the user on whose behalf the key acts.
 
     Raises ProblemError UNAUTHENTICATED, FORBIDDEN or INVALID_PARAMETER.
@@ -288,7 +289,7 @@ async def person(request: Request) -> Caller:
         return caller
     state = await state_of(request)
     on_behalf = state.stores.on_behalf
-    if request.method == "GET":  # reading makes nobody known
+    if request.scope.get("method") == "GET":  # reading makes nobody known
         on_behalf.check(caller, user)
         return caller
     return await on_behalf.submitter(caller, user)
@@ -313,7 +314,7 @@ def not_served(*, is_known: bool = False) -> ProblemError:
     return ProblemError(Code.NOT_FOUND, "the server could not find the requested resource")
 
 
-def refusal(request: Request, error: ProblemError) -> Response:
+def refusal(request: HTTPConnection, error: ProblemError) -> Response:
     """Return an error as a Status."""
     note_refusal(request, error)
     answer = json(status_of(error), error.code.status)

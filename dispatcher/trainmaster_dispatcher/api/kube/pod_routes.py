@@ -9,10 +9,12 @@ from typing import Annotated, NamedTuple
 
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.websockets import WebSocket
 
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster_dispatcher.api.context import App
-from trainmaster_dispatcher.api.kube.calls import KubernetesRouter, ListedBy, is_true, person, shown
+from trainmaster.protocol.member_streams import MemberStreamKind
+from trainmaster_dispatcher.api.context import App, State
+from trainmaster_dispatcher.api.kube.calls import KubernetesRouter, ListedBy, is_true, person, refusal, shown
 from trainmaster_dispatcher.api.kube.job_parts import JobParts, list_parts
 from trainmaster_dispatcher.api.kube.job_resources import SUBMITTED_PODS
 from trainmaster_dispatcher.api.kube.job_routes import changes_of_pods
@@ -29,11 +31,13 @@ from trainmaster_dispatcher.api.kube.resources import PODS
 from trainmaster_dispatcher.api.kube.selectors import refused
 from trainmaster_dispatcher.api.kube.status import not_found
 from trainmaster_dispatcher.api.limits import StreamKind
+from trainmaster_dispatcher.api.member_streams import read_options, serve_stream
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
 from trainmaster_dispatcher.services import job_members, job_objects, logs
 from trainmaster_dispatcher.services.job_members import JobMember
 from trainmaster_dispatcher.services.job_objects import ReadJob
+from trainmaster_dispatcher.services.member_streams import WantedMember, check_stream
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.redis_channels import JOBS
@@ -41,6 +45,17 @@ from trainmaster_dispatcher.store.redis_channels import JOBS
 router = KubernetesRouter()
 
 _ALL = "/api/v1/namespaces/{namespace}/pods"
+_STREAMS = {
+    "exec": MemberStreamKind.EXEC,
+    "attach": MemberStreamKind.ATTACH,
+    "portforward": MemberStreamKind.PORT_FORWARD,
+}
+_COMMANDS = {
+    MemberStreamKind.EXEC: "exec",
+    MemberStreamKind.ATTACH: "attach",
+    MemberStreamKind.PORT_FORWARD: "port-forward",
+}
+"""Commands of the command line for the same."""
 _WITH_ZONE = re.compile(r"(Z|[+-]\d\d:\d\d)$")
 
 
@@ -236,10 +251,60 @@ async def refuse_members(namespace: str, name: str, request: Request, state: App
 changes_router = changes_of_pods([Depends(refuse_members)])
 
 
+@router.websocket(f"{_ALL}/{{name}}/exec")
+async def run_command(socket: WebSocket, namespace: str, name: str) -> None:
+    """Run a command in a member."""
+    await _serve_stream(socket, namespace, name, MemberStreamKind.EXEC)
+
+
+@router.websocket(f"{_ALL}/{{name}}/attach")
+async def attach(socket: WebSocket, namespace: str, name: str) -> None:
+    """Attach to the first process of a member."""
+    await _serve_stream(socket, namespace, name, MemberStreamKind.ATTACH)
+
+
+@router.websocket(f"{_ALL}/{{name}}/portforward")
+async def forward_ports(socket: WebSocket, namespace: str, name: str) -> None:
+    """Connect to ports of a member."""
+    await _serve_stream(socket, namespace, name, MemberStreamKind.PORT_FORWARD)
+
+
+async def _serve_stream(socket: WebSocket, namespace: str, name: str, kind: MemberStreamKind) -> None:
+    state: State = socket.app.state.trainmaster
+    try:
+        caller = await person(socket)
+        wanted = await _member_of(state, caller, namespace, name)
+        await serve_stream(socket, state, caller, wanted, read_options(socket, kind), with_status=True)
+    except ProblemError as error:
+        answer = refusal(socket, error)
+        await socket.send_denial_response(answer)
+
+
+async def _member_of(state: State, caller: Caller, namespace: str, name: str) -> WantedMember:
+    """Return the member that a pod is. Raises ProblemError."""
+    async with state.stores.database.reading() as tx:
+        pod = await _pod(tx, caller, namespace, name)
+    member = pod.member
+    if member is None:
+        why = pod.job.reason.sentence if pod.job.reason is not None else "no run of it has begun"
+        raise ProblemError(Code.WRONG_STATE, f"the pod {name!r} does not run: {why}")
+    return WantedMember(str(member.job.line["id"]), member.role_name, member.index, member.run.attempt)
+
+
 @router.api_route(f"{_ALL}/{{name}}/{{subresource}}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 async def refuse_subresource(namespace: str, name: str, subresource: str, request: Request, state: App) -> Response:
     """Refuse what a member's pod cannot do here: kubectl shows these words."""
     caller = await person(request)
+    if (kind := _STREAMS.get(subresource)) is not None:
+        # What kubectl tries once more after its WebSocket was refused: it prints the words of this answer alone.
+        wanted = await _member_of(state, caller, namespace, name)
+        async with state.stores.database.transaction() as tx:
+            await check_stream(tx, caller, wanted, kind)
+        raise ProblemError(
+            Code.INVALID_PARAMETER,
+            f"{subresource} is offered over WebSockets, as kubectl calls it from 1.31 on; if it is newer, its first call was refused"
+            f" by the member's cluster, or a proxy on the way lets no WebSocket pass: trainmaster {_COMMANDS[kind]} says which",
+        )
     async with state.stores.database.reading() as tx:
         pod = await _pod(tx, caller, namespace, name)
     where = "" if pod.member is None else f", and its pod is on the cluster {pod.member.run.cluster!r}"

@@ -1,0 +1,123 @@
+"""Streams to members, which users have opened: connected to the dispatcher, one connection each, and copied both ways.
+
+A slow side makes the other one of its own stream wait, and no other stream.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from trainmaster.protocol.errors import ProblemError, UnreachableError
+from trainmaster.protocol.member_streams import MemberStreamOpening, OpenMemberStream
+from trainmaster_agent.containment import contain
+from trainmaster_agent.runtime.port import MemberStream, Runtime, StreamRefusedError
+
+log = logging.getLogger(__name__)
+
+_MOST_STREAMS = 1000
+_OPEN_SECONDS = 20.0
+_INTERNAL = 500
+
+
+class StreamLine(Protocol):
+    """A connection to the dispatcher for one stream."""
+
+    async def receive(self) -> bytes | None:
+        """Return the next frame; None after the last one."""
+        ...
+
+    async def send(self, frame: bytes | str) -> None:
+        """Send a frame, or a text; wait while the dispatcher cannot take it. What nobody receives any more is dropped."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Connector(Protocol):
+    async def connect(self, stream: str, session: str) -> StreamLine:
+        """Connect to a stream. Raises ProblemError, also where nobody waits for it any more, and UnreachableError."""
+        ...
+
+
+class MemberStreams:
+    """The streams to members of one agent session."""
+
+    def __init__(self, connector: Connector, runtime: Runtime, session: str) -> None:
+        self._connector = connector
+        self._runtime = runtime
+        self._session = session
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def open(self, order: OpenMemberStream) -> None:
+        """Open a stream; one that is open already is left alone."""
+        if order.stream in self._tasks:
+            return
+        if len(self._tasks) >= _MOST_STREAMS:
+            log.warning(
+                "%d streams to members are open, as many as there may be; another one is not opened", _MOST_STREAMS
+            )
+            return
+        task = asyncio.create_task(self._serve(order), name=f"member-stream-{order.stream}")
+        self._tasks[order.stream] = task
+        task.add_done_callback(lambda _: self._tasks.pop(order.stream, None))
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve(self, order: OpenMemberStream) -> None:
+        try:
+            line = await self._connector.connect(order.stream, self._session)
+        except (ProblemError, UnreachableError) as error:
+            log.info("the stream %s was not connected: %s", order.stream, error, extra={"run_id": order.run})
+            return
+        try:
+            opened = await self._opened(order)
+            if isinstance(opened, MemberStreamOpening):
+                await line.send(opened.model_dump_json(by_alias=True))
+                return
+            try:
+                await line.send(MemberStreamOpening(protocol=opened.protocol, status=0).model_dump_json(by_alias=True))
+                await copy_both(opened, line)
+            finally:
+                await opened.close()
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("member-stream", error, run=order.run)
+        finally:
+            await line.close()
+
+    async def _opened(self, order: OpenMemberStream) -> MemberStream | MemberStreamOpening:
+        """Return the stream, or why it is not opened."""
+        try:
+            async with asyncio.timeout(_OPEN_SECONDS):
+                return await self._runtime.open_stream(order)
+        except StreamRefusedError as error:
+            return MemberStreamOpening(status=error.status, message=str(error))
+        except TimeoutError:
+            return MemberStreamOpening(message=f"the cluster did not open the stream within {_OPEN_SECONDS:.0f} s")
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            words = contain("member-stream", error, run=order.run)
+            return MemberStreamOpening(status=_INTERNAL, message=f"the agent cannot open the stream: {words}")
+
+
+async def copy_both(member: MemberStream, line: StreamLine) -> None:
+    """Copy frames both ways until the member has sent its last one, or nobody is connected any more."""
+    sending = asyncio.create_task(_copy(member.receive, line.send))
+    receiving = asyncio.create_task(_copy(line.receive, member.send))
+    try:
+        await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sending, receiving):
+            task.cancel()
+        outcomes = await asyncio.gather(sending, receiving, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+async def _copy(receive: Callable[[], Awaitable[bytes | None]], send: Callable[[bytes], Awaitable[None]]) -> None:
+    while (frame := await receive()) is not None:
+        await send(frame)

@@ -1,0 +1,279 @@
+"""``exec``, ``attach`` and ``port-forward``: streams to members, wherever they run."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from trainmaster.cli import completion, config, errors
+from trainmaster.cli.output import note
+from trainmaster.client.config import plain_http_warning
+
+if TYPE_CHECKING:
+    from trainmaster.client.web_sockets import BlockingLine
+
+_MEMBER = re.compile(r"(?P<job>[^/]+)(?:/(?P<role>[a-z0-9]([-a-z0-9]*[a-z0-9])?)-(?P<index>[0-9]{1,6}))?")
+_PORT = re.compile(r"(?:(?P<local>[0-9]{1,5})?:)?(?P<remote>[0-9]{1,5})")
+_MOST_PORTS = 65_535
+_PIECE = 32_768
+_DETACHED = 130
+
+Member = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID[/ROLE-INDEX]",
+        show_default=False,
+        autocompletion=completion.jobs,
+        help="The job, and the member of it.",
+    ),
+]
+Stdin = Annotated[bool, typer.Option("-i", "--stdin", help="Pass standard input on.")]
+Tty = Annotated[bool, typer.Option("-t", "--tty", help="Give the command a terminal.")]
+Container = Annotated[
+    str | None, typer.Option("-c", "--container", help="Container of the member's pod; the first one by default.")
+]
+Attempt = Annotated[int | None, typer.Option(min=1, help="The run with this number; the newest by default.")]
+
+
+def register(app: typer.Typer) -> None:
+    # Everything behind ``--`` is the command, also what looks like an option.
+    app.command("exec")(exec_)
+    app.command()(attach)
+    app.command("port-forward")(port_forward)
+
+
+class _Place(NamedTuple):
+    """A member as the user named it."""
+
+    job: str
+    query: list[tuple[str, str]]
+
+
+def _place_of(member: str, attempt: int | None) -> _Place:
+    """Parse ``ID`` or ``ID/ROLE-INDEX``. Raises UsageError."""
+    found = _MEMBER.fullmatch(member)
+    if found is None:
+        raise errors.UsageError(f"{member!r} names no member; it looks like bert-7k2p9xq or bert-7k2p9xq/worker-0")
+    query = [(name, found[name]) for name in ("role", "index") if found[name]]
+    return _Place(found["job"], query + ([("attempt", str(attempt))] if attempt else []))
+
+
+def exec_(
+    ctx: typer.Context,
+    member: Member,
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", show_default=False)],
+    stdin: Stdin = False,
+    tty: Tty = False,
+    container: Container = None,
+    attempt: Attempt = None,
+) -> None:
+    """Run a command in a running member, wherever it runs; its exit code is that of this command.
+
+    Without a member: in the job's first one.
+    """
+    place = _place_of(member, attempt)
+    query = [*place.query, *(("command", one) for one in command), *_flags(stdin=stdin, tty=tty, container=container)]
+    _talk(_opened(ctx, f"{place.job}/exec", query), stdin=stdin, tty=tty)
+
+
+def attach(
+    ctx: typer.Context,
+    member: Member,
+    stdin: Stdin = False,
+    tty: Tty = False,
+    container: Container = None,
+    attempt: Attempt = None,
+) -> None:
+    """Attach to the first process of a running member: see its output from now on, and with -i give it input."""
+    place = _place_of(member, attempt)
+    query = [*place.query, *_flags(stdin=stdin, tty=tty, container=container)]
+    _talk(_opened(ctx, f"{place.job}/attach", query), stdin=stdin, tty=tty)
+
+
+def port_forward(
+    ctx: typer.Context,
+    member: Member,
+    ports: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[LOCAL:]PORT...", show_default=False, help="Port of the member; before it the local one."
+        ),
+    ],
+    address: Annotated[str, typer.Option(help="Address of this machine to listen at.")] = "127.0.0.1",
+    attempt: Attempt = None,
+) -> None:
+    """Connect ports of this machine to ports of a running member, until Ctrl-C."""
+    place = _place_of(member, attempt)
+    wanted = [_ports_of(one) for one in ports]
+    context = config.load(config.flags_of(ctx))
+
+    def connect(port: int) -> "BlockingLine":
+        from trainmaster.client.web_sockets import BlockingLine
+        from trainmaster.protocol.member_streams import PORTS
+
+        query = [*place.query, ("ports", str(port))]
+        return BlockingLine.open(context.url, context.key, f"/v1/jobs/{place.job}/portforward", query, PORTS[:1])
+
+    listeners = [_listen(address, local) for local, _ in wanted]
+    for listener, (_, remote) in zip(listeners, wanted, strict=True):
+        port = listener.getsockname()[1]
+        typer.echo(f"{address}:{port} is connected to port {remote} of {member}")
+        threading.Thread(target=_accept, args=(listener, remote, connect), daemon=True).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()
+    for listener in listeners:
+        listener.close()
+
+
+def _ports_of(text: str) -> tuple[int, int]:
+    """Parse ``PORT``, ``LOCAL:PORT`` or ``:PORT``, for which any free local port is taken. Raises UsageError."""
+    found = _PORT.fullmatch(text)
+    if found is None or not 1 <= int(found["remote"]) <= _MOST_PORTS or int(found["local"] or 0) > _MOST_PORTS:
+        raise errors.UsageError(f"{text!r} is no port; it looks like 8080, 9000:8080 or :8080 (any free local port)")
+    remote = int(found["remote"])
+    return (int(found["local"] or 0) if ":" in text else remote), remote
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+    except OSError as error:
+        raise errors.UsageError(
+            f"cannot listen at {address}, port {port}: {error.strerror}; choose another local one with LOCAL:PORT"
+        ) from error
+
+
+def _accept(listener: socket.socket, port: int, connect: Callable[[int], "BlockingLine"]) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            client, _ = listener.accept()
+            threading.Thread(target=_forward, args=(client, port, connect), daemon=True).start()
+
+
+def _forward(client: socket.socket, port: int, connect: Callable[[int], "BlockingLine"]) -> None:
+    """Copy one connection both ways. Its channels begin with the port's number, two bytes each."""
+    from trainmaster.protocol.errors import TrainmasterError
+
+    with client:
+        try:
+            line = connect(port)
+        except TrainmasterError as error:
+            note(str(error))
+            return
+
+        def send() -> None:
+            with contextlib.suppress(OSError):
+                while data := client.recv(_PIECE):
+                    line.send(b"\0" + data)
+            line.close()
+
+        threading.Thread(target=send, daemon=True).start()
+        begun: set[int] = set()
+        with contextlib.suppress(OSError):
+            while (frame := line.receive()) is not None:
+                channel, data = frame[0], frame[1:]
+                if channel not in begun:
+                    begun.add(channel)
+                    data = data[2:]
+                if channel == 0:
+                    client.sendall(data)
+                elif data:
+                    note(f"port {port}: {data.decode(errors='replace').strip()}")
+        if line.end:
+            note(f"port {port}: {line.end}")
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
+        line.close()
+
+
+def _flags(*, stdin: bool, tty: bool, container: str | None) -> list[tuple[str, str]]:
+    flags = {"stdin": stdin, "stdout": True, "stderr": not tty, "tty": tty}
+    chosen = [(name, "true" if is_set else "false") for name, is_set in flags.items()]
+    return chosen + ([("container", container)] if container else [])
+
+
+def _opened(ctx: typer.Context, path: str, query: Sequence[tuple[str, str]]) -> "BlockingLine":
+    from trainmaster.client.web_sockets import BlockingLine
+    from trainmaster.protocol.member_streams import COMMANDS
+
+    context = config.load(config.flags_of(ctx))
+    if warning := plain_http_warning(context.url):
+        note(warning)
+    return BlockingLine.open(context.url, context.key, f"/v1/jobs/{path}", query, COMMANDS)
+
+
+def _talk(line: "BlockingLine", *, stdin: bool, tty: bool) -> None:
+    """Copy input and output until the command has ended; exit with its code."""
+    from trainmaster.protocol.member_streams import Channel, exit_code_of
+
+    outputs: dict[int, Any] = {Channel.OUTPUT: sys.stdout.buffer, Channel.ERROR_OUTPUT: sys.stderr.buffer}
+    code: int | None = None
+    message = ""
+    with _raw_terminal(line, wanted=tty):
+        if stdin:
+            threading.Thread(target=_send_input, args=(line,), daemon=True).start()
+        try:
+            while (frame := line.receive()) is not None:
+                channel, data = frame[0], frame[1:]
+                if channel in outputs:
+                    outputs[channel].write(data)
+                    outputs[channel].flush()
+                elif channel == Channel.STATUS:
+                    code, message = exit_code_of(data)
+        except KeyboardInterrupt as interrupt:
+            line.close()
+            raise typer.Exit(_DETACHED) from interrupt
+    line.close()
+    if code is None:
+        raise errors.UsageError(line.end or "the connection ended before the command did")
+    if code and message and "exit code" not in message:
+        note(message)
+    raise typer.Exit(code)
+
+
+def _send_input(line: "BlockingLine") -> None:
+    from trainmaster.protocol.member_streams import Channel, frame
+
+    source = sys.stdin.fileno()
+    with contextlib.suppress(OSError):
+        while data := os.read(source, _PIECE):
+            line.send(frame(Channel.INPUT, data))
+    if line.protocol.startswith("v5"):
+        line.send(frame(Channel.CLOSE, bytes((Channel.INPUT,))))
+
+
+@contextmanager
+def _raw_terminal(line: "BlockingLine", *, wanted: bool) -> Iterator[None]:
+    """Pass each key on as it is, Ctrl-C too, and the terminal's size, while the block runs; nothing where there is no terminal."""
+    from trainmaster.protocol.member_streams import Channel, frame
+
+    if not wanted or not sys.stdin.isatty():
+        yield
+        return
+    import termios
+    import tty as terminals
+
+    descriptor = sys.stdin.fileno()
+
+    def resize(*_: object) -> None:
+        columns, rows = os.get_terminal_size(descriptor)
+        line.send(frame(Channel.SIZE, json.dumps({"Width": columns, "Height": rows}).encode()))
+
+    before = termios.tcgetattr(descriptor)
+    handler = signal.signal(signal.SIGWINCH, resize)
+    try:
+        terminals.setraw(descriptor)
+        resize()
+        yield
+    finally:
+        signal.signal(signal.SIGWINCH, handler)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
