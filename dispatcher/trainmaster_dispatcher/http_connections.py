@@ -401,6 +401,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._register.remove(self)
         super().connection_lost(exc)
 
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True  # else uvicorn logs a refusal as an error of the application
+
     def keepalive_timeout(self) -> None:
         """Close the connection of a peer that has not answered a ping, unless its answer may wait unread."""
         if self.read_paused or not self.writable.is_set():

@@ -1,6 +1,6 @@
-"""The kubelet's HTTPS port, as far as logs and exec go: what ``kubectl logs`` and ``kubectl exec`` ask for through the API server.
+"""The kubelet's HTTPS port, as far as logs and streams go: what ``kubectl logs`` and ``kubectl exec`` ask for through the API server.
 
-Commands in containers can send signals to the first process, which the members of these tests survive, and nothing else.
+Commands in containers are those of ``fake_kube.execs``: the members of these tests survive the signals that they send.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from aiohttp import web
 
 from tests.cluster.certificates import Certificates
 from tests.cluster.sandbox import Container
-from tests.fake_kube.execs import answer_exec, run_command
+from tests.fake_kube.execs import answer_attach, answer_exec, answer_ports, run_command
 
 Find = Callable[[str, str, str], Container | None]
 """By namespace, pod and container."""
@@ -21,13 +21,15 @@ _LOOK_SECONDS = 0.05
 
 
 class KubeletPort:
-    """Serves ``/containerLogs/NAMESPACE/POD/CONTAINER`` and ``/exec/NAMESPACE/POD/CONTAINER`` at a free port of loopback."""
+    """Serves ``containerLogs``, ``exec``, ``attach`` and ``portForward`` of pods at a free port of loopback."""
 
     def __init__(self, find: Find) -> None:
         self._find = find
         app = web.Application()
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._serve_logs)
         app.router.add_get("/exec/{namespace}/{pod}/{container}", self._serve_exec)
+        app.router.add_get("/attach/{namespace}/{pod}/{container}", self._serve_attach)
+        app.router.add_get("/portForward/{namespace}/{pod}", self._serve_ports)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         self.port = 0
 
@@ -52,11 +54,22 @@ class KubeletPort:
         return container
 
     async def _serve_exec(self, request: web.Request) -> web.StreamResponse:
+        command = request.query.getall("command")
+        status, _ = run_command(self._running(request).image, command)
+        return await answer_exec(request, command, status)
+
+    async def _serve_attach(self, request: web.Request) -> web.StreamResponse:
+        self._running(request)
+        return await answer_attach(request, request.match_info["pod"])
+
+    async def _serve_ports(self, request: web.Request) -> web.StreamResponse:
+        return await answer_ports(request)
+
+    def _running(self, request: web.Request) -> Container:
         container = self._container(request)
         if container.started is None or container.exit is not None:
             raise web.HTTPInternalServerError(text=f"container {container.name} does not run")
-        status, _ = run_command(container.image, request.query.getall("command"))
-        return await answer_exec(request, status)
+        return container
 
     async def _serve_logs(self, request: web.Request) -> web.StreamResponse:
         names = request.match_info

@@ -17,9 +17,19 @@ from typing import Any, ClassVar, Protocol
 
 import pytest
 
+from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.protocol.agent import ResizeRun, StartRun, StopRun
+from trainmaster.protocol.member_streams import (
+    COMMANDS,
+    Channel,
+    MemberStreamKind,
+    MemberStreamOptions,
+    OpenMemberStream,
+    exit_code_of,
+    frame,
+)
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
-from trainmaster_agent.runtime.port import RunStatus, Runtime
+from trainmaster_agent.runtime.port import MemberStream, RunStatus, Runtime, StreamRefusedError
 from trainmaster_agent.streams import offset_of_lines
 
 PATIENCE = 60.0
@@ -227,6 +237,26 @@ def has_failed_once(lab: Lab, run: str) -> bool:
     members = lab.runtime.held()[run].members
     is_known = lab.runtime.held()[run].state is RunState.RUNNING
     return is_known and lab.living(run) == 0 and [one.state for one in members] == ["pending"]
+
+
+def command(run: str, *words: str, stdin: bool = False) -> OpenMemberStream:
+    """Return the order to run a command in the first worker of a run."""
+    options = MemberStreamOptions(kind=MemberStreamKind.EXEC, protocols=COMMANDS, command=words, stdin=stdin)
+    return OpenMemberStream(stream="1", run=run, role="worker", index=0, options=options)
+
+
+async def offers(lab: Lab, capability: Capability) -> bool:
+    return capability in (await lab.runtime.capacity()).capabilities
+
+
+async def frames_of(stream: MemberStream) -> dict[int, bytes]:
+    """Return what a stream brings until its end, by channel."""
+    found: dict[int, bytes] = {}
+    async with asyncio.timeout(PATIENCE):
+        while (one := await stream.receive()) is not None:
+            found[one[0]] = found.get(one[0], b"") + one[1:]
+        await stream.close()
+    return found
 
 
 def is_at(size: int) -> Callable[[RunStatus], bool]:
@@ -896,6 +926,42 @@ class RuntimeConformance:
         assert lab.runtime.output_end(A, "worker", 0) == len(text)
         assert lab.runtime.output_lives(A, "worker", 0) == ()
         assert lab.runtime.output_end(B, "worker", 0) is None
+
+    # Streams
+
+    async def test_a_command_is_run_in_a_running_member(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+        await until_state(lab, A, RunState.RUNNING)
+        if not await offers(lab, Capability.EXEC):
+            with pytest.raises(StreamRefusedError, match="no processes"):
+                await lab.runtime.open_stream(command(A, "echo", "hello"))
+            return
+        stream = await lab.runtime.open_stream(command(A, "echo", "hello"))
+        frames = await frames_of(stream)
+        assert frames[Channel.OUTPUT] == b"hello\n"
+        assert exit_code_of(frames[Channel.STATUS]) == (0, "")
+        failed = await frames_of(await lab.runtime.open_stream(command(A, "/bin/sh", "-c", "exit 3")))
+        assert exit_code_of(failed[Channel.STATUS])[0] == 3
+
+    async def test_a_command_gets_its_input_to_the_end(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+        await until_state(lab, A, RunState.RUNNING)
+        if not await offers(lab, Capability.EXEC):
+            return
+        stream = await lab.runtime.open_stream(command(A, "cat", stdin=True))
+        for part in (b"one\n", b"two\n"):
+            await stream.send(frame(Channel.INPUT, part))
+        await stream.send(frame(Channel.CLOSE, bytes((Channel.INPUT,))))
+        frames = await frames_of(stream)
+        assert frames[Channel.OUTPUT] == b"one\ntwo\n"
+        assert exit_code_of(frames[Channel.STATUS])[0] == 0
+
+    async def test_no_stream_is_opened_to_a_member_that_does_not_run(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS)))
+        await until_over(lab, A)
+        for run in (A, B):
+            with pytest.raises(StreamRefusedError):
+                await lab.runtime.open_stream(command(run, "echo", "hello"))
 
     async def test_the_last_lines_of_output_are_found(self, lab: Lab) -> None:
         text = "one\ntwo\nthree\n"

@@ -5,11 +5,13 @@ from tests.fake_kube.resources import Resource, Table
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _SUBRESOURCES = {
+    "attach": ("PodAttachOptions", ["create", "get"]),
     "binding": ("Binding", ["create"]),
     "eviction": ("Eviction", ["create"]),
     "finalize": ("", ["update"]),
     "exec": ("PodExecOptions", ["create", "get"]),
     "log": ("", ["get"]),
+    "portforward": ("PodPortForwardOptions", ["create", "get"]),
     "status": ("", ["get", "patch", "update"]),
 }
 

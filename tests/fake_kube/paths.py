@@ -58,7 +58,7 @@ def read_target(table: Table, method: str, group_version: str, steps: list[str],
 def _verb(method: str, name: str, subresource: str, query: Mapping[str, str]) -> str | None:
     if subresource in ("binding", "eviction"):
         return "create" if method == "POST" else None
-    if subresource in ("exec", "log"):
+    if subresource in ("attach", "exec", "log", "portforward"):
         return "get" if method == "GET" else None
     if not name and method == "GET" and query.get("watch") in ("1", "true"):
         return "watch"

@@ -61,7 +61,9 @@ _KINDS = {
 _CLUSTER_SCOPED = {"clusterqueues", "resourceflavors", "workloadpriorityclasses", "topologies"}
 _AUTHORIZATION = "authorization.k8s.io/v1"
 
-PODS = Resource("v1", "pods", "Pod", subresources=("binding", "eviction", "exec", "log", "status"))
+PODS = Resource(
+    "v1", "pods", "Pod", subresources=("attach", "binding", "eviction", "exec", "log", "portforward", "status")
+)
 NODES = Resource("v1", "nodes", "Node", namespaced=False, subresources=("status",))
 NAMESPACES = Resource("v1", "namespaces", "Namespace", namespaced=False, subresources=("finalize", "status"))
 QUOTAS = Resource("v1", "resourcequotas", "ResourceQuota", subresources=("status",))

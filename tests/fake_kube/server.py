@@ -26,6 +26,9 @@ _LARGEST_BODY = 3 * 2**20
 """Bytes; what a real server takes."""
 
 
+_STREAMS = {"exec": Execs.serve, "attach": Execs.attach, "portforward": Execs.forward}
+
+
 class FakeKube:
     """A Kubernetes API server in this process: ``async with FakeKube() as kube`` serves at ``kube.url``.
 
@@ -164,8 +167,8 @@ class FakeKube:
         self.faults.check(call, target.resource.group)
         if target.verb == "watch":
             return await self._watch(request, target)
-        if target.subresource == "exec":
-            return await self.execs.serve(request, self.verbs.get(PODS, target.namespace, target.name))
+        if (serve := _STREAMS.get(target.subresource)) is not None:
+            return await serve(self.execs, request, self.verbs.get(PODS, target.namespace, target.name))
         if target.subresource == "log":
             pod = self.verbs.get(PODS, target.namespace, target.name)
             return await self._stream(request, self.logs.read(pod, request.query), "text/plain")

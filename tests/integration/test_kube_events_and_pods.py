@@ -301,9 +301,10 @@ async def test_output_of_a_member_is_read_as_that_of_a_pod(service: Service, age
 
 async def test_pods_cannot_be_changed(service: Service, agent: FakeAgent) -> None:
     job, _ = await running(service, agent)
-    answer = await service.http.post(f"{PODS}/{job}.main.0/exec", params={"command": "sh"})
-    assert (answer.status_code, answer.json()["reason"]) == (405, "MethodNotAllowed")
-    assert "on the cluster 'private'" in answer.json()["message"]
+    for name, words in (("eviction", "on the cluster 'private'"), ("exec", "private does not let users run commands")):
+        answer = await service.http.post(f"{PODS}/{job}.main.0/{name}", params={"command": "sh"})
+        assert (answer.status_code, answer.json()["reason"]) == (405, "MethodNotAllowed")
+        assert words in answer.json()["message"]
     assert (await service.http.delete(f"{PODS}/{job}.main.0")).status_code == 405
 
 

@@ -22,6 +22,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.extension import extension_server
 from tests.cluster.fixtures import plane
 from tests.conftest import Service
+from tests.integration.test_sdk import local_agent
 from tests.unit.fake_api import run
 from trainmaster.protocol.states import RunState
 from trainmaster_agent.aggregation.server import DispatcherAccess
@@ -62,6 +63,12 @@ spec:
 """
 
 
+_WITHOUT_PLUGIN = [
+    one for one in os.environ["PATH"].split(os.pathsep) if not (Path(one) / "kubectl-trainmaster").exists()
+]
+"""The folders of programs, without that of an installed plugin: kubectl complains of two plugins of one name."""
+
+
 async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(OSError):
         while data := await reader.read(65536):
@@ -100,7 +107,7 @@ def _calls(config: Path, folder: Path, rename: Callable[[str], str]) -> Kubectl:
             env={
                 "KUBECONFIG": str(config),
                 "HOME": str(folder),
-                "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+                "PATH": os.pathsep.join([str(folder), *_WITHOUT_PLUGIN]),
                 "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
                 "KUBE_EDITOR": _EDITOR,
             },
@@ -214,7 +221,7 @@ async def test_kubectl_shows_what_happened_and_what_members_write(service: Servi
         (("describe", "pod", pod), "Controlled By:  Job/" + job),
     ):
         assert expected in await alone(*words), words
-    assert "exec of a pod is not offered here" in await alone("exec", pod, "--", "ls", code=1)
+    assert "cluster private does not let users run commands in members" in await alone("exec", pod, "--", "ls", code=1)
     end = {"category": "exit", "exitCode": 3, "message": "no such file"}
     await agent.report(run_id, RunState.FAILED, 2, end=end, members=[member | {"state": "failed", "exitCode": 3}])
     shown: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -233,6 +240,27 @@ async def test_kubectl_shows_what_happened_and_what_members_write(service: Servi
     for given, expected in shown:
         found = await alone(*given)
         assert expected in found, (given, found)
+
+
+async def test_kubectl_runs_commands_in_members_and_copies_files(
+    service: Service, alone: Kubectl, tmp_path: Path
+) -> None:
+    async with local_agent(service, tmp_path):
+        template = {"command": ["sleep", "600"], "resources": {"cpu": "1"}}
+        job = await service.submit("train", roles=[{"name": "main", "template": template}])
+        await service.until(job, "running")
+        pod = f"{job}.main.0"
+        assert await alone("exec", pod, "--", "echo", "hello") == "hello\n"
+        assert await alone("exec", "-i", pod, "--", "cat", given="from here") == "from here"
+        assert "exit code 3" in await alone("exec", pod, "--", "sh", "-c", "exit 3", code=3)
+        assert "'nothing' was not found" in await alone("exec", pod, "--", "nothing", code=127)
+        assert "attach to members" in await alone("attach", pod, code=1)
+        assert "is offered over WebSockets" in await alone("port-forward", pod, ":1", code=1)
+        (tmp_path / "there.txt").write_text("content")
+        await alone("cp", str(tmp_path / "there.txt"), f"{pod}:copied.txt")
+        assert await alone("exec", pod, "--", "cat", "copied.txt") == "content"
+        await alone("cp", f"{pod}:copied.txt", str(tmp_path / "back.txt"))
+        assert (tmp_path / "back.txt").read_text() == "content"
 
 
 async def test_the_command_line_is_a_plugin_of_kubectl(service: Service, alone: Kubectl, tmp_path: Path) -> None:

@@ -189,9 +189,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     try:
         async with AsyncExitStack() as stack:
             if app.state.audience.includes(Audience.USERS):
-                await _listen_for_streams(state, stack)
+                await _prepare_streams(state, stack)
             yield
-            state.member_streams.address = None
+            state.member_streams.listen = None
     finally:
         for beat in beats:
             beat.cancel()
@@ -203,18 +203,23 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await stores.close()
 
 
-async def _listen_for_streams(state: State, stack: AsyncExitStack) -> None:
-    """Listen for streams of this api's users whose agents have reached another api. Raises CannotListenError."""
-    settings = state.stores.settings
-    app = member_streams.make_peer_app(state.member_streams)
-    try:
-        state.member_streams.address = await stack.enter_async_context(
-            serving_beside(
-                app, settings.stream_host, settings.stream_port, settings.connection_bounds, web_sockets=True
-            )
-        )
-    except CannotListenError as error:
-        raise CannotListenError(f"TRAINMASTER_STREAM_HOST and _PORT: {error}") from error
+async def _prepare_streams(state: State, stack: AsyncExitStack) -> None:
+    """Let the api listen for streams of its users whose agents have reached another api: at once at a fixed port, else when there is
+    a stream. Raises CannotListenError.
+    """
+    settings, meetings = state.stores.settings, state.member_streams
+    app = member_streams.make_peer_app(meetings)
+    serving = partial(serving_beside, app, settings.stream_host, settings.stream_port, settings.connection_bounds)
+
+    async def listen() -> tuple[str | None, int]:
+        return await stack.enter_async_context(serving(web_sockets=True))
+
+    meetings.listen = listen
+    if settings.stream_port:
+        try:
+            await meetings.address()
+        except CannotListenError as error:
+            raise CannotListenError(f"TRAINMASTER_STREAM_HOST and _PORT: {error}") from error
 
 
 def _most(settings: Settings) -> Most:

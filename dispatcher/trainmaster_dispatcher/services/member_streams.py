@@ -90,15 +90,30 @@ class AgentLine:
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+Listen = Callable[[], Awaitable[tuple[str | None, int]]]
+"""Begins to listen for other apis; returns host and port, None for a host that means all addresses."""
+
+
 class MemberStreamMeetings:
     """Streams of this process's users that wait for their agents."""
 
     def __init__(self) -> None:
         self.process = token_hex(8)
         self.secret = token_urlsafe(32)
-        self.address: tuple[str | None, int] | None = None
-        """Where other apis connect to this one; None before it listens."""
+        self.listen: Listen | None = None
+        """None while this process is starting or stopping."""
+        self._address: tuple[str | None, int] | None = None
+        self._starting = asyncio.Lock()
         self._waiting: dict[str, asyncio.Future[AgentLine]] = {}
+
+    async def address(self) -> ApiAddress:
+        """Return where other apis connect to this one, which listens from the first stream on. Raises ProblemError TOO_BUSY."""
+        async with self._starting:
+            if self.listen is None:
+                raise ProblemError(Code.TOO_BUSY, "this api is about to start or to stop; try again", retry_after=1.0)
+            if self._address is None:
+                self._address = await self.listen()
+            return ApiAddress(self.process, *self._address, self.secret)
 
     @contextmanager
     def waiting(self, stream: str) -> Iterator["asyncio.Future[AgentLine]"]:
@@ -148,10 +163,7 @@ async def open_stream(
     Raises ProblemError: NOT_FOUND, JOB_OF_ANOTHER, WRONG_STATE where the member does not run or its cluster is unreachable, and
     METHOD_NOT_ALLOWED where the cluster offers no such stream.
     """
-    if meetings.address is None:
-        raise ProblemError(Code.TOO_BUSY, "this api is about to start or to stop; try again", retry_after=1.0)
-    host, port = meetings.address
-    stream = token_hex(16)
+    api, stream = await meetings.address(), token_hex(16)
     with meetings.waiting(stream) as met:
         async with stores.database.transaction() as tx:
             ref, role, row = await check_stream(tx, caller, wanted, options.kind)
@@ -165,7 +177,7 @@ async def open_stream(
                 role=role,
                 index=wanted.index,
                 options=options.model_dump(mode="json", by_alias=True),
-                api=ApiAddress(meetings.process, host, port, meetings.secret),
+                api=api,
                 desired=version,
                 seconds=_CONNECT_SECONDS,
             )
