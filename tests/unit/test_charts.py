@@ -474,6 +474,7 @@ IN_JOB_NAMESPACES = [
     ("", "configmaps", ["get", "list", "create", "patch", "delete"]),
     ("", "pods", ["create", "patch", "delete", "deletecollection"]),
     ("", "pods/log", ["get"]),
+    *(("", f"pods/{stream}", ["create", "get"]) for stream in ("exec", "attach", "portforward")),
     ("", "services", ["get", "list", "create", "delete"]),
     ("", "resourcequotas", READ),
     ("batch", "jobs", MADE),
@@ -585,12 +586,15 @@ def test_objects_of_other_apis_are_granted_as_the_registry_has_them_and_only_whe
     assert not wanted & groups({**AGENT, "workloads": {"enabled": False}})
 
 
-def test_exec_is_granted_only_for_checkpoints() -> None:
-    def has_exec(values: Object) -> bool:
-        return any(rule[1] == "pods/exec" for role in roles(values).values() for rule in granted(role))
+def test_exec_is_granted_only_for_checkpoints_and_streams_to_members() -> None:
+    def streams(values: Object) -> set[str]:
+        found = {rule[1] for role in roles(values).values() for rule in granted(role)}
+        return found & {"pods/exec", "pods/attach", "pods/portforward"}
 
-    assert not has_exec(AGENT)
-    assert has_exec({**AGENT, "checkpoint": {"enabled": True}})
+    without = {**AGENT, "memberStreams": {"enabled": False}}
+    assert streams(AGENT) == {"pods/exec", "pods/attach", "pods/portforward"}
+    assert not streams(without)
+    assert streams({**without, "checkpoint": {"enabled": True}}) == {"pods/exec"}
 
 
 def test_job_namespaces_are_restricted_and_outlive_the_chart() -> None:
@@ -763,6 +767,7 @@ def test_the_agent_is_told_what_the_chart_knows_and_what_the_owner_adds() -> Non
         "placement": {"scheduler": "volcano", "priorityClass": "trainmaster"},
         "lease": {"namespace": "here", "name": NAME, "duration": "15s"},
         "checkpoint": True,
+        "memberStreams": True,
     }
     (container,) = workloads(objects)[NAME]["spec"]["containers"]
     assert container["args"] == [

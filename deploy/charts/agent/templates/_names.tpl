@@ -107,7 +107,8 @@ trainmaster-jobs-{top}
   "jobNamespaces" (include "agent.jobNamespaces" . | fromJsonArray)
   "placement" (dict "priorityClass" .Values.priorityClass.name)
   "lease" (dict "namespace" .Release.Namespace "name" (include "agent.fullname" .))
-  "checkpoint" .Values.checkpoint.enabled -}}
+  "checkpoint" .Values.checkpoint.enabled
+  "memberStreams" .Values.memberStreams.enabled -}}
 {{- $otherwise := dict
   "namespace" (include "agent.namespaceRule" .)
   "placement" (dict "scheduler" (include "agent.scheduler" .)) -}}
