@@ -894,6 +894,19 @@ def test_apis_reach_the_scheduler_that_leads() -> None:
     assert port in {one["port"] for rule in egress for one in rule["ports"]}
 
 
+def test_apis_reach_each_other_for_streams() -> None:
+    objects = rendered("dispatcher", BUNDLED)
+    (container,) = workloads(objects)["tm-trainmaster-api"]["spec"]["containers"]
+    settings = {item["name"]: item for item in container["env"]}
+    assert settings["TRAINMASTER_STREAM_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+    port = int(settings["TRAINMASTER_STREAM_PORT"]["value"])
+    assert {"name": "streams", "containerPort": port} in container["ports"]
+    policy = of_kind(objects, "NetworkPolicy")["tm-trainmaster-api"]["spec"]
+    assert port in {one["port"] for rule in policy["egress"] for one in rule["ports"]}
+    (taken,) = [rule for rule in policy["ingress"] if rule["ports"] == [{"port": "streams", "protocol": "TCP"}]]
+    assert [name for peer in taken["from"] for name in selected(objects, peer["podSelector"])] == ["tm-trainmaster-api"]
+
+
 def test_bundled_stores_answer_trainmasters_pods_alone() -> None:
     objects = rendered("dispatcher", BUNDLED)
     for store, port in (("postgresql", 5432), ("redis", 6379)):

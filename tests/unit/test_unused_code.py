@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 _FOLDERS = (".", "dispatcher", "agent", "migrations")
 _PACKAGES = ("trainmaster", "trainmaster_dispatcher", "trainmaster_agent", "trainmaster_migrations")
-_REGISTERING = frozenset("get post put patch delete head api_route command callback signal".split())  # noqa: SIM905
+_REGISTERING = frozenset("get post put patch delete head api_route websocket command callback signal".split())  # noqa: SIM905
 """Decorators whose last word is one of these hand their function to FastAPI, Typer or Celery, which call it."""
 _FOUND_BY_NAME = (
     "__all__ __getattr__ __dir__".split()  # noqa: SIM905 -- by Python

@@ -51,20 +51,20 @@ def register(app: typer.Typer) -> None:
     app.command("port-forward")(port_forward)
 
 
-class _Place(NamedTuple):
+class _NamedMember(NamedTuple):
     """A member as the user named it."""
 
     job: str
     query: list[tuple[str, str]]
 
 
-def _place_of(member: str, attempt: int | None) -> _Place:
+def _place_of(member: str, attempt: int | None) -> _NamedMember:
     """Parse ``ID`` or ``ID/ROLE-INDEX``. Raises UsageError."""
     found = _MEMBER.fullmatch(member)
     if found is None:
         raise errors.UsageError(f"{member!r} names no member; it looks like bert-7k2p9xq or bert-7k2p9xq/worker-0")
     query = [(name, found[name]) for name in ("role", "index") if found[name]]
-    return _Place(found["job"], query + ([("attempt", str(attempt))] if attempt else []))
+    return _NamedMember(found["job"], query + ([("attempt", str(attempt))] if attempt else []))
 
 
 def exec_(

@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 users_router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 agents_router = APIRouter(prefix="/agent/v1", tags=["agents"])
 
-_NORMAL, _GOING_AWAY, _NO_CODE, _FAILED = 1000, 1001, 1005, 1011
+_NORMAL, _GOING_AWAY, _FAILED = 1000, 1001, 1011
 _LONGEST_REASON = 120
 """The most bytes of the words with which a WebSocket is closed (RFC 6455)."""
 _CONNECT_SECONDS = 5.0

@@ -8,7 +8,6 @@ connection removes the stream from the store, so that a command is never run twi
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,8 +30,6 @@ from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.member_streams import ApiAddress
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS
-
-log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 20.0
 """Seconds for a cluster's agent to connect a stream."""
@@ -68,7 +65,7 @@ class FrameLine(Protocol):
 
     @property
     def failure(self) -> str:
-        """Why the peer has closed, where it was a failure."""
+        """The reason for which the peer has closed, where it was a failure; else empty."""
         ...
 
 

@@ -114,6 +114,9 @@ spec:
             {{- if eq .component "scheduler" }}
             - {name: questions, containerPort: 8471}
             {{- end }}
+            {{- if eq .component "api" }}
+            - {name: streams, containerPort: 8472}
+            {{- end }}
           # As long as a start may wait for the stores, and a little longer.
           startupProbe:
             httpGet: {path: {{ .live }}, port: {{ .portName }}}
