@@ -11,7 +11,7 @@ from typing import Protocol
 from trainmaster.protocol.errors import ProblemError, UnreachableError
 from trainmaster.protocol.member_streams import MemberStreamOpening, OpenMemberStream
 from trainmaster_agent.containment import contain
-from trainmaster_agent.runtime.port import MemberStream, Runtime, StreamRefusedError
+from trainmaster_agent.runtime.port import MemberStream, Runtime, StreamCutError, StreamRefusedError
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,9 @@ class StreamLine(Protocol):
         """Send a frame, or a text; wait while the dispatcher cannot take it. What nobody receives any more is dropped."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self, why: str = "") -> None:
+        """Close once everything is read; ``why``: the failure, if it is one."""
+        ...
 
 
 class Connector(Protocol):
@@ -74,6 +76,7 @@ class MemberStreams:
         except (ProblemError, UnreachableError) as error:
             log.info("the stream %s was not connected: %s", order.stream, error, extra={"run_id": order.run})
             return
+        why = ""
         try:
             opened = await self._opened(order)
             if isinstance(opened, MemberStreamOpening):
@@ -84,10 +87,12 @@ class MemberStreams:
                 await copy_both(opened, line)
             finally:
                 await opened.close()
+        except StreamCutError as error:
+            why = str(error)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
-            contain("member-stream", error, run=order.run)
+            why = f"an error inside the agent: {contain('member-stream', error, run=order.run)}"
         finally:
-            await line.close()
+            await line.close(why)
 
     async def _opened(self, order: OpenMemberStream) -> MemberStream | MemberStreamOpening:
         """Return the stream, or why it is not opened."""

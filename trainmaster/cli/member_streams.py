@@ -212,7 +212,8 @@ def _opened(ctx: typer.Context, path: str, query: Sequence[tuple[str, str]]) -> 
 
 
 def _talk(line: "BlockingLine", *, stdin: bool, tty: bool) -> None:
-    """Copy input and output until the command has ended; exit with its code."""
+    """Copy input and output until the command has ended; exit with its code. Raises UnreachableError."""
+    from trainmaster.protocol.errors import UnreachableError
     from trainmaster.protocol.member_streams import Channel, exit_code_of
 
     outputs: dict[int, Any] = {Channel.OUTPUT: sys.stdout.buffer, Channel.ERROR_OUTPUT: sys.stderr.buffer}
@@ -234,7 +235,7 @@ def _talk(line: "BlockingLine", *, stdin: bool, tty: bool) -> None:
             raise typer.Exit(_DETACHED) from interrupt
     line.close()
     if code is None:
-        raise errors.UsageError(line.end or "the connection ended before the command did")
+        raise UnreachableError(f"{line.end or 'the connection was cut'}; the command may go on")
     if code and message and "exit code" not in message:
         note(message)
     raise typer.Exit(code)

@@ -73,8 +73,12 @@ def port_obstacle(host: str, port: int) -> str | None:
     return None
 
 
-def until_stopped(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Run a coroutine until SIGTERM or SIGINT sets its event."""
+def until_stopped(run: Callable[[asyncio.Event], Awaitable[None]], *, keeps_unread: bool = False) -> None:
+    """Run a coroutine until SIGTERM or SIGINT sets its event.
+
+    ``keeps_unread``: what a TLS connection has received is read to its end though its peer has closed it. uvloop drops that where
+    reading is paused at that moment (its issue 661), so Python's own loop is used.
+    """
 
     async def main() -> None:
         stop = asyncio.Event()
@@ -85,7 +89,7 @@ def until_stopped(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
     end_at_interrupt()
     try:
-        if find_spec("uvloop") is not None:
+        if find_spec("uvloop") is not None and not keeps_unread:
             import uvloop
 
             uvloop.run(main())

@@ -4,18 +4,19 @@ Their library sends pings, and does not wait for the answers: while a reader wai
 peer that no longer acknowledges what it is sent is found by the kernel.
 """
 
+import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
-from websockets.sync.client import ClientConnection as BlockingConnection
-from websockets.sync.client import connect as connect_blocking
 from websockets.typing import Subprotocol
 
 from trainmaster.client import core, wire
@@ -23,12 +24,17 @@ from trainmaster.client.core import Response
 from trainmaster.protocol.errors import UnreachableError
 from trainmaster.protocol.member_streams import LARGEST_FRAME
 
+_Result = TypeVar("_Result")
+
 _OPEN_SECONDS = 30.0
 _CLOSE_SECONDS = 2.0
 _PING_SECONDS = 20.0
-_UNACKNOWLEDGED_MILLISECONDS = 30_000
+_UNACKNOWLEDGED_MILLISECONDS = 600_000
+"""Linux also counts the time in which a peer acknowledges but takes nothing, as one that waits for a slow member or user."""
 _MOST_FRAMES = 4
-_NORMAL = 1000
+_NORMAL, _FAILED = 1000, 1011
+_LONGEST_REASON = 120
+"""The most bytes of the words with which a WebSocket is closed (RFC 6455)."""
 
 
 class WebSocketLine:
@@ -47,6 +53,8 @@ class WebSocketLine:
                 proxy=True if wire.goes_through_proxies(url) else None,
                 ping_timeout=None,
                 max_queue=_MOST_FRAMES,
+                # The last frames may wait for a slow user, who is gone at the latest when the dispatcher says so.
+                close_timeout=None,
                 **_options(url, key),
             )
         _bound_silence(opened.transport.get_extra_info("socket"))
@@ -65,14 +73,19 @@ class WebSocketLine:
         with contextlib.suppress(ConnectionClosed):
             await self._socket.send(frame)
 
-    async def close(self) -> None:
-        await self._socket.close()
+    async def close(self, why: str = "") -> None:
+        """Close once everything is read; ``why``: the failure, if it is one."""
+        await self._socket.close(_FAILED if why else _NORMAL, why.encode()[:_LONGEST_REASON].decode(errors="ignore"))
 
 
 class BlockingLine:
-    """A connection of a user. One thread may receive while another one sends."""
+    """A connection of a user. One thread may receive while another one sends.
 
-    def __init__(self, socket: BlockingConnection) -> None:
+    It lives on an event loop in a thread of its own: two threads must not use one TLS connection at the same time, as then what one of
+    them sends may be lost.
+    """
+
+    def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
 
     @classmethod
@@ -80,18 +93,23 @@ class BlockingLine:
         cls, url: str, key: str, path: str, query: Sequence[tuple[str, str]], protocols: Sequence[str]
     ) -> "BlockingLine":
         """Connect. Raises ProblemError, and UnreachableError."""
-        with _mapped_errors(url):
-            opened = connect_blocking(
+
+        async def opened() -> ClientConnection:
+            return await connect(
                 f"{_address(url, path)}?{urlencode(query)}",
                 subprotocols=[Subprotocol(one) for one in protocols],
                 open_timeout=_OPEN_SECONDS,
                 proxy=True if wire.goes_through_proxies(url) else None,
                 ping_timeout=None,
                 max_queue=_MOST_FRAMES,
+                close_timeout=_CLOSE_SECONDS,
                 **_options(url, key),
             )
-        _bound_silence(opened.socket)
-        return cls(opened)
+
+        with _mapped_errors(url):
+            line = _result(opened())
+        _bound_silence(line.transport.get_extra_info("socket"))
+        return cls(line)
 
     @property
     def protocol(self) -> str:
@@ -106,7 +124,7 @@ class BlockingLine:
     def receive(self) -> bytes | None:
         """Return the next frame; None after the last one."""
         try:
-            data = self._socket.recv()
+            data = _result(self._socket.recv())
         except ConnectionClosed:
             return None
         return data.encode() if isinstance(data, str) else data
@@ -114,10 +132,22 @@ class BlockingLine:
     def send(self, frame: bytes) -> None:
         """Send a frame. What nobody receives any more is dropped."""
         with contextlib.suppress(ConnectionClosed):
-            self._socket.send(frame)
+            _result(self._socket.send(frame))
 
     def close(self) -> None:
-        self._socket.close()
+        _result(self._socket.close())
+
+
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="web-sockets", daemon=True).start()
+    return loop
+
+
+def _result(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Return what a coroutine of the connections' event loop returns."""
+    return asyncio.run_coroutine_threadsafe(work, _event_loop()).result()
 
 
 def _address(url: str, path: str) -> str:
@@ -135,7 +165,6 @@ def _options(url: str, key: str) -> Mapping[str, Any]:
         "ssl": wire.trusted_certificates(url) if urlsplit(url).scheme == "https" else None,
         "compression": None,
         "ping_interval": _PING_SECONDS,
-        "close_timeout": _CLOSE_SECONDS,
         "max_size": LARGEST_FRAME,
     }
 

@@ -177,7 +177,7 @@ def _run_on_kubernetes(
             raise errors.exceptions[0] from errors
 
     try:
-        _until_superseded(run)
+        _until_superseded(run, keeps_unread=True)
     except LeaseLostError as error:
         raise fail(f"another replica of this agent has taken over: {error}", Exit.CONFLICT) from error
     except (AccessError, PlacementUnavailableError, RecordsExposedError) as error:
@@ -212,13 +212,13 @@ def _renewals(*, measured: bool) -> Callable[[Any], None] | None:
     return note_renewal
 
 
-def _until_superseded(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Run an agent until it is stopped; exit when another agent has taken its place."""
+def _until_superseded(run: Callable[[asyncio.Event], Awaitable[None]], *, keeps_unread: bool = False) -> None:
+    """Run an agent until it is stopped, as ``until_stopped`` does; exit when another agent has taken its place."""
     from trainmaster_agent.runtime.port import RuntimeRefusedError
     from trainmaster_agent.sync import SupersededError
 
     try:
-        until_stopped(run)
+        until_stopped(run, keeps_unread=keeps_unread)
     except SupersededError as error:
         typer.echo(f"{error}", err=True)
         sys.exit(Exit.CONFLICT)

@@ -47,6 +47,7 @@ class ApiServer:
         self._slots = asyncio.Semaphore(parallel)
         self._parallel = parallel
         self._session: aiohttp.ClientSession | None = None
+        self._sockets: aiohttp.ClientSession | None = None
         self._resume_at = 0.0
         """Time on the loop's clock before which no request is sent."""
 
@@ -57,9 +58,10 @@ class ApiServer:
         await self.close()
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        for session in (self._session, self._sockets):
+            if session is not None:
+                await session.close()
+        self._session = self._sockets = None
 
     # -- single objects
 
@@ -214,10 +216,10 @@ class ApiServer:
         authorization = await self._access.authorization()
         if authorization is not None:
             headers["Authorization"] = authorization
-        if self._session is None:
-            self._session = self._make_session()
+        if self._sockets is None:
+            self._sockets = self._make_session(raise_for_status=_refuse_socket)
         try:
-            return await self._session.ws_connect(
+            return await self._sockets.ws_connect(
                 self._access.host + path,
                 params=query,
                 protocols=protocols,
@@ -227,10 +229,7 @@ class ApiServer:
                 max_msg_size=0,
             )
         except aiohttp.WSServerHandshakeError as error:
-            words = f"the API server answered {error.status} ({error.message})"
-            if error.status in _FINAL_FOR_STREAMS:
-                raise refused(error.status, {"message": words}) from error
-            raise UnavailableError(words) from error
+            raise UnavailableError(f"the API server answered {error.status} ({error.message})") from error
         except _NETWORK_ERRORS as error:
             raise UnavailableError(_words(error)) from error
 
@@ -262,14 +261,24 @@ class ApiServer:
             proxy=self._access.proxy,
         )
 
-    def _make_session(self) -> aiohttp.ClientSession:
+    def _make_session(self, **options: Any) -> aiohttp.ClientSession:
         tls = self._access.tls
         # Streams hold connections for long, so the number of requests is bounded and the pool is not.
         connector = aiohttp.TCPConnector(limit=0, ssl=tls if tls is not None else True, keepalive_timeout=60)
-        return aiohttp.ClientSession(connector=connector, read_bufsize=2**18, auto_decompress=True)
+        return aiohttp.ClientSession(connector=connector, read_bufsize=2**18, auto_decompress=True, **options)
 
 
 _TIMEOUT = aiohttp.ClientTimeout(total=_ANSWER_SECONDS, sock_connect=_CONNECT_SECONDS)
+
+
+async def _refuse_socket(answer: aiohttp.ClientResponse) -> None:
+    """Raise KubeError with the API server's own words where it has not opened a WebSocket; aiohttp drops them."""
+    if answer.status < _FIRST_ERROR:
+        return
+    words = f"the API server answered {answer.status}: {_said(await answer.read())}"
+    if answer.status in _FINAL_FOR_STREAMS:
+        raise refused(answer.status, {"message": words})
+    raise UnavailableError(words)
 
 
 def _parse(raw: bytes, *, lenient: bool = False) -> dict[str, Any]:

@@ -61,6 +61,10 @@ class StreamRefusedError(Exception):
         self.status = status
 
 
+class StreamCutError(Exception):
+    """A stream to a member was cut: nobody knows what it would have sent."""
+
+
 class MemberStream(Protocol):
     """An open stream to a member: frames both ways, as its ``protocol`` says; see ``protocol.member_streams``."""
 
@@ -68,7 +72,7 @@ class MemberStream(Protocol):
     def protocol(self) -> str: ...
 
     async def receive(self) -> bytes | None:
-        """Return the next frame of the member; None after the last one."""
+        """Return the next frame of the member; None after the last one. Raises StreamCutError."""
         ...
 
     async def send(self, frame: bytes) -> None:

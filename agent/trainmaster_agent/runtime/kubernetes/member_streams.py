@@ -9,7 +9,7 @@ from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import ForbiddenError, KubeError, RefusedError
 from trainmaster_agent.kube.paths import PODS
 from trainmaster_agent.kube.pods import PodSight
-from trainmaster_agent.runtime.port import StreamRefusedError
+from trainmaster_agent.runtime.port import StreamCutError, StreamRefusedError
 
 _SUBRESOURCES = {
     MemberStreamKind.EXEC: "exec",
@@ -33,7 +33,11 @@ class PodStream:
         message = await self._socket.receive()
         if message.type is aiohttp.WSMsgType.BINARY:
             return bytes(message.data)
-        return message.data.encode() if message.type is aiohttp.WSMsgType.TEXT else None
+        if message.type is aiohttp.WSMsgType.TEXT:
+            return bytes(message.data.encode())
+        if message.type is aiohttp.WSMsgType.CLOSE:
+            return None
+        raise StreamCutError("the connection to the API server of the member's cluster was cut")
 
     async def send(self, frame: bytes) -> None:
         with contextlib.suppress(ConnectionError, aiohttp.ClientError):
