@@ -32,6 +32,9 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.datastructures import Headers
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
 
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
@@ -45,10 +48,14 @@ _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 1024 * 1024
 _EVICTED_PART = 20
 """When there are too many connections, one in this many is closed: one search serves many new connections."""
-_UNACKNOWLEDGED_MILLISECONDS = 30_000
-"""The time after which the kernel cuts a stream whose peer does not acknowledge what it is sent, such as a ping."""
+_UNACKNOWLEDGED_MILLISECONDS = 600_000
+"""The time after which the kernel cuts a stream whose peer does not acknowledge what it is sent, such as a ping. Linux also counts the
+time in which a peer acknowledges but takes nothing, as one that waits for a slow member or user."""
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not listened on
+_UNREAD_SECONDS = 600.0
+"""The time in which the peer of a closed stream must have read its last frames."""
 _CLOSE_SECONDS = 1
+_RESTARTING = 1012
 _UNLOGGED = logging.getLogger(f"{__name__}.web_sockets")
 _UNLOGGED.setLevel(logging.WARNING)
 _SPARE_FILES = 128
@@ -363,6 +370,16 @@ class BoundedProtocol(HttpToolsProtocol):
         )
 
 
+class _ServerProtocol(ServerProtocol):
+    """The library's handshake, which leaves sub-protocols to the application.
+
+    It would refuse names that are no tokens of HTTP, such as ``SPDY/3.1+portforward.k8s.io``, which kubectl offers.
+    """
+
+    def process_subprotocol(self, headers: Headers) -> Subprotocol | None:
+        return None
+
+
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's protocol of WebSockets, counted among the connections of its server.
 
@@ -384,6 +401,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.address = ""
+        self.conn = _ServerProtocol(max_size=config.ws_max_size, logger=_UNLOGGED)
+        self.close_timeout = _UNREAD_SECONDS
         self.logger = (
             _UNLOGGED  # its lines have whole addresses, with commands in them; the access log has one of its own
         )
@@ -405,6 +424,15 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
             self.handshake_complete = True  # else uvicorn logs a refusal as an error of the application
+
+    def shutdown(self) -> None:
+        """Close because the server stops, and say so."""
+        if self.handshake_complete and not self.close_sent:
+            self.conn.send_close(_RESTARTING, "this api is stopping; call again, to reach another one or its successor")
+            self.close_sent = True
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": _RESTARTING})
+        super().shutdown()
 
     def keepalive_timeout(self) -> None:
         """Close the connection of a peer that has not answered a ping, unless its answer may wait unread."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import aiohttp
 import orjson
 import pytest
 import uvicorn
@@ -326,7 +327,7 @@ async def test_a_revoked_key_ends_its_streams(stage: Stage, monkeypatch: pytest.
         await http.delete(f"/v1/keys/{made['id']}")
         frames = await frames_of(line)
         assert exit_code_of(frames[Channel.STATUS]) == (1, "the API key was revoked or has expired")
-        assert line.close_code == 1011
+        assert line.close_code == 1000
 
 
 async def test_a_key_has_as_many_streams_as_it_may(stage: Stage) -> None:
@@ -351,7 +352,7 @@ class Unanswered:
 @pytest.fixture
 async def unanswered(service: Service) -> Unanswered:
     agent = service.agent()
-    await agent.connect(capabilities=(Capability.EXEC,))
+    await agent.connect(capabilities=(Capability.EXEC, Capability.PORT_FORWARD))
     job = await service.submit()
     start = await agent.next_start()
     await agent.report(start["run"], RunState.RUNNING, 1)
@@ -407,8 +408,40 @@ async def test_an_agent_that_goes_away_ends_the_stream_with_words(unanswered: Un
         user = await entering
         line.transport.abort()
         frames = await frames_of(user)
-    assert "the connection was cut" in exit_code_of(frames[Channel.STATUS])[1]
+    words = "cluster private: the connection to the agent was cut; the command may go on there"
+    assert exit_code_of(frames[Channel.STATUS]) == (1, words)
     await opening.__aexit__(None, None, None)
+
+
+async def test_a_command_without_an_end_is_no_success(unanswered: Unanswered) -> None:
+    stage, agent = unanswered.stage, unanswered.agent
+    opening = stage.open("exec", [("command", "true")])
+    entering = asyncio.create_task(opening.__aenter__())
+    path = f"/agent/v1/member-streams/{(await next_order(agent))['stream']}"
+    async with stage.open("", [("session", agent.session)], path=path, key=agent.key, protocols=()) as line:
+        await line.send('{"protocol": "v5.channel.k8s.io", "status": 0}')
+        user = await entering
+        await line.send(bytes((Channel.OUTPUT,)) + b"half of it")
+        await line.close()
+        frames = await frames_of(user)
+    words = "cluster private: the stream was cut; the command may go on there"
+    assert exit_code_of(frames[Channel.STATUS]) == (1, words)
+    await opening.__aexit__(None, None, None)
+
+
+async def test_a_sub_protocol_that_is_no_token_is_taken(unanswered: Unanswered) -> None:
+    stage, agent = unanswered.stage, unanswered.agent
+    headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+    async with aiohttp.ClientSession(headers=headers) as session:  # other clients refuse the name themselves
+        opening = session.ws_connect(f"{stage.url}/v1/jobs/{stage.job}/portforward", protocols=PORTS[1:])
+        entering = asyncio.ensure_future(opening)
+        path = f"/agent/v1/member-streams/{(await next_order(agent))['stream']}"
+        async with stage.open("", [("session", agent.session)], path=path, key=agent.key, protocols=()) as line:
+            await line.send(f'{{"protocol": "{PORTS[1]}", "status": 0}}')
+            async with await entering as user:
+                assert user.protocol == PORTS[1]
+                await user.send_bytes(b"to the member")
+                assert await line.recv() == b"to the member"
 
 
 async def test_no_stream_to_a_cluster_that_is_unreachable_or_offers_none(unanswered: Unanswered) -> None:
@@ -463,7 +496,7 @@ async def test_a_command_that_its_cluster_refuses_ends_with_the_reason(unanswere
     async with stage.open("", [("session", agent.session)], path=path, key=agent.key, protocols=()) as line:
         await line.send('{"status": 409, "message": "the container has ended"}')
         frames, code = await using
-    assert (code, exit_code_of(frames[Channel.STATUS])[1]) == (1, "the container has ended")
+    assert (code, exit_code_of(frames[Channel.STATUS])[1]) == (1, "cluster private: the container has ended")
 
 
 async def test_the_command_line_runs_commands_and_forwards_ports(stage: Stage, tmp_path: Path) -> None:

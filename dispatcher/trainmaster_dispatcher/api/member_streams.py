@@ -56,6 +56,7 @@ agents_router = APIRouter(prefix="/agent/v1", tags=["agents"])
 _NORMAL, _GOING_AWAY, _FAILED = 1000, 1001, 1011
 _LONGEST_REASON = 120
 """The most bytes of the words with which a WebSocket is closed (RFC 6455)."""
+_STATUS = bytes((Channel.STATUS,))
 _CONNECT_SECONDS = 5.0
 _PING_SECONDS = 20.0
 _CODES = {400: Code.INVALID_PARAMETER, 403: Code.FORBIDDEN, 404: Code.NOT_FOUND}
@@ -98,6 +99,37 @@ class SocketLine:
             await self._socket.close(_FAILED if why else _NORMAL, _shortened(why))
 
 
+class EndOfCommand:
+    """An agent's side of a command or an attached process, whose last frame says how it ended."""
+
+    def __init__(self, cluster: str, line: FrameLine) -> None:
+        self._cluster = cluster
+        self._line = line
+        self._has_ended = False
+
+    @property
+    def failure(self) -> str:
+        """The reason for which the stream was cut before the command had ended; else empty."""
+        if self._has_ended:
+            return ""
+        return f"cluster {self._cluster}: {self._line.failure or 'the stream was cut'}; the command may go on there"
+
+    async def receive(self) -> bytes | str | None:
+        """Return the next frame or text; None after the last one."""
+        data = await self._line.receive()
+        if isinstance(data, bytes) and data[:1] == _STATUS:
+            self._has_ended = True
+        return data
+
+    async def send(self, data: bytes | str) -> None:
+        """Send a frame or a text."""
+        await self._line.send(data)
+
+    async def close(self, why: str = "") -> None:
+        """Close; ``why``: the failure, if it is one."""
+        await self._line.close(why)
+
+
 class PeerLine:
     """A connection to another api as one side of a stream."""
 
@@ -127,7 +159,7 @@ def _failure(code: int | None, reason: str | None) -> str:
     """Return why a peer has closed, empty for an end without failure."""
     if code in (_NORMAL, _GOING_AWAY):
         return ""
-    return reason or "the connection was cut"
+    return reason or "the connection to the agent was cut"
 
 
 def _shortened(why: str) -> str:
@@ -266,12 +298,17 @@ async def serve_stream(
             raise ProblemError(Code.WRONG_STATE, message)
         await socket.accept(protocol or options.protocols[0])
         user = SocketLine(socket)
-        why = opened.opening.message
+        why = f"cluster {opened.cluster}: {opened.opening.message}"
+        agent = opened.agent.line
+        if options.kind is MemberStreamKind.PORT_FORWARD:
+            await user.close(await copy_both(user, agent, stream.check))
+            return
         if protocol:
-            why = await copy_both(user, opened.agent.line, stream.check)
-        if why and options.kind is not MemberStreamKind.PORT_FORWARD:
+            why = await copy_both(user, EndOfCommand(opened.cluster, agent), stream.check)
+        if why:
             await user.send(frame(Channel.STATUS, orjson.dumps(failure(opened.opening.status or 500, why))))
-        await user.close("" if not protocol else why)
+        # Where a frame has the words, a failure in the close would be printed in place of them.
+        await user.close()
     finally:
         opened.agent.over.set()
 
@@ -315,6 +352,7 @@ async def _pass_on(api: ApiAddress, stream: str, agent: SocketLine) -> str:
             ping_timeout=None,
             max_size=LARGEST_FRAME,
             max_queue=4,
+            close_timeout=None,
         ) as socket:
             user = PeerLine(socket)
             why = await copy_both(user, agent, lambda: None)
