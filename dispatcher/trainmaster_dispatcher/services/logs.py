@@ -289,7 +289,8 @@ class _Following:
                                 for piece in seen.news(chunk):
                                     yield piece
                             if push.end:
-                                await _await_end(stores, self.ref)
+                                if self.options.follow:
+                                    await _await_end(stores, self.ref)
                                 return
                         if data is None or stores.clock() - looked > _MOST_SECONDS_UNLOOKED:
                             looked = stores.clock()
