@@ -37,7 +37,7 @@ def test_fields_are_read(expression: str, minutes: tuple[int, ...], hours: tuple
 
 def test_names_of_months_and_days() -> None:
     found = parse("0 0 * JAN-mar,dec Sun,wed-FRI")
-    assert (found.months, found.weekdays) == ({1, 2, 3, 12}, {0, 3, 4, 5})
+    assert (sorted(found.months), sorted(found.weekdays)) == ([1, 2, 3, 12], [0, 3, 4, 5])
 
 
 REFUSED = {
@@ -144,9 +144,7 @@ CLOCK_CHANGES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("expression", "zone", "after", "expected"), CLOCK_CHANGES.values(), ids=CLOCK_CHANGES.keys()
-)
+@pytest.mark.parametrize(("expression", "zone", "after", "expected"), CLOCK_CHANGES.values(), ids=CLOCK_CHANGES.keys())
 def test_changes_of_the_clock(expression: str, zone: ZoneInfo, after: str, expected: list[str]) -> None:
     now, found = _at(after), []
     for _ in expected:
@@ -191,10 +189,10 @@ _ZONES = [
 ]
 # Around changes of the clock of these zones, and anywhere.
 _BEGINS = st.one_of(
-    st.sampled_from(["2026-03-08", "2026-03-29", "2026-10-04", "2026-10-25", "2026-11-01", "2026-04-05", "2010-03-14"]).map(
-        lambda day: _at(f"{day}T00:00+00:00")
-    ),
-    st.datetimes(datetime(2009, 1, 1), datetime(2030, 1, 1)).map(lambda one: one.replace(tzinfo=UTC)),
+    st.sampled_from(
+        ["2026-03-08", "2026-03-29", "2026-10-04", "2026-10-25", "2026-11-01", "2026-04-05", "2010-03-14"]
+    ).map(lambda day: _at(f"{day}T00:00+00:00")),
+    st.integers(0, 21 * 365 * 86_400).map(lambda seconds: datetime(2009, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)),
 )
 
 

@@ -28,9 +28,7 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize(("expression", "now", "expected"), WINDOWS.values(), ids=WINDOWS.keys())
-def test_missed_windows(
-    expression: str, now: dict[str, float], expected: tuple[dict[str, float], int] | None
-) -> None:
+def test_missed_windows(expression: str, now: dict[str, float], expected: tuple[dict[str, float], int] | None) -> None:
     timing = Timing(parse(expression), ZoneInfo("UTC"))
     found = window(timing, _BASE, _later(**now))
     assert found == (None if expected is None else Window(_later(**expected[0]), expected[1]))
@@ -50,12 +48,8 @@ OUTCOMES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("policy", "deadline", "late", "active", "expected"), OUTCOMES.values(), ids=OUTCOMES.keys()
-)
-def test_outcomes(
-    policy: ConcurrencyPolicy, deadline: float | None, late: int, active: int, expected: Outcome
-) -> None:
+@pytest.mark.parametrize(("policy", "deadline", "late", "active", "expected"), OUTCOMES.values(), ids=OUTCOMES.keys())
+def test_outcomes(policy: ConcurrencyPolicy, deadline: float | None, late: int, active: int, expected: Outcome) -> None:
     timing = Timing(_HOURLY.cron, _HOURLY.zone, policy, deadline)
     assert outcome(timing, _later(hours=1), _later(hours=1, seconds=late), active) is expected
 
@@ -67,7 +61,7 @@ def test_names_of_jobs_have_minutes_since_the_epoch() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["* * * * *", "*/7 * * * *", "0 3 * * *"]), st.integers(0, 3600), st.integers(0, 99))
 def test_jitter_is_fixed_for_each_due_time_and_keeps_their_order(expression: str, jitter: int, key: int) -> None:
-    timing = Timing(parse(expression), ZoneInfo("UTC"), jitter=jitter, key=key)
+    timing = Timing(parse(expression), ZoneInfo("UTC"), jitter=jitter, key=str(key))
     now, looks = _BASE, []
     for _ in range(5):
         due = timing.next_due(now)
@@ -82,7 +76,7 @@ def test_jitter_is_fixed_for_each_due_time_and_keeps_their_order(expression: str
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 900), st.lists(st.integers(1, 2000), min_size=1, max_size=40), st.integers(0, 99))
 def test_each_due_time_is_dealt_with_at_most_once_whenever_one_looks(jitter: int, steps: list[int], key: int) -> None:
-    timing = Timing(parse("*/10 * * * *"), ZoneInfo("UTC"), jitter=jitter, key=key)
+    timing = Timing(parse("*/10 * * * *"), ZoneInfo("UTC"), jitter=jitter, key=str(key))
     anchor = now = _BASE
     dealt: list[datetime] = []
     for step in steps:

@@ -3,14 +3,12 @@
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, Field, StringConstraints
 
 from trainmaster.protocol.base import Lenient, QueuePath, Strict, Timestamp, example, text_schema
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.jobs import Labels
 
-SCHEDULE_LABEL: Final = "trainmaster.dev/schedule"
-"""The label of jobs that a schedule has made: its name."""
 DUE_ANNOTATION: Final = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 """The annotation of such a job: the time for which it was made, as Kubernetes writes it."""
 CRON_JOB: Final = "batch/v1 CronJob"
@@ -32,7 +30,11 @@ class ConcurrencyPolicy(StrEnum):
 def _check_name(value: str) -> str:
     body = value.replace("-", "a").replace(".", "a")
     is_plain = body.isascii() and body.isalnum() and body == body.lower()
-    if not is_plain or len(value) > LONGEST_NAME or any(part.strip("-") != part or not part for part in value.split(".")):
+    if (
+        not is_plain
+        or len(value) > LONGEST_NAME
+        or any(part.strip("-") != part or not part for part in value.split("."))
+    ):
         raise ValueError(
             f"must have 1 to {LONGEST_NAME} small letters, digits, - and ., and a letter or digit at the begin and end of each part"
         )
@@ -49,10 +51,17 @@ _PART = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 ScheduleName = Annotated[
     str, AfterValidator(_check_name), text_schema(rf"^{_PART}(\.{_PART})*$", LONGEST_NAME, "nightly")
 ]
+_CRON = "[-*?/,0-9A-Za-z]+"
 CronText = Annotated[
-    str, StringConstraints(min_length=1, max_length=200), WithJsonSchema({"type": "string", "examples": ["0 3 * * *"]})
+    str,
+    StringConstraints(max_length=200),
+    text_schema(
+        rf"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|{_CRON}( {_CRON}){{4}})$", 200, "0 3 * * *", "@daily"
+    ),
 ]
-ZoneName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+ZoneName = Annotated[
+    str, StringConstraints(max_length=100), text_schema("^[-+A-Za-z0-9_]+(/[-+A-Za-z0-9_]+)*$", 100, "UTC", "Europe/Berlin")
+]
 HistoryLimit = Annotated[int, Field(ge=0, le=10_000)]
 
 
@@ -110,20 +119,69 @@ class CronJobTemplate(Strict):
     """The Job that a CronJob makes. Kubernetes' own fields are checked where Jobs are."""
 
     metadata: dict[str, Any] | None = None
+    """Labels and annotations of its Jobs."""
     spec: dict[str, Any]
+    """Specification of its Jobs."""
 
 
 class CronJobSpec(Strict):
     """The specification of a CronJob, with the defaults of Kubernetes. A null means the default."""
 
     schedule: CronText
+    """Cron expression."""
     time_zone: ZoneName | None = None
+    """Time zone of the expression; by default UTC."""
     starting_deadline_seconds: Annotated[int, Field(ge=0, le=10 * 366 * 86_400)] | None = None
+    """The most seconds after a due time in which its Job is still made."""
     concurrency_policy: ConcurrencyPolicy | None = None
+    """Consequence of an earlier Job that has not ended; by default ``Allow``."""
     suspend: bool | None = None
+    """True to make no Jobs."""
     job_template: CronJobTemplate
+    """The Job."""
     successful_jobs_history_limit: HistoryLimit | None = None
+    """Number of succeeded Jobs that remain objects; by default 3."""
     failed_jobs_history_limit: HistoryLimit | None = None
+    """Number of failed Jobs that remain objects; by default 1."""
+
+
+class CronJobManifest(Strict):
+    """A CronJob of Kubernetes."""
+
+    model_config = example(
+        apiVersion="batch/v1",
+        kind="CronJob",
+        metadata={"name": "nightly", "annotations": {"trainmaster.dev/queue": "research/vision"}},
+        spec={
+            "schedule": "30 3 * * 1-5",
+            "timeZone": "Europe/Berlin",
+            "jobTemplate": {
+                "spec": {
+                    "template": {
+                        "spec": {
+                            "restartPolicy": "Never",
+                            "containers": [
+                                {
+                                    "name": "evaluate",
+                                    "image": "registry.example.com/evaluate:1",
+                                    "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
+                                }
+                            ],
+                        }
+                    }
+                }
+            },
+        },
+    )
+
+    api_version: Literal["batch/v1"]
+    """Always ``batch/v1``."""
+    kind: Literal["CronJob"]
+    """Always ``CronJob``."""
+    metadata: dict[str, Any]
+    """Name, labels and annotations; a label, an annotation or the namespace names the queue."""
+    spec: CronJobSpec
+    """The specification."""
 
 
 class ScheduleView(Lenient):
@@ -203,3 +261,12 @@ class ScheduleChange(Strict):
     """Consequence of an earlier job that has not ended."""
     suspend: bool | None = None
     """True to submit no jobs until it is resumed."""
+
+
+class ScheduleRun(Lenient):
+    """A job of a schedule that was submitted as somebody asked for it."""
+
+    model_config = example(id="nightly-7k2p9xq")
+
+    id: str
+    """Id of the job."""

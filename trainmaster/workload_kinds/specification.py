@@ -23,10 +23,12 @@ ORIGIN_CLUSTER, ORIGIN_UID = "trainmaster.dev/origin-cluster", "trainmaster.dev/
 """Labels of what was submitted from inside a cluster: the cluster, and the uid of its object there."""
 ORIGIN_OBJECT, ORIGIN_SUSPENDED = "trainmaster.dev/origin", "trainmaster.dev/origin-suspended"
 """Annotations of the same: namespace and name of the object, and whether it wished to be suspended when that was last passed on."""
+SCHEDULE_LABEL = "trainmaster.dev/schedule"
+"""The label of jobs that a schedule has made: its name."""
 _OURS = frozenset(
     (
         *(QUEUE_KEY, PRIORITY_CLASS_KEY, _KUEUE_QUEUE, _KUEUE_PRIORITY),
-        *(ORIGIN_CLUSTER, ORIGIN_UID, ORIGIN_OBJECT, ORIGIN_SUSPENDED),
+        *(ORIGIN_CLUSTER, ORIGIN_UID, ORIGIN_OBJECT, ORIGIN_SUSPENDED, SCHEDULE_LABEL),
     )
 )
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

@@ -28,7 +28,7 @@ class Timing:
     policy: ConcurrencyPolicy = ConcurrencyPolicy.ALLOW
     deadline: float | None = None
     jitter: float = 0.0
-    key: int = 0
+    key: str = ""
 
     def delay(self, due: datetime) -> timedelta:
         """Return the time by which the job of a due time is submitted later: the same whenever and wherever it is computed, and never

@@ -118,6 +118,20 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
     return Admitted({path: queues[path].id for path in paths if path in queues}, named, class_names, refused)
 
 
+async def check(tx: Transaction, stores: Stores, one: Submission) -> int:
+    """Check that a submission may be stored as far as it is not a question of free places; return the key of the queue of its first job.
+
+    Until the transaction ends, its queues are not removed. Raises ProblemError.
+    """
+    paths = sorted({spec.queue for spec in one.prepared.specs})
+    await tenants.hold_queues(tx, paths)
+    queues = await tenants.QUEUES.by_name(tx, {above for path in paths for above in _ancestry(path)})
+    classes = {row.spec.name: row for row in await tenants.CLASSES.every(tx)}
+    known = [row.spec.path for row in await tenants.QUEUES.every(tx)] if set(paths) - queues.keys() else []
+    _check(stores, one, queues, classes, known)
+    return queues[one.prepared.specs[0].queue].id
+
+
 async def _refuse_taken(
     tx: Transaction, given: Sequence[Submission], queues: Mapping[str, tenants.QueueRow], refused: Container[int]
 ) -> dict[int, ProblemError]:

@@ -205,6 +205,19 @@ async def mark_deleted(tx: Transaction, job_id: int, queue_id: int) -> bool:
     return stored == 1
 
 
+async def mark_all_deleted(tx: Transaction, job_ids: Sequence[int]) -> set[int]:
+    """Store that the objects of these jobs are deleted; return the jobs whose objects were not before."""
+    rows = await tx.all(
+        """
+        INSERT INTO job_objects AS o (job_id, queue_id, deleted_at)
+        SELECT id, queue_id, now() FROM jobs WHERE id = ANY(:ids) ORDER BY id
+        ON CONFLICT (job_id) DO UPDATE SET deleted_at = now() WHERE o.deleted_at IS NULL RETURNING o.job_id
+        """,
+        ids=list(job_ids),
+    )
+    return {row.job_id for row in rows}
+
+
 async def restore(tx: Transaction, job_ids: Iterable[int]) -> None:
     """Let the objects of these jobs exist again, which are tried once more: by the jobs' ids, if others may have their names."""
     await tx.run(
