@@ -275,7 +275,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         a_cron_job(metadata={"namespace": "default"}, jobTemplate={"spec": {"completions": -1}}),
         "spec.jobTemplate.spec.completions",
     ),
-    "cron job policy": (a_cron_job(metadata={"namespace": "default"}, concurrencyPolicy="Never"), "spec.concurrencyPolicy"),
+    "cron job policy": (
+        a_cron_job(metadata={"namespace": "default"}, concurrencyPolicy="Never"),
+        "spec.concurrencyPolicy",
+    ),
     "cron job without a queue": (a_cron_job(), "metadata.namespace"),
     "owners": (a_cron_job(metadata={"namespace": "default", "ownerReferences": [{}]}), "metadata.ownerReferences"),
 }

@@ -192,7 +192,9 @@ _BEGINS = st.one_of(
     st.sampled_from(
         ["2026-03-08", "2026-03-29", "2026-10-04", "2026-10-25", "2026-11-01", "2026-04-05", "2010-03-14"]
     ).map(lambda day: _at(f"{day}T00:00+00:00")),
-    st.integers(0, 21 * 365 * 86_400).map(lambda seconds: datetime(2009, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)),
+    st.integers(0, 21 * 365 * 86_400).map(
+        lambda seconds: datetime(2009, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+    ),
 )
 
 

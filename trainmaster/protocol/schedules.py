@@ -56,11 +56,16 @@ CronText = Annotated[
     str,
     StringConstraints(max_length=200),
     text_schema(
-        rf"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|{_CRON}( {_CRON}){{4}})$", 200, "0 3 * * *", "@daily"
+        rf"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|{_CRON}( {_CRON}){{4}})$",
+        200,
+        "0 3 * * *",
+        "@daily",
     ),
 ]
 ZoneName = Annotated[
-    str, StringConstraints(max_length=100), text_schema("^[-+A-Za-z0-9_]+(/[-+A-Za-z0-9_]+)*$", 100, "UTC", "Europe/Berlin")
+    str,
+    StringConstraints(max_length=100),
+    text_schema("^[-+A-Za-z0-9_]+(/[-+A-Za-z0-9_]+)*$", 100, "UTC", "Europe/Berlin"),
 ]
 HistoryLimit = Annotated[int, Field(ge=0, le=10_000)]
 

@@ -48,6 +48,7 @@ from trainmaster_dispatcher.api.kube import job_routes as kube_job_routes
 from trainmaster_dispatcher.api.kube import pod_routes as kube_pod_routes
 from trainmaster_dispatcher.api.kube import routes as kube_routes
 from trainmaster_dispatcher.api.kube import run_routes as kube_run_routes
+from trainmaster_dispatcher.api.kube import schedule_routes as kube_schedule_routes
 from trainmaster_dispatcher.api.parsing import Parser
 from trainmaster_dispatcher.containment import run_for_ever
 from trainmaster_dispatcher.domain.default_requests import read_requests
@@ -117,6 +118,8 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
         app.include_router(kube_job_routes.router)
         app.include_router(kube_event_routes.router)
         app.include_router(kube_run_routes.router)
+        app.include_router(kube_schedule_routes.router)
+        app.include_router(kube_schedule_routes.cron_job_router)
         app.include_router(kube_pod_routes.changes_router)
         app.include_router(kube_pod_routes.router)
         app.include_router(kube_declared_routes.router)

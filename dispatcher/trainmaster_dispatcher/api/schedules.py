@@ -107,9 +107,7 @@ async def create_schedule(
 async def list_schedules(
     state: App,
     caller: Person,
-    queue: Annotated[
-        QueuePath | None, Query(description="Only schedules of this queue and of those below it.")
-    ] = None,
+    queue: Annotated[QueuePath | None, Query(description="Only schedules of this queue and of those below it.")] = None,
     cursor: Cursor | None = None,
     limit: Limit = 100,
 ) -> Response:
@@ -136,7 +134,9 @@ async def show_schedule(name: InPath, state: App, caller: Person, queue: InQueue
         refuses=(*_SUBMISSION, Code.JOB_OF_ANOTHER),
     ),
 )
-async def replace_schedule(name: InPath, request: Request, state: App, caller: Person, queue: InQueue = None) -> Response:
+async def replace_schedule(
+    name: InPath, request: Request, state: App, caller: Person, queue: InQueue = None
+) -> Response:
     """Replace the specification of a schedule. Whoever changes what its jobs do is the one whose jobs they are from then on."""
     body = await request.body()
     writing = await _writing(request, state, caller, None, parse_json(body, _MOST_MARKS))
@@ -203,7 +203,10 @@ async def delete_schedule(
     queue: InQueue = None,
     keeps_jobs: Annotated[
         bool,
-        Query(alias="keepJobs", description="Leave its jobs alone; without it they are deleted, and running ones cancelled."),
+        Query(
+            alias="keepJobs",
+            description="Leave its jobs alone; without it they are deleted, and running ones cancelled.",
+        ),
     ] = False,
 ) -> Response:
     """Delete a schedule and soon after it its jobs: those that have not ended are cancelled."""
@@ -211,7 +214,9 @@ async def delete_schedule(
         row = await schedules.find(tx, caller, name, queue, locks=True)
         await schedules.delete(tx, caller, row, keeps_jobs=keeps_jobs)
         target = f"{row.queue}/{row.name}"
-        await note(tx, caller, "delete schedule", target, {**auditing.change_of(row.spec, None), "keepJobs": keeps_jobs})
+        await note(
+            tx, caller, "delete schedule", target, {**auditing.change_of(row.spec, None), "keepJobs": keeps_jobs}
+        )
     return Response(status_code=204)
 
 

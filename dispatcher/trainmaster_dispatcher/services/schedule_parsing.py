@@ -281,7 +281,9 @@ def zone_of(name: str) -> ZoneInfo:
             return ZoneInfo(name)
     except (ValueError, OSError, LookupError):  # what there is no file of, or no file of a zone
         pass
-    raise CronError(f"there is no time zone {name[:100]!r}; a name is as in the IANA database, such as Europe/Berlin or UTC")
+    raise CronError(
+        f"there is no time zone {name[:100]!r}; a name is as in the IANA database, such as Europe/Berlin or UTC"
+    )
 
 
 # -- jobs

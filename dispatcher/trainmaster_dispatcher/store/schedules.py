@@ -18,7 +18,8 @@ _VERSION = f"((SELECT store_epoch::bigint << {VERSION_BITS} FROM installation) +
 _COLUMNS = f"""
     s.id, {_VERSION} AS version, s.queue_id, q.path AS queue, {NAMESPACE} AS namespace, s.name, s.kind, s.spec, s.labels, s.annotations,
     s.managed_fields, s.api_key_id, k.name AS submitted_by, t.name AS submitted_through, s.generation, s.suspended, s.created_at, s.anchor, s.next_look,
-    s.blocked_due, s.last_due, s.last_succeeded_at, s.message, s.deleted_at
+    s.blocked_due, s.last_due, s.last_succeeded_at, s.message, s.deleted_at,
+    s.created_xid::text::bigint AS created_xid
 """
 _FROM = """
     FROM schedules s JOIN queues q ON q.id = s.queue_id LEFT JOIN api_keys k ON k.id = s.api_key_id
@@ -54,6 +55,7 @@ class ScheduleRow(NamedTuple):
     last_succeeded_at: datetime | None
     message: str
     deleted_at: datetime | None
+    created_xid: int
 
 
 class WrittenSchedule(NamedTuple):

@@ -619,6 +619,7 @@ schedules = Table(
     Column("deleted_at", DateTime(timezone=True)),
     Column("deleted_by", Text),
     _xid(),
+    Column("created_xid", Xid8(), nullable=False, server_default=text("pg_current_xact_id()")),
     Index("ix_schedules_next_look", "next_look", postgresql_where=text("next_look IS NOT NULL")),
     Index("uq_schedules_queue_id_name", "queue_id", "name", unique=True, postgresql_where=text("deleted_at IS NULL")),
     Index(None, "name"),

@@ -154,6 +154,8 @@ class Desired(NamedTuple):
     spec: Wire
     version: str
     uid: str
+    owners: tuple[Wire, ...] = ()
+    """Schedules that it names as its owners."""
 
     def fields(self) -> Wire:
         """Return what is managed of it."""
@@ -186,6 +188,7 @@ _METADATA = frozenset(
         "ownerReferences",
     )
 )
+_OWNERS = (("batch/v1", "CronJob"), ("trainmaster.dev/v1", "Schedule"))
 _MOST_ANNOTATION_BYTES = 256 * 1024
 _LONGEST_NAME = 253
 _TEXTS = ("name", "generateName", "namespace", "uid", "resourceVersion")
@@ -222,13 +225,26 @@ def desired(value: Wire, group_version: str, kind: str) -> Desired:
         dict(spec),
         texts["resourceVersion"],
         texts["uid"],
+        tuple(metadata.get("ownerReferences") or ()),
     )
+
+
+def _is_schedule(owner: object) -> bool:
+    """Return whether an owner is a schedule, which own the jobs that they make."""
+    if not isinstance(owner, Mapping) or not all(isinstance(owner.get(field), str) for field in ("name", "uid")):
+        return False
+    return (owner.get("apiVersion"), owner.get("kind")) in _OWNERS
 
 
 def _mistakes_in(metadata: Mapping[str, Any]) -> list[Mistake]:
     found = [(field, UNKNOWN_FIELD) for field in sorted(metadata.keys() - _METADATA)]
-    strange = [field for field in ("finalizers", "ownerReferences") if metadata.get(field)]
-    found += [(field, "objects of this API have none; leave it out") for field in strange]
+    if metadata.get("finalizers"):
+        found.append(("finalizers", "objects of this API have none; leave it out"))
+    owners = metadata.get("ownerReferences") or []
+    if not isinstance(owners, list) or not all(_is_schedule(one) for one in owners) or len(owners) > 1:
+        found.append(
+            ("ownerReferences", "objects of this API are owned by a CronJob or Schedule, or by none; leave it out")
+        )
     for field in _TEXTS:
         text = metadata.get(field) or ""
         if not isinstance(text, str) or len(text) > _LONGEST_NAME:
