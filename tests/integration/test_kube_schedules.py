@@ -134,12 +134,18 @@ async def test_a_job_of_a_cron_job_by_hand(service: Service) -> None:
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": "by-hand", "ownerReferences": [owner], "annotations": {"cronjob.kubernetes.io/instantiate": "manual"}},
+        "metadata": {
+            "name": "by-hand",
+            "ownerReferences": [owner],
+            "annotations": {"cronjob.kubernetes.io/instantiate": "manual"},
+        },
         "spec": item["spec"]["jobTemplate"]["spec"],
     }
     found = value_of(await service.http.post(BATCH, json=job), 201)
     assert found["metadata"]["ownerReferences"][0]["uid"] == owner["uid"]
-    assert [one["name"] for one in value_of(await service.http.get(f"{CRON_JOBS}/nightly"))["status"]["active"]] == ["by-hand"]
+    assert [one["name"] for one in value_of(await service.http.get(f"{CRON_JOBS}/nightly"))["status"]["active"]] == [
+        "by-hand"
+    ]
     owner["uid"] = "another"
     job["metadata"]["name"] = "of-another"
     assert "metadata.ownerReferences" in value_of(await service.http.post(BATCH, json=job), 422)["message"]

@@ -17,8 +17,8 @@ from trainmaster_dispatcher.store.versions import VERSION_BITS
 _VERSION = f"((SELECT store_epoch::bigint << {VERSION_BITS} FROM installation) + s.xid::text::bigint)"
 _COLUMNS = f"""
     s.id, {_VERSION} AS version, s.queue_id, q.path AS queue, {NAMESPACE} AS namespace, s.name, s.kind, s.spec, s.labels, s.annotations,
-    s.managed_fields, s.api_key_id, k.name AS submitted_by, t.name AS submitted_through, s.generation, s.suspended, s.created_at, s.anchor, s.next_look,
-    s.blocked_due, s.last_due, s.last_succeeded_at, s.message, s.deleted_at,
+    s.managed_fields, s.api_key_id, k.name AS submitted_by, t.name AS submitted_through, s.generation, s.suspended, s.created_at,
+    s.anchor, s.next_look, s.blocked_due, s.last_due, s.last_succeeded_at, s.message, s.deleted_at,
     s.created_xid::text::bigint AS created_xid
 """
 _FROM = """
@@ -90,7 +90,8 @@ async def insert(tx: Transaction, written: WrittenSchedule) -> int | None:
     """Store a new schedule and return its key; None where its queue has one of its name."""
     row = await tx.first(
         """
-        INSERT INTO schedules (queue_id, name, kind, spec, labels, annotations, managed_fields, api_key_id, suspended, anchor, next_look)
+        INSERT INTO schedules
+            (queue_id, name, kind, spec, labels, annotations, managed_fields, api_key_id, suspended, anchor, next_look)
         VALUES (:queue_id, :name, :kind, CAST(:spec AS jsonb), CAST(:labels AS jsonb), CAST(:annotations AS jsonb),
                 CAST(:managed_fields AS jsonb), :api_key_id, :suspended, :anchor, :next_look)
         ON CONFLICT (queue_id, name) WHERE deleted_at IS NULL DO NOTHING RETURNING id

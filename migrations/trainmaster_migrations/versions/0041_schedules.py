@@ -1,7 +1,7 @@
 """Schedules, the jobs that they have made, and their events.
 
-The previous release has none of them, and submits no jobs of schedules that were made meanwhile. It removes old jobs without their rows
-in scheduled_jobs, which then name no job.
+The previous release has none of them, and submits no jobs of schedules that were made meanwhile. It removes old jobs without their
+rows in scheduled_jobs, which then name no job.
 
 Rules: see script.py.mako.
 """
