@@ -62,7 +62,7 @@ async def add_due(service: Service, begin: int, many: int) -> None:
     await execute(
         service.stores,
         """
-        INSERT INTO schedules (queue_id, name, spec, api_key_id, anchor, next_look)
+        INSERT INTO schedules (queue_id, name, spec, api_key_id, counts_from, next_look)
         SELECT s.queue_id, 's' || n, s.spec, s.api_key_id, now() - interval '1 year', now()
         FROM schedules s, generate_series(CAST(:first AS int), CAST(:last AS int)) AS n WHERE s.name = 'pattern'
         """,
@@ -89,7 +89,9 @@ async def test_each_due_time_becomes_one_job_whoever_is_killed(service: Service,
 
     async def is_done() -> bool:
         return bool(
-            await value(service.stores, "SELECT count(*) = 0 FROM schedules WHERE next_look <= now() AND deleted_at IS NULL")
+            await value(
+                service.stores, "SELECT count(*) = 0 FROM schedules WHERE next_look <= now() AND deleted_at IS NULL"
+            )
         )
 
     await eventually(is_done, 90)

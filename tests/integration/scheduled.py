@@ -55,7 +55,7 @@ async def pass_time(service: Service, name: str = "nightly", **span: float) -> N
     seconds = sum(value * {"days": 86_400, "hours": 3600, "minutes": 60}[unit] for unit, value in span.items())
     await execute(
         service.stores,
-        "UPDATE schedules SET anchor = anchor - make_interval(secs => :s), last_due = last_due - make_interval(secs => :s),"
+        "UPDATE schedules SET counts_from = counts_from - make_interval(secs => :s), last_due = last_due - make_interval(secs => :s),"
         " next_look = CASE WHEN next_look IS NOT NULL THEN now() - interval '1 second' END, xid = pg_current_xact_id()"
         " WHERE name = :name",
         s=seconds,

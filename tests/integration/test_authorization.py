@@ -78,6 +78,13 @@ ALLOWED: dict[Call, set[str]] = {
     ("GET", "/v1/events"): PEOPLE,
     ("POST", "/v1/burst-policies/preview"): ADMINS,
     ("GET", "/v1/workload"): ADMINS,
+    ("POST", "/v1/schedules"): PEOPLE,
+    ("GET", "/v1/schedules"): PEOPLE,
+    ("GET", "/v1/schedules/{name}"): PEOPLE,
+    ("PUT", "/v1/schedules/{name}"): PEOPLE,
+    ("PATCH", "/v1/schedules/{name}"): PEOPLE,
+    ("DELETE", "/v1/schedules/{name}"): PEOPLE,
+    ("POST", "/v1/schedules/{name}/run"): PEOPLE,
     ("POST", "/v1/simulations"): ADMINS,
     ("GET", "/v1/simulations"): ADMINS,
     ("GET", "/v1/simulations/{simulation}"): ADMINS,
@@ -147,6 +154,10 @@ ALLOWED |= {
     **{(method, _OF_KIND): PEOPLE for method in ("POST", "DELETE")},
     **{(method, f"{_OF_KIND}/{{name}}"): PEOPLE for method in ("GET", "PUT", "PATCH", "DELETE")},
 }
+for place in (f"{_GROUP}{{}}/schedules", "/apis/batch/v1{}/cronjobs"):
+    within = place.format("/namespaces/{namespace}")
+    ALLOWED |= {("GET", place.format("")): PEOPLE, ("GET", within): PEOPLE, ("POST", within): PEOPLE}
+    ALLOWED |= {(method, f"{within}/{{name}}"): PEOPLE for method in ("GET", "PUT", "PATCH", "DELETE")}
 for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
     ALLOWED |= {(method, "/api/{path:path}"): PEOPLE, (method, "/apis/{path:path}"): PEOPLE}
 

@@ -22,6 +22,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.extension import extension_server
 from tests.cluster.fixtures import plane
 from tests.conftest import Service
+from tests.integration.scheduled import pass_time, turn
 from tests.integration.test_sdk import local_agent
 from tests.unit.fake_api import run
 from trainmaster.protocol.states import RunState
@@ -516,3 +517,57 @@ async def test_kubectl_submits_pods(service: Service, alone: Kubectl, tmp_path: 
     assert "RunSucceeded" in await alone("events", "--for", "pod/train")
     assert "deleted" in await alone("delete", *where)
     assert "No resources found" in await alone("get", "pods")
+
+
+_CRON_JOB = """
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: nightly, labels: {team: a}}
+spec:
+  schedule: "0 3 * * *"
+  timeZone: Europe/Berlin
+  concurrencyPolicy: Forbid
+  jobTemplate:
+    spec:
+      template:
+        spec:
+          restartPolicy: Never
+          containers:
+          - {name: main, image: i, resources: {requests: {cpu: "1"}}}
+"""
+
+
+async def test_kubectl_has_cron_jobs(service: Service, alone: Kubectl, tmp_path: Path) -> None:
+    file = tmp_path / "cronjob.yaml"
+    file.write_text(_CRON_JOB)
+    assert "cronjob.batch/nightly created" in await alone("apply", "-f", str(file))
+    assert "cronjob.batch/nightly unchanged" in await alone("apply", "-f", str(file))
+    file.write_text(_CRON_JOB.replace("image: i", "image: other").replace("Forbid", "Replace"))
+    assert "cronjob.batch/nightly configured" in await alone("apply", "-f", str(file))
+    assert "serverside-applied" in await alone("apply", "--server-side", "--force-conflicts", "-f", str(file))
+    for words, expected in {
+        ("get", "cronjobs"): "Europe/Berlin",
+        ("get", "cj", "-A", "-o", "wide"): "NEXT DUE",
+        ("get", "cj", "-l", "team=b"): "No resources found",
+        ("get", "schedules.trainmaster.dev"): "0 3 * * *",
+        ("get", "cj", "nightly", "-o", "jsonpath={.spec.concurrencyPolicy}"): "Replace",
+        ("explain", "cronjobs.spec.timeZone"): "Time zone of the expression",
+        ("patch", "cj", "nightly", "-p", '{"spec": {"suspend": true}}'): "cronjob.batch/nightly patched",
+        ("label", "cj", "nightly", "tier=x"): "cronjob.batch/nightly labeled",
+    }.items():
+        assert expected in await alone(*words), words
+    await pass_time(service, days=1)
+    await alone("patch", "cj", "nightly", "-p", '{"spec": {"suspend": false}}')
+    await turn(service)
+    described = await alone("describe", "cronjob", "nightly")
+    for expected in ("Active Jobs:", "nightly-2", "SuccessfulCreate", "Concurrency Policy:"):
+        assert expected in described
+    job = (await alone("get", "jobs.batch", "-o", "name")).strip()
+    assert "CronJob/nightly" in await alone("describe", job)
+    manual = await alone("create", "job", "--from=cronjob/nightly", "by-hand", "--dry-run=client", "-o", "yaml")
+    assert "job.batch/by-hand created" in await alone("apply", "-f", "-", given=manual)
+    typed = await alone("create", "job", "--from=cronjob/nightly", "typed", code=1)
+    assert "unknown format" in typed
+    assert 'cronjob.batch "nightly" deleted' in await alone("delete", "cj", "nightly")
+    await turn(service)
+    assert "No resources found" in await alone("get", "jobs.batch")

@@ -56,8 +56,8 @@ async def test_workers_at_the_same_time_make_each_job_once(service: Service) -> 
     for _ in range(3):
         await execute(
             service.stores,
-            "UPDATE schedules SET anchor = anchor - interval '1 minute', next_look = now(), xid = pg_current_xact_id()"
-            " WHERE anchor > now() - interval '1 minute'",
+            "UPDATE schedules SET counts_from = counts_from - interval '1 minute', next_look = now(), xid = pg_current_xact_id()"
+            " WHERE counts_from > now() - interval '1 minute'",
         )
         await asyncio.gather(*(turn(service, batch=17) for _ in range(4)))
         await turn(service)

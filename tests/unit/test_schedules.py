@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainmaster.protocol.schedules import ConcurrencyPolicy
 from trainmaster_dispatcher.domain.cron import parse
-from trainmaster_dispatcher.domain.schedules import Outcome, Timing, Window, job_suffix, outcome, window
+from trainmaster_dispatcher.domain.schedules import DueWindow, Outcome, Timing, job_suffix, outcome, window
 
 _BASE = datetime(2026, 11, 28, 8, 0, tzinfo=UTC)
 _HOURLY = Timing(parse("0 * * * *"), ZoneInfo("UTC"))
@@ -31,7 +31,7 @@ WINDOWS = {
 def test_missed_windows(expression: str, now: dict[str, float], expected: tuple[dict[str, float], int] | None) -> None:
     timing = Timing(parse(expression), ZoneInfo("UTC"))
     found = window(timing, _BASE, _later(**now))
-    assert found == (None if expected is None else Window(_later(**expected[0]), expected[1]))
+    assert found == (None if expected is None else DueWindow(_later(**expected[0]), expected[1]))
 
 
 OUTCOMES = {
@@ -77,16 +77,16 @@ def test_jitter_is_fixed_for_each_due_time_and_keeps_their_order(expression: str
 @given(st.integers(0, 900), st.lists(st.integers(1, 2000), min_size=1, max_size=40), st.integers(0, 99))
 def test_each_due_time_is_dealt_with_at_most_once_whenever_one_looks(jitter: int, steps: list[int], key: int) -> None:
     timing = Timing(parse("*/10 * * * *"), ZoneInfo("UTC"), jitter=jitter, key=str(key))
-    anchor = now = _BASE
+    counts_from = now = _BASE
     dealt: list[datetime] = []
     for step in steps:
         now += timedelta(seconds=step)
-        found = window(timing, anchor, now)
+        found = window(timing, counts_from, now)
         if found is not None:
             assert found.due + timing.delay(found.due) <= now
             dealt.append(found.due)
-            anchor = found.due
-        look = timing.next_look(anchor)
+            counts_from = found.due
+        look = timing.next_look(counts_from)
         assert look is not None
         assert look > now  # nothing that has come is left
     assert dealt == sorted(set(dealt))

@@ -219,7 +219,7 @@ class ScheduleView(Lenient):
     concurrency_policy: str
     """Consequence of an earlier job that has not ended."""
     suspend: bool = False
-    """Whether it submits no jobs until it is resumed."""
+    """True while it submits no jobs, until it is resumed."""
     labels: dict[str, str] = {}
     """Labels of the schedule."""
     created_at: Timestamp

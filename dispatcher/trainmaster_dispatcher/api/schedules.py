@@ -225,7 +225,7 @@ async def delete_schedule(
     **contract(gives=ScheduleRun, status=201, is_once=True, refuses=(*_SUBMISSION, Code.QUEUE_FULL, Code.CONFLICT)),
 )
 async def run_schedule(name: InPath, request: Request, state: App, caller: Person, queue: InQueue = None) -> Response:
-    """Submit a job of a schedule now, as the caller's own: beside its due times, whatever its policy, and also while it is suspended."""
+    """Submit a job of a schedule now, as the caller's own: beside its due times, whatever its policy, also while it is suspended."""
     body = await request.body()
     async with state.stores.database.reading() as tx:
         row = await schedules.find(tx, caller, name, queue)

@@ -110,9 +110,8 @@ def parse(expression: str) -> Cron:
     if parts and parts[0].upper().startswith(("TZ=", "CRON_TZ=")):
         raise CronError("names a time zone; leave it out there, and give timeZone")
     if len(parts) != len(_FIELDS):
-        raise CronError(
-            f"must have 5 fields (minute, hour, day of month, month, day of week) or be one of {', '.join(_NAMED)}; it has {len(parts)}"
-        )
+        fields = "minute, hour, day of month, month, day of week"
+        raise CronError(f"must have 5 fields ({fields}) or be one of {', '.join(_NAMED)}; it has {len(parts)}")
     minute, hour, day, month, weekday = (_values(part, field) for part, field in zip(parts, _FIELDS, strict=True))
     found = Cron(
         tuple(sorted(minute.values)),

@@ -1,6 +1,6 @@
 """When schedules are due, and what becomes of a due time. Pure: time is a parameter.
 
-A due time is a moment that the cron expression names. It is dealt with once: by a job, or by being passed over. ``anchor`` is the
+A due time is a moment that the cron expression names. It is dealt with once: by a job, or by being passed over. ``counts_from`` is the
 latest one that was, or where there is none the time from which the schedule counts. So several that have come since are one missed
 window, of which only the newest can become a job.
 """
@@ -21,7 +21,7 @@ MOST_MISSED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What of a schedule says when it is due. ``deadline`` and ``jitter`` in seconds; ``key`` spreads the jitter of schedules."""
+    """The part of a schedule that says when it is due. ``deadline`` and ``jitter`` in seconds; ``key`` makes jitters differ."""
 
     cron: Cron
     zone: ZoneInfo
@@ -53,25 +53,25 @@ class Timing:
         return None if due is None else due + self.delay(due)
 
 
-class Window(NamedTuple):
-    """Due times that have come and were not dealt with: the newest, and how many there are, counted up to one above ``MOST_MISSED``."""
+class DueWindow(NamedTuple):
+    """Due times that have come and were not dealt with: the newest, and their number, counted up to one above ``MOST_MISSED``."""
 
     due: datetime
     many: int
 
 
-def window(timing: Timing, anchor: datetime, now: datetime) -> Window | None:
-    """Return the due times later than ``anchor`` whose jobs should have been submitted until ``now``; None if there are none."""
-    due = latest_until(timing.cron, timing.zone, anchor, now)
+def window(timing: Timing, counts_from: datetime, now: datetime) -> DueWindow | None:
+    """Return the due times later than ``counts_from`` whose jobs should have been submitted until ``now``; None if there are none."""
+    due = latest_until(timing.cron, timing.zone, counts_from, now)
     if due is not None and due + timing.delay(due) > now:
-        due = latest_until(timing.cron, timing.zone, anchor, due - timedelta(seconds=1))
+        due = latest_until(timing.cron, timing.zone, counts_from, due - timedelta(seconds=1))
     if due is None:
         return None
-    return Window(due, count_until(timing.cron, timing.zone, anchor, due, MOST_MISSED + 1))
+    return DueWindow(due, count_until(timing.cron, timing.zone, counts_from, due, MOST_MISSED + 1))
 
 
 class Outcome(Enum):
-    """What becomes of a due time."""
+    """Outcome of a due time."""
 
     SUBMIT = auto()
     """A job is submitted."""

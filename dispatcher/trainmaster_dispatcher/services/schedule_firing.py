@@ -17,7 +17,7 @@ from trainmaster.protocol.ids import parse_job_id
 from trainmaster.protocol.states import KeyRole
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.domain.default_requests import read_requests
-from trainmaster_dispatcher.domain.schedules import MOST_MISSED, Outcome, Window, outcome, window
+from trainmaster_dispatcher.domain.schedules import MOST_MISSED, DueWindow, Outcome, outcome, window
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.services import auditing, job_actions, job_objects
 from trainmaster_dispatcher.services.context import Stores
@@ -63,14 +63,14 @@ class _DueJob:
 
     row: ScheduleRow
     terms: ScheduleTerms | None
-    window: Window | None
+    window: DueWindow | None
     submission: Submission | None = None
     refusal: ProblemError | None = None
 
 
 @dataclass(slots=True)
 class _Writes:
-    """What a turn writes."""
+    """Rows that a turn writes."""
 
     dealt: list[DealtWith] = field(default_factory=list)
     made: list[MadeJob] = field(default_factory=list)
@@ -128,7 +128,7 @@ class ScheduleFiring:
             return await self._store(await self._prepared(rows), waits=waits)
         except (StoreAwayError, asyncio.CancelledError):
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the others are dealt with all the same, and it is noted
             if len(rows) == 1:
                 return await self._put_off(rows[0], error)
             log.warning("due times of %d schedules could not be dealt with together: %s", len(rows), error)
@@ -250,7 +250,7 @@ class ScheduleFiring:
         if one.row.blocked_due != due:
             writes.events.append(NewScheduleEvent(one.row.id, "JobAlreadyActive", message))
         look = one.terms.timing.next_look(due)
-        writes.dealt.append(DealtWith(one.row.id, one.row.anchor, look, due, one.row.last_due, message))
+        writes.dealt.append(DealtWith(one.row.id, one.row.counts_from, look, due, one.row.last_due, message))
         self.tally.blocked += 1
 
     def _refuse(self, one: _DueJob, due: datetime, now: datetime, error: ProblemError, writes: _Writes) -> None:
@@ -263,7 +263,7 @@ class ScheduleFiring:
             writes.events.append(NewScheduleEvent(one.row.id, "FailedCreate", message, is_warning=True))
         following = one.terms.timing.next_look(due)
         look = now + _RETRY if following is None else min(now + _RETRY, following)
-        writes.dealt.append(DealtWith(one.row.id, one.row.anchor, look, None, one.row.last_due, message))
+        writes.dealt.append(DealtWith(one.row.id, one.row.counts_from, look, None, one.row.last_due, message))
         self.tally.refused += 1
 
     # -- ends and deletions
@@ -325,7 +325,7 @@ def _prepare_one(
     terms = _terms(row)
     if terms is None:
         return _DueJob(row, None, None)
-    found = window(terms.timing, row.anchor, now)
+    found = window(terms.timing, row.counts_from, now)
     if found is None:
         return _DueJob(row, terms, None)
     if submitter is None:
@@ -347,10 +347,10 @@ def _unread(one: _DueJob, now: datetime) -> DealtWith:
     if one.terms is None:
         message = "this release does not understand its specification; write it again"
         return DealtWith(
-            row.id, row.anchor, now + timedelta(seconds=_BROKEN_SECONDS), row.blocked_due, row.last_due, message
+            row.id, row.counts_from, now + timedelta(seconds=_BROKEN_SECONDS), row.blocked_due, row.last_due, message
         )
-    look = one.terms.timing.next_look(row.anchor)
-    return DealtWith(row.id, row.anchor, look, row.blocked_due, row.last_due, row.message)
+    look = one.terms.timing.next_look(row.counts_from)
+    return DealtWith(row.id, row.counts_from, look, row.blocked_due, row.last_due, row.message)
 
 
 async def _write(tx: Transaction, writes: _Writes) -> None:

@@ -53,7 +53,7 @@ _METADATA = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTerms:
-    """What a specification says of due times and of ended jobs. ``expression`` and ``time_zone`` as they were written."""
+    """The part of a specification about due times and ended jobs. ``expression`` and ``time_zone`` as they were written."""
 
     expression: str
     time_zone: str

@@ -39,7 +39,7 @@ from trainmaster_dispatcher.store import schedules as store
 from trainmaster_dispatcher.store import tenants
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.keys import Caller
-from trainmaster_dispatcher.store.schedules import MadeJob, NewScheduleEvent, ScheduledJob, ScheduleRow, WrittenSchedule
+from trainmaster_dispatcher.store.schedules import ActiveJob, MadeJob, NewScheduleEvent, ScheduleRow, WrittenSchedule
 
 MOST_ACTIVE: Final = 100
 """Most jobs of a schedule that are named in its status."""
@@ -52,7 +52,7 @@ class ReadSchedule:
     """A schedule with its jobs that have not ended, and its terms; None where this release does not understand them."""
 
     row: ScheduleRow
-    active: Sequence[ScheduledJob]
+    active: Sequence[ActiveJob]
     terms: ScheduleTerms | None
 
     @property
@@ -60,7 +60,7 @@ class ReadSchedule:
         """Return its next due time: one that has come and is not dealt with, or the first one later than those."""
         if self.row.next_look is None or self.terms is None:
             return None
-        return self.terms.timing.next_due(self.row.anchor)
+        return self.terms.timing.next_due(self.row.counts_from)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _terms(row: ScheduleRow) -> ScheduleTerms | None:
 
 async def read(tx: Transaction, rows: Sequence[ScheduleRow]) -> list[ReadSchedule]:
     """Return schedules with their jobs that have not ended."""
-    by_schedule: dict[int, list[ScheduledJob]] = {}
+    by_schedule: dict[int, list[ActiveJob]] = {}
     for one in await store.active_jobs(tx, [row.id for row in rows], MOST_ACTIVE) if rows else ():
         by_schedule.setdefault(one.schedule_id, []).append(one)
     return [ReadSchedule(row, by_schedule.get(row.id, ()), _terms(row)) for row in rows]
@@ -165,7 +165,7 @@ def view_of(one: ReadSchedule, *, with_spec: bool = True) -> dict[str, Any]:
 
 
 def _written(
-    wanted: WantedSchedule, queue_id: int, key_id: int, anchor: datetime, managed: list[dict[str, Any]] | None
+    wanted: WantedSchedule, queue_id: int, key_id: int, counts_from: datetime, managed: list[dict[str, Any]] | None
 ) -> WrittenSchedule:
     timing = replace(wanted.terms.timing, key=f"{wanted.queue} {wanted.name}")
     return WrittenSchedule(
@@ -178,8 +178,8 @@ def _written(
         managed_fields=managed,
         api_key_id=key_id,
         suspended=wanted.terms.is_suspended,
-        anchor=anchor,
-        next_look=None if wanted.terms.is_suspended else timing.next_look(anchor),
+        counts_from=counts_from,
+        next_look=None if wanted.terms.is_suspended else timing.next_look(counts_from),
     )
 
 
@@ -207,11 +207,11 @@ async def change(tx: Transaction, stores: Stores, before: ScheduleRow, writing: 
     if _without(wanted.spec) != _without(before.spec):
         await check(tx, stores, writing.submission)
         key_id = writing.caller.key_id
-    anchor = before.anchor
+    counts_from = before.counts_from
     known = _terms(before)
     if known is None or (known.expression, known.time_zone) != (wanted.terms.expression, wanted.terms.time_zone):
-        anchor = await store.now(tx)
-    written = _written(wanted, before.queue_id, key_id, anchor, writing.managed_fields)
+        counts_from = await store.now(tx)
+    written = _written(wanted, before.queue_id, key_id, counts_from, writing.managed_fields)
     await store.update(tx, before.id, written, is_other_spec=is_other_spec)
     return (await store.schedules_of(tx, [before.id]))[0]
 

@@ -119,7 +119,7 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
 
 
 async def check(tx: Transaction, stores: Stores, one: Submission) -> int:
-    """Check that a submission may be stored as far as it is not a question of free places; return the key of the queue of its first job.
+    """Check that a submission may be stored, but for free places in its queues; return the key of the queue of its first job.
 
     Until the transaction ends, its queues are not removed. Raises ProblemError.
     """

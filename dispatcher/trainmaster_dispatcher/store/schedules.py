@@ -16,9 +16,9 @@ from trainmaster_dispatcher.store.versions import VERSION_BITS
 
 _VERSION = f"((SELECT store_epoch::bigint << {VERSION_BITS} FROM installation) + s.xid::text::bigint)"
 _COLUMNS = f"""
-    s.id, {_VERSION} AS version, s.queue_id, q.path AS queue, {NAMESPACE} AS namespace, s.name, s.kind, s.spec, s.labels, s.annotations,
-    s.managed_fields, s.api_key_id, k.name AS submitted_by, t.name AS submitted_through, s.generation, s.suspended, s.created_at,
-    s.anchor, s.next_look, s.blocked_due, s.last_due, s.last_succeeded_at, s.message, s.deleted_at,
+    s.id, {_VERSION} AS version, s.queue_id, q.path AS queue, {NAMESPACE} AS namespace, s.name, s.kind, s.spec, s.labels,
+    s.annotations, s.managed_fields, s.api_key_id, k.name AS submitted_by, t.name AS submitted_through, s.generation, s.suspended,
+    s.created_at, s.counts_from, s.next_look, s.blocked_due, s.last_due, s.last_succeeded_at, s.message, s.deleted_at,
     s.created_xid::text::bigint AS created_xid
 """
 _FROM = """
@@ -48,7 +48,7 @@ class ScheduleRow(NamedTuple):
     generation: int
     suspended: bool
     created_at: datetime
-    anchor: datetime
+    counts_from: datetime
     next_look: datetime | None
     blocked_due: datetime | None
     last_due: datetime | None
@@ -59,7 +59,7 @@ class ScheduleRow(NamedTuple):
 
 
 class WrittenSchedule(NamedTuple):
-    """What a person sets of a schedule. ``next_look``: see the table."""
+    """Fields of a schedule that a person sets. ``next_look``: see the table."""
 
     queue_id: int
     name: str
@@ -70,7 +70,7 @@ class WrittenSchedule(NamedTuple):
     managed_fields: list[dict[str, Any]] | None
     api_key_id: int
     suspended: bool
-    anchor: datetime
+    counts_from: datetime
     next_look: datetime | None
 
 
@@ -91,9 +91,9 @@ async def insert(tx: Transaction, written: WrittenSchedule) -> int | None:
     row = await tx.first(
         """
         INSERT INTO schedules
-            (queue_id, name, kind, spec, labels, annotations, managed_fields, api_key_id, suspended, anchor, next_look)
+            (queue_id, name, kind, spec, labels, annotations, managed_fields, api_key_id, suspended, counts_from, next_look)
         VALUES (:queue_id, :name, :kind, CAST(:spec AS jsonb), CAST(:labels AS jsonb), CAST(:annotations AS jsonb),
-                CAST(:managed_fields AS jsonb), :api_key_id, :suspended, :anchor, :next_look)
+                CAST(:managed_fields AS jsonb), :api_key_id, :suspended, :counts_from, :next_look)
         ON CONFLICT (queue_id, name) WHERE deleted_at IS NULL DO NOTHING RETURNING id
         """,
         **_parameters(written),
@@ -109,7 +109,7 @@ async def update(tx: Transaction, key: int, written: WrittenSchedule, *, is_othe
         """
         UPDATE schedules SET kind = :kind, spec = CAST(:spec AS jsonb), labels = CAST(:labels AS jsonb),
             annotations = CAST(:annotations AS jsonb), managed_fields = CAST(:managed_fields AS jsonb), api_key_id = :api_key_id,
-            suspended = :suspended, anchor = :anchor, next_look = :next_look, generation = generation + :more,
+            suspended = :suspended, counts_from = :counts_from, next_look = :next_look, generation = generation + :more,
             message = CASE WHEN :more = 1 THEN '' ELSE message END, blocked_due = CASE WHEN :more = 0 THEN blocked_due END,
             xid = pg_current_xact_id()
         WHERE id = :key
@@ -174,22 +174,22 @@ async def schedule_page(
     )
 
 
-async def changed_schedules(tx: Transaction, begin: int, end: int) -> Sequence[ScheduleRow]:
-    """Return the schedules that were written last by a transaction from ``begin`` up to ``end``, which all have ended; also deleted
-    ones. In the order of the transactions.
+async def changed_schedules(tx: Transaction, since_xid: int, until_xid: int) -> Sequence[ScheduleRow]:
+    """Return the schedules that were written last by a transaction from ``since_xid`` up to ``until_xid``, which all have ended; also
+    deleted ones. In the order of the transactions.
     """
     return await tx.all_of(
         ScheduleRow,
         f"""
         SELECT {_COLUMNS} {_FROM}
-        WHERE s.xid >= CAST(CAST(:begin AS text) AS xid8) AND s.xid < CAST(CAST(:end AS text) AS xid8) ORDER BY s.xid, s.id
+        WHERE s.xid >= CAST(CAST(:since AS text) AS xid8) AND s.xid < CAST(CAST(:until AS text) AS xid8) ORDER BY s.xid, s.id
         """,
-        begin=begin,
-        end=end,
+        since=since_xid,
+        until=until_xid,
     )
 
 
-class ScheduledJob(NamedTuple):
+class ActiveJob(NamedTuple):
     """A job of a schedule that has not ended. ``object_name`` and ``object_kind``: see ``job_objects``."""
 
     schedule_id: int
@@ -200,10 +200,10 @@ class ScheduledJob(NamedTuple):
     due_at: datetime | None
 
 
-async def active_jobs(tx: Transaction, ids: Iterable[int], most: int = 100) -> Sequence[ScheduledJob]:
+async def active_jobs(tx: Transaction, ids: Iterable[int], most: int = 100) -> Sequence[ActiveJob]:
     """Return the jobs of these schedules that have not ended, by key; of each at most ``most``, the oldest."""
     return await tx.all_of(
-        ScheduledJob,
+        ActiveJob,
         """
         SELECT schedule_id, job_id, name, object_name, object_kind, due_at FROM (
             SELECT d.schedule_id, d.job_id, j.name, o.name AS object_name, o.kind AS object_kind, d.due_at,
@@ -244,10 +244,10 @@ async def lock_unchanged(tx: Transaction, versions: dict[int, int]) -> set[int]:
 
 
 class DealtWith(NamedTuple):
-    """What has become of a schedule's due time: the new values of its row. ``made``: a job was made for ``last_due``."""
+    """The new values of a schedule's row after a due time."""
 
     id: int
-    anchor: datetime
+    counts_from: datetime
     next_look: datetime | None
     blocked_due: datetime | None
     last_due: datetime | None
@@ -258,10 +258,10 @@ async def deal_with(tx: Transaction, dealt: Sequence[DealtWith]) -> None:
     """Store what has become of due times. The rows must be locked."""
     await tx.run(
         """
-        UPDATE schedules s SET anchor = n.anchor, next_look = n.next_look, blocked_due = n.blocked_due, last_due = n.last_due,
-            message = n.message, xid = pg_current_xact_id()
+        UPDATE schedules s SET counts_from = n.counts_from, next_look = n.next_look, blocked_due = n.blocked_due,
+            last_due = n.last_due, message = n.message, xid = pg_current_xact_id()
         FROM json_to_recordset(CAST(:rows AS json)) AS n(
-            id bigint, anchor timestamptz, next_look timestamptz, blocked_due timestamptz, last_due timestamptz, message text)
+            id bigint, counts_from timestamptz, next_look timestamptz, blocked_due timestamptz, last_due timestamptz, message text)
         WHERE s.id = n.id
         """,
         rows=dumps([one._asdict() for one in dealt]),

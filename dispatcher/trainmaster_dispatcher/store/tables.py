@@ -610,7 +610,7 @@ schedules = Table(
     Column("generation", Integer, nullable=False, server_default=text("1")),
     Column("suspended", Boolean, nullable=False, server_default=text("false")),
     _now(),
-    Column("anchor", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("counts_from", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("next_look", DateTime(timezone=True)),
     Column("blocked_due", DateTime(timezone=True)),
     Column("last_due", DateTime(timezone=True)),
@@ -626,9 +626,9 @@ schedules = Table(
     Index(None, "xid"),
     Index("ix_schedules_deleted", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
     comment="Jobs that are submitted by the clock. kind: of the manifest as which it was written, whose specification spec then is;"
-    " NULL: a Schedule of this system. api_key_id: whose jobs they are. anchor: the latest due time that was dealt with, or since when"
-    " due times count. next_look: when a due time may become a job; NULL while suspended. blocked_due: a due time that waits for the"
-    " end of earlier jobs. deleted_by: whoever deleted it and its jobs with it, until those are.",
+    " NULL: a Schedule of this system. api_key_id: whose jobs they are. counts_from: the latest due time that was dealt with, or"
+    " since when due times count. next_look: when a due time may become a job; NULL while suspended. blocked_due: a due time that"
+    " waits for the end of earlier jobs. deleted_by: whoever deleted it and its jobs with it, until those are.",
 )
 
 scheduled_jobs = Table(

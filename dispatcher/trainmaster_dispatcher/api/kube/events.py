@@ -52,7 +52,7 @@ class InvolvedJob(NamedTuple):
 
 
 class SaidEvent(NamedTuple):
-    """What an event says, and its name as an object."""
+    """The content of an event, and its name as an object."""
 
     name: str
     at: datetime

@@ -224,7 +224,7 @@ async def delete_jobs(call: JobCall, wanted: Listing) -> Response:
     return json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 
 
-class Place(NamedTuple):
+class QueuePlace(NamedTuple):
     """The queue of an object that is created, and whether its namespace is also that of others."""
 
     queue: str
@@ -242,7 +242,7 @@ def _may_be_id(name: str) -> bool:
 
 def place_of(
     leaves: Sequence[store.LeafQueue], caller: Caller, namespace: str, named: NamedQueue | None, unnamed: str
-) -> Place:
+) -> QueuePlace:
     """Return the place of an object that is created in a namespace. ``unnamed``: the path by which it could name its queue.
 
     Raises ProblemError NOT_FOUND or INVALID_SPEC.
@@ -255,11 +255,11 @@ def place_of(
             " see kubectl get namespaces",
         )
     if named is not None:
-        return Place(_queue_of(queues, namespace, named), len(queues) > 1)
+        return QueuePlace(_queue_of(queues, namespace, named), len(queues) > 1)
     if len(queues) > 1:
         message = f"is needed: the namespace {namespace!r} is that of {len(queues)} queues: {', '.join(queues)}"
         raise mistaken(Mistake(path=unnamed, message=message))
-    return Place(queues[0], is_shared=False)
+    return QueuePlace(queues[0], is_shared=False)
 
 
 def _queue_of(queues: Sequence[str], namespace: str, named: NamedQueue) -> str:

@@ -18,7 +18,7 @@ from trainmaster_dispatcher.api.kube.resources import CRON_JOBS, SCHEDULES, ApiR
 from trainmaster_dispatcher.services.schedule_parsing import WantedSchedule, cron_job, own_schedule
 from trainmaster_dispatcher.services.schedules import ReadSchedule
 from trainmaster_dispatcher.services.submission_parsing import mistaken
-from trainmaster_dispatcher.store.schedules import ScheduledJob
+from trainmaster_dispatcher.store.schedules import ActiveJob
 
 _ANNOTATIONS = ("queue", "submitted-by", "next-due", "next-due-local", "message")
 _SET = frozenset(f"{GROUP}/{field}" for field in _ANNOTATIONS)
@@ -135,7 +135,7 @@ def _status(one: ReadSchedule) -> Wire:
     return {**({"active": active} if active else {}), **status}
 
 
-def _reference(job: ScheduledJob, namespace: str) -> Wire:
+def _reference(job: ActiveJob, namespace: str) -> Wire:
     api_version, _, kind = (job.object_kind or f"{GROUP_VERSION} Job").rpartition(" ")
     text = job_id(job.name, job.job_id)
     return {
