@@ -8,6 +8,7 @@ import pytest
 from tests.conftest import Service
 from tests.integration.rows import execute, rows, value
 from tests.integration.scheduled import ROLES, a_cron_job, a_schedule, create, pass_time, shown, turn
+from tests.unit.workload_manifests import SAMPLES
 from trainmaster.protocol.states import RunState
 from trainmaster_dispatcher.services.schedule_firing import FiringTally
 
@@ -208,6 +209,35 @@ async def test_whoever_writes_the_job_is_the_one_whose_jobs_they_are(service: Se
     assert refused.json()["code"] == "job-of-another"
     for http in people.values():
         await http.aclose()
+
+
+async def test_jobs_of_other_kinds_and_with_jitter(service: Service) -> None:
+    sample = SAMPLES["jobset.x-k8s.io/v1alpha2 JobSet"].manifest
+    manifest = {field: sample[field] for field in ("apiVersion", "kind", "spec")}
+    await create(service.http, a_schedule(job=manifest, schedule="0 * * * *", jitter="30m"))
+    await pass_time(service, hours=3)
+    assert (await turn(service)).submitted == 1
+    objects = await service.http.get("/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets")
+    (item,) = objects.json()["items"]
+    assert item["metadata"]["ownerReferences"][0]["kind"] == "Schedule"
+    due = await value(service.stores, "SELECT extract(minute FROM due_at) FROM scheduled_jobs")
+    assert due == 0, "the due time is the one of the expression"
+
+
+async def test_a_schedule_that_rest_replaces_keeps_what_kubernetes_knows(service: Service) -> None:
+    spec = {"schedule": "0 3 * * *", "job": {"roles": ROLES}}
+    item = {
+        "apiVersion": "trainmaster.dev/v1",
+        "kind": "Schedule",
+        "metadata": {"name": "nightly", "annotations": {"a": "b"}},
+        "spec": spec,
+    }
+    address = "/apis/trainmaster.dev/v1/namespaces/default/schedules"
+    made = (await service.http.post(address, json=item)).json()
+    assert (await service.http.put("/v1/schedules/nightly", json=a_schedule(schedule="0 4 * * *"))).status_code == 200
+    after = (await service.http.get(f"{address}/nightly")).json()
+    assert (after["metadata"]["annotations"]["a"], after["spec"]["schedule"]) == ("b", "0 4 * * *")
+    assert after["metadata"]["managedFields"] == made["metadata"]["managedFields"]
 
 
 async def test_run_now_is_beside_due_times(service: Service) -> None:

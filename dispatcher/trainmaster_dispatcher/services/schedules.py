@@ -210,8 +210,13 @@ async def change(tx: Transaction, stores: Stores, before: ScheduleRow, writing: 
     counts_from = before.counts_from
     known = _terms(before)
     if known is None or (known.expression, known.time_zone) != (wanted.terms.expression, wanted.terms.time_zone):
-        counts_from = await store.now(tx)
-    written = _written(wanted, before.queue_id, key_id, counts_from, writing.managed_fields)
+        now = await store.now(tx)
+        counts_from = max(now, before.last_due or now)  # also where the clock was set back
+    managed = writing.managed_fields
+    if managed is None:  # by REST, which knows none of them
+        managed = before.managed_fields
+        wanted = replace(wanted, annotations=wanted.annotations or dict(before.annotations or {}))
+    written = _written(wanted, before.queue_id, key_id, counts_from, managed)
     await store.update(tx, before.id, written, is_other_spec=is_other_spec)
     return (await store.schedules_of(tx, [before.id]))[0]
 

@@ -317,7 +317,7 @@ async def _create(call: JobCall, wanted: Desired, managers: managed_fields.Manag
 
 
 async def _owner_of(call: JobCall, wanted: Desired) -> ScheduleRow:
-    """Return the schedule that a new object names as its owner. Raises ProblemError INVALID_SPEC where it is not one of the namespace."""
+    """Return the schedule that a new object names as its owner. Raises ProblemError INVALID_SPEC for one of another namespace."""
     (owner,) = wanted.owners
     async with call.state.stores.database.reading() as tx:
         found = await schedule_store.named_schedules(tx, str(owner["name"]), namespace=call.namespace)
