@@ -205,7 +205,16 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
     )
     gone = sorted(row.id for row in rows)
     if gone:
-        owned = ("runs", "run_tails", "events", "outbox", "log_streams", "member_streams", "job_objects", "scheduled_jobs")
+        owned = (
+            "runs",
+            "run_tails",
+            "events",
+            "outbox",
+            "log_streams",
+            "member_streams",
+            "job_objects",
+            "scheduled_jobs",
+        )
         for table in owned:
             await tx.run(f"DELETE FROM {table} WHERE job_id = ANY(:ids)", ids=gone)
         await tx.run(

@@ -8,8 +8,8 @@ Rules: see script.py.mako.
 
 from alembic import op
 
-revision = "0041"
-down_revision = "0040"
+revision = "0042"
+down_revision = "0041"
 branch_labels = None
 depends_on = None
 
