@@ -162,6 +162,14 @@ for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
     ALLOWED |= {(method, "/api/{path:path}"): PEOPLE, (method, "/apis/{path:path}"): PEOPLE}
 
 
+ALLOWED |= {
+    ("POST", f"/apis/{one}"): PEOPLE
+    for one in (
+        "authorization.k8s.io/v1/selfsubjectaccessreviews",
+        "authorization.k8s.io/v1/selfsubjectrulesreviews",
+        "authentication.k8s.io/v1/selfsubjectreviews",
+    )
+}
 _STREAMS = ("exec", "attach", "portforward")
 ALLOWED |= {
     **{(WEB_SOCKET, f"/v1/jobs/{{job_id}}/{one}"): PEOPLE for one in _STREAMS},

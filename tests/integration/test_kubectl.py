@@ -264,6 +264,28 @@ async def test_kubectl_runs_commands_in_members_and_copies_files(
         assert (tmp_path / "back.txt").read_text() == "content"
 
 
+async def test_kubectl_creates_jobs_and_asks_for_rights(service: Service, alone: Kubectl) -> None:
+    """What kubectl sends in protobuf from 1.32 on, and before in JSON."""
+    assert "job.batch/made created" in await alone(
+        "create", "job", "made", "--image=busybox", "--", "sh", "-c", "exit 0"
+    )
+    shown = json.loads(await alone("get", "jobs.batch", "made", "-o", "json"))
+    container = shown["spec"]["template"]["spec"]["containers"][0]
+    assert (container["image"], container["command"]) == ("busybox", ["sh", "-c", "exit 0"])
+    assert "created (server dry run)" in await alone(
+        "create", "job", "x", "--image=busybox", "--dry-run=server", "--", "true"
+    )
+    assert "must have small letters" in await alone("create", "job", "No_Name", "--image=busybox", "--", "true", code=1)
+    assert await alone("auth", "can-i", "create", "pods") == "yes\n"
+    assert await alone("auth", "can-i", "create", "pods", "--subresource=exec") == "yes\n"
+    assert (await alone("auth", "can-i", "create", "pods", "--subresource=eviction", code=1)).startswith("no")
+    assert (await alone("auth", "can-i", "patch", "events", code=1)).startswith(
+        "no - a key with the role admin has here"
+    )
+    assert "pods/exec" in await alone("auth", "can-i", "--list")
+    assert "admin" in await alone("auth", "whoami")
+
+
 async def test_the_command_line_is_a_plugin_of_kubectl(service: Service, alone: Kubectl, tmp_path: Path) -> None:
     program = tmp_path / "kubectl-trainmaster"
     program.write_text(f"#!{sys.executable} -P\nfrom trainmaster.cli.kubectl_plugin import main\nmain()\n")

@@ -46,6 +46,7 @@ from trainmaster_dispatcher.api.kube import declared_routes as kube_declared_rou
 from trainmaster_dispatcher.api.kube import event_routes as kube_event_routes
 from trainmaster_dispatcher.api.kube import job_routes as kube_job_routes
 from trainmaster_dispatcher.api.kube import pod_routes as kube_pod_routes
+from trainmaster_dispatcher.api.kube import reviews as kube_reviews
 from trainmaster_dispatcher.api.kube import routes as kube_routes
 from trainmaster_dispatcher.api.kube import run_routes as kube_run_routes
 from trainmaster_dispatcher.api.kube import schedule_routes as kube_schedule_routes
@@ -123,6 +124,7 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
         app.include_router(kube_pod_routes.changes_router)
         app.include_router(kube_pod_routes.router)
         app.include_router(kube_declared_routes.router)
+        app.include_router(kube_reviews.router)
         app.include_router(kube_job_routes.workload_router)
         app.include_router(kube_routes.router)
     for other, (prefix, routers) in _ROUTERS.items():
