@@ -265,7 +265,7 @@ async def test_kubectl_runs_commands_in_members_and_copies_files(
 
 
 async def test_kubectl_creates_jobs_and_asks_for_rights(service: Service, alone: Kubectl) -> None:
-    """What kubectl sends in protobuf from 1.32 on, and before in JSON."""
+    """Objects that newer versions of kubectl send in protobuf, and older ones in JSON."""
     assert "job.batch/made created" in await alone(
         "create", "job", "made", "--image=busybox", "--", "sh", "-c", "exit 0"
     )

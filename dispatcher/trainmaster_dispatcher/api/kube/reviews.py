@@ -34,7 +34,7 @@ _CREATED = 201
 
 
 class AccessQuestion(NamedTuple):
-    """What somebody would like to do, as in a ``SelfSubjectAccessReview``. Empty texts: not given."""
+    """An action on a resource, as in a ``SelfSubjectAccessReview``. Empty texts: not given."""
 
     verb: str
     group: str
