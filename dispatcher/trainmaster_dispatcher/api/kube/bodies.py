@@ -48,6 +48,8 @@ def read_object(body: bytes, content_type: str) -> Wire:
     kind = media_type(content_type) or _JSON
     if kind not in (_JSON, _YAML, protobuf.MEDIA_TYPE):
         raise _unsupported(kind, (_JSON, _YAML, protobuf.MEDIA_TYPE))
+    if kind == protobuf.MEDIA_TYPE:
+        return _mapping(_decoded(body))
     return _mapping(_read(body, is_yaml=kind == _YAML))
 
 
@@ -104,6 +106,8 @@ def _read(body: bytes, *, is_yaml: bool) -> Any:
 
 def _decoded(body: bytes) -> Any:
     """Return the object in a body in protobuf, with the bounds that JSON has. Raises ProblemError."""
+    if len(body) > _MOST_BYTES:
+        raise ProblemError(Code.BODY_TOO_LARGE, f"an object may have at most {_MOST_BYTES} bytes, not {len(body)}")
     return parse_json(orjson.dumps(protobuf.decode(body)), _MOST_MARKS)
 
 
