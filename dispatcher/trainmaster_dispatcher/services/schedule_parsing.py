@@ -123,7 +123,7 @@ def cron_job(queue: str, name: str, spec: Wire, labels: dict[str, str], annotati
     read = _valid(CronJobSpec, without_nulls(spec), "spec")
     _check_name(name)
     template = read.job_template.metadata or {}
-    mistakes = _mistakes_in_template(template, queue, "spec.jobTemplate.metadata")
+    mistakes = _mistakes_in_template(template, queue, "spec.jobTemplate.metadata", name)
     if mistakes:
         raise mistaken(*mistakes)
     return WantedSchedule(queue, name, CRON_JOB, spec, labels, annotations, _cron_job_terms(read, "spec"))
@@ -203,13 +203,15 @@ def _mistakes_in_job(job: Mapping[str, Any], queue: str, path: str) -> list[Mist
     ]
 
 
-def _mistakes_in_template(metadata: object, queue: str, path: str) -> list[Mistake]:
-    """Return what of the metadata of jobs is the schedule's to say."""
+def _mistakes_in_template(metadata: object, queue: str, path: str, own_name: str | None = None) -> list[Mistake]:
+    """Return what of the metadata of jobs is the schedule's to say. ``own_name``: the name of a CronJob, which ``kubectl create
+    cronjob`` writes there, too.
+    """
     found: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
     mistakes = [
         Mistake(path=f"{path}.{field}", message="is made by the schedule; leave it out")
         for field in ("name", "generateName", "namespace")
-        if found.get(field)
+        if found.get(field) and (field, found[field]) != ("name", own_name)
     ]
     named = queue_of(*_labels_and_annotations(metadata))
     if named is not None and named.value != queue:
