@@ -27,7 +27,7 @@ class PlainPod(WorkloadKind):
     time_to_live_path = ()
 
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
-        return [PodSet("pod", (), 1)]
+        return [PodSet("pod", (), 1, is_pod=True)]
 
     def check(self, manifest: JsonNode) -> None:
         metadata = manifest.get("metadata")
