@@ -61,6 +61,12 @@ def service(name: str = "store", **spec: Any) -> Wire:
     return component("v1", "Service", given, name)
 
 
+def server(kind: str = "Deployment", **spec: Any) -> Wire:
+    labels = {"app": "store"}
+    pod = {"metadata": {"labels": labels}, "spec": template(restartPolicy="Always")["spec"]}
+    return component("apps/v1", kind, {"replicas": 3, "selector": {"matchLabels": labels}, "template": pod, **spec})
+
+
 def wrapper(*components: Wire, **metadata: Any) -> Wire:
     return manifest("workload.codeflare.dev/v1beta2", "AppWrapper", {"components": list(components)}, **metadata)
 
@@ -216,7 +222,16 @@ def test_what_its_controller_and_ours_would_both_do_is_left_out_of_the_object() 
 
 
 REFUSED: list[tuple[Wire, str, str]] = [
-    (wrapper(component("apps/v1", "Deployment", {})), "spec.components[0].template.kind", "cannot be in an AppWrapper"),
+    (wrapper(component("apps/v1", "DaemonSet", {})), "spec.components[0].template.kind", "cannot be in an AppWrapper"),
+    (wrapper(server(paused=True)), "spec.components[0].template.spec.paused", "makes no pods"),
+    (wrapper(server("StatefulSet")), "spec.components[0].template.spec.podManagementPolicy", "must be Parallel"),
+    (
+        wrapper(server("StatefulSet", podManagementPolicy="Parallel", volumeClaimTemplates=[{}])),
+        "spec.components[0].template.spec.volumeClaimTemplates",
+        "claims",
+    ),
+    (wrapper(server(replicas=0)), "spec", "has no pods"),
+    (wrapper(server(replicas="2")), "spec.components[0].template.spec.replicas", "must be a whole number"),
     (
         wrapper(job(), component("rbac.authorization.k8s.io/v1", "RoleBinding", {}, podSets=[{"path": "template"}])),
         "spec.components[1].template.kind",
@@ -323,6 +338,21 @@ def test_a_pod_template_may_not_have_the_label_by_which_pods_are_counted() -> No
     given["template"]["spec"]["template"]["metadata"] = {"labels": {"workload.codeflare.dev/appwrapper": "other"}}
     ((path, _),) = mistakes(wrapper(given))
     assert path == 'spec.components[0].template.spec.template.metadata.labels["workload.codeflare.dev/appwrapper"]'
+
+
+def test_servers_beside_a_job_select_the_pods_of_their_run_alone() -> None:
+    stateful = server("StatefulSet", podManagementPolicy="Parallel", serviceName="store")
+    given = wrapper(service(), server(replicas=2), stateful, job("client"))
+    assert roles_of(given) == {"part": 2, "part-2": 3, "client": 2}
+    assert capabilities_of(spec_of(given)) == (
+        "workload:workload.codeflare.dev/v1beta2/AppWrapper",
+        "workload:batch/v1/Job",
+    )
+    found, deployment, stateful, _ = templates_of(made_of(given))
+    for one in (deployment, stateful):
+        assert one["spec"]["selector"] == {"matchLabels": {"app": "store", **RUN}}
+    assert stateful["spec"]["serviceName"] == found["metadata"]["name"]
+    assert mistakes(wrapper(server("StatefulSet", replicas=1))) == []
 
 
 def with_texts(args: Sequence[str] = (), **env: str) -> Wire:

@@ -31,10 +31,12 @@ _SUCCESS_TTL, _FAILURE_DELAY = f"{_PREFIX}/successTTLDuration", f"{_PREFIX}/dele
 _LABEL = "workload.codeflare.dev/appwrapper"
 """Label by which its controller counts the pods of an AppWrapper."""
 _MOST_POD_SETS = 8
-_INFERRED = frozenset(("Job", "JobSet", "Pod", "PyTorchJob", "RayCluster", "RayJob"))
+_INFERRED = frozenset(("Deployment", "Job", "JobSet", "Pod", "PyTorchJob", "RayCluster", "RayJob", "StatefulSet"))
 """Kinds whose pods its controller finds by itself; those of others have to be declared."""
 _SUBMITTER: tuple[Step, ...] = ("spec", "submitterPodTemplate")
 """Path of pods that its controller does not count."""
+_SELECTOR = ("spec", "selector")
+"""Path of the selector of its own pods in a kind that has to have one."""
 _FIELDS = frozenset(("annotations", "podSetInfos", "podSets", "template"))
 _OF_OBJECTS = frozenset(("apiVersion", "kind", "metadata", "spec", "status"))
 _OF_NAMES = ("generateName", "name", "namespace")
@@ -127,7 +129,7 @@ class AppWrapper(WorkloadKind):
         return made
 
     def demands(self, manifest: Mapping[str, Any], templates: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-        wrapped = [kind.capability for _, kind in self._wrapped(manifest)]
+        wrapped = [one for part, kind in self._wrapped(manifest) for one in kind.demands(part["template"], {})]
         return tuple(dict.fromkeys((self.capability, *wrapped)))
 
     def end_of(self, stored: Mapping[str, Any]) -> WorkloadEnd | None:
@@ -188,10 +190,16 @@ class AppWrapper(WorkloadKind):
             if service is not None:
                 services[service] = new
                 template["spec"]["selector"] |= pods
+            elif isinstance(own := at(template, (*_SELECTOR, "matchLabels")), dict):
+                own |= pods
             kept = {key: value for key, value in (template.get("metadata") or {}).items() if key not in _OF_NAMES}
             template["metadata"] = {**kept, "name": new}
         for one in self.pod_sets(JsonNode(made, "", [])):
             rename_services(at(made, (*one.path, "spec")), services)
+        for component in _components(made):
+            governing = at(component, ("template", "spec", "serviceName"))
+            if governing in services:
+                component["template"]["spec"]["serviceName"] = services[governing]
         return made
 
     def _parts(self, manifest: JsonNode) -> list[_Component]:

@@ -12,6 +12,7 @@ from trainmaster.workload_kinds.pod import POD
 from trainmaster.workload_kinds.ray import RayCluster, RayJob
 from trainmaster.workload_kinds.spark import SparkApplication
 from trainmaster.workload_kinds.train_job import TrainJob
+from trainmaster.workload_kinds.wrapped_servers import WrappedDeployment, WrappedStatefulSet
 
 _WRAPPED: tuple[WorkloadKind, ...] = (
     BatchJob(),
@@ -23,7 +24,8 @@ _WRAPPED: tuple[WorkloadKind, ...] = (
     POD,
 )
 """Kinds that may also be components of an AppWrapper: their pods have the templates of the manifest."""
-KINDS: tuple[WorkloadKind, ...] = (*_WRAPPED, TrainJob(), SparkApplication(), AppWrapper(_WRAPPED))
+_APP_WRAPPER = AppWrapper((*_WRAPPED, WrappedDeployment(), WrappedStatefulSet()))
+KINDS: tuple[WorkloadKind, ...] = (*_WRAPPED, TrainJob(), SparkApplication(), _APP_WRAPPER)
 _BY_NAME: Mapping[tuple[str, str], WorkloadKind] = {(one.api_version, one.kind): one for one in KINDS}
 _BY_FULL_NAME: Mapping[str, WorkloadKind] = {one.name: one for one in KINDS}
 _BY_CAPABILITY: Mapping[str, WorkloadKind] = {one.capability: one for one in KINDS}
