@@ -22,7 +22,7 @@ from trainmaster_dispatcher.services.submission_parsing import (
     mistaken,
     refused_by,
 )
-from trainmaster_dispatcher.store import job_objects, tenants
+from trainmaster_dispatcher.store import job_objects, pod_groups, tenants
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
@@ -129,7 +129,7 @@ async def _refuse_taken(
     }
     if not wanted:
         return {}
-    taken = await job_objects.taken(tx, sorted(set(wanted.values())))
+    taken = await taken_names(tx, sorted(set(wanted.values())))
     found: dict[int, ProblemError] = {}
     for index, place in wanted.items():
         if place in taken:
@@ -137,6 +137,11 @@ async def _refuse_taken(
             found[index] = already_exists(place[1], None if metadata is None else metadata.kind)
         taken.add(place)
     return found
+
+
+async def taken_names(tx: Transaction, names: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Return those of these names, each with its queue, that objects of jobs or pods of groups have."""
+    return await job_objects.taken(tx, names) | await pod_groups.taken(tx, names)
 
 
 def already_exists(name: str, kind: str | None) -> ProblemError:
@@ -225,6 +230,14 @@ async def _store_objects(tx: Transaction, admitted: Admitted, taken: Sequence[Su
         raise ProblemError(
             Code.ALREADY_EXISTS, "an object of this name was just made; look at it, or give another name"
         )
+
+
+async def check(tx: Transaction, stores: Stores, one: Submission) -> None:
+    """Check what a submission may do in its queues, without storing it. Raises ProblemError as ``submit_one`` does."""
+    paths = sorted({spec.queue for spec in one.prepared.specs})
+    queues = await tenants.QUEUES.by_name(tx, {above for path in paths for above in _ancestry(path)})
+    classes = {row.spec.name: row for row in await tenants.CLASSES.every(tx)}
+    _check(stores, one, queues, classes, paths)
 
 
 async def submit_one(tx: Transaction, stores: Stores, one: Submission) -> Submitted:

@@ -7,22 +7,39 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, NamedTuple
 
+import orjson
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.websockets import WebSocket
 
-from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.member_streams import MemberStreamKind
-from trainmaster_dispatcher.api.context import App, State
-from trainmaster_dispatcher.api.kube.calls import KubernetesRouter, ListedBy, is_true, person, refusal, shown
+from trainmaster.workload_kinds.pod_groups import GroupError, group_of, without_group
+from trainmaster_dispatcher.api.context import App, State, note
+from trainmaster_dispatcher.api.kube import job_calls
+from trainmaster_dispatcher.api.kube.bodies import Desired
+from trainmaster_dispatcher.api.kube.calls import (
+    Deletion,
+    DryRunError,
+    KubernetesRouter,
+    ListedBy,
+    deleted,
+    is_true,
+    json,
+    person,
+    refusal,
+    shown,
+)
+from trainmaster_dispatcher.api.kube.job_calls import JobCall
 from trainmaster_dispatcher.api.kube.job_parts import JobParts, list_parts
 from trainmaster_dispatcher.api.kube.job_resources import SUBMITTED_PODS
-from trainmaster_dispatcher.api.kube.job_routes import changes_of_pods
+from trainmaster_dispatcher.api.kube.job_routes import PodCalls, changes_of_pods
 from trainmaster_dispatcher.api.kube.objects import Wire
 from trainmaster_dispatcher.api.kube.pods import (
     POD_FIELDS,
     PodName,
     containers_of,
+    grouped_pod,
     is_submitted_pod,
     pod_object,
     submitted_pod,
@@ -34,12 +51,17 @@ from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.api.member_streams import read_options, serve_stream
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
-from trainmaster_dispatcher.services import job_members, job_objects, logs
+from trainmaster_dispatcher.domain import managed_fields
+from trainmaster_dispatcher.services import job_members, job_objects, logs, pod_groups
 from trainmaster_dispatcher.services.job_members import JobMember
 from trainmaster_dispatcher.services.job_objects import ReadJob
 from trainmaster_dispatcher.services.member_streams import WantedMember, check_stream
+from trainmaster_dispatcher.services.pod_groups import GroupedSubmission
+from trainmaster_dispatcher.services.submission_parsing import mistaken
+from trainmaster_dispatcher.store import pod_groups as group_store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
+from trainmaster_dispatcher.store.pod_groups import GroupedPod
 from trainmaster_dispatcher.store.redis_channels import JOBS
 
 router = KubernetesRouter()
@@ -138,8 +160,7 @@ async def read_log(
         pod = await _pod(tx, caller, namespace, name)
     member = pod.member
     if member is None:
-        why = pod.job.reason.sentence if pod.job.reason is not None else "no run of it has begun"
-        raise ProblemError(Code.WRONG_STATE, f"the pod {name!r} has no output yet: {why}")
+        raise ProblemError(Code.WRONG_STATE, f"the pod {name!r} has no output yet: {pod.why}")
     text = str(member.job.line["id"])
     options = wanted.of(member)
     key = await logs.find(state.stores, caller, text, options)
@@ -177,20 +198,29 @@ async def read_log(
     return StreamingResponse(output(), media_type="text/plain", headers={"Cache-Control": "no-store"})
 
 
-async def _pods(tx: Transaction, jobs: Sequence[ReadJob], most: int | None) -> Mapping[int, Sequence[Wire]]:
-    """Return the pods of jobs: their members; of a job that was submitted as a pod that one alone, also while it waits."""
+async def _pods(
+    tx: Transaction, jobs: Sequence[ReadJob], most: int | None, *, with_gone: bool = False
+) -> Mapping[int, Sequence[Wire]]:
+    """Return the pods of jobs: their members; of a job that was submitted as a pod, or as a group of pods, those, also while it
+    waits.
+    """
     found = await job_members.of_jobs(tx, jobs, most)
-    submitted = [job.key for job in jobs if job.key in found and is_submitted_pod(job)]
-    whole = await job_objects.read(tx, submitted) if submitted else {}
+    groups = await group_store.groups_among(tx, found)
+    grouped = await group_store.of_jobs(tx, groups, with_gone=with_gone) if groups else {}
+    submitted = {job.key for job in jobs if job.key in found and is_submitted_pod(job)}
+    whole = await job_objects.read(tx, submitted | groups) if submitted | groups else {}
     versions = {job.key: job.metadata.version for job in jobs}
     pods: dict[int, Sequence[Wire]] = {}
     for key, members in found.items():
         if (job := whole.get(key)) is None:
-            pods[key] = [] if key in submitted else [pod_object(member) for member in members]
+            pods[key] = [] if key in submitted | groups else [pod_object(member) for member in members]
         else:
             # The version with which the caller gets the job, as of the others: that of a watch is the change that it has come to.
             job = replace(job, metadata=job.metadata._replace(version=versions[key]))
-            pods[key] = [submitted_pod(job, members[0] if members else None)]
+            if key in submitted:
+                pods[key] = [submitted_pod(job, members[0] if members else None)]
+            else:
+                pods[key] = [grouped_pod(one, job, _member_among(one, members)) for one in grouped.get(key, ())]
     return pods
 
 
@@ -199,17 +229,60 @@ def _jobs_in(name: str) -> frozenset[str]:
     return frozenset(filter(None, (name, "" if parts is None else parts.job)))
 
 
-_PARTS = JobParts(PODS, POD_FIELDS, _jobs_in, _pods, _pods)
+def _member_among(pod: GroupedPod, members: Sequence[JobMember]) -> JobMember | None:
+    return next((one for one in members if (one.role_name, one.index) == (pod.role, pod.member)), None)
+
+
+async def _beside(tx: Transaction, caller: Caller, namespace: str | None, names: frozenset[str]) -> Sequence[Wire]:
+    """Return the pods of groups that are not complete; with names, also those of complete ones, by their own names."""
+    if not names:
+        return [grouped_pod(one, None, None) for one in await pod_groups.incomplete(tx, caller, namespace)]
+    found = [one for name in sorted(names) for one in await pod_groups.named(tx, caller, namespace, name)]
+    return [(await _of_group(tx, one)).item() for one in found]
+
+
+async def _changed_pods(tx: Transaction, jobs: Sequence[ReadJob], most: int | None) -> Mapping[int, Sequence[Wire]]:
+    return await _pods(tx, jobs, most, with_gone=True)
+
+
+def _is_gone(pod: Wire) -> bool:
+    return "deletionTimestamp" in pod["metadata"] and pod["status"]["phase"] in ("Succeeded", "Failed")
+
+
+_PARTS = JobParts(PODS, POD_FIELDS, _jobs_in, _pods, _changed_pods, _beside, _is_gone)
 
 
 class _Pod(NamedTuple):
-    """A pod: a member of a job, or a job that was submitted as a pod, with its member once it has a run."""
+    """A pod: a member of a job, a job that was submitted as a pod, with its member once it has a run, or a pod of a group.
 
-    job: ReadJob
+    ``job`` is None of a group that is not complete.
+    """
+
+    job: ReadJob | None
     member: JobMember | None
+    grouped: GroupedPod | None = None
+
+    @property
+    def owner(self) -> str:
+        """Return the id of its job; while it has none, the name of its group."""
+        if self.job is not None:
+            return str(self.job.line["id"])
+        return "" if self.grouped is None else f"the pod group {self.grouped.group!r}"
+
+    @property
+    def why(self) -> str:
+        """Return why it has no run."""
+        if self.grouped is not None and self.job is None:
+            return pod_groups.missing(self.grouped)
+        reason = None if self.job is None else self.job.reason
+        return "no run of it has begun" if reason is None else reason.sentence
 
     def item(self) -> Wire:
         """Return its object."""
+        if self.grouped is not None:
+            return grouped_pod(self.grouped, self.job, self.member)
+        if self.job is None:
+            raise LookupError("a pod without a job is one of a group")
         if is_submitted_pod(self.job):
             return submitted_pod(self.job, self.member)
         if self.member is None:
@@ -219,6 +292,8 @@ class _Pod(NamedTuple):
 
 async def _pod(tx: Transaction, caller: Caller, namespace: str, name: str) -> _Pod:
     """Return the pod of this name. Raises ProblemError NOT_FOUND."""
+    for grouped in await pod_groups.named(tx, caller, namespace, name):
+        return await _of_group(tx, grouped)
     for job in await job_objects.show_all(tx, caller, namespace, name, SUBMITTED_PODS.kind):
         members = (await job_members.of_jobs(tx, [job])).get(job.key)
         return _Pod(job, members[0] if members else None)
@@ -232,23 +307,102 @@ async def _pod(tx: Transaction, caller: Caller, namespace: str, name: str) -> _P
     raise not_found(PODS.full_name, name)
 
 
+async def _of_group(tx: Transaction, pod: GroupedPod) -> _Pod:
+    if pod.job_id is None:
+        return _Pod(None, None, pod)
+    job = (await job_objects.read(tx, [pod.job_id]))[pod.job_id]
+    members = (await job_members.of_jobs(tx, [job])).get(job.key, [])
+    return _Pod(job, _member_among(pod, members), pod)
+
+
 async def refuse_members(namespace: str, name: str, request: Request, state: App) -> None:
-    """Refuse changes of a member of a job, which is no object of its own. Raises ProblemError METHOD_NOT_ALLOWED."""
-    parts = PodName.read(name)
-    if parts is None:
-        return
+    """Refuse changes of a member of a job, which is no object of its own, and all but the deletion of a pod of a group.
+
+    Raises ProblemError METHOD_NOT_ALLOWED.
+    """
     caller = await person(request)
     async with state.stores.database.reading() as tx:
+        if await pod_groups.named(tx, caller, namespace, name):
+            if request.method == "DELETE":
+                return
+            raise ProblemError(
+                Code.METHOD_NOT_ALLOWED,
+                f"the pod {name!r} is one of a group, and cannot be changed: delete it, and create it again",
+            )
+        if PodName.read(name) is None:
+            return
         if await job_objects.show_all(tx, caller, namespace, name, SUBMITTED_PODS.kind):
             return
         pod = await _pod(tx, caller, namespace, name)
     raise ProblemError(
         Code.METHOD_NOT_ALLOWED,
-        f"this pod is a member of {pod.job.line['id']}, which makes it: change or delete the job",
+        f"this pod is a member of {pod.owner}, which makes it: change or delete the job",
     )
 
 
-changes_router = changes_of_pods([Depends(refuse_members)])
+async def create_grouped(
+    call: JobCall, wanted: Desired, managers: managed_fields.Managers, queue: str
+) -> Response | None:
+    """Create a pod that names a group, and submit the group's job if it is the last one; answer with it. Returns None for a pod that
+    names none. Raises ProblemError.
+    """
+    try:
+        group = group_of(wanted.labels, wanted.annotations)
+    except GroupError as error:
+        raise mistaken(error.mistake) from error
+    if group is None:
+        return None
+    if not wanted.name:
+        raise mistaken(Mistake(path="metadata.name", message="is needed for a pod of a group"))
+    alone = wanted._replace(labels=without_group(wanted.labels), annotations=without_group(wanted.annotations))
+    body = orjson.dumps(call.of.submission(alone, queue))
+    state, caller = call.state, call.caller
+    prepared = await state.parser.prepare(body, caller.key_id, call.request, await state.admissions.known())
+    given = GroupedSubmission(
+        caller=caller,
+        namespace=call.namespace,
+        name=wanted.name,
+        group=group,
+        labels=wanted.labels,
+        annotations=wanted.annotations,
+        spec=wanted.spec,
+        managed_fields=managed_fields.write(managers, call.of.resource.group_version),
+        prepared=prepared,
+    )
+    try:
+        async with state.stores.database.transaction() as tx:
+            created = await pod_groups.create(tx, state.stores, given)
+            await note(tx, caller, "submit", created.job or wanted.name, {"pod": wanted.name, "group": group.name})
+            item = (await _of_group(tx, created.pod)).item()
+            if call.writing.is_dry:
+                raise DryRunError(item)
+    except DryRunError as undone:
+        item = undone.item
+    return shown(call.request, item, PODS, 201)
+
+
+async def delete_pod(call: JobCall, name: str) -> Response:
+    """Delete a pod: the job that it is, or a pod of a group. Raises ProblemError."""
+    state, caller = call.state, call.caller
+    deletion = await Deletion.read(call.request, call.writing)
+    try:
+        async with state.stores.database.transaction() as tx:
+            for grouped in await pod_groups.named(tx, caller, call.namespace, name):
+                before = (await _of_group(tx, grouped)).item()
+                deletion.check(PODS, before)
+                await pod_groups.delete(tx, state.stores, caller, grouped, deletion.grace)
+                await note(tx, caller, "cancel", name, {"deleted": name, "group": grouped.group})
+                after = await pod_groups.named(tx, caller, call.namespace, name)
+                item = (await _of_group(tx, after[0])).item() if after else None
+                if deletion.is_dry:
+                    raise DryRunError(item or before)
+                return deleted(PODS, before) if item is None else json(item)
+    except DryRunError as undone:
+        return json(undone.item)
+    return await job_calls.delete_job(call, name)
+
+
+changes_router = changes_of_pods([Depends(refuse_members)], PodCalls(create_grouped, delete_pod))
 
 
 @router.websocket(f"{_ALL}/{{name}}/exec")
@@ -286,8 +440,7 @@ async def _member_of(state: State, caller: Caller, namespace: str, name: str) ->
         pod = await _pod(tx, caller, namespace, name)
     member = pod.member
     if member is None:
-        why = pod.job.reason.sentence if pod.job.reason is not None else "no run of it has begun"
-        raise ProblemError(Code.WRONG_STATE, f"the pod {name!r} does not run: {why}")
+        raise ProblemError(Code.WRONG_STATE, f"the pod {name!r} does not run: {pod.why}")
     return WantedMember(str(member.job.line["id"]), member.role_name, member.index, member.run.attempt)
 
 
@@ -310,5 +463,5 @@ async def refuse_subresource(namespace: str, name: str, subresource: str, reques
     where = "" if pod.member is None else f", and its pod is on the cluster {pod.member.run.cluster!r}"
     raise ProblemError(
         Code.METHOD_NOT_ALLOWED,
-        f"{subresource} of a pod is not offered here: this is a member of {pod.job.line['id']}{where}",
+        f"{subresource} of a pod is not offered here: this is a member of {pod.owner}{where}",
     )
