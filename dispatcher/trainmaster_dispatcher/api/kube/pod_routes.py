@@ -5,32 +5,24 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-import orjson
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.websockets import WebSocket
 
-from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.member_streams import MemberStreamKind
-from trainmaster.workload_kinds.pod_groups import GroupError, group_of, without_group
-from trainmaster_dispatcher.api.context import App, State, note
-from trainmaster_dispatcher.api.kube import job_calls
-from trainmaster_dispatcher.api.kube.bodies import Desired
+from trainmaster_dispatcher.api.context import App, State
 from trainmaster_dispatcher.api.kube.calls import (
-    Deletion,
-    DryRunError,
     KubernetesRouter,
     ListedBy,
-    deleted,
     is_true,
-    json,
     person,
     refusal,
     shown,
 )
-from trainmaster_dispatcher.api.kube.job_calls import JobCall
+from trainmaster_dispatcher.api.kube.grouped_pods import NamedPod, create_grouped, delete_pod, member_among, of_group
 from trainmaster_dispatcher.api.kube.job_parts import JobParts, list_parts
 from trainmaster_dispatcher.api.kube.job_resources import SUBMITTED_PODS
 from trainmaster_dispatcher.api.kube.job_routes import PodCalls, changes_of_pods
@@ -51,17 +43,13 @@ from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.api.member_streams import read_options, serve_stream
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
-from trainmaster_dispatcher.domain import managed_fields
 from trainmaster_dispatcher.services import job_members, job_objects, logs, pod_groups
 from trainmaster_dispatcher.services.job_members import JobMember
 from trainmaster_dispatcher.services.job_objects import ReadJob
 from trainmaster_dispatcher.services.member_streams import WantedMember, check_stream
-from trainmaster_dispatcher.services.pod_groups import GroupedSubmission
-from trainmaster_dispatcher.services.submission_parsing import mistaken
 from trainmaster_dispatcher.store import pod_groups as group_store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
-from trainmaster_dispatcher.store.pod_groups import GroupedPod
 from trainmaster_dispatcher.store.redis_channels import JOBS
 
 router = KubernetesRouter()
@@ -220,7 +208,7 @@ async def _pods(
             if key in submitted:
                 pods[key] = [submitted_pod(job, members[0] if members else None)]
             else:
-                pods[key] = [grouped_pod(one, job, _member_among(one, members)) for one in grouped.get(key, ())]
+                pods[key] = [grouped_pod(one, job, member_among(one, members)) for one in grouped.get(key, ())]
     return pods
 
 
@@ -229,16 +217,12 @@ def _jobs_in(name: str) -> frozenset[str]:
     return frozenset(filter(None, (name, "" if parts is None else parts.job)))
 
 
-def _member_among(pod: GroupedPod, members: Sequence[JobMember]) -> JobMember | None:
-    return next((one for one in members if (one.role_name, one.index) == (pod.role, pod.member)), None)
-
-
 async def _beside(tx: Transaction, caller: Caller, namespace: str | None, names: frozenset[str]) -> Sequence[Wire]:
     """Return the pods of groups that are not complete; with names, also those of complete ones, by their own names."""
     if not names:
         return [grouped_pod(one, None, None) for one in await pod_groups.incomplete(tx, caller, namespace)]
     found = [one for name in sorted(names) for one in await pod_groups.named(tx, caller, namespace, name)]
-    return [(await _of_group(tx, one)).item() for one in found]
+    return [(await of_group(tx, one)).item() for one in found]
 
 
 async def _changed_pods(tx: Transaction, jobs: Sequence[ReadJob], most: int | None) -> Mapping[int, Sequence[Wire]]:
@@ -252,67 +236,21 @@ def _is_gone(pod: Wire) -> bool:
 _PARTS = JobParts(PODS, POD_FIELDS, _jobs_in, _pods, _changed_pods, _beside, _is_gone)
 
 
-class _Pod(NamedTuple):
-    """A pod: a member of a job, a job that was submitted as a pod, with its member once it has a run, or a pod of a group.
-
-    ``job`` is None of a group that is not complete.
-    """
-
-    job: ReadJob | None
-    member: JobMember | None
-    grouped: GroupedPod | None = None
-
-    @property
-    def owner(self) -> str:
-        """Return the id of its job; while it has none, the name of its group."""
-        if self.job is not None:
-            return str(self.job.line["id"])
-        return "" if self.grouped is None else f"the pod group {self.grouped.group!r}"
-
-    @property
-    def why(self) -> str:
-        """Return why it has no run."""
-        if self.grouped is not None and self.job is None:
-            return pod_groups.missing(self.grouped)
-        reason = None if self.job is None else self.job.reason
-        return "no run of it has begun" if reason is None else reason.sentence
-
-    def item(self) -> Wire:
-        """Return its object."""
-        if self.grouped is not None:
-            return grouped_pod(self.grouped, self.job, self.member)
-        if self.job is None:
-            raise LookupError("a pod without a job is one of a group")
-        if is_submitted_pod(self.job):
-            return submitted_pod(self.job, self.member)
-        if self.member is None:
-            raise LookupError(f"job {self.job.key} has no such member")
-        return pod_object(self.member)
-
-
-async def _pod(tx: Transaction, caller: Caller, namespace: str, name: str) -> _Pod:
+async def _pod(tx: Transaction, caller: Caller, namespace: str, name: str) -> NamedPod:
     """Return the pod of this name. Raises ProblemError NOT_FOUND."""
     for grouped in await pod_groups.named(tx, caller, namespace, name):
-        return await _of_group(tx, grouped)
+        return await of_group(tx, grouped)
     for job in await job_objects.show_all(tx, caller, namespace, name, SUBMITTED_PODS.kind):
         members = (await job_members.of_jobs(tx, [job])).get(job.key)
-        return _Pod(job, members[0] if members else None)
+        return NamedPod(job, members[0] if members else None)
     parts = PodName.read(name)
     if parts is not None:
         found = await job_members.of_jobs(tx, await job_objects.show_all(tx, caller, namespace, parts.job))
         for members in found.values():
             for one in members:
                 if (one.role_name, one.index) == (parts.role, parts.index) and not is_submitted_pod(one.job):
-                    return _Pod(one.job, one)
+                    return NamedPod(one.job, one)
     raise not_found(PODS.full_name, name)
-
-
-async def _of_group(tx: Transaction, pod: GroupedPod) -> _Pod:
-    if pod.job_id is None:
-        return _Pod(None, None, pod)
-    job = (await job_objects.read(tx, [pod.job_id]))[pod.job_id]
-    members = (await job_members.of_jobs(tx, [job])).get(job.key, [])
-    return _Pod(job, _member_among(pod, members), pod)
 
 
 async def refuse_members(namespace: str, name: str, request: Request, state: App) -> None:
@@ -338,68 +276,6 @@ async def refuse_members(namespace: str, name: str, request: Request, state: App
         Code.METHOD_NOT_ALLOWED,
         f"this pod is a member of {pod.owner}, which makes it: change or delete the job",
     )
-
-
-async def create_grouped(
-    call: JobCall, wanted: Desired, managers: managed_fields.Managers, queue: str
-) -> Response | None:
-    """Create a pod that names a group, and submit the group's job if it is the last one; answer with it. Returns None for a pod that
-    names none. Raises ProblemError.
-    """
-    try:
-        group = group_of(wanted.labels, wanted.annotations)
-    except GroupError as error:
-        raise mistaken(error.mistake) from error
-    if group is None:
-        return None
-    if not wanted.name:
-        raise mistaken(Mistake(path="metadata.name", message="is needed for a pod of a group"))
-    alone = wanted._replace(labels=without_group(wanted.labels), annotations=without_group(wanted.annotations))
-    body = orjson.dumps(call.of.submission(alone, queue))
-    state, caller = call.state, call.caller
-    prepared = await state.parser.prepare(body, caller.key_id, call.request, await state.admissions.known())
-    given = GroupedSubmission(
-        caller=caller,
-        namespace=call.namespace,
-        name=wanted.name,
-        group=group,
-        labels=wanted.labels,
-        annotations=wanted.annotations,
-        spec=wanted.spec,
-        managed_fields=managed_fields.write(managers, call.of.resource.group_version),
-        prepared=prepared,
-    )
-    try:
-        async with state.stores.database.transaction() as tx:
-            created = await pod_groups.create(tx, state.stores, given)
-            await note(tx, caller, "submit", created.job or wanted.name, {"pod": wanted.name, "group": group.name})
-            item = (await _of_group(tx, created.pod)).item()
-            if call.writing.is_dry:
-                raise DryRunError(item)
-    except DryRunError as undone:
-        item = undone.item
-    return shown(call.request, item, PODS, 201)
-
-
-async def delete_pod(call: JobCall, name: str) -> Response:
-    """Delete a pod: the job that it is, or a pod of a group. Raises ProblemError."""
-    state, caller = call.state, call.caller
-    deletion = await Deletion.read(call.request, call.writing)
-    try:
-        async with state.stores.database.transaction() as tx:
-            for grouped in await pod_groups.named(tx, caller, call.namespace, name):
-                before = (await _of_group(tx, grouped)).item()
-                deletion.check(PODS, before)
-                await pod_groups.delete(tx, state.stores, caller, grouped, deletion.grace)
-                await note(tx, caller, "cancel", name, {"deleted": name, "group": grouped.group})
-                after = await pod_groups.named(tx, caller, call.namespace, name)
-                item = (await _of_group(tx, after[0])).item() if after else None
-                if deletion.is_dry:
-                    raise DryRunError(item or before)
-                return deleted(PODS, before) if item is None else json(item)
-    except DryRunError as undone:
-        return json(undone.item)
-    return await job_calls.delete_job(call, name)
 
 
 changes_router = changes_of_pods([Depends(refuse_members)], PodCalls(create_grouped, delete_pod))
