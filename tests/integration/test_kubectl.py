@@ -25,6 +25,7 @@ from tests.conftest import Service
 from tests.integration.scheduled import pass_time, turn
 from tests.integration.test_sdk import local_agent
 from tests.unit.fake_api import run
+from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
 from trainmaster_agent.aggregation.server import DispatcherAccess
 
@@ -588,8 +589,51 @@ async def test_kubectl_has_cron_jobs(service: Service, alone: Kubectl, tmp_path:
     assert "CronJob/nightly" in await alone("describe", job)
     manual = await alone("create", "job", "--from=cronjob/nightly", "by-hand", "--dry-run=client", "-o", "yaml")
     assert "job.batch/by-hand created" in await alone("apply", "-f", "-", given=manual)
-    typed = await alone("create", "job", "--from=cronjob/nightly", "typed", code=1)
-    assert "unknown format" in typed
+    assert "job.batch/typed created" in await alone("create", "job", "--from=cronjob/nightly", "typed")
     assert 'cronjob.batch "nightly" deleted' in await alone("delete", "cj", "nightly")
     await turn(service)
     assert "No resources found" in await alone("get", "jobs.batch")
+
+
+_GROUP = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: ring-%d
+  labels: {kueue.x-k8s.io/pod-group-name: ring}
+  annotations: {kueue.x-k8s.io/pod-group-total-count: "2"}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: main, image: busybox, command: [echo, hello], resources: {requests: {cpu: "1"}}}
+"""
+
+
+async def test_kubectl_submits_a_group_of_pods(service: Service, alone: Kubectl, tmp_path: Path) -> None:
+    path = tmp_path / "pods.yaml"
+    path.write_text(_GROUP % 0)
+    where = ("-f", str(path))
+    assert "pod/ring-0 created" in await alone("apply", *where)
+    assert "pod group 'ring' has 1 of 2 pods" in await alone("describe", "pod", "ring-0")
+    path.write_text(f"{_GROUP % 0}---{_GROUP % 1}")
+    said = await alone("apply", *where)
+    assert "pod/ring-0 unchanged" in said
+    assert "pod/ring-1 created" in said
+    agent = service.agent()
+    await agent.connect(capabilities=("gang", "podTemplate"))
+    run = await agent.next_start()
+    members = [{"role": "ring", "index": index, "state": "running", "node": "n1"} for index in range(2)]
+    await agent.report(run["run"], RunState.RUNNING, 1, members=members)
+    await alone("wait", "--for=condition=Ready", "pod/ring-0", "pod/ring-1", "--timeout=20s")
+    assert "pod/ring-1" in await alone("get", "pods", "-l", "kueue.x-k8s.io/pod-group-name=ring", "-o", "name")
+    assert "cannot be changed" in await alone("label", "pod", "ring-0", "team=x", code=1)
+    deleted = asyncio.create_task(alone("delete", *where))
+
+    async def is_being_deleted() -> bool:
+        pod = (await service.http.get("/api/v1/namespaces/default/pods/ring-0")).json()
+        return "deletionTimestamp" in pod["metadata"]
+
+    await eventually(is_being_deleted)
+    await agent.report(run["run"], RunState.CANCELLED, 2)
+    assert 'pod "ring-1" deleted' in await deleted
+    assert "No resources found" in await alone("get", "pods")

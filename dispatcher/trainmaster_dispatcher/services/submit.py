@@ -22,7 +22,7 @@ from trainmaster_dispatcher.services.submission_parsing import (
     mistaken,
     refused_by,
 )
-from trainmaster_dispatcher.store import job_objects, tenants
+from trainmaster_dispatcher.store import job_objects, pod_groups, tenants
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
@@ -143,7 +143,7 @@ async def _refuse_taken(
     }
     if not wanted:
         return {}
-    taken = await job_objects.taken(tx, sorted(set(wanted.values())))
+    taken = await taken_names(tx, sorted(set(wanted.values())))
     found: dict[int, ProblemError] = {}
     for index, place in wanted.items():
         if place in taken:
@@ -151,6 +151,11 @@ async def _refuse_taken(
             found[index] = already_exists(place[1], None if metadata is None else metadata.kind)
         taken.add(place)
     return found
+
+
+async def taken_names(tx: Transaction, names: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Return those of these names, each with its queue, that objects of jobs or pods of groups have."""
+    return await job_objects.taken(tx, names) | await pod_groups.taken(tx, names)
 
 
 def already_exists(name: str, kind: str | None) -> ProblemError:

@@ -661,6 +661,43 @@ schedule_events = Table(
     comment="What happened to schedules, for people. Insert-only.",
 )
 
+pod_groups = Table(
+    "pod_groups",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("queue_id", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("submitter", Text, nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("many", Integer, nullable=False, server_default=text("0")),
+    Column("job_id", BigInteger),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index("ix_pod_groups_name", "name", "queue_id"),
+    Index("uq_pod_groups_job_id", "job_id", unique=True, postgresql_where=text("job_id IS NOT NULL")),
+    comment="Groups of pods that were created one by one. submitter: who created its first pod; many: its pods that have been created;"
+    " job_id: the job that they are, once there are total of them.",
+)
+
+grouped_pods = Table(
+    "grouped_pods",
+    metadata,
+    Column("group_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("queue_id", Integer, nullable=False),
+    Column("name", Text, primary_key=True),
+    Column("role", Text),
+    Column("member", Integer),
+    Column("labels", JSONB()),
+    Column("annotations", JSONB()),
+    Column("spec", JSONB(), nullable=False),
+    Column("managed_fields", JSONB()),
+    Column("job_spec", JSONB(), nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("deleted_at", DateTime(timezone=True)),
+    Index("uq_grouped_pods_name_queue_id", "name", "queue_id", unique=True),
+    comment="Pods of groups. spec: as it was written; job_spec: specification of the job that the pod would be by itself; role,"
+    " member: of the job of its group. With deleted_at, the pod is gone once that job has ended.",
+)
+
 runs = Table(
     "runs",
     metadata,

@@ -3,7 +3,7 @@
 A change is one transaction with its line of the audit; a job is created as by the REST API, in a group with others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -85,6 +85,8 @@ class JobCall:
     caller: Caller
     namespace: str
     writing: Writing
+    creator: "Creator | None" = None
+    """Creates what is no job by itself."""
 
     async def wanted(self) -> Desired:
         """Return what the object in the body wants. Raises ProblemError."""
@@ -99,6 +101,10 @@ class JobCall:
     def updated(self, before: Wire, fields: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
         """Return what is managed of an object after a change that is no apply."""
         return managed_fields.updated(before, fields, managers, self.writing.manager, now())
+
+
+Creator = Callable[[JobCall, Desired, managed_fields.Managers, str], Awaitable[Response | None]]
+"""Creates an object in a queue, by its path, and answers with it; returns None for one that is a job by itself."""
 
 
 async def create_job(call: JobCall) -> Response:
@@ -289,6 +295,8 @@ async def _create(call: JobCall, wanted: Desired, managers: managed_fields.Manag
             if await job_objects.show_all(tx, caller, namespace, wanted.name):
                 raise already_exists(wanted.name, call.of.kind.name)
     queue = place.queue
+    if call.creator is not None and (special := await call.creator(call, wanted, managers, queue)) is not None:
+        return special
     body = orjson.dumps(call.of.submission(wanted, queue))
     try:
         prepared = await state.parser.prepare(body, caller.key_id, call.request, await state.admissions.known())
