@@ -3,12 +3,15 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from tests.conftest import FakeAgent, Service
 from tests.integration.test_kube_changes import value_of
 from tests.integration.test_kube_events_and_pods import watching
 from tests.integration.test_kube_pods import PODS, TABLE, a_pod, names
 from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.services import pod_groups
 
 GROUP, TOTAL = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
 SUFFIX = 'metadata.annotations["kueue.x-k8s.io/{}"]'
@@ -260,3 +263,14 @@ async def test_pods_that_are_created_at_once_become_one_job(service: Service) ->
     answers = await asyncio.gather(*(service.http.post(PODS, json=one) for one in given))
     assert [one.status_code for one in answers] == [201] * 8
     assert len(await jobs(service)) == 1
+
+
+async def test_a_queue_holds_so_many_pods_of_incomplete_groups(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_groups, "_MOST_WAITING", 2)
+    await created(service, member("a"), member("b"))
+    full = await refused(service, member("c"), 429)
+    assert "has 2 pods of incomplete groups" in full["message"]
+    assert (await service.http.delete(f"{PODS}/a")).is_success
+    await created(service, member("c"))

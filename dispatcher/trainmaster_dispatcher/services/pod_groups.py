@@ -50,6 +50,10 @@ class GroupedSubmission:
     prepared: PreparedSubmission
 
 
+_MOST_WAITING = 10_000
+"""The most pods of incomplete groups in a queue."""
+
+
 class CreatedPod(NamedTuple):
     """A pod that was created, and the id of the job that its group became by it; None while pods are missing."""
 
@@ -59,9 +63,10 @@ class CreatedPod(NamedTuple):
 
 async def create(tx: Transaction, stores: Stores, given: GroupedSubmission) -> CreatedPod:
     """Store a pod of a group, and the job of the group if it was the last one. Raises ProblemError."""
-    await check(tx, stores, Submission(given.caller, given.prepared))
     queue = given.prepared.specs[0].queue
+    # Locked before the check holds it: two transactions that hold it would wait for each other.
     locked = await tenants.lock_queue(tx, queue)
+    await check(tx, stores, Submission(given.caller, given.prepared))
     if locked is None:
         raise ProblemError(Code.UNKNOWN_QUEUE, f"the queue {queue!r} was just removed")
     if await taken_names(tx, [(locked.id, given.name)]) or await store.named(tx, given.namespace, given.name):
@@ -70,6 +75,9 @@ async def create(tx: Transaction, stores: Stores, given: GroupedSubmission) -> C
     for one in living:
         _check_group(given, one, queue)
     name, total = given.group
+    if await store.many_waiting(tx, locked.id) >= _MOST_WAITING:
+        message = f"queue {queue!r} has {_MOST_WAITING} pods of incomplete groups, as many as it may: create or delete the rest"
+        raise ProblemError(Code.QUEUE_FULL, message)
     group_id = living[0].id if living else await store.create(tx, locked.id, name, given.caller.name, total)
     spec = orjson.loads(given.prepared.specs[0].spec)
     specs = {**await store.job_specs(tx, group_id), given.name: spec}

@@ -148,6 +148,15 @@ async def taken(tx: Transaction, names: Sequence[tuple[int, str]]) -> set[tuple[
     return {(row.queue_id, row.name) for row in rows}
 
 
+async def many_waiting(tx: Transaction, queue_id: int) -> int:
+    """Return the number of pods of a queue's incomplete groups."""
+    row = await tx.one(
+        "SELECT coalesce(sum(many), 0) AS many FROM pod_groups WHERE queue_id = :queue AND job_id IS NULL",
+        queue=queue_id,
+    )
+    return int(row.many)
+
+
 async def create(tx: Transaction, queue_id: int, name: str, submitter: str, total: int) -> int:
     """Store a new group without pods; return its key."""
     row = await tx.one(
