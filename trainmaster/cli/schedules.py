@@ -79,7 +79,7 @@ def show_all(ctx: typer.Context, queue: QueueOption = None, output: OutputOption
 
 
 def _row(one: "ScheduleView", moment: "datetime", *, wide: bool) -> list[object]:
-    last = "-" if one.last_due is None else f"{age(one.last_due, moment)} ago"
+    last = "-" if one.last_due is None else age(one.last_due, moment)
     row: list[object] = [
         one.name,
         one.queue,
@@ -122,8 +122,8 @@ def show(
             ("schedule", f"{one.schedule} ({one.time_zone})"),
             ("policy", one.concurrency_policy),
             ("next due", _next(one)),
-            ("last due", "never" if one.last_due is None else f"{age(one.last_due, moment)} ago"),
-            ("last success", "never" if one.last_succeeded is None else f"{age(one.last_succeeded, moment)} ago"),
+            ("last due", "never" if one.last_due is None else age(one.last_due, moment)),
+            ("last success", "never" if one.last_succeeded is None else age(one.last_succeeded, moment)),
             ("active", " ".join(one.active) or "none"),
             ("submitted by", one.submitted_by),
             *([("message", one.message)] if one.message else []),
