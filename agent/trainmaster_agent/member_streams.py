@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 _MOST_STREAMS = 1000
 _OPEN_SECONDS = 20.0
 _INTERNAL = 500
+_MOST_LOGGED = 200
+"""The most characters of a command in the log."""
 
 
 class StreamLine(Protocol):
@@ -82,6 +84,7 @@ class MemberStreams:
             if isinstance(opened, MemberStreamOpening):
                 await line.send(opened.model_dump_json(by_alias=True))
                 return
+            _log_use(order)
             try:
                 await line.send(MemberStreamOpening(protocol=opened.protocol, status=0).model_dump_json(by_alias=True))
                 await copy_both(opened, line)
@@ -106,6 +109,14 @@ class MemberStreams:
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
             words = contain("member-stream", error, run=order.run)
             return MemberStreamOpening(status=_INTERNAL, message=f"the agent cannot open the stream: {words}")
+
+
+def _log_use(order: OpenMemberStream) -> None:
+    """Write down who uses a stream, for the owner of the cluster."""
+    options = order.options
+    what = f"ports {', '.join(map(str, options.ports))}" if options.ports else " ".join(options.command)[:_MOST_LOGGED]
+    text = f"{options.user or 'somebody'} uses {options.kind.value} of {order.run}, {order.role}-{order.index}"
+    log.info("%s%s", text, f": {what}" if what else "", extra={"run_id": order.run})
 
 
 async def copy_both(member: MemberStream, line: StreamLine) -> None:

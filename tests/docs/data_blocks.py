@@ -23,6 +23,7 @@ from trainmaster.fake_cluster.fleet import Fleet
 from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.resource_kinds import KINDS
+from trainmaster.protocol.schedules import ScheduleSpec
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.local.config import LocalCluster
 from trainmaster_dispatcher.whatif.trace import read_table
@@ -69,7 +70,7 @@ def _yaml(document: Any, form: str | None) -> list[str]:
     if form is not None:
         return FORMS[form](document)
     kind = document.get("kind") if isinstance(document, dict) else None
-    models = {"Job": JobSpec} | {one.kind: one.spec for one in KINDS.values()}
+    models = {"Job": JobSpec, "Schedule": ScheduleSpec} | {one.kind: one.spec for one in KINDS.values()}
     if kind in models:
         return _of_model(models[kind], document)
     return [f"this document has no kind of Trainmaster; say before it what it is, by 'checked as': {', '.join(FORMS)}"]

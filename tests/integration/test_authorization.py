@@ -5,12 +5,13 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, WebSocketRoute
 
 from tests.conftest import Service, job
 from tests.integration.rows import execute, picture, rows
@@ -46,6 +47,15 @@ OPEN = {
 }
 """What tells nothing that is worth a key."""
 Call = tuple[str, str]
+WEB_SOCKET = "WEBSOCKET"
+"""The method of calls that open a WebSocket."""
+_HANDSHAKE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Protocol": "v4.channel.k8s.io",
+}
 ADMINS, PEOPLE, AGENTS = {"admin"}, {"admin", "user"}, {"agent"}
 OWNERS, EVERYBODY = {"admin", "owner"}, {"admin", "user", "owner"}
 ALLOWED: dict[Call, set[str]] = {
@@ -68,6 +78,13 @@ ALLOWED: dict[Call, set[str]] = {
     ("GET", "/v1/events"): PEOPLE,
     ("POST", "/v1/burst-policies/preview"): ADMINS,
     ("GET", "/v1/workload"): ADMINS,
+    ("POST", "/v1/schedules"): PEOPLE,
+    ("GET", "/v1/schedules"): PEOPLE,
+    ("GET", "/v1/schedules/{name}"): PEOPLE,
+    ("PUT", "/v1/schedules/{name}"): PEOPLE,
+    ("PATCH", "/v1/schedules/{name}"): PEOPLE,
+    ("DELETE", "/v1/schedules/{name}"): PEOPLE,
+    ("POST", "/v1/schedules/{name}/run"): PEOPLE,
     ("POST", "/v1/simulations"): ADMINS,
     ("GET", "/v1/simulations"): ADMINS,
     ("GET", "/v1/simulations/{simulation}"): ADMINS,
@@ -137,8 +154,28 @@ ALLOWED |= {
     **{(method, _OF_KIND): PEOPLE for method in ("POST", "DELETE")},
     **{(method, f"{_OF_KIND}/{{name}}"): PEOPLE for method in ("GET", "PUT", "PATCH", "DELETE")},
 }
+for place in (f"{_GROUP}{{}}/schedules", "/apis/batch/v1{}/cronjobs"):
+    within = place.format("/namespaces/{namespace}")
+    ALLOWED |= {("GET", place.format("")): PEOPLE, ("GET", within): PEOPLE, ("POST", within): PEOPLE}
+    ALLOWED |= {(method, f"{within}/{{name}}"): PEOPLE for method in ("GET", "PUT", "PATCH", "DELETE")}
 for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
     ALLOWED |= {(method, "/api/{path:path}"): PEOPLE, (method, "/apis/{path:path}"): PEOPLE}
+
+
+ALLOWED |= {
+    ("POST", f"/apis/{one}"): PEOPLE
+    for one in (
+        "authorization.k8s.io/v1/selfsubjectaccessreviews",
+        "authorization.k8s.io/v1/selfsubjectrulesreviews",
+        "authentication.k8s.io/v1/selfsubjectreviews",
+    )
+}
+_STREAMS = ("exec", "attach", "portforward")
+ALLOWED |= {
+    **{(WEB_SOCKET, f"/v1/jobs/{{job_id}}/{one}"): PEOPLE for one in _STREAMS},
+    **{(WEB_SOCKET, f"/api/v1/namespaces/{{namespace}}/pods/{{name}}/{one}"): PEOPLE for one in _STREAMS},
+    (WEB_SOCKET, "/agent/v1/member-streams/{stream}"): AGENTS,
+}
 
 
 def calls_of(routes: Iterable[BaseRoute]) -> Iterator[Call]:
@@ -148,6 +185,8 @@ def calls_of(routes: Iterable[BaseRoute]) -> Iterator[Call]:
             yield from calls_of(included.routes)
         elif isinstance(route, APIRoute):
             yield from ((method, route.path) for method in route.methods or ())
+        elif isinstance(route, WebSocketRoute):
+            yield WEB_SOCKET, route.path
         else:
             yield "GET", str(getattr(route, "path", route))
 
@@ -165,6 +204,13 @@ def address(path: str) -> str:
         path = path.replace(f"{{{name}}}", "x-0000001")
     path = path.replace("{plural}", "queues")
     return path.replace("{key_id}", "999999").replace("{simulation}", "999999").replace("{letter}", "999999")
+
+
+async def call(http: httpx.AsyncClient, method: str, path: str, **options: Any) -> httpx.Response:
+    """Make a call to an address that stands for a route; a WebSocket is one that is refused."""
+    if method != WEB_SOCKET:
+        return await http.request(method, address(path), **options)
+    return await http.get(address(path), headers={**options.get("headers", {}), **_HANDSHAKE})
 
 
 def code_of(answer: httpx.Response) -> str:
@@ -200,7 +246,7 @@ async def test_every_route_refuses_who_shows_no_valid_key(service: Service, ever
     async with httpx.AsyncClient(base_url=service.url, timeout=60) as nobody:
         for method, path in every_call:
             for header in headers:
-                answer = await nobody.request(method, address(path), headers=header, json={})
+                answer = await call(nobody, method, path, headers=header, json={})
                 refusal = (answer.status_code, code_of(answer), answer.headers.get("www-authenticate"))
                 assert refusal == (401, "unauthenticated", "Bearer"), (method, path, header)
         for path in ("/healthz", "/readyz"):
@@ -232,7 +278,7 @@ async def test_each_role_opens_its_own_routes_only(service: Service, every_call:
     for role, key in keys.items():
         http = service.as_key(key)
         for method, path in every_call:
-            answer = await http.request(method, address(path), content=b"[]")
+            answer = await call(http, method, path, content=b"[]")
             allowed = role in ALLOWED[method, path]
             assert (answer.status_code != 403) == allowed, (role, method, path, answer.text)
             assert allowed or code_of(answer) == "forbidden"

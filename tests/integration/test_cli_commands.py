@@ -123,3 +123,65 @@ async def test_ctrl_c_ends_a_list_that_is_shown_again(service: Service, tmp_path
     process.send_signal(signal.SIGINT)
     _, errors = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, errors) == (130, b"")
+
+
+_CRON_JOB = """
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: weekly, namespace: default}
+spec:
+  schedule: "0 6 * * mon"
+  jobTemplate:
+    spec:
+      template:
+        spec:
+          restartPolicy: Never
+          containers: [{name: main, image: i, resources: {requests: {cpu: 1}}}]
+"""
+_SCHEDULE = """
+kind: Schedule
+name: nightly
+queue: default
+schedule: "0 3 * * *"
+timeZone: Europe/Berlin
+job:
+  roles: [{name: main, replicas: 1, template: {command: ["true"], resources: {cpu: 1}}}]
+"""
+
+
+async def test_schedules_are_submitted_applied_and_changed(service: Service, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    await shell.run("login", service.url, says=f"{ADMIN_KEY}\n")
+    made = await shell.run("submit", "-", says=_CRON_JOB)
+    assert (made.code, made.output[:16]) == (0, "weekly  next due"), made.errors
+    twice = await shell.run("submit", "-", says=_CRON_JOB)
+    assert twice.code == Exit.CONFLICT
+    applied = await shell.run("apply", "-f", "-", "--yes", says=_SCHEDULE)
+    assert "+ Schedule nightly  create" in applied.output, applied.errors
+    assert "nothing to change" in (await shell.run("apply", "-f", "-", "--yes", says=_SCHEDULE)).output
+    changed = _SCHEDULE.replace("0 3", "0 4")
+    assert (await shell.run("diff", "-f", "-", says=changed)).code == Exit.DIFFERENT
+    assert "~ Schedule nightly  change" in (await shell.run("apply", "-f", "-", "--yes", says=changed)).output
+    listed = await shell.run("schedules")
+    assert "T04:00:00+0" in listed.output
+    assert "weekly" in listed.output
+    assert (await shell.run("schedules", "list", "--queue", "default", "-o", "id")).output.split() == [
+        "nightly",
+        "weekly",
+    ]
+    assert (await shell.run("schedules", "suspend", "nightly")).output == "nightly  suspended\n"
+    job = (await shell.run("schedules", "run-now", "nightly")).output.strip()
+    assert job in (await shell.run("schedules", "show", "nightly")).output
+    assert (await shell.run("schedules", "resume", "nightly")).code == 0
+    for name in ("nightly", "weekly"):
+        spec = await shell.run("schedules", "show", name, "--spec")
+        assert "nothing to change" in (await shell.run("apply", "-f", "-", says=spec.output)).output, spec.output
+    unsure = await shell.run("schedules", "delete", "nightly", says="n\n")
+    assert "and cancel 1 job?" in unsure.errors
+    assert (await shell.run("schedules", "delete", "nightly", "--keep-jobs", "--yes")).output == "nightly  deleted\n"
+    wrong = await shell.run("submit", "-", says=_SCHEDULE.replace("0 3", "99 3"))
+    assert (wrong.code, "schedule: minute: must be from 0 to 59" in wrong.errors) == (Exit.BAD_REQUEST, True), (
+        wrong.errors
+    )
+    both = await shell.run("submit", "-", says=f"{_SCHEDULE}---{_CRON_JOB}---\nkind: Job\n")
+    assert (both.code, "submit them apart" in both.errors) == (2, True)

@@ -90,7 +90,8 @@ async def test_a_name_may_be_made_and_a_dry_run_stores_nothing(service: Service)
         (job_manifest("a", queue="other/queue"), {}, 422, "Invalid", "spec.queue"),
         (job_manifest("a", roles=[]), {}, 422, "Invalid", "spec"),
         ([], {}, 400, "BadRequest", ""),
-        (job_manifest("a"), {"Content-Type": "application/vnd.kubernetes.protobuf"}, 415, "UnsupportedMediaType", ""),
+        (job_manifest("a"), {"Content-Type": "application/vnd.kubernetes.protobuf"}, 400, "BadRequest", ""),
+        (job_manifest("a"), {"Content-Type": "application/cbor"}, 415, "UnsupportedMediaType", ""),
     ],
 )
 async def test_a_manifest_with_a_mistake_is_refused_with_its_path(

@@ -133,7 +133,7 @@ async def test_labels_can_be_changed_and_the_specification_cannot(service: Servi
         (a_pod(restartPolicy="Always"), "spec.restartPolicy"),
         (a_pod(restartPolicy=None), "spec.restartPolicy"),
         (a_pod(schedulingGroup={"podGroupName": "x"}), "spec.schedulingGroup"),
-        (a_pod(metadata={"labels": {"kueue.x-k8s.io/pod-group-name": "x"}}), "metadata.labels"),
+        (a_pod(metadata={"labels": {"scheduling.x-k8s.io/pod-group": "x"}}), "metadata.labels"),
         (a_pod(containers=[{"name": "main"}], hostNetwork=True), "spec"),
         (a_pod(colour="red"), "spec.colour"),
     ],

@@ -319,7 +319,7 @@ async def test_mistakes_are_where_they_are_in_the_manifest(service: Service) -> 
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/apis/batch/v1/namespaces/default/cronjobs"),
+        ("GET", "/apis/batch/v1/namespaces/default/cronjobs/x/status"),
         ("POST", "/apis/batch/v1beta1/namespaces/default/jobs"),
         ("GET", "/apis/apps/v1/namespaces/default/deployments/x"),
         ("GET", "/apis/apps"),

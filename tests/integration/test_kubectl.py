@@ -22,8 +22,10 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.extension import extension_server
 from tests.cluster.fixtures import plane
 from tests.conftest import Service
+from tests.integration.scheduled import pass_time, turn
 from tests.integration.test_sdk import local_agent
 from tests.unit.fake_api import run
+from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
 from trainmaster_agent.aggregation.server import DispatcherAccess
 
@@ -261,6 +263,28 @@ async def test_kubectl_runs_commands_in_members_and_copies_files(
         assert await alone("exec", pod, "--", "cat", "copied.txt") == "content"
         await alone("cp", f"{pod}:copied.txt", str(tmp_path / "back.txt"))
         assert (tmp_path / "back.txt").read_text() == "content"
+
+
+async def test_kubectl_creates_jobs_and_asks_for_rights(service: Service, alone: Kubectl) -> None:
+    """Objects that newer versions of kubectl send in protobuf, and older ones in JSON."""
+    assert "job.batch/made created" in await alone(
+        "create", "job", "made", "--image=busybox", "--", "sh", "-c", "exit 0"
+    )
+    shown = json.loads(await alone("get", "jobs.batch", "made", "-o", "json"))
+    container = shown["spec"]["template"]["spec"]["containers"][0]
+    assert (container["image"], container["command"]) == ("busybox", ["sh", "-c", "exit 0"])
+    assert "created (server dry run)" in await alone(
+        "create", "job", "x", "--image=busybox", "--dry-run=server", "--", "true"
+    )
+    assert "must have small letters" in await alone("create", "job", "No_Name", "--image=busybox", "--", "true", code=1)
+    assert await alone("auth", "can-i", "create", "pods") == "yes\n"
+    assert await alone("auth", "can-i", "create", "pods", "--subresource=exec") == "yes\n"
+    assert (await alone("auth", "can-i", "create", "pods", "--subresource=eviction", code=1)).startswith("no")
+    assert (await alone("auth", "can-i", "patch", "events", code=1)).startswith(
+        "no - a key with the role admin has here"
+    )
+    assert "pods/exec" in await alone("auth", "can-i", "--list")
+    assert "admin" in await alone("auth", "whoami")
 
 
 async def test_the_command_line_is_a_plugin_of_kubectl(service: Service, alone: Kubectl, tmp_path: Path) -> None:
@@ -515,4 +539,101 @@ async def test_kubectl_submits_pods(service: Service, alone: Kubectl, tmp_path: 
     assert "Completed" in await alone("get", "pods")
     assert "RunSucceeded" in await alone("events", "--for", "pod/train")
     assert "deleted" in await alone("delete", *where)
+    assert "No resources found" in await alone("get", "pods")
+
+
+_CRON_JOB = """
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: nightly, labels: {team: a}}
+spec:
+  schedule: "0 3 * * *"
+  timeZone: Europe/Berlin
+  concurrencyPolicy: Forbid
+  jobTemplate:
+    spec:
+      template:
+        spec:
+          restartPolicy: Never
+          containers:
+          - {name: main, image: i, resources: {requests: {cpu: "1"}}}
+"""
+
+
+async def test_kubectl_has_cron_jobs(service: Service, alone: Kubectl, tmp_path: Path) -> None:
+    file = tmp_path / "cronjob.yaml"
+    file.write_text(_CRON_JOB)
+    assert "cronjob.batch/nightly created" in await alone("apply", "-f", str(file))
+    assert "cronjob.batch/nightly unchanged" in await alone("apply", "-f", str(file))
+    file.write_text(_CRON_JOB.replace("image: i", "image: other").replace("Forbid", "Replace"))
+    assert "cronjob.batch/nightly configured" in await alone("apply", "-f", str(file))
+    assert "serverside-applied" in await alone("apply", "--server-side", "--force-conflicts", "-f", str(file))
+    for words, expected in {
+        ("get", "cronjobs"): "Europe/Berlin",
+        ("get", "cj", "-A", "-o", "wide"): "NEXT DUE",
+        ("get", "cj", "-l", "team=b"): "No resources found",
+        ("get", "schedules.trainmaster.dev"): "0 3 * * *",
+        ("get", "cj", "nightly", "-o", "jsonpath={.spec.concurrencyPolicy}"): "Replace",
+        ("explain", "cronjobs.spec.timeZone"): "Time zone of the expression",
+        ("patch", "cj", "nightly", "-p", '{"spec": {"suspend": true}}'): "cronjob.batch/nightly patched",
+        ("label", "cj", "nightly", "tier=x"): "cronjob.batch/nightly labeled",
+    }.items():
+        assert expected in await alone(*words), words
+    await pass_time(service, days=1)
+    await alone("patch", "cj", "nightly", "-p", '{"spec": {"suspend": false}}')
+    await turn(service)
+    described = await alone("describe", "cronjob", "nightly")
+    for expected in ("Active Jobs:", "nightly-2", "SuccessfulCreate", "Concurrency Policy:"):
+        assert expected in described
+    job = (await alone("get", "jobs.batch", "-o", "name")).strip()
+    assert "CronJob/nightly" in await alone("describe", job)
+    manual = await alone("create", "job", "--from=cronjob/nightly", "by-hand", "--dry-run=client", "-o", "yaml")
+    assert "job.batch/by-hand created" in await alone("apply", "-f", "-", given=manual)
+    assert "job.batch/typed created" in await alone("create", "job", "--from=cronjob/nightly", "typed")
+    assert 'cronjob.batch "nightly" deleted' in await alone("delete", "cj", "nightly")
+    await turn(service)
+    assert "No resources found" in await alone("get", "jobs.batch")
+
+
+_GROUP = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: ring-%d
+  labels: {kueue.x-k8s.io/pod-group-name: ring}
+  annotations: {kueue.x-k8s.io/pod-group-total-count: "2"}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: main, image: busybox, command: [echo, hello], resources: {requests: {cpu: "1"}}}
+"""
+
+
+async def test_kubectl_submits_a_group_of_pods(service: Service, alone: Kubectl, tmp_path: Path) -> None:
+    path = tmp_path / "pods.yaml"
+    path.write_text(_GROUP % 0)
+    where = ("-f", str(path))
+    assert "pod/ring-0 created" in await alone("apply", *where)
+    assert "pod group 'ring' has 1 of 2 pods" in await alone("describe", "pod", "ring-0")
+    path.write_text(f"{_GROUP % 0}---{_GROUP % 1}")
+    said = await alone("apply", *where)
+    assert "pod/ring-0 unchanged" in said
+    assert "pod/ring-1 created" in said
+    agent = service.agent()
+    await agent.connect(capabilities=("gang", "podTemplate"))
+    run = await agent.next_start()
+    members = [{"role": "ring", "index": index, "state": "running", "node": "n1"} for index in range(2)]
+    await agent.report(run["run"], RunState.RUNNING, 1, members=members)
+    await alone("wait", "--for=condition=Ready", "pod/ring-0", "pod/ring-1", "--timeout=20s")
+    assert "pod/ring-1" in await alone("get", "pods", "-l", "kueue.x-k8s.io/pod-group-name=ring", "-o", "name")
+    assert "cannot be changed" in await alone("label", "pod", "ring-0", "team=x", code=1)
+    deleted = asyncio.create_task(alone("delete", *where))
+
+    async def is_being_deleted() -> bool:
+        pod = (await service.http.get("/api/v1/namespaces/default/pods/ring-0")).json()
+        return "deletionTimestamp" in pod["metadata"]
+
+    await eventually(is_being_deleted)
+    await agent.report(run["run"], RunState.CANCELLED, 2)
+    assert 'pod "ring-1" deleted' in await deleted
     assert "No resources found" in await alone("get", "pods")

@@ -488,6 +488,9 @@ IN_JOB_NAMESPACES = [
     ("ray.io", "rayclusters", MADE),
     ("leaderworkerset.x-k8s.io", "leaderworkersets", MADE),
     ("sparkoperator.k8s.io", "sparkapplications", MADE),
+    ("workload.codeflare.dev", "appwrappers", MADE),
+    ("apps", "deployments", ["create"]),
+    ("apps", "statefulsets", ["create"]),
 ]
 BY_SCHEDULER: dict[str, tuple[list[tuple[str, str, list[str]]], list[tuple[str, str, list[str]]]]] = {
     "native": ([], [("scheduling.k8s.io", "podgroups", GROUP)]),

@@ -36,7 +36,7 @@ def test_all_have_one_version_and_ask_for_each_other_in_it() -> None:
 
 
 def test_the_client_asks_for_few_packages() -> None:
-    assert len(project(".")["dependencies"]) <= 7
+    assert len(project(".")["dependencies"]) <= 8
 
 
 def test_the_commands_that_a_missing_distribution_is_named_for_are_those_that_it_brings() -> None:

@@ -51,7 +51,19 @@ def test_the_reference_tells_of_nothing_else() -> None:
 
 @pytest.mark.parametrize("definition", ALL, ids=lambda definition: definition.name)
 def test_no_label_names_a_job_a_run_a_session_or_a_path(definition: Definition) -> None:
-    few = {"cluster", "queue", "state", "priority_class", "method", "route", "status", "verdict", "end", "category"}
+    few = {
+        "cluster",
+        "queue",
+        "state",
+        "kind",
+        "priority_class",
+        "method",
+        "route",
+        "status",
+        "verdict",
+        "end",
+        "category",
+    }
     assert set(definition.labels) <= few | {
         "outcome",
         "by",

@@ -21,6 +21,7 @@ _SCRIPT = Path(__file__).parents[2] / "scripts/rest-reference"
 _WITHOUT_BODY = {
     "suspendJob",
     "resumeJob",
+    "runSchedule",
     "retryJob",
     "cordonCluster",
     "uncordonCluster",

@@ -193,6 +193,12 @@ def test_an_end_that_its_controller_has_not_told_of_is_read_as_one(kind: Workloa
             },
             "dataset-initializer: 1 succeeded; node: 1 active; 40 % done",
         ),
+        (
+            "workload.codeflare.dev/v1beta2 AppWrapper",
+            {"phase": "Running", "conditions": [{"type": "PodsReady", "message": "1 pods pending; 2 pods running"}]},
+            "Running: 1 pods pending; 2 pods running",
+        ),
+        ("workload.codeflare.dev/v1beta2 AppWrapper", {"phase": "Resetting", "conditions": None}, "Resetting"),
     ],
 )
 def test_its_status_is_told_in_a_few_words(name: str, status: Wire, words: str) -> None:
@@ -211,6 +217,7 @@ _STATUS_FIELDS = (
         "rayClusterStatus",
         "desiredWorkerReplicas",
         "jobDeploymentStatus",
+        "phase",
     ),
 )
 _STATUSES = st.recursive(
@@ -266,6 +273,7 @@ def test_counts_that_are_no_numbers_are_refused_where_they_are(kind: WorkloadKin
         "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet": ("spec", "replicas"),
         "sparkoperator.k8s.io/v1beta2 SparkApplication": ("spec", "executor", "instances"),
         "trainer.kubeflow.org/v1alpha1 TrainJob": ("spec", "trainer", "numNodes"),
+        "workload.codeflare.dev/v1beta2 AppWrapper": (*("spec", "components", 2, "template", "spec", "parallelism"),),
     }
     place = places.get(kind.name)
     if place is None:

@@ -190,4 +190,45 @@ SAMPLES: dict[str, Sample] = {
         {"applicationState": {"state": "COMPLETED"}},
         {"applicationState": {"state": "FAILED", "errorMessage": "driver container failed"}},
     ),
+    "workload.codeflare.dev/v1beta2 AppWrapper": Sample(
+        manifest(
+            "workload.codeflare.dev/v1beta2",
+            "AppWrapper",
+            {
+                "components": [
+                    {
+                        "template": {
+                            "apiVersion": "v1",
+                            "kind": "Service",
+                            "metadata": {"name": "store"},
+                            "spec": {"clusterIP": "None", "selector": {"app": "store"}, "ports": [{"port": 2379}]},
+                        }
+                    },
+                    {
+                        "template": {
+                            "apiVersion": "v1",
+                            "kind": "Pod",
+                            "metadata": {"name": "store", "labels": {"app": "store"}},
+                            "spec": template()["spec"],
+                        }
+                    },
+                    {
+                        "podSets": [{"replicas": 4, "path": "template.spec.template"}],
+                        "template": {
+                            "apiVersion": "batch/v1",
+                            "kind": "Job",
+                            "metadata": {"name": "workers"},
+                            "spec": {"parallelism": 4, "completions": 4, "template": template(cpu="2")},
+                        },
+                    },
+                ]
+            },
+        ),
+        {"store": 1, "workers": 4},
+        {"phase": "Succeeded"},
+        {
+            "phase": "Failed",
+            **condition("Unhealthy", "FailedComponent", "Found 1 failed components"),
+        },
+    ),
 }

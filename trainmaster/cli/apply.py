@@ -69,19 +69,20 @@ def apply(
 
     A file sets the fields that it has. Fields that it leaves out stay as they are, unless the same owner had set them before.
     """
-    from trainmaster.cli import submit
+    from trainmaster.cli import schedules, submit
 
     declared = _read(files, settings, _Terms(owner, prune=prune, replace=replace, force=force))
     with config.connect(ctx) as client:
         shown = declared.send(client, dry_run=True)
         changes = declared.show(shown)
-        nothing = not changes and not declared.jobs
+        timed = schedules.planned(client, declared.schedules)
+        nothing = not changes and not declared.jobs and not timed
         if nothing:
             print("nothing to change: the dispatcher has everything as the files declare it")
         if dry_run:
             _warn(shown)
             return
-        if not nothing and not agreed(_question(shown, len(declared.jobs)), yes=yes):
+        if not nothing and not agreed(_question(shown, len(declared.jobs), len(timed)), yes=yes):
             return
         # Also where nothing changes: whose fields they are may change.
         done = declared.send(client, dry_run=False)
@@ -89,6 +90,7 @@ def apply(
             if one.outcome != "unchanged":
                 print(f"{one.kind} {clean(one.name)}  {one.outcome}")
         _warn(done)
+        schedules.carry_out(client, timed)
         if declared.jobs:
             submit.show_ids(submit.send(client, declared.jobs))
 
@@ -103,16 +105,19 @@ def diff(
     force: Force = False,
 ) -> None:
     """Show what apply would change, and change nothing. Exits with 17 if anything would change, and with 0 if nothing would."""
+    from trainmaster.cli import schedules
+
     declared = _read(files, settings, _Terms(owner, prune=prune, replace=replace, force=force))
     with config.connect(ctx) as client:
         shown = declared.send(client, dry_run=True)
+        timed = schedules.planned(client, declared.schedules)
     for one in () if shown is None else shown.objects:
         if one.outcome != "unchanged":
             show_effect(one)
     if declared.jobs:
         note(f"not compared, as apply would submit them again: {len(declared.jobs)} jobs")
     _warn(shown)
-    if shown is not None and any(one.outcome != "unchanged" for one in shown.objects):
+    if timed or (shown is not None and any(one.outcome != "unchanged" for one in shown.objects)):
         raise typer.Exit(Exit.DIFFERENT)
     if shown is not None:
         count = len(shown.objects)
@@ -135,6 +140,7 @@ class _Declared:
 
     documents: "list[Document]"
     jobs: "list[Document]"
+    schedules: "list[Document]"
     terms: _Terms
     refusal: "ProblemError | None"
 
@@ -175,6 +181,7 @@ class _Declared:
 
 def _read(files: Sequence[str], settings: Sequence[str] | None, terms: _Terms) -> _Declared:
     from trainmaster.cli.documents import parse_settings, read_documents
+    from trainmaster.cli.schedules import is_schedule
     from trainmaster.cli.submit import as_specification
     from trainmaster.protocol.documents import read_declared
     from trainmaster.protocol.errors import ProblemError
@@ -182,8 +189,9 @@ def _read(files: Sequence[str], settings: Sequence[str] | None, terms: _Terms) -
     if terms.prune and terms.owner is None:
         raise UsageError("--prune needs --owner NAME: it removes the objects that were applied under that name before")
     documents = read_documents(list(_files_of(files)), parse_settings(settings or []))
-    jobs = [document for document in documents if _is_job(document)]
-    declared = [document for document in documents if not _is_job(document)]
+    timed = [document for document in documents if is_schedule(document)]
+    jobs = [document for document in documents if document not in timed and _is_job(document)]
+    declared = [document for document in documents if document not in timed and not _is_job(document)]
     if terms.prune and not declared:
         raise UsageError(
             "--prune needs files that declare at least one object; to remove one: trainmaster delete KIND NAME"
@@ -193,7 +201,7 @@ def _read(files: Sequence[str], settings: Sequence[str] | None, terms: _Terms) -
         read_declared(map(as_specification, jobs))
     except ProblemError as error:
         refusal = error
-    return _Declared(declared, jobs, terms, refusal)
+    return _Declared(declared, jobs, timed, terms, refusal)
 
 
 def _is_job(document: "Document") -> bool:
@@ -252,9 +260,9 @@ def _with_places(error: "ProblemError", documents: "Sequence[Document]", more: "
     )
 
 
-def _question(shown: "ApplyAnswer | None", jobs: int) -> str:
+def _question(shown: "ApplyAnswer | None", jobs: int, schedules: int) -> str:
     outcomes = [] if shown is None else [one.outcome for one in shown.objects]
-    changes = sum(outcome in ("created", "changed") for outcome in outcomes)
+    changes = schedules + sum(outcome in ("created", "changed") for outcome in outcomes)
     removals = outcomes.count("removed")  # type: ignore[arg-type] # an enum of texts
     parts = [f"make {changes} change{'s' if changes > 1 else ''}"] if changes else []
     parts += [f"remove {removals} object{'s' if removals > 1 else ''}"] if removals else []

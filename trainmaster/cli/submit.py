@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli import config, overrides, watch
+from trainmaster.cli import config, overrides, schedules, watch
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, data_of, hint, note, print_data
 from trainmaster.cli.queue_position import print_tried
@@ -65,7 +65,7 @@ def submit(
     on_behalf_of: OnBehalfOfOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Submit the jobs of files, all or none. Options about jobs replace what the files say, for each of them.
+    """Submit the jobs of files, all or none, or create their schedules. Options about jobs replace what the files say, for each.
 
     The output of 'job ID -o yaml' is taken as well: its specification is submitted.
     """
@@ -80,7 +80,18 @@ def submit(
         env=env,
         time_limit=time_limit,
     )
-    documents = [specification_of(document) for document in read_documents(files, parse_settings(settings or []))]
+    given = read_documents(files, parse_settings(settings or []))
+    timed = [document for document in given if schedules.is_schedule(document)]
+    if timed:
+        schedules.check_alone(timed, len(given))
+        if changes.change_anything or parameters is not None or wait or follow_logs or dry_run:
+            raise UsageError(
+                "options about jobs do not go with schedules; write it into the file, or give --on-behalf-of alone"
+            )
+        with config.connect(ctx) as client:
+            schedules.create_all(client, timed, on_behalf_of, output)
+        return
+    documents = [specification_of(document) for document in given]
     check_kinds(documents)
     sets = None
     if parameters is not None:

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, overload
 
 from trainmaster.client.async_transport import AsyncTransport
-from trainmaster.client.calls import Action, Parameters, Spec
+from trainmaster.client.calls import Action, Parameters, ScheduleDocument, Spec
 from trainmaster.client.streams import Ended, LogPiece, Notice
 from trainmaster.client.values import JobFilter, Moment, Span, WithWarnings
 from trainmaster.client.verbs import ALL, PAGE, Verbs
@@ -33,6 +33,7 @@ from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, RevisionView, RollbackAnswer
 from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.resource_kinds import Kind
+from trainmaster.protocol.schedules import ScheduleView
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.tenants import EventView, JobEventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
@@ -388,6 +389,42 @@ class AwaitedCalls:
     async def preview_bursts(self, policies: Sequence[BurstPolicySpec] = ()) -> Previews:
         """Return what would go to public clusters now; ``policies`` replace stored ones of the same names. Changes nothing."""
         return await self._transport.run(self._verbs.preview_bursts(policies))
+
+    # Schedules
+
+    async def create_schedule(
+        self, spec: ScheduleDocument, *, idempotency_key: str | None = None, on_behalf_of: str | None = None
+    ) -> ScheduleView:
+        """Create a schedule; return it. ``on_behalf_of``: the user whose jobs it makes, for a key that may submit for that user."""
+        return await self._transport.run(
+            self._verbs.create_schedule(spec, idempotency_key=idempotency_key, on_behalf_of=on_behalf_of)
+        )
+
+    def schedules(self, queue: str | None = None, page_size: int = PAGE) -> AsyncGenerator[ScheduleView, None]:
+        """Yield schedules without their specifications, newest first, of a queue and those below it or of all; pages are fetched as
+        needed.
+        """
+        return self._transport.iterate(self._verbs.schedules(queue, page_size))
+
+    async def schedule(self, name: str, queue: str | None = None) -> ScheduleView:
+        """Return a schedule; ``queue``: where several queues have one of this name."""
+        return await self._transport.run(self._verbs.schedule(name, queue))
+
+    async def replace_schedule(self, name: str, spec: ScheduleDocument, queue: str | None = None) -> ScheduleView:
+        """Replace the specification of a schedule; return it."""
+        return await self._transport.run(self._verbs.replace_schedule(name, spec, queue))
+
+    async def change_schedule(self, name: str, patch: Mapping[str, Any], queue: str | None = None) -> ScheduleView:
+        """Change a schedule by a merge patch of its specification, such as ``{"suspend": True}``; return it."""
+        return await self._transport.run(self._verbs.change_schedule(name, patch, queue))
+
+    async def delete_schedule(self, name: str, queue: str | None = None, *, keep_jobs: bool = False) -> None:
+        """Delete a schedule, and its jobs unless ``keep_jobs``: those that have not ended are cancelled."""
+        return await self._transport.run(self._verbs.delete_schedule(name, queue, keep_jobs=keep_jobs))
+
+    async def run_schedule(self, name: str, queue: str | None = None, *, idempotency_key: str | None = None) -> str:
+        """Submit a job of a schedule now, beside its due times; return the job's id."""
+        return await self._transport.run(self._verbs.run_schedule(name, queue, idempotency_key=idempotency_key))
 
     # Simulations
 

@@ -13,6 +13,7 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.resource_kinds import KINDS, QUEUE, Kind, ResourceKind
+from trainmaster.protocol.schedules import ScheduleSpec
 from trainmaster.protocol.simulations import SimulationSpec
 from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster.protocol.tenants import JoinSpec, KeySpec
@@ -325,3 +326,47 @@ def agent_push(stream: str, body: StreamPush) -> Request:
 
 def agent_output(run: str, body: OutputPush) -> Request:
     return core.post_state(f"/agent/v1/output/{quote(run, safe='')}", body)
+
+
+ScheduleDocument = Mapping[str, Any] | ScheduleSpec
+"""A schedule: a document of this system or a CronJob of Kubernetes, as in YAML and JSON, or a model."""
+
+
+def _schedule_path(name: str, sub: str = "") -> str:
+    return f"/v1/schedules/{quote(name, safe='')}{sub}"
+
+
+def _schedule_body(spec: ScheduleDocument) -> Mapping[str, Any]:
+    return {**spec.to_wire(), "kind": "Schedule"} if isinstance(spec, ScheduleSpec) else spec
+
+
+def create_schedule(spec: ScheduleDocument, idempotency_key: str | None, on_behalf_of: str | None) -> Request:
+    return core.post("/v1/schedules", _schedule_body(spec), idempotency_key, [("onBehalfOf", on_behalf_of)])
+
+
+def list_schedules(queue: str | None, cursor: str | None, limit: int) -> Request:
+    return core.get("/v1/schedules", [("queue", queue), ("cursor", cursor), ("limit", str(limit))])
+
+
+def show_schedule(name: str, queue: str | None) -> Request:
+    return core.get(_schedule_path(name), [("queue", queue)])
+
+
+def replace_schedule(name: str, spec: ScheduleDocument, queue: str | None) -> Request:
+    return _in_queue(core.put(_schedule_path(name), _schedule_body(spec)), queue)
+
+
+def change_schedule(name: str, patch: Mapping[str, Any], queue: str | None) -> Request:
+    return _in_queue(core.patch(_schedule_path(name), dict(patch)), queue)
+
+
+def _in_queue(request: Request, queue: str | None) -> Request:
+    return request if queue is None else replace(request, query=(("queue", queue),))
+
+
+def delete_schedule(name: str, queue: str | None, *, keep_jobs: bool) -> Request:
+    return core.delete(_schedule_path(name), [("queue", queue), ("keepJobs", "true" if keep_jobs else None)])
+
+
+def run_schedule(name: str, queue: str | None, idempotency_key: str | None) -> Request:
+    return core.post(_schedule_path(name, "/run"), None, idempotency_key, [("queue", queue)])

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 from pydantic import BaseModel
 
 from trainmaster.client import calls, core, steps
-from trainmaster.client.calls import Action, Parameters, Spec
+from trainmaster.client.calls import Action, Parameters, ScheduleDocument, Spec
 from trainmaster.client.core import Request
 from trainmaster.client.errors import JobFailedError, UnknownHostError, WaitTimeoutError
 from trainmaster.client.steps import CallTerms, Item, Sleep, Steps, Tell, Telling, send
@@ -48,6 +48,7 @@ from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.resource_kinds import CLUSTER, KINDS, QUEUE, Kind
+from trainmaster.protocol.schedules import SchedulePage, ScheduleView
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.suggestions import suggestion
@@ -469,6 +470,48 @@ class Verbs:
     def preview_bursts(self, policies: Sequence[BurstPolicySpec] = ()) -> Steps[Previews]:
         """Return what would go to public clusters now; ``policies`` replace stored ones of the same names. Changes nothing."""
         return self._model(calls.preview_bursts([one.to_wire() | {"name": one.name} for one in policies]), Previews)
+
+    # Schedules
+
+    def create_schedule(
+        self, spec: ScheduleDocument, *, idempotency_key: str | None = None, on_behalf_of: str | None = None
+    ) -> Steps[ScheduleView]:
+        """Create a schedule; return it. ``on_behalf_of``: the user whose jobs it makes, for a key that may submit for that user."""
+        return self._model(calls.create_schedule(spec, idempotency_key, on_behalf_of), ScheduleView)
+
+    def schedules(self, queue: str | None = None, page_size: int = PAGE) -> Telling[ScheduleView, None]:
+        """Yield schedules without their specifications, newest first, of a queue and those below it or of all; pages are fetched as
+        needed.
+        """
+        cursor: str | None = None
+        while True:
+            page = yield from self._model(calls.list_schedules(queue, cursor, page_size), SchedulePage)
+            for one in page.schedules:
+                yield Tell(one)
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def schedule(self, name: str, queue: str | None = None) -> Steps[ScheduleView]:
+        """Return a schedule; ``queue``: where several queues have one of this name."""
+        return self._model(calls.show_schedule(name, queue), ScheduleView)
+
+    def replace_schedule(self, name: str, spec: ScheduleDocument, queue: str | None = None) -> Steps[ScheduleView]:
+        """Replace the specification of a schedule; return it."""
+        return self._model(calls.replace_schedule(name, spec, queue), ScheduleView)
+
+    def change_schedule(self, name: str, patch: Mapping[str, Any], queue: str | None = None) -> Steps[ScheduleView]:
+        """Change a schedule by a merge patch of its specification, such as ``{"suspend": True}``; return it."""
+        return self._model(calls.change_schedule(name, patch, queue), ScheduleView)
+
+    def delete_schedule(self, name: str, queue: str | None = None, *, keep_jobs: bool = False) -> Steps[None]:
+        """Delete a schedule, and its jobs unless ``keep_jobs``: those that have not ended are cancelled."""
+        yield from self._value(calls.delete_schedule(name, queue, keep_jobs=keep_jobs))
+
+    def run_schedule(self, name: str, queue: str | None = None, *, idempotency_key: str | None = None) -> Steps[str]:
+        """Submit a job of a schedule now, beside its due times; return the job's id."""
+        value = yield from self._value(calls.run_schedule(name, queue, idempotency_key))
+        return str(value["id"])
 
     # Simulations
 

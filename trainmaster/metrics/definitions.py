@@ -87,13 +87,18 @@ http_connections_ended = BOOK.counter(
 )
 for _reason in ("silent", "header", "header-bytes", "body", "unread-answer", "too-many", "evicted"):
     http_connections_ended.labels(_reason)
+member_streams = BOOK.gauge(
+    "member_streams", "Streams to members that users have open, by kind.", _API, labels=("kind",)
+)
+for _kind in ("exec", "attach", "portForward"):
+    member_streams.labels(_kind)
 calls_refused = BOOK.counter(
     "calls_refused",
     "Calls refused with 429 because a key or an address asked for too much, by limit.",
     _API,
     labels=("limit",),
 )
-for _limit in ("rate", "at-once", "events", "logs", "wrong-keys", "keyless"):
+for _limit in ("rate", "at-once", "events", "logs", "members", "wrong-keys", "keyless"):
     calls_refused.labels(_limit)
 reports = BOOK.counter("reports", "Agents' reports of runs, by verdict.", _API, labels=("verdict",))
 for _verdict in ("applied", "duplicate", "stale", "illegal", "unknown"):

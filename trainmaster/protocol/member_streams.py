@@ -55,6 +55,8 @@ class MemberStreamOptions(Lenient):
 
     kind: MemberStreamKind
     """A command to run, the first process to attach to, or ports."""
+    user: str = ""
+    """Name of the user's key, for the log of the agent."""
     protocols: Annotated[tuple[str, ...], bounded(16)] = ()
     """Sub-protocols that the user's client offers."""
     container: str = ""

@@ -22,16 +22,15 @@ _LONGEST_ROLE = 12
 
 
 class PodSet(NamedTuple):
-    """Equal pods of a manifest: the role that they become, the path of their template, and how many run at a time.
-
-    With an empty path the manifest itself is the pod: its labels, annotations and specification are the template.
-    """
+    """Equal pods of a manifest: the role that they become, the path of their template, and how many run at a time."""
 
     role: str
     path: tuple[Step, ...]
     replicas: int
     is_late: bool = False
     """Whether they are created only once others run, so that no gang may wait for them."""
+    is_pod: bool = False
+    """Whether a pod is at the path, no template: its labels, annotations and specification are the template."""
 
 
 class WorkloadEnd(NamedTuple):
@@ -109,6 +108,13 @@ class WorkloadKind(ABC):
 
     def finished(self, body: Wire) -> Wire:
         """Return an object that has the pod templates of its roles as its API takes it, without what contradicts them."""
+        return body
+
+    def named(self, body: Wire, pods: Mapping[str, str]) -> Wire:
+        """Return an object that has its name and labels on a cluster, with the names of all objects in it made of its own.
+
+        ``pods``: the label that all its pods have, and no others.
+        """
         return body
 
     def written_paths(self, role: str) -> Mapping[str, str]:
@@ -191,12 +197,18 @@ def at(value: Any, path: Sequence[Step]) -> Any:
 
 
 def put(value: Any, path: Sequence[Step], new: Any) -> None:
-    """Replace the value at a path that exists; with an empty path, the fields of the value that a pod template has."""
-    if path:
-        at(value, path[:-1])[path[-1]] = new
+    """Replace the value at a path that exists."""
+    at(value, path[:-1])[path[-1]] = new
+
+
+def put_template(value: Any, pods: PodSet, new: Any) -> None:
+    """Replace the pod template of a set of pods; of a pod, the fields that a template has."""
+    if not pods.is_pod:
+        put(value, pods.path, new)
         return
-    metadata = {**(value.get("metadata") or {}), **(new.get("metadata") or {})}
-    value |= {"metadata": metadata, "spec": new.get("spec", {})}
+    pod = at(value, pods.path)
+    metadata = {**(pod.get("metadata") or {}), **(new.get("metadata") or {})}
+    pod |= {"metadata": metadata, "spec": new.get("spec", {})}
 
 
 def node_at(node: JsonNode, path: Sequence[Step]) -> JsonNode:

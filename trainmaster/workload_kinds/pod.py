@@ -10,7 +10,10 @@ _ONCE = (
     "must be Never: a pod that is taken as a job runs to its end once, and no node restarts it; a Job has backoffLimit for that, and a"
     " job of Trainmaster has retries"
 )
-_NO_GROUP = "cannot be honoured: a group of pods is no gang here; submit a Job, a JobSet, or a job with roles"
+_NO_GROUP = (
+    "cannot be honoured here: a group of pods is taken by its labels of Kueue, pod by pod, by the Kubernetes API of the dispatcher"
+    " (kubectl apply); else submit a Job, a JobSet, or a job with roles"
+)
 _GROUP_LABELS = ("kueue.x-k8s.io/pod-group-name", "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 _GROUP_ANNOTATIONS = ("scheduling.k8s.io/group-name", "kueue.x-k8s.io/pod-group-total-count", "pod-group-name")
 
@@ -27,7 +30,7 @@ class PlainPod(WorkloadKind):
     time_to_live_path = ()
 
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
-        return [PodSet("pod", (), 1)]
+        return [PodSet("pod", (), 1, is_pod=True)]
 
     def check(self, manifest: JsonNode) -> None:
         metadata = manifest.get("metadata")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from trainmaster.workload_kinds.app_wrapper import AppWrapper
 from trainmaster.workload_kinds.batch_job import BatchJob
 from trainmaster.workload_kinds.jobset import JobSet
 from trainmaster.workload_kinds.kind import WorkloadKind
@@ -11,18 +12,20 @@ from trainmaster.workload_kinds.pod import POD
 from trainmaster.workload_kinds.ray import RayCluster, RayJob
 from trainmaster.workload_kinds.spark import SparkApplication
 from trainmaster.workload_kinds.train_job import TrainJob
+from trainmaster.workload_kinds.wrapped_servers import WrappedDeployment, WrappedStatefulSet
 
-KINDS: tuple[WorkloadKind, ...] = (
+_WRAPPED: tuple[WorkloadKind, ...] = (
     BatchJob(),
     JobSet(),
     *TRAINING_JOBS,
-    TrainJob(),
     RayJob(),
     RayCluster(),
     LeaderWorkerSet(),
-    SparkApplication(),
     POD,
 )
+"""Kinds that may also be components of an AppWrapper: their pods have the templates of the manifest."""
+_APP_WRAPPER = AppWrapper((*_WRAPPED, WrappedDeployment(), WrappedStatefulSet()))
+KINDS: tuple[WorkloadKind, ...] = (*_WRAPPED, TrainJob(), SparkApplication(), _APP_WRAPPER)
 _BY_NAME: Mapping[tuple[str, str], WorkloadKind] = {(one.api_version, one.kind): one for one in KINDS}
 _BY_FULL_NAME: Mapping[str, WorkloadKind] = {one.name: one for one in KINDS}
 _BY_CAPABILITY: Mapping[str, WorkloadKind] = {one.capability: one for one in KINDS}

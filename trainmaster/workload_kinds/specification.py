@@ -12,7 +12,17 @@ from trainmaster.protocol.admission import check_metadata
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, JobSpec, WorkloadObject
 from trainmaster.protocol.json_limits import JsonNode, is_too_large, path_step, shown
-from trainmaster.workload_kinds.kind import MANAGER, PodSet, Step, Wire, WorkloadKind, at, capability_of, node_at, put
+from trainmaster.workload_kinds.kind import (
+    MANAGER,
+    PodSet,
+    Step,
+    Wire,
+    WorkloadKind,
+    at,
+    capability_of,
+    node_at,
+    put_template,
+)
 from trainmaster.workload_kinds.registry import KINDS, kind_of
 
 QUEUE_KEY, PRIORITY_CLASS_KEY = "trainmaster.dev/queue", "trainmaster.dev/priority-class"
@@ -23,10 +33,12 @@ ORIGIN_CLUSTER, ORIGIN_UID = "trainmaster.dev/origin-cluster", "trainmaster.dev/
 """Labels of what was submitted from inside a cluster: the cluster, and the uid of its object there."""
 ORIGIN_OBJECT, ORIGIN_SUSPENDED = "trainmaster.dev/origin", "trainmaster.dev/origin-suspended"
 """Annotations of the same: namespace and name of the object, and whether it wished to be suspended when that was last passed on."""
+SCHEDULE_LABEL = "trainmaster.dev/schedule"
+"""The label of jobs that a schedule has made: its name."""
 _OURS = frozenset(
     (
         *(QUEUE_KEY, PRIORITY_CLASS_KEY, _KUEUE_QUEUE, _KUEUE_PRIORITY),
-        *(ORIGIN_CLUSTER, ORIGIN_UID, ORIGIN_OBJECT, ORIGIN_SUSPENDED),
+        *(ORIGIN_CLUSTER, ORIGIN_UID, ORIGIN_OBJECT, ORIGIN_SUSPENDED, SCHEDULE_LABEL),
     )
 )
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -102,7 +114,7 @@ def _translated(kind: WorkloadKind, manifest: Wire) -> Translation:
 def _specification(kind: WorkloadKind, manifest: Wire, sets: Sequence[PodSet], root: JsonNode) -> Wire:
     metadata: Wire = manifest.get("metadata") or {}
     labels, annotations = (metadata.get(field) or {} for field in ("labels", "annotations"))
-    templates = [_template(at(manifest, one.path) if one.path else _pod_in(manifest)) for one in sets]
+    templates = [_template(_template_at(manifest, one)) for one in sets]
     queue = queue_of(labels, annotations)
     grace = max((_grace(one) for one in templates), default=_DEFAULT_GRACE)
     limit = kind.time_limit(root)
@@ -164,7 +176,7 @@ def _rest(kind: WorkloadKind, manifest: Wire, sets: Sequence[PodSet]) -> Wire:
     """Return what is kept of a manifest beside its pod templates."""
     kept = kind.runnable(manifest)
     for one in sets:
-        put(kept, one.path, {})
+        put_template(kept, one, {})
     metadata: Wire = kept.get("metadata") or {}
     own = {
         "labels": {key: value for key, value in (metadata.get("labels") or {}).items() if key not in _OURS},
@@ -245,7 +257,7 @@ def assembled(workload: WorkloadObject, templates: Mapping[str, Wire]) -> Wire:
     kind = kind_of(workload.api_version, workload.kind)
     made = deepcopy(workload.manifest)
     for one in _sets_of(kind, workload):
-        put(made, one.path, templates[one.role])
+        put_template(made, one, templates[one.role])
     return {
         "apiVersion": workload.api_version,
         "kind": workload.kind,
@@ -287,15 +299,18 @@ def _check_manager(kind: WorkloadKind, root: JsonNode) -> None:
         manager.refuse(f"names another controller, {shown(manager.value)}; leave it out, or give {MANAGER}")
 
 
-def _pod_in(manifest: Wire) -> Wire:
-    """Return the pod template of a manifest that is a pod itself."""
-    metadata = manifest.get("metadata") or {}
+def _template_at(manifest: Wire, pods: PodSet) -> Wire:
+    """Return the pod template of a set of pods, as it is written."""
+    found: Wire = at(manifest, pods.path)
+    if not pods.is_pod:
+        return found
+    metadata = found.get("metadata") or {}
     kept = {
-        field: found
+        field: own
         for field in ("labels", "annotations")
-        if (found := {key: value for key, value in (metadata.get(field) or {}).items() if key not in _NOT_OF_PODS})
+        if (own := {key: value for key, value in (metadata.get(field) or {}).items() if key not in _NOT_OF_PODS})
     }
-    return {"metadata": kept, "spec": manifest.get("spec")}
+    return {"metadata": kept, "spec": found.get("spec")}
 
 
 def _template(template: Wire) -> Wire:

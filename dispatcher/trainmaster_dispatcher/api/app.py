@@ -32,6 +32,7 @@ from trainmaster_dispatcher.api import (
     member_streams,
     openapi,
     prices,
+    schedules,
     simulations,
     tenants,
     webhooks,
@@ -45,8 +46,10 @@ from trainmaster_dispatcher.api.kube import declared_routes as kube_declared_rou
 from trainmaster_dispatcher.api.kube import event_routes as kube_event_routes
 from trainmaster_dispatcher.api.kube import job_routes as kube_job_routes
 from trainmaster_dispatcher.api.kube import pod_routes as kube_pod_routes
+from trainmaster_dispatcher.api.kube import reviews as kube_reviews
 from trainmaster_dispatcher.api.kube import routes as kube_routes
 from trainmaster_dispatcher.api.kube import run_routes as kube_run_routes
+from trainmaster_dispatcher.api.kube import schedule_routes as kube_schedule_routes
 from trainmaster_dispatcher.api.parsing import Parser
 from trainmaster_dispatcher.containment import run_for_ever
 from trainmaster_dispatcher.domain.default_requests import read_requests
@@ -76,6 +79,7 @@ _ROUTERS = {
             prices.router,
             bursts.router,
             datasets.router,
+            schedules.router,
             simulations.router,
             webhooks.router,
             doctor.router,
@@ -115,9 +119,12 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
         app.include_router(kube_job_routes.router)
         app.include_router(kube_event_routes.router)
         app.include_router(kube_run_routes.router)
+        app.include_router(kube_schedule_routes.router)
+        app.include_router(kube_schedule_routes.cron_job_router)
         app.include_router(kube_pod_routes.changes_router)
         app.include_router(kube_pod_routes.router)
         app.include_router(kube_declared_routes.router)
+        app.include_router(kube_reviews.router)
         app.include_router(kube_job_routes.workload_router)
         app.include_router(kube_routes.router)
     for other, (prefix, routers) in _ROUTERS.items():

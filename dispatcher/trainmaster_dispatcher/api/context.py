@@ -24,6 +24,7 @@ from trainmaster_dispatcher.api.asgi import client_address, request_id
 from trainmaster_dispatcher.api.keyring import Keyring
 from trainmaster_dispatcher.api.kube.declared_views import DeclaredViews
 from trainmaster_dispatcher.api.kube.job_watches import JobWatches
+from trainmaster_dispatcher.api.kube.schedule_changes import ScheduleWatches
 from trainmaster_dispatcher.api.kube.watch_turns import WatchTurns
 from trainmaster_dispatcher.api.leader import LeaderOverHttp
 from trainmaster_dispatcher.api.limits import Limits
@@ -67,6 +68,7 @@ class State:
         self.followers = Followers(stores)
         self.events = EventFeed(stores)
         self.watches = JobWatches(stores, self.events)
+        self.schedule_watches = ScheduleWatches(stores)
         self.watch_turns = WatchTurns()
         self.group_commits = GroupCommits(stores)
         self.namespaces = NamespaceReads(stores)

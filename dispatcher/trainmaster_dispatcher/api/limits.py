@@ -171,7 +171,9 @@ class Limits:
         return _over_rate(caller, pause) if pause else None
 
     async def admit(self, scope: MutableMapping[str, Any], caller: Caller) -> None:
-        """Admit a call when it is its key's turn. Raises ProblemError TOO_MANY_REQUESTS."""
+        """Admit a call when it is its key's turn, once. Raises ProblemError TOO_MANY_REQUESTS."""
+        if isinstance(known := scope.get(CALL), Call) and known.caller == caller:
+            return  # a check of the route has asked who calls: a second turn would wait for the end of the first
         call = scope[CALL] = Call(caller)
         if caller.role is KeyRole.AGENT:
             return

@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
+from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.member_streams import (
     COMMANDS,
@@ -288,7 +289,9 @@ async def serve_stream(
     async def audit(tx: Transaction, job: str, details: Mapping[str, Any]) -> None:
         await note(tx, caller, options.kind.value, job, details)
 
+    gauge = metrics.member_streams.labels(options.kind.value)
     opened = await open_stream(state.stores, state.member_streams, caller, wanted, options, audit)
+    gauge.inc()
     try:
         protocol = opened.opening.protocol
         if not protocol and not (with_status and options.kind is not MemberStreamKind.PORT_FORWARD):
@@ -310,6 +313,7 @@ async def serve_stream(
         # Where a frame has the words, a failure in the close would be printed in place of them.
         await user.close()
     finally:
+        gauge.dec()
         opened.agent.over.set()
 
 

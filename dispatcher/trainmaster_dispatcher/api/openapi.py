@@ -43,6 +43,7 @@ _INFO = {
 
 TAGS = {
     "jobs": "Jobs: submission, lists, actions on one or many of them, their events, their output, and why they wait.",
+    "schedules": "Schedules, which submit jobs by the clock: as documents of their own, and as CronJobs of Kubernetes.",
     "tenants": "Queues, priority classes, reservations and API keys, and the audit of what was changed or refused.",
     "clusters": "Clusters: their declarations, the keys of their agents, and actions on them such as drain.",
     "declarations": "Declared state as a whole: documents that are applied together, the history of objects, and rollback.",
@@ -243,9 +244,10 @@ def _given(schema: dict[str, Any]) -> dict[str, Any]:
 def _name_as_in_body(methods: dict[str, Any], schemas: Mapping[str, Any]) -> None:
     """Describe the name in the address of a declared object as its specification does."""
     body = methods.get("put", {}).get("requestBody")
-    if body is None:
+    reference = {} if body is None else body["content"]["application/json"]["schema"]
+    if "$ref" not in reference:
         return
-    spec = schemas[body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]]
+    spec = schemas[reference["$ref"].rpartition("/")[2]]
     properties, example = spec["properties"], spec["examples"][0]
     for operation in methods.values():
         for parameter in operation["parameters"]:

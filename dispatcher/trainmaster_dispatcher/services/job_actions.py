@@ -21,7 +21,7 @@ from trainmaster_dispatcher.services.auditing import MOST_IDS
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.ownership import check_owns
 from trainmaster_dispatcher.services.submit import classes_of, job_actions_of
-from trainmaster_dispatcher.store import job_objects, runs, scheduling, tenants
+from trainmaster_dispatcher.store import job_objects, runs, schedules, scheduling, tenants
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
@@ -192,6 +192,14 @@ async def act(
     key = await find_key(tx, caller, text)
     done, _ = await _act_on(tx, stores, caller, [key], action, grace, strict=True)
     return next(iter(done), None)
+
+
+async def act_on_all(
+    tx: Transaction, stores: Stores, caller: Caller, keys: Sequence[int], action: Action
+) -> list[store.Transition]:
+    """Perform ``action`` on those of these jobs that the caller may change and whose state allows it; return the changes."""
+    done, _ = await _act_on(tx, stores, caller, keys, action, None, strict=False)
+    return done
 
 
 async def patch(
@@ -437,6 +445,7 @@ async def _act_on(
     await store.write(tx, transitions)
     if action is Action.RETRY:
         await job_objects.restore(tx, [t.record.id for t in transitions])
+        await schedules.unsettle(tx, [t.record.id for t in transitions])
     if action is Action.RESUME:
         await scheduling.drop_cool_downs(tx, [t.record.id for t in transitions])
     touched = {record.cluster_id for record, _ in changes}

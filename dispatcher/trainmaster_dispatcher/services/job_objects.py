@@ -324,6 +324,33 @@ async def delete(tx: Transaction, stores: Stores, caller: Caller, locked: Locked
             await job_actions.act(tx, stores, caller, str(job.line["id"]), Action.CANCEL, grace)
 
 
+async def delete_all(tx: Transaction, stores: Stores, caller: Caller, keys: Sequence[int]) -> None:
+    """Delete the objects of these jobs, which an admin or this system wants: jobs that have not ended are cancelled."""
+    records = await jobs.lock(tx, keys)
+    fresh = await store.mark_all_deleted(tx, list(records))
+    noted = [
+        jobs.Transition(
+            record,
+            record.job,
+            kind=JobEventKind.DELETED,
+            states=(record.job.wish.value if record.job.wish else record.job.state.value,),
+            actor=caller.name,
+            is_neutral=record.job.state not in (JobState.QUEUED, JobState.HELD),
+        )
+        for key, record in records.items()
+        if key in fresh
+    ]
+    await jobs.write(tx, noted)
+    live = [key for key, record in records.items() if not record.job.state.is_terminal]
+    if live:
+        await job_actions.act_on_all(tx, stores, caller, live, Action.CANCEL)
+
+    async def wake() -> None:
+        stores.jobs_changed(fresh)
+
+    tx.after_commit(wake)
+
+
 async def lock(tx: Transaction, caller: Caller, namespace: str, name: str, kind: ObjectKind = JOBS) -> LockedJob:
     """Lock the job whose object has this name; return it. Raises ProblemError NOT_FOUND."""
     for found in await lock_all(tx, caller, namespace, [name], kind):

@@ -173,7 +173,7 @@ async def open_stream(
                 attempt=ref.attempt,
                 role=role,
                 index=wanted.index,
-                options=options.model_dump(mode="json", by_alias=True),
+                options=options.model_dump(mode="json", by_alias=True) | {"user": caller.name},
                 api=api,
                 desired=version,
                 seconds=_CONNECT_SECONDS,

@@ -14,7 +14,7 @@ from trainmaster.protocol.ids import RunRef
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.usage_ledger import Accounting
-from trainmaster_dispatcher.store import declarations, output, simulations
+from trainmaster_dispatcher.store import declarations, output, schedules, simulations
 from trainmaster_dispatcher.store import retention as store
 from trainmaster_dispatcher.store.database import Database, Transaction
 from trainmaster_dispatcher.store.log_store import LogStore, open_log_store
@@ -78,6 +78,8 @@ class Retention:
             (store.remove_changes, keep.keep_changes),
             (store.remove_dead_letters, keep.keep_dead_letters),
             (simulations.remove_old, keep.keep_simulations),
+            (schedules.remove_schedule_events, keep.keep_events),
+            (schedules.remove_deleted, keep.keep_changes),
             (declarations.remove_histories, keep.keep_audit),
         )
         # The usage of jobs is counted before the jobs are removed.

@@ -22,7 +22,7 @@ from trainmaster_dispatcher.services.submission_parsing import (
     mistaken,
     refused_by,
 )
-from trainmaster_dispatcher.store import job_objects, tenants
+from trainmaster_dispatcher.store import job_objects, pod_groups, tenants
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
@@ -118,6 +118,20 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
     return Admitted({path: queues[path].id for path in paths if path in queues}, named, class_names, refused)
 
 
+async def check(tx: Transaction, stores: Stores, one: Submission) -> int:
+    """Check that a submission may be stored, but for free places in its queues; return the key of the queue of its first job.
+
+    Until the transaction ends, its queues are not removed. Raises ProblemError.
+    """
+    paths = sorted({spec.queue for spec in one.prepared.specs})
+    await tenants.hold_queues(tx, paths)
+    queues = await tenants.QUEUES.by_name(tx, {above for path in paths for above in _ancestry(path)})
+    classes = {row.spec.name: row for row in await tenants.CLASSES.every(tx)}
+    known = [row.spec.path for row in await tenants.QUEUES.every(tx)] if set(paths) - queues.keys() else []
+    _check(stores, one, queues, classes, known)
+    return queues[one.prepared.specs[0].queue].id
+
+
 async def _refuse_taken(
     tx: Transaction, given: Sequence[Submission], queues: Mapping[str, tenants.QueueRow], refused: Container[int]
 ) -> dict[int, ProblemError]:
@@ -129,7 +143,7 @@ async def _refuse_taken(
     }
     if not wanted:
         return {}
-    taken = await job_objects.taken(tx, sorted(set(wanted.values())))
+    taken = await taken_names(tx, sorted(set(wanted.values())))
     found: dict[int, ProblemError] = {}
     for index, place in wanted.items():
         if place in taken:
@@ -137,6 +151,11 @@ async def _refuse_taken(
             found[index] = already_exists(place[1], None if metadata is None else metadata.kind)
         taken.add(place)
     return found
+
+
+async def taken_names(tx: Transaction, names: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Return those of these names, each with its queue, that objects of jobs or pods of groups have."""
+    return await job_objects.taken(tx, names) | await pod_groups.taken(tx, names)
 
 
 def already_exists(name: str, kind: str | None) -> ProblemError:

@@ -113,6 +113,8 @@ async def check_queue_is_unused(tx: Transaction, path: str) -> None:
             "jobs, ended ones included; declare it with state: stopped until they are removed, a time after their end"
         )
         raise ProblemError(Code.IN_USE, f"queue {path!r} still has {message}")
+    if row.has_schedules:
+        raise ProblemError(Code.IN_USE, f"queue {path!r} still has schedules; delete those first")
     if row.has_reservations:
         raise ProblemError(Code.IN_USE, f"nodes are reserved for queue {path!r}; remove the reservation first")
     named = [policy.spec.name for policy in await bursts.POLICIES.every(tx) if path in policy.spec.queues]

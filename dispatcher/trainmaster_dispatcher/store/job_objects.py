@@ -28,6 +28,10 @@ class ObjectRow(NamedTuple):
     kind: str | None = None
     namespace: str | None = None
     """Namespace of its queue; None where the job does not exist."""
+    schedule_id: int | None = None
+    """The schedule that has made it, if that exists, with its name and the kind of its manifest."""
+    schedule: str | None = None
+    schedule_kind: str | None = None
 
 
 NAMESPACE = "coalesce(q.spec->>'namespace', replace(q.path, '/', '-'))"
@@ -67,8 +71,10 @@ async def of_jobs(tx: Transaction, job_ids: Iterable[int]) -> dict[int, ObjectRo
         ObjectRow,
         f"""
         SELECT j.id AS job_id, {version_of("j")} AS version, o.name, o.spec, o.annotations, o.managed_fields, o.deleted_at,
-               o.kind, {NAMESPACE} AS namespace
-        FROM jobs j JOIN queues q ON q.id = j.queue_id LEFT JOIN job_objects o ON o.job_id = j.id {FROM_LATEST}
+               o.kind, {NAMESPACE} AS namespace, a.id AS schedule_id, a.name AS schedule, a.kind AS schedule_kind
+        FROM jobs j JOIN queues q ON q.id = j.queue_id LEFT JOIN job_objects o ON o.job_id = j.id
+        LEFT JOIN (scheduled_jobs d JOIN schedules a ON a.id = d.schedule_id AND a.deleted_at IS NULL) ON d.job_id = j.id
+        {FROM_LATEST}
         WHERE j.id = ANY(:ids)
         """,
         ids=list(job_ids),
@@ -203,6 +209,19 @@ async def mark_deleted(tx: Transaction, job_id: int, queue_id: int) -> bool:
         queue=queue_id,
     )
     return stored == 1
+
+
+async def mark_all_deleted(tx: Transaction, job_ids: Sequence[int]) -> set[int]:
+    """Store that the objects of these jobs are deleted; return the jobs whose objects were not before."""
+    rows = await tx.all(
+        """
+        INSERT INTO job_objects AS o (job_id, queue_id, deleted_at)
+        SELECT id, queue_id, now() FROM jobs WHERE id = ANY(:ids) ORDER BY id
+        ON CONFLICT (job_id) DO UPDATE SET deleted_at = now() WHERE o.deleted_at IS NULL RETURNING o.job_id
+        """,
+        ids=list(job_ids),
+    )
+    return {row.job_id for row in rows}
 
 
 async def restore(tx: Transaction, job_ids: Iterable[int]) -> None:

@@ -595,6 +595,109 @@ job_objects = Table(
     " then.",
 )
 
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("queue_id", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("kind", Text),
+    Column("spec", JSONB(), nullable=False),
+    Column("labels", JSONB()),
+    Column("annotations", JSONB()),
+    Column("managed_fields", JSONB()),
+    Column("api_key_id", Integer, nullable=False),
+    Column("generation", Integer, nullable=False, server_default=text("1")),
+    Column("suspended", Boolean, nullable=False, server_default=text("false")),
+    _now(),
+    Column("counts_from", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("next_look", DateTime(timezone=True)),
+    Column("blocked_due", DateTime(timezone=True)),
+    Column("last_due", DateTime(timezone=True)),
+    Column("last_succeeded_at", DateTime(timezone=True)),
+    Column("message", Text, nullable=False, server_default=text("''")),
+    Column("deleted_at", DateTime(timezone=True)),
+    Column("deleted_by", Text),
+    _xid(),
+    Column("created_xid", Xid8(), nullable=False, server_default=text("pg_current_xact_id()")),
+    Index("ix_schedules_next_look", "next_look", postgresql_where=text("next_look IS NOT NULL")),
+    Index("uq_schedules_queue_id_name", "queue_id", "name", unique=True, postgresql_where=text("deleted_at IS NULL")),
+    Index(None, "name"),
+    Index(None, "xid"),
+    Index("ix_schedules_deleted", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
+    comment="Jobs that are submitted by the clock. kind: of the manifest as which it was written, whose specification spec then is;"
+    " NULL: a Schedule of this system. api_key_id: whose jobs they are. counts_from: the latest due time that was dealt with, or"
+    " since when due times count. next_look: when a due time may become a job; NULL while suspended. blocked_due: a due time that"
+    " waits for the end of earlier jobs. deleted_by: whoever deleted it and its jobs with it, until those are.",
+)
+
+scheduled_jobs = Table(
+    "scheduled_jobs",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("schedule_id", BigInteger, nullable=False),
+    Column("due_at", DateTime(timezone=True)),
+    Column("settled", Boolean, nullable=False, server_default=text("false")),
+    Index("uq_scheduled_jobs_schedule_id_due_at", "schedule_id", "due_at", unique=True),
+    Index("ix_scheduled_jobs_schedule", "schedule_id", "job_id"),
+    Index("ix_scheduled_jobs_open", "job_id", postgresql_where=text("NOT settled")),
+    comment="Jobs of schedules. due_at: the due time that the job was made for, at most one for each; NULL: somebody asked for it."
+    " settled: its end is in the schedule's status.",
+)
+
+schedule_events = Table(
+    "schedule_events",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("schedule_id", BigInteger, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    _xid(),
+    Column("reason", Text, nullable=False),
+    Column("is_warning", Boolean, nullable=False, server_default=text("false")),
+    Column("message", Text, nullable=False),
+    Column("actor", Text, nullable=False, server_default=text("''")),
+    Index("ix_schedule_events_schedule", "schedule_id", "id"),
+    Index(None, "at"),
+    comment="What happened to schedules, for people. Insert-only.",
+)
+
+pod_groups = Table(
+    "pod_groups",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("queue_id", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("submitter", Text, nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("many", Integer, nullable=False, server_default=text("0")),
+    Column("job_id", BigInteger),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index("ix_pod_groups_name", "name", "queue_id"),
+    Index("uq_pod_groups_job_id", "job_id", unique=True, postgresql_where=text("job_id IS NOT NULL")),
+    comment="Groups of pods that were created one by one. submitter: who created its first pod; many: its pods that have been created;"
+    " job_id: the job that they are, once there are total of them.",
+)
+
+grouped_pods = Table(
+    "grouped_pods",
+    metadata,
+    Column("group_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("queue_id", Integer, nullable=False),
+    Column("name", Text, primary_key=True),
+    Column("role", Text),
+    Column("member", Integer),
+    Column("labels", JSONB()),
+    Column("annotations", JSONB()),
+    Column("spec", JSONB(), nullable=False),
+    Column("managed_fields", JSONB()),
+    Column("job_spec", JSONB(), nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("deleted_at", DateTime(timezone=True)),
+    Index("uq_grouped_pods_name_queue_id", "name", "queue_id", unique=True),
+    comment="Pods of groups. spec: as it was written; job_spec: specification of the job that the pod would be by itself; role,"
+    " member: of the job of its group. With deleted_at, the pod is gone once that job has ended.",
+)
+
 runs = Table(
     "runs",
     metadata,

@@ -86,6 +86,7 @@ class LockedQueue(NamedTuple):
     has_children: bool
     has_jobs: bool
     has_reservations: bool
+    has_schedules: bool
 
 
 class LockedCluster(NamedTuple):
@@ -154,8 +155,10 @@ async def lock_queues(tx: Transaction, paths: Iterable[str]) -> dict[str, Locked
         LockedQueue,
         """
         SELECT q.id, q.path, EXISTS (SELECT 1 FROM queues c WHERE c.parent_id = q.id) AS has_children,
-               EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = q.id) AS has_jobs,
-               EXISTS (SELECT 1 FROM reservations r WHERE r.queue_id = q.id) AS has_reservations
+               EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = q.id)
+                   OR EXISTS (SELECT 1 FROM grouped_pods p WHERE p.queue_id = q.id) AS has_jobs,
+               EXISTS (SELECT 1 FROM reservations r WHERE r.queue_id = q.id) AS has_reservations,
+               EXISTS (SELECT 1 FROM schedules s WHERE s.queue_id = q.id AND s.deleted_at IS NULL) AS has_schedules
         FROM queues q WHERE q.path = ANY(:paths)
         """,
         paths=wanted,

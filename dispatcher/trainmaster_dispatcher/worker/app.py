@@ -29,7 +29,7 @@ from trainmaster_dispatcher.worker.broker_troubles import (
     is_stopping,
     note_trouble,
 )
-from trainmaster_dispatcher.worker.tasks import RELAY, RETENTION, SIMULATE, USAGE, make_tasks
+from trainmaster_dispatcher.worker.tasks import RELAY, RETENTION, SCHEDULES, SIMULATE, USAGE, make_tasks
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ _RELAY_SECONDS = 1.0
 _TROUBLED_SECONDS = 1.0
 _USAGE_SECONDS = 10.0
 _SIMULATE_SECONDS = 1.0
+_SCHEDULES_SECONDS = 1.0
 _VISIBILITY_SECONDS = 3600
 
 
@@ -74,6 +75,7 @@ def make_app(settings: Settings) -> Celery:
             RELAY: {"task": RELAY, "schedule": _RELAY_SECONDS, "options": {"expires": 10}},
             USAGE: {"task": USAGE, "schedule": _USAGE_SECONDS, "options": {"expires": 60}},
             SIMULATE: {"task": SIMULATE, "schedule": _SIMULATE_SECONDS, "options": {"expires": 10}},
+            SCHEDULES: {"task": SCHEDULES, "schedule": _SCHEDULES_SECONDS, "options": {"expires": 10}},
             # By the clock and not by the start of beat, which may be restarted more often than once an hour.
             RETENTION: {"task": RETENTION, "schedule": crontab(minute="17"), "options": {"expires": 1800}},
         },

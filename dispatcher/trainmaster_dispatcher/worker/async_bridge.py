@@ -5,8 +5,14 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from trainmaster_dispatcher.services.backlog import Backlog
+from trainmaster_dispatcher.services.cluster_admissions import ClusterAdmissions
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.on_behalf import OnBehalf
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store.database import Database
+from trainmaster_dispatcher.store.log_store import open_log_store
+from trainmaster_dispatcher.store.redis_channels import RedisChannels
 
 Result = TypeVar("Result")
 
@@ -22,6 +28,7 @@ class AsyncBridge:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._database: Database | None = None
+        self._submitting: tuple[Stores, ClusterAdmissions] | None = None
 
     def run(self, work: Callable[[Database], Coroutine[Any, Any, Result]]) -> Result:
         """Run the work on the loop and wait for it; called by the worker's threads."""
@@ -48,7 +55,21 @@ class AsyncBridge:
             self._database = Database(self.settings.database_url, pool_size=_CONNECTIONS, overflow=0)
         return await work(self._database)
 
+    def submitting(self, database: Database) -> tuple[Stores, ClusterAdmissions]:
+        """Return what submissions need beside the store, made when first needed; called on the loop."""
+        if self._submitting is None:
+            settings = self.settings
+            channels = RedisChannels(settings.redis_url)
+            channels.start()
+            logs = open_log_store(settings.log_store, database)
+            stores = Stores(database, channels, settings, Backlog(settings), logs, OnBehalf(database))
+            self._submitting = stores, ClusterAdmissions(stores)
+        return self._submitting
+
     async def _close_database(self) -> None:
+        if self._submitting is not None:
+            await self._submitting[0].channels.close()
+            self._submitting = None
         if self._database is not None:
             await self._database.close()
             self._database = None

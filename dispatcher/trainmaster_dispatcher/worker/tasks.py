@@ -9,6 +9,7 @@ from dataclasses import asdict
 from trainmaster.protocol.errors import ProblemError
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.services.retention import Removed, Retention
+from trainmaster_dispatcher.services.schedule_firing import FiringTally, ScheduleFiring
 from trainmaster_dispatcher.services.usage_ledger import Accounting
 from trainmaster_dispatcher.services.webhooks import DeliveryTerms, Relay, Tally
 from trainmaster_dispatcher.store import simulations as store
@@ -20,11 +21,12 @@ from trainmaster_dispatcher.worker.simulation_runner import CLAIM_SECONDS, Simul
 
 log = logging.getLogger(__name__)
 
-RELAY, RETENTION, SIMULATE, USAGE = "relay", "retention", "simulate", "usage"
+RELAY, RETENTION, SCHEDULES, SIMULATE, USAGE = "relay", "retention", "schedules", "simulate", "usage"
 _RELAY_SECONDS = 300.0
 _RETENTION_SECONDS = 900.0
 _USAGE_SECONDS = 300.0
 _SIMULATIONS_SECONDS = 1800.0
+_SCHEDULES_SECONDS = 120.0
 
 
 def make_tasks(bridge: AsyncBridge) -> Mapping[str, Callable[[], None]]:
@@ -32,6 +34,7 @@ def make_tasks(bridge: AsyncBridge) -> Mapping[str, Callable[[], None]]:
     return {
         RELAY: _alone(lambda: bridge.run(lambda database: relay(database, bridge))),
         RETENTION: _alone(lambda: bridge.run(lambda database: retention(database, bridge))),
+        SCHEDULES: _alone(lambda: bridge.run(lambda database: schedules(database, bridge))),
         SIMULATE: _alone(lambda: bridge.run(lambda database: simulate(database, bridge))),
         USAGE: _alone(lambda: _count_usage(bridge)),
     }
@@ -90,6 +93,16 @@ async def usage(database: Database, bridge: AsyncBridge) -> int:
 async def retention(database: Database, bridge: AsyncBridge) -> Removed:
     """Remove what is older than the settings allow."""
     return await Retention(database, bridge.settings, _goes_on(bridge, _RETENTION_SECONDS)).run()
+
+
+async def schedules(database: Database, bridge: AsyncBridge) -> FiringTally:
+    """Submit the jobs of schedules that are due."""
+    stores, admissions = bridge.submitting(database)
+    firing = ScheduleFiring(stores, admissions.known, _goes_on(bridge, _SCHEDULES_SECONDS))
+    tally = await firing.run()
+    if tally != FiringTally():
+        log.info("schedules", extra=asdict(tally))
+    return tally
 
 
 async def simulate(database: Database, bridge: AsyncBridge) -> int:

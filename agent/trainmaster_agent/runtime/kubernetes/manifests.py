@@ -116,7 +116,7 @@ class Manifests:
         metadata["labels"] = {**(metadata.get("labels") or {}), **self._labels, **rounds}
         metadata |= {"name": object_name(self._record.start.run), "namespace": self._record.namespace}
         metadata["ownerReferences"] = [self._record.owner()]
-        return KubeObject(resource_of(kind), body)
+        return KubeObject(resource_of(kind), kind.named(body, {LABEL_RUN: self._record.start.run}))
 
     def _workload_template(self, role: str) -> dict[str, Any]:
         template: dict[str, Any] = orjson.loads(self._raw[role])

@@ -13,6 +13,7 @@ import yaml
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.validation_errors import UNKNOWN_FIELD
 from trainmaster.protocol.yaml_text import load, place_of
+from trainmaster_dispatcher.api.kube import protobuf
 from trainmaster_dispatcher.domain import strategic_merge
 from trainmaster_dispatcher.domain.declared_fields import is_too_deep, merge_patched
 from trainmaster_dispatcher.domain.strategic_merge import StrategicMergeError
@@ -45,8 +46,10 @@ def media_type(header: str) -> str:
 def read_object(body: bytes, content_type: str) -> Wire:
     """Return the object in a body. Raises ProblemError UNSUPPORTED_MEDIA_TYPE, MALFORMED_BODY or BODY_TOO_LARGE."""
     kind = media_type(content_type) or _JSON
-    if kind not in (_JSON, _YAML):
-        raise _unsupported(kind, (_JSON, _YAML))
+    if kind not in (_JSON, _YAML, protobuf.MEDIA_TYPE):
+        raise _unsupported(kind, (_JSON, _YAML, protobuf.MEDIA_TYPE))
+    if kind == protobuf.MEDIA_TYPE:
+        return _mapping(_decoded(body))
     return _mapping(_read(body, is_yaml=kind == _YAML))
 
 
@@ -67,7 +70,7 @@ def read_patch(body: bytes, content_type: str, types: Sequence[PatchType] = PATC
 
 
 def yaml_or_json(body: bytes) -> Any:
-    """Return what is in a body, whichever of the two it is. Raises ProblemError MALFORMED_BODY or BODY_TOO_LARGE."""
+    """Return what is in a body, whichever of these it is, or protobuf. Raises ProblemError MALFORMED_BODY or BODY_TOO_LARGE."""
     return _read(body, is_yaml=True)
 
 
@@ -87,6 +90,8 @@ def _unsupported(kind: str, known: Sequence[str]) -> ProblemError:
 def _read(body: bytes, *, is_yaml: bool) -> Any:
     if len(body) > _MOST_BYTES:
         raise ProblemError(Code.BODY_TOO_LARGE, f"an object may have at most {_MOST_BYTES} bytes, not {len(body)}")
+    if body.startswith(protobuf.MAGIC):
+        return _decoded(body)
     if not is_yaml or body.lstrip()[:1] in (b"{", b"["):
         return parse_json(body, _MOST_MARKS)
     try:
@@ -97,6 +102,13 @@ def _read(body: bytes, *, is_yaml: bool) -> Any:
         raise ProblemError(Code.MALFORMED_BODY, f"the body is not YAML: {place_of(error)}") from error
     except UnicodeDecodeError as error:
         raise ProblemError(Code.MALFORMED_BODY, "the body is not YAML: it is not text in UTF-8") from error
+
+
+def _decoded(body: bytes) -> Any:
+    """Return the object in a body in protobuf, with the bounds that JSON has. Raises ProblemError."""
+    if len(body) > _MOST_BYTES:
+        raise ProblemError(Code.BODY_TOO_LARGE, f"an object may have at most {_MOST_BYTES} bytes, not {len(body)}")
+    return parse_json(orjson.dumps(protobuf.decode(body)), _MOST_MARKS)
 
 
 def _mapping(value: Any) -> Wire:
@@ -154,6 +166,8 @@ class Desired(NamedTuple):
     spec: Wire
     version: str
     uid: str
+    owners: tuple[Wire, ...] = ()
+    """Schedules that it names as its owners."""
 
     def fields(self) -> Wire:
         """Return what is managed of it."""
@@ -186,6 +200,7 @@ _METADATA = frozenset(
         "ownerReferences",
     )
 )
+_OWNERS = (("batch/v1", "CronJob"), ("trainmaster.dev/v1", "Schedule"))
 _MOST_ANNOTATION_BYTES = 256 * 1024
 _LONGEST_NAME = 253
 _TEXTS = ("name", "generateName", "namespace", "uid", "resourceVersion")
@@ -222,13 +237,26 @@ def desired(value: Wire, group_version: str, kind: str) -> Desired:
         dict(spec),
         texts["resourceVersion"],
         texts["uid"],
+        tuple(metadata.get("ownerReferences") or ()),
     )
+
+
+def _is_schedule(owner: object) -> bool:
+    """Return whether an owner is a schedule, which own the jobs that they make."""
+    if not isinstance(owner, Mapping) or not all(isinstance(owner.get(field), str) for field in ("name", "uid")):
+        return False
+    return (owner.get("apiVersion"), owner.get("kind")) in _OWNERS
 
 
 def _mistakes_in(metadata: Mapping[str, Any]) -> list[Mistake]:
     found = [(field, UNKNOWN_FIELD) for field in sorted(metadata.keys() - _METADATA)]
-    strange = [field for field in ("finalizers", "ownerReferences") if metadata.get(field)]
-    found += [(field, "objects of this API have none; leave it out") for field in strange]
+    if metadata.get("finalizers"):
+        found.append(("finalizers", "objects of this API have none; leave it out"))
+    owners = metadata.get("ownerReferences") or []
+    if not isinstance(owners, list) or not all(_is_schedule(one) for one in owners) or len(owners) > 1:
+        found.append(
+            ("ownerReferences", "objects of this API are owned by a CronJob or Schedule, or by none; leave it out")
+        )
     for field in _TEXTS:
         text = metadata.get(field) or ""
         if not isinstance(text, str) or len(text) > _LONGEST_NAME:

@@ -222,8 +222,12 @@ class DryRunError(Exception):
 class Deletion:
     """The options of a deletion. ``grace``: the most seconds that members may take to end; None: as specified."""
 
-    def __init__(self, options: Wire, seconds: Any, *, is_dry: bool) -> None:
+    def __init__(self, options: Wire, seconds: Any, *, is_dry: bool, policy: str = "") -> None:
         self.grace = _grace(seconds)
+        self.orphans = (options.get("propagationPolicy") or policy) == "Orphan" or options.get(
+            "orphanDependents"
+        ) is True
+        """Whether what the object owns stays."""
         self.is_dry = is_dry or options.get("dryRun") == ["All"]
         expected = options.get("preconditions")
         self._expected: Wire = expected if isinstance(expected, dict) else {}
@@ -233,7 +237,8 @@ class Deletion:
         """Return the options in the body and the parameters of a call. Raises ProblemError."""
         options = read_options(await request.body())
         seconds = options.get("gracePeriodSeconds", request.query_params.get("gracePeriodSeconds"))
-        return cls(options, seconds, is_dry=writing.is_dry)
+        policy = request.query_params.get("propagationPolicy", "")
+        return cls(options, seconds, is_dry=writing.is_dry, policy=policy)
 
     def check(self, resource: ApiResource, before: Wire) -> None:
         """Raise ProblemError CONFLICT unless the preconditions hold."""

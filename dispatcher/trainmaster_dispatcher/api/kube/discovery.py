@@ -5,7 +5,7 @@ from typing import Any
 
 from trainmaster import __version__
 from trainmaster_dispatcher.api.kube.objects import GROUP, VERSION
-from trainmaster_dispatcher.api.kube.resources import CORE, RESOURCES, WORKLOADS, ApiResource
+from trainmaster_dispatcher.api.kube.resources import CORE, CRON_JOBS, RESOURCES, WORKLOADS, ApiResource
 
 _LEVEL = ("1", "31")
 """The version of Kubernetes whose conventions of API this one follows."""
@@ -25,7 +25,7 @@ def _by_version(found: Iterable[ApiResource]) -> dict[str, dict[str, list[ApiRes
 
 
 CORE_VERSIONS: Mapping[str, list[ApiResource]] = {VERSION: list(CORE)}
-GROUPS: Mapping[str, Mapping[str, list[ApiResource]]] = _by_version((*RESOURCES.values(), *WORKLOADS))
+GROUPS: Mapping[str, Mapping[str, list[ApiResource]]] = _by_version((*RESOURCES.values(), *WORKLOADS, CRON_JOBS))
 """Resources by group and version. Clients take a name that several groups have for the one of the first group."""
 
 

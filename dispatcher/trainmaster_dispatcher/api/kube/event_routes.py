@@ -20,7 +20,7 @@ from trainmaster_dispatcher.api.kube.calls import (
     shown,
     wants_table,
 )
-from trainmaster_dispatcher.api.kube.events import EVENT_FIELDS, InvolvedJob, event_object
+from trainmaster_dispatcher.api.kube.events import EVENT_FIELDS, InvolvedJob, event_object, schedule_event
 from trainmaster_dispatcher.api.kube.job_resources import OWN_JOBS, JobResource, submitted_as
 from trainmaster_dispatcher.api.kube.job_selection import filter_of
 from trainmaster_dispatcher.api.kube.job_watches import WatchEvent
@@ -34,12 +34,13 @@ from trainmaster_dispatcher.services import job_objects
 from trainmaster_dispatcher.services.event_feed import EventFilter, Position
 from trainmaster_dispatcher.services.job_objects import ReadJob
 from trainmaster_dispatcher.store import job_objects as store
-from trainmaster_dispatcher.store import jobs, versions
+from trainmaster_dispatcher.store import jobs, schedules, versions
 from trainmaster_dispatcher.store.event_feed import FeedEvent
 from trainmaster_dispatcher.store.keys import Caller
 
 router = KubernetesRouter()
 
+_MOST_OF_SCHEDULES = 500
 KEPT_SECONDS = 3600.0
 """The age of the oldest events in lists that are not of one job: that to which an API server keeps events."""
 _ALL = "/api/v1/namespaces/{namespace}/events"
@@ -142,6 +143,8 @@ async def _list(request: Request, state: State, wanted: Listing, namespace: str 
     async with state.stores.database.reading() as tx:
         version = token.version or (await versions.horizon(tx)).version
     items, following = await _page(state, chosen, token.cursor)
+    if token.cursor is None:
+        items += await _of_schedules(state, chosen)
     items = [item for item in items if selects(item)]
     return listed(request, wanted, items, EVENTS, ListMetadata(version, ListToken(version, following).written()))
 
@@ -166,6 +169,22 @@ async def _of_one_job(state: State, chosen: _ChosenEvents, cursor: str | None) -
             if len(found) == limit:
                 following = str(found[-1].seq)
     return items, following
+
+
+async def _of_schedules(state: State, chosen: _ChosenEvents) -> list[Wire]:
+    """Return the events of schedules: those of the name, or of all in the last hour."""
+    async with state.stores.database.reading() as tx:
+        if chosen.job is not None:
+            named = await schedules.named_schedules(tx, chosen.job, namespace=chosen.namespace)
+            found = await schedules.events_of_schedules(tx, [row.id for row in named], None, _MOST_OF_SCHEDULES)
+        else:
+            found = await schedules.events_of_schedules(tx, None, KEPT_SECONDS, _MOST_OF_SCHEDULES)
+    wants_own = chosen.fields.get("involvedObject.apiVersion") == GROUP_VERSION
+    return [
+        schedule_event(one, is_own=wants_own)
+        for one in found
+        if chosen.caller.may_use(one.queue) and chosen.namespace in (None, one.namespace)
+    ]
 
 
 async def _of_all(state: State, chosen: _ChosenEvents, cursor: str | None) -> tuple[list[Wire], str | None]:

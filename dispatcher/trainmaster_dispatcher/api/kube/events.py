@@ -4,10 +4,11 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from trainmaster.protocol.base import format_time
-from trainmaster_dispatcher.api.kube.objects import Wire, moment, uid_of
+from trainmaster_dispatcher.api.kube.objects import GROUP_VERSION, Wire, moment, schedule_uid, uid_of
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.store.event_feed import FeedEvent
 from trainmaster_dispatcher.store.jobs import StoredEvent
+from trainmaster_dispatcher.store.schedules import ScheduleEvent
 
 _WARNINGS = frozenset(
     {
@@ -50,16 +51,46 @@ class InvolvedJob(NamedTuple):
     uid: str
 
 
+class SaidEvent(NamedTuple):
+    """The content of an event, and its name as an object."""
+
+    name: str
+    at: datetime
+    reason: str
+    message: str
+    is_warning: bool
+
+
 def event_object(event: StoredEvent | FeedEvent, job: InvolvedJob, version: int) -> Wire:
     """Return an event of a job."""
+    said = SaidEvent(
+        f"{job.id}.{event.seq}", event.at, reason_of(event.kind), message_of(event), is_warning=is_warning(event)
+    )
+    return _object(said, job, version)
+
+
+def schedule_event(event: ScheduleEvent, *, is_own: bool = False) -> Wire:
+    """Return an event of a schedule; with ``is_own``, of it as a Schedule of this system, whichever it was written as."""
+    kind = None if is_own else event.kind
+    api_version, _, word = (kind or f"{GROUP_VERSION} Schedule").partition(" ")
+    involved = InvolvedJob(
+        event.schedule, event.schedule, event.namespace, api_version, word, schedule_uid(event.schedule_id, kind)
+    )
+    said = SaidEvent(
+        f"{event.schedule}.s{event.id}", event.at, event.reason, event.message, is_warning=event.is_warning
+    )
+    return _object(said, involved, event.version)
+
+
+def _object(event: SaidEvent, job: InvolvedJob, version: int) -> Wire:
     at = moment(format_time(event.at))
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{job.id}.{event.seq}",
+            "name": event.name,
             "namespace": job.namespace,
-            "uid": uid_of("Event", f"{job.id}.{event.seq}"),
+            "uid": uid_of("Event", event.name),
             "resourceVersion": str(version),
             "creationTimestamp": at,
         },
@@ -70,9 +101,9 @@ def event_object(event: StoredEvent | FeedEvent, job: InvolvedJob, version: int)
             "namespace": job.namespace,
             "uid": job.uid,
         },
-        "type": "Warning" if is_warning(event) else "Normal",
-        "reason": reason_of(event.kind),
-        "message": message_of(event),
+        "type": "Warning" if event.is_warning else "Normal",
+        "reason": event.reason,
+        "message": event.message,
         "source": {"component": _COMPONENT},
         "reportingComponent": _COMPONENT,
         "reportingInstance": "",

@@ -3,7 +3,7 @@
 A change is one transaction with its line of the audit; a job is created as by the REST API, in a group with others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ from trainmaster_dispatcher.api.kube.job_changes import check_name
 from trainmaster_dispatcher.api.kube.job_resources import JobResource
 from trainmaster_dispatcher.api.kube.job_selection import JOB_FIELDS, conditions_of, filter_of, values_of
 from trainmaster_dispatcher.api.kube.job_watches import WatchedJobs
-from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire
+from trainmaster_dispatcher.api.kube.objects import ListMetadata, Wire, schedule_uid
 from trainmaster_dispatcher.api.kube.selectors import parse_labels, refused
 from trainmaster_dispatcher.api.kube.tables import Included
 from trainmaster_dispatcher.api.kube.watching import watch_jobs
@@ -57,8 +57,10 @@ from trainmaster_dispatcher.services.job_objects import JobObjectChange, ReadJob
 from trainmaster_dispatcher.services.submission_parsing import mistaken
 from trainmaster_dispatcher.services.submit import ObjectMetadata, Submission, Submitted, already_exists, submit_one
 from trainmaster_dispatcher.store import job_objects as store
+from trainmaster_dispatcher.store import schedules as schedule_store
 from trainmaster_dispatcher.store import versions
 from trainmaster_dispatcher.store.keys import Caller
+from trainmaster_dispatcher.store.schedules import ScheduleRow
 
 _DELETED_AT_ONCE = 100
 _MOST_WHOLE_JOBS = 100
@@ -83,6 +85,8 @@ class JobCall:
     caller: Caller
     namespace: str
     writing: Writing
+    creator: "Creator | None" = None
+    """Creates what is no job by itself."""
 
     async def wanted(self) -> Desired:
         """Return what the object in the body wants. Raises ProblemError."""
@@ -97,6 +101,10 @@ class JobCall:
     def updated(self, before: Wire, fields: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
         """Return what is managed of an object after a change that is no apply."""
         return managed_fields.updated(before, fields, managers, self.writing.manager, now())
+
+
+Creator = Callable[[JobCall, Desired, managed_fields.Managers, str], Awaitable[Response | None]]
+"""Creates an object in a queue, by its path, and answers with it; returns None for one that is a job by itself."""
 
 
 async def create_job(call: JobCall) -> Response:
@@ -222,7 +230,7 @@ async def delete_jobs(call: JobCall, wanted: Listing) -> Response:
     return json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 
 
-class _Place(NamedTuple):
+class QueuePlace(NamedTuple):
     """The queue of an object that is created, and whether its namespace is also that of others."""
 
     queue: str
@@ -238,9 +246,9 @@ def _may_be_id(name: str) -> bool:
     return True
 
 
-def _place_of(
+def place_of(
     leaves: Sequence[store.LeafQueue], caller: Caller, namespace: str, named: NamedQueue | None, unnamed: str
-) -> _Place:
+) -> QueuePlace:
     """Return the place of an object that is created in a namespace. ``unnamed``: the path by which it could name its queue.
 
     Raises ProblemError NOT_FOUND or INVALID_SPEC.
@@ -253,11 +261,11 @@ def _place_of(
             " see kubectl get namespaces",
         )
     if named is not None:
-        return _Place(_queue_of(queues, namespace, named), len(queues) > 1)
+        return QueuePlace(_queue_of(queues, namespace, named), len(queues) > 1)
     if len(queues) > 1:
         message = f"is needed: the namespace {namespace!r} is that of {len(queues)} queues: {', '.join(queues)}"
         raise mistaken(Mistake(path=unnamed, message=message))
-    return _Place(queues[0], is_shared=False)
+    return QueuePlace(queues[0], is_shared=False)
 
 
 def _queue_of(queues: Sequence[str], namespace: str, named: NamedQueue) -> str:
@@ -280,13 +288,15 @@ async def _create(call: JobCall, wanted: Desired, managers: managed_fields.Manag
     if wanted.namespace not in ("", namespace):
         check_address(wanted, wanted.name, namespace)
     leaves = await state.namespaces.queues(namespace)
-    place = _place_of(leaves, caller, namespace, call.of.queue(wanted), call.of.queue_path)
+    place = place_of(leaves, caller, namespace, call.of.queue(wanted), call.of.queue_path)
     # Whether a name is free in its queue is known when the job is stored. A job without a name has its id as that of its object.
     if wanted.name and (place.is_shared or _may_be_id(wanted.name)):
         async with state.stores.database.reading() as tx:
             if await job_objects.show_all(tx, caller, namespace, wanted.name):
                 raise already_exists(wanted.name, call.of.kind.name)
     queue = place.queue
+    if call.creator is not None and (special := await call.creator(call, wanted, managers, queue)) is not None:
+        return special
     body = orjson.dumps(call.of.submission(wanted, queue))
     try:
         prepared = await state.parser.prepare(body, caller.key_id, call.request, await state.admissions.known())
@@ -300,8 +310,11 @@ async def _create(call: JobCall, wanted: Desired, managers: managed_fields.Manag
         call.of.kind.name,
     )
     given = Submission(caller, prepared, None, metadata)
+    owner = await _owner_of(call, wanted) if wanted.owners else None
     if call.writing.is_dry:
         item = await _try_out(call, given)
+    elif owner is not None:
+        item = await _submitted_of(call, given, owner)
     else:
         item = await _submitted(call, given)
     answer = shown(call.request, item, call.of.resource, 201)
@@ -309,6 +322,32 @@ async def _create(call: JobCall, wanted: Desired, managers: managed_fields.Manag
         for one in await state.admissions.warnings(caller, prepared.named):
             add_warning(answer, f"{call.of.warning_path(one.path)}: {one.message}")
     return answer
+
+
+async def _owner_of(call: JobCall, wanted: Desired) -> ScheduleRow:
+    """Return the schedule that a new object names as its owner. Raises ProblemError INVALID_SPEC for one of another namespace."""
+    (owner,) = wanted.owners
+    async with call.state.stores.database.reading() as tx:
+        found = await schedule_store.named_schedules(tx, str(owner["name"]), namespace=call.namespace)
+    for row in found:
+        if call.caller.may_use(row.queue) and schedule_uid(row.id, row.kind) == owner["uid"]:
+            return row
+    message = f"no schedule {str(owner['name'])[:60]!r} of this namespace has this uid; leave it out"
+    raise mistaken(Mistake(path="metadata.ownerReferences", message=message))
+
+
+async def _submitted_of(call: JobCall, given: Submission, owner: ScheduleRow) -> Wire:
+    """Store a job that a schedule owns, as somebody asked for it; return its object."""
+    state, caller = call.state, call.caller
+    async with state.stores.database.transaction() as tx:
+        submitted = await submit_one(tx, state.stores, given)
+        key = parse_job_id(submitted.ids[0])[1]
+        await schedule_store.add_jobs(tx, [schedule_store.MadeJob(key, owner.id, None)])
+        await schedule_store.touch(tx, [owner.id])
+        details = {**auditing.jobs_of(submitted.ids), "schedule": f"{owner.queue}/{owner.name}"}
+        await note(tx, caller, "submit", auditing.number_of_jobs(1), details)
+        job = (await job_objects.read(tx, [key]))[key]
+    return call.of.item(job)
 
 
 async def _submitted(call: JobCall, given: Submission) -> Wire:

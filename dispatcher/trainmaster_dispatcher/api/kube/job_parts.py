@@ -1,7 +1,7 @@
 """Objects that are parts of jobs, such as pods and runs: found, listed and watched with the jobs that they belong to."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fastapi import Request, Response
@@ -42,6 +42,12 @@ class JobParts(NamedTuple):
     the jobs that follow are left out."""
     changed_of_jobs: Callable[[Transaction, Sequence[ReadJob], int | None], Awaitable[Mapping[int, Sequence[Wire]]]]
     """Returns those that may have changed with their jobs."""
+    beside: Callable[[Transaction, Caller, str | None, frozenset[str]], Awaitable[Sequence[Wire]]] | None = None
+    """Returns such objects that are parts of no job yet, in a namespace or in all; with names, all of these names that are found by no
+    name of a job.
+    """
+    is_gone: Callable[[Wire], bool] = lambda _: False
+    """Returns whether an object that has changed with its job does not exist any more, while the job does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +124,8 @@ async def _page(tx: Transaction, chosen: _Chosen, cursor: str | None) -> tuple[l
         by_key: dict[int, ReadJob] = {}
         for name in chosen.jobs:
             by_key |= {job.key: job for job in await job_objects.show_all(tx, chosen.caller, chosen.namespace, name)}
-        return _items(await chosen.parts.of_jobs(tx, list(by_key.values()), None)), None
+        found = await chosen.parts.of_jobs(tx, list(by_key.values()), None)
+        return [*await _beside(tx, chosen), *_items(found)], None
     filtered = await filter_of(tx, chosen.caller, chosen.namespace, {})
     if filtered is None:
         return [], None
@@ -130,8 +137,15 @@ async def _page(tx: Transaction, chosen: _Chosen, cursor: str | None) -> tuple[l
     found = await chosen.parts.of_jobs(tx, jobs, chosen.wanted.limit)
     if len(found) < len(jobs):
         following = job_queries.make_cursor(list(found)[-1])
-    first = await chosen.parts.of_jobs(tx, list(named.values()), None) if cursor is None else {}
-    return [*_items(first), *_items(found)], following
+    if cursor is not None:
+        return _items(found), following
+    first = await chosen.parts.of_jobs(tx, list(named.values()), None)
+    return [*await _beside(tx, chosen), *_items(first), *_items(found)], following
+
+
+async def _beside(tx: Transaction, chosen: _Chosen) -> Sequence[Wire]:
+    beside = chosen.parts.beside
+    return [] if beside is None else await beside(tx, chosen.caller, chosen.namespace, chosen.jobs)
 
 
 async def _named(tx: Transaction, chosen: _Chosen) -> dict[int, ReadJob]:
@@ -150,6 +164,11 @@ def _items(found: Mapping[int, Sequence[Wire]]) -> list[Wire]:
 async def _watch(state: State, chosen: _Chosen) -> Response:
     """Answer a watch. Raises ProblemError EXPIRED for a version from which changes are no longer known."""
     chosen.select(())  # so that wrong selectors are refused at once
+    if chosen.jobs and chosen.parts.beside is not None:
+        async with state.stores.database.reading() as tx:
+            if await _beside(tx, chosen):
+                # Of a job whose name is not that of its part, or which does not exist yet.
+                chosen = replace(chosen, jobs=frozenset())
 
     async def existing(cursor: str | None) -> tuple[bytes, str | None]:
         async with state.stores.database.reading() as tx:
@@ -164,10 +183,13 @@ async def _watch(state: State, chosen: _Chosen) -> Response:
         if jobs:
             async with state.stores.database.reading() as tx:
                 found = await chosen.parts.changed_of_jobs(tx, jobs, None)
-        written = (
-            chosen.frames(WatchEvent.DELETED if events[key] is WatchEvent.DELETED else WatchEvent.MODIFIED, items)
-            for key, items in found.items()
-        )
+        written = []
+        for key, items in found.items():
+            left = [] if events[key] is WatchEvent.DELETED else [one for one in items if not chosen.parts.is_gone(one)]
+            written += [
+                chosen.frames(WatchEvent.DELETED, [one for one in items if one not in left]),
+                chosen.frames(WatchEvent.MODIFIED, left),
+            ]
         return Followed(b"".join(written), batch.position, batch.has_more, batch.missed)
 
     watch = Watch(chosen.parts.resource, chosen.wanted, wants_table(chosen.request), each_page(existing), read)

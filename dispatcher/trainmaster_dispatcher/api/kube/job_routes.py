@@ -1,15 +1,22 @@
 """Jobs by the Kubernetes API: the routes of Jobs of this system, and those of the kinds of manifests as which jobs are submitted."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, Request, Response
 
 from trainmaster_dispatcher.api.context import App
 from trainmaster_dispatcher.api.kube import discovery, job_calls
 from trainmaster_dispatcher.api.kube.calls import PREFIX, KubernetesRouter, ListedBy, WrittenBy, not_served, person
-from trainmaster_dispatcher.api.kube.job_calls import JobCall
+from trainmaster_dispatcher.api.kube.job_calls import Creator, JobCall
 from trainmaster_dispatcher.api.kube.job_resources import OWN_JOBS, SUBMITTED_PODS, WORKLOAD_RESOURCES, JobResource
+
+
+class PodCalls(NamedTuple):
+    """Calls about pods that are other ones than those about jobs."""
+
+    create: Creator
+    delete: Callable[[JobCall, str], Awaitable[Response]]
 
 
 async def _own() -> JobResource:
@@ -32,11 +39,12 @@ def _router(
     resource_of: Callable[..., Awaitable[JobResource]],
     checks: Sequence[Any] = (),
     *,
-    only_changes: bool = False,
+    pods: "PodCalls | None" = None,
 ) -> KubernetesRouter:
     """Return the routes of jobs as objects of the resource that ``resource_of`` finds. ``checks``: dependencies of those that change
-    one.
+    one; ``pods``: of pods, which are read by other routes.
     """
+    deletes = job_calls.delete_job if pods is None else pods.delete
     made = KubernetesRouter()
     of_all = f"{prefix}/namespaces/{{namespace}}/{plural}"
     of_one = f"{of_all}/{{name}}"
@@ -48,7 +56,8 @@ def _router(
         state: App,
         writing: WrittenBy,
     ) -> JobCall:
-        return JobCall(of, request, state, await person(request), namespace, writing)
+        creator = None if pods is None else pods.create
+        return JobCall(of, request, state, await person(request), namespace, writing, creator)
 
     @made.post(of_all)
     async def create(call: Annotated[JobCall, Depends(changing)]) -> Response:
@@ -64,9 +73,9 @@ def _router(
 
     @made.delete(of_one, dependencies=checks)
     async def delete(name: str, call: Annotated[JobCall, Depends(changing)]) -> Response:
-        return await job_calls.delete_job(call, name)
+        return await deletes(call, name)
 
-    if only_changes:
+    if pods is not None:
         return made
 
     @made.delete(of_all)
@@ -98,9 +107,9 @@ async def _of_pods() -> JobResource:
     return SUBMITTED_PODS
 
 
-def changes_of_pods(checks: Sequence[Any]) -> KubernetesRouter:
+def changes_of_pods(checks: Sequence[Any], pods: PodCalls) -> KubernetesRouter:
     """Return the routes by which pods are submitted and changed. ``checks``: dependencies of those that change one."""
-    return _router("/api/v1", "pods", _of_pods, checks, only_changes=True)
+    return _router("/api/v1", "pods", _of_pods, checks, pods=pods)
 
 
 router = _router(PREFIX, "jobs", _own)

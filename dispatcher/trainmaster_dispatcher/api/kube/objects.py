@@ -87,7 +87,27 @@ def object_metadata(job: ReadJob, uid: str) -> Wire:
         metadata["labels"] = dict(line["labels"])
     if known.annotations:
         metadata["annotations"] = known.annotations
+    if known.schedule_id is not None:
+        metadata["ownerReferences"] = [schedule_reference(known.schedule_id, known.schedule or "", known.schedule_kind)]
     return metadata
+
+
+def schedule_uid(key: int, kind: str | None) -> str:
+    """Return the identity of a schedule as an object of the kind as which it was written; None: a Schedule of this system."""
+    return uid_of(kind or "Schedule", str(key))
+
+
+def schedule_reference(key: int, name: str, kind: str | None) -> Wire:
+    """Return a schedule as the owner of its jobs."""
+    api_version, _, word = (kind or f"{GROUP_VERSION} Schedule").partition(" ")
+    return {
+        "apiVersion": api_version,
+        "kind": word,
+        "name": name,
+        "uid": schedule_uid(key, kind),
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
 
 
 def job_object(job: ReadJob) -> Wire:

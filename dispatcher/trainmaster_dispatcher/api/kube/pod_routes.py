@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -14,15 +14,24 @@ from starlette.websockets import WebSocket
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.member_streams import MemberStreamKind
 from trainmaster_dispatcher.api.context import App, State
-from trainmaster_dispatcher.api.kube.calls import KubernetesRouter, ListedBy, is_true, person, refusal, shown
+from trainmaster_dispatcher.api.kube.calls import (
+    KubernetesRouter,
+    ListedBy,
+    is_true,
+    person,
+    refusal,
+    shown,
+)
+from trainmaster_dispatcher.api.kube.grouped_pods import NamedPod, create_grouped, delete_pod, member_among, of_group
 from trainmaster_dispatcher.api.kube.job_parts import JobParts, list_parts
 from trainmaster_dispatcher.api.kube.job_resources import SUBMITTED_PODS
-from trainmaster_dispatcher.api.kube.job_routes import changes_of_pods
+from trainmaster_dispatcher.api.kube.job_routes import PodCalls, changes_of_pods
 from trainmaster_dispatcher.api.kube.objects import Wire
 from trainmaster_dispatcher.api.kube.pods import (
     POD_FIELDS,
     PodName,
     containers_of,
+    grouped_pod,
     is_submitted_pod,
     pod_object,
     submitted_pod,
@@ -34,10 +43,11 @@ from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.api.member_streams import read_options, serve_stream
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
-from trainmaster_dispatcher.services import job_members, job_objects, logs
+from trainmaster_dispatcher.services import job_members, job_objects, logs, pod_groups
 from trainmaster_dispatcher.services.job_members import JobMember
 from trainmaster_dispatcher.services.job_objects import ReadJob
 from trainmaster_dispatcher.services.member_streams import WantedMember, check_stream
+from trainmaster_dispatcher.store import pod_groups as group_store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.redis_channels import JOBS
@@ -138,8 +148,7 @@ async def read_log(
         pod = await _pod(tx, caller, namespace, name)
     member = pod.member
     if member is None:
-        why = pod.job.reason.sentence if pod.job.reason is not None else "no run of it has begun"
-        raise ProblemError(Code.WRONG_STATE, f"the pod {name!r} has no output yet: {why}")
+        raise ProblemError(Code.WRONG_STATE, f"the pod {name!r} has no output yet: {pod.why}")
     text = str(member.job.line["id"])
     options = wanted.of(member)
     key = await logs.find(state.stores, caller, text, options)
@@ -177,20 +186,29 @@ async def read_log(
     return StreamingResponse(output(), media_type="text/plain", headers={"Cache-Control": "no-store"})
 
 
-async def _pods(tx: Transaction, jobs: Sequence[ReadJob], most: int | None) -> Mapping[int, Sequence[Wire]]:
-    """Return the pods of jobs: their members; of a job that was submitted as a pod that one alone, also while it waits."""
+async def _pods(
+    tx: Transaction, jobs: Sequence[ReadJob], most: int | None, *, with_gone: bool = False
+) -> Mapping[int, Sequence[Wire]]:
+    """Return the pods of jobs: their members; of a job that was submitted as a pod, or as a group of pods, those, also while it
+    waits.
+    """
     found = await job_members.of_jobs(tx, jobs, most)
-    submitted = [job.key for job in jobs if job.key in found and is_submitted_pod(job)]
-    whole = await job_objects.read(tx, submitted) if submitted else {}
+    groups = await group_store.groups_among(tx, found)
+    grouped = await group_store.of_jobs(tx, groups, with_gone=with_gone) if groups else {}
+    submitted = {job.key for job in jobs if job.key in found and is_submitted_pod(job)}
+    whole = await job_objects.read(tx, submitted | groups) if submitted | groups else {}
     versions = {job.key: job.metadata.version for job in jobs}
     pods: dict[int, Sequence[Wire]] = {}
     for key, members in found.items():
         if (job := whole.get(key)) is None:
-            pods[key] = [] if key in submitted else [pod_object(member) for member in members]
+            pods[key] = [] if key in submitted | groups else [pod_object(member) for member in members]
         else:
             # The version with which the caller gets the job, as of the others: that of a watch is the change that it has come to.
             job = replace(job, metadata=job.metadata._replace(version=versions[key]))
-            pods[key] = [submitted_pod(job, members[0] if members else None)]
+            if key in submitted:
+                pods[key] = [submitted_pod(job, members[0] if members else None)]
+            else:
+                pods[key] = [grouped_pod(one, job, member_among(one, members)) for one in grouped.get(key, ())]
     return pods
 
 
@@ -199,56 +217,68 @@ def _jobs_in(name: str) -> frozenset[str]:
     return frozenset(filter(None, (name, "" if parts is None else parts.job)))
 
 
-_PARTS = JobParts(PODS, POD_FIELDS, _jobs_in, _pods, _pods)
+async def _beside(tx: Transaction, caller: Caller, namespace: str | None, names: frozenset[str]) -> Sequence[Wire]:
+    """Return the pods of groups that are not complete; with names, also those of complete ones, by their own names."""
+    if not names:
+        return [grouped_pod(one, None, None) for one in await pod_groups.incomplete(tx, caller, namespace)]
+    found = [one for name in sorted(names) for one in await pod_groups.named(tx, caller, namespace, name)]
+    return [(await of_group(tx, one)).item() for one in found]
 
 
-class _Pod(NamedTuple):
-    """A pod: a member of a job, or a job that was submitted as a pod, with its member once it has a run."""
-
-    job: ReadJob
-    member: JobMember | None
-
-    def item(self) -> Wire:
-        """Return its object."""
-        if is_submitted_pod(self.job):
-            return submitted_pod(self.job, self.member)
-        if self.member is None:
-            raise LookupError(f"job {self.job.key} has no such member")
-        return pod_object(self.member)
+async def _changed_pods(tx: Transaction, jobs: Sequence[ReadJob], most: int | None) -> Mapping[int, Sequence[Wire]]:
+    return await _pods(tx, jobs, most, with_gone=True)
 
 
-async def _pod(tx: Transaction, caller: Caller, namespace: str, name: str) -> _Pod:
+def _is_gone(pod: Wire) -> bool:
+    return "deletionTimestamp" in pod["metadata"] and pod["status"]["phase"] in ("Succeeded", "Failed")
+
+
+_PARTS = JobParts(PODS, POD_FIELDS, _jobs_in, _pods, _changed_pods, _beside, _is_gone)
+
+
+async def _pod(tx: Transaction, caller: Caller, namespace: str, name: str) -> NamedPod:
     """Return the pod of this name. Raises ProblemError NOT_FOUND."""
+    for grouped in await pod_groups.named(tx, caller, namespace, name):
+        return await of_group(tx, grouped)
     for job in await job_objects.show_all(tx, caller, namespace, name, SUBMITTED_PODS.kind):
         members = (await job_members.of_jobs(tx, [job])).get(job.key)
-        return _Pod(job, members[0] if members else None)
+        return NamedPod(job, members[0] if members else None)
     parts = PodName.read(name)
     if parts is not None:
         found = await job_members.of_jobs(tx, await job_objects.show_all(tx, caller, namespace, parts.job))
         for members in found.values():
             for one in members:
                 if (one.role_name, one.index) == (parts.role, parts.index) and not is_submitted_pod(one.job):
-                    return _Pod(one.job, one)
+                    return NamedPod(one.job, one)
     raise not_found(PODS.full_name, name)
 
 
 async def refuse_members(namespace: str, name: str, request: Request, state: App) -> None:
-    """Refuse changes of a member of a job, which is no object of its own. Raises ProblemError METHOD_NOT_ALLOWED."""
-    parts = PodName.read(name)
-    if parts is None:
-        return
+    """Refuse changes of a member of a job, which is no object of its own, and all but the deletion of a pod of a group.
+
+    Raises ProblemError METHOD_NOT_ALLOWED.
+    """
     caller = await person(request)
     async with state.stores.database.reading() as tx:
+        if await pod_groups.named(tx, caller, namespace, name):
+            if request.method == "DELETE":
+                return
+            raise ProblemError(
+                Code.METHOD_NOT_ALLOWED,
+                f"the pod {name!r} is one of a group, and cannot be changed: delete it, and create it again",
+            )
+        if PodName.read(name) is None:
+            return
         if await job_objects.show_all(tx, caller, namespace, name, SUBMITTED_PODS.kind):
             return
         pod = await _pod(tx, caller, namespace, name)
     raise ProblemError(
         Code.METHOD_NOT_ALLOWED,
-        f"this pod is a member of {pod.job.line['id']}, which makes it: change or delete the job",
+        f"this pod is a member of {pod.owner}, which makes it: change or delete the job",
     )
 
 
-changes_router = changes_of_pods([Depends(refuse_members)])
+changes_router = changes_of_pods([Depends(refuse_members)], PodCalls(create_grouped, delete_pod))
 
 
 @router.websocket(f"{_ALL}/{{name}}/exec")
@@ -286,8 +316,7 @@ async def _member_of(state: State, caller: Caller, namespace: str, name: str) ->
         pod = await _pod(tx, caller, namespace, name)
     member = pod.member
     if member is None:
-        why = pod.job.reason.sentence if pod.job.reason is not None else "no run of it has begun"
-        raise ProblemError(Code.WRONG_STATE, f"the pod {name!r} does not run: {why}")
+        raise ProblemError(Code.WRONG_STATE, f"the pod {name!r} does not run: {pod.why}")
     return WantedMember(str(member.job.line["id"]), member.role_name, member.index, member.run.attempt)
 
 
@@ -310,5 +339,5 @@ async def refuse_subresource(namespace: str, name: str, subresource: str, reques
     where = "" if pod.member is None else f", and its pod is on the cluster {pod.member.run.cluster!r}"
     raise ProblemError(
         Code.METHOD_NOT_ALLOWED,
-        f"{subresource} of a pod is not offered here: this is a member of {pod.job.line['id']}{where}",
+        f"{subresource} of a pod is not offered here: this is a member of {pod.owner}{where}",
     )

@@ -3,7 +3,7 @@
 A pod is a member of its job's latest run, wherever that is; its name is ``job.role.index``: a role has no dot in its name.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +23,9 @@ from trainmaster_dispatcher.api.kube.objects import (
 from trainmaster_dispatcher.api.kube.workload_objects import workload_object
 from trainmaster_dispatcher.services.job_members import JobMember
 from trainmaster_dispatcher.services.job_objects import ReadJob
+from trainmaster_dispatcher.services.pod_groups import missing
+from trainmaster_dispatcher.store.job_objects import ObjectRow
+from trainmaster_dispatcher.store.pod_groups import GroupedPod
 
 ROLE_LABEL = f"{GROUP}/role"
 INDEX_LABEL = f"{GROUP}/index"
@@ -127,6 +130,32 @@ def submitted_pod(job: ReadJob, member: JobMember | None) -> Wire:
     made["metadata"]["labels"] = {**made["metadata"].get("labels", {}), CLUSTER_LABEL: member.run.cluster}
     node = {"nodeName": member.node} if member.node else {}
     return {**made, "spec": {**spec, **node}, "status": _status(member, containers)}
+
+
+def grouped_pod(pod: GroupedPod, job: ReadJob | None, member: JobMember | None) -> Wire:
+    """Return a pod of a group. ``job``: that of a complete group; ``member``: the member of its latest run that the pod is."""
+    row = ObjectRow(
+        job_id=pod.job_id or 0,
+        version=pod.version if job is None else job.metadata.version,
+        name=pod.name,
+        spec=pod.spec,
+        annotations=pod.annotations,
+        managed_fields=pod.managed_fields,
+        deleted_at=pod.deleted_at,
+        kind=POD.name,
+        namespace=pod.namespace,
+    )
+    created = format_time(pod.created_at)
+    own = {"labels": pod.labels or {}, "submittedAt": created}
+    if job is None:
+        why = missing(pod)
+        own |= {"id": "", "state": "held", "shownState": "held", "queue": pod.queue, "message": why}
+        made = submitted_pod(ReadJob(0, own, row, pod.queue_id, pod.spec), None)
+        made["metadata"]["annotations"][f"{GROUP}/why"] = why
+    else:
+        made = submitted_pod(replace(job, line={**job.line, **own}, metadata=row, spec=pod.spec), member)
+    made["metadata"]["uid"] = uid_of(POD.name, f"{pod.group_id}/{pod.name}")
+    return made
 
 
 _PHASES_OF_JOBS = {"running": "Running", "succeeded": "Succeeded", "failed": "Failed", "cancelled": "Failed"}

@@ -17,6 +17,7 @@ from trainmaster.protocol.resource_kinds import (
     RESERVATION,
     ResourceKind,
 )
+from trainmaster.protocol.schedules import CronJobSpec, ScheduleSpec
 from trainmaster.protocol.tenants import RunView
 from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster.workload_kinds.pod import POD
@@ -160,6 +161,20 @@ def _age(job: Mapping[str, Any]) -> str:
     return age(job["metadata"]["creationTimestamp"], datetime.now(UTC))
 
 
+def _since(*path: str) -> Callable[[Mapping[str, Any]], str]:
+    def passed(item: Mapping[str, Any]) -> str:
+        found: Any = item
+        for step in path:
+            found = found.get(step, {})
+        return age(found, datetime.now(UTC)) if found else "<none>"
+
+    return passed
+
+
+def _active(item: Mapping[str, Any]) -> int:
+    return len(item["status"].get("active", ()))
+
+
 def _job_message(job: Mapping[str, Any]) -> str:
     status = job["status"]
     return str(status["why"]["sentence"] if "why" in status else status.get("message", ""))
@@ -252,6 +267,42 @@ RUNS = ApiResource(
     verbs=("get", "list", "watch"),
 )
 """The attempts of jobs, on whichever cluster."""
+_SCHEDULE_COLUMNS = (
+    _NAME,
+    TableColumn("Schedule", at("spec", "schedule"), "Cron expression"),
+    TableColumn("Timezone", at("spec", "timeZone"), "Time zone of the expression"),
+    TableColumn("Suspend", at("spec", "suspend", empty="false"), "Whether it makes no jobs"),
+    TableColumn("Active", _active, "Number of its jobs that have not ended"),
+    TableColumn(
+        "Last schedule", _since("status", "lastScheduleTime"), "Time since the last due time that became a job"
+    ),
+    TableColumn("Age", _age, "Time since it was made"),
+    TableColumn("Next due", at("metadata", "annotations", f"{GROUP}/next-due"), "Its next due time", is_wide=True),
+    TableColumn(
+        "Message", at("metadata", "annotations", f"{GROUP}/message", empty=""), "Why a job is missing", is_wide=True
+    ),
+)
+SCHEDULES = ApiResource(
+    "Schedule",
+    "schedules",
+    _SCHEDULE_COLUMNS,
+    ScheduleSpec,
+    is_namespaced=True,
+    short_names=("sch",),
+    verbs=READ_AND_CHANGE,
+)
+"""Jobs that are submitted by the clock: all schedules, also those that were written as CronJobs."""
+CRON_JOBS = ApiResource(
+    "CronJob",
+    "cronjobs",
+    _SCHEDULE_COLUMNS,
+    CronJobSpec,
+    is_namespaced=True,
+    short_names=("cj",),
+    group="batch",
+    verbs=READ_AND_CHANGE,
+)
+"""The schedules that were written as CronJobs of Kubernetes."""
 CORE = (NAMESPACES, EVENTS, PODS)
 """The resources of the core group."""
 
@@ -291,5 +342,5 @@ _WORKLOAD_COLUMNS = (
 )
 WORKLOADS: tuple[ApiResource, ...] = tuple(_workload(one) for one in WORKLOAD_KINDS if one.group)
 """Jobs that were submitted as manifests of other APIs, as objects of those."""
-RESOURCES: Mapping[str, ApiResource] = {one.plural: one for one in (JOBS, RUNS, *map(_declared, KINDS))}
+RESOURCES: Mapping[str, ApiResource] = {one.plural: one for one in (JOBS, RUNS, SCHEDULES, *map(_declared, KINDS))}
 """All resources of the group by the word in their addresses."""
