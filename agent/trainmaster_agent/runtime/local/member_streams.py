@@ -33,7 +33,7 @@ _MOST_FRAMES = 16
 """The most frames that wait for their reader; then the member waits."""
 _REST_SECONDS = 1.0
 """Seconds after the end of a command for which its output is read on, if processes that it has started hold it open."""
-_HANG_UP_SECONDS = 2.0
+_HANG_UP_SECONDS = 5.0
 """Seconds between SIGHUP and SIGKILL for a command that nobody is connected to any more."""
 _BAD_REQUEST, _BAD_GATEWAY = 400, 502
 _LARGEST_SIZE = 65_535
@@ -192,6 +192,7 @@ class CommandStream:
                 async with asyncio.timeout(_HANG_UP_SECONDS):
                     await self._process.wait()
         process_table.send_group(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
         if self._input is not None:
             self._input.close()
             self._input = None
