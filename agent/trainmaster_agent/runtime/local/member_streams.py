@@ -192,7 +192,11 @@ class CommandStream:
                 async with asyncio.timeout(_HANG_UP_SECONDS):
                     await self._process.wait()
         process_table.send_group(self._process.pid, signal.SIGKILL)
-        await self._process.wait()
+        # Pipes that nobody reads to their end stay open else, and with them the process's transport.
+        self._process._transport.close()  # type: ignore[attr-defined]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HANG_UP_SECONDS):
+                await self._process.wait()
         if self._input is not None:
             self._input.close()
             self._input = None
