@@ -7,6 +7,7 @@ user, folder and environment.
 import fcntl
 import json
 import os
+import signal
 import sys
 import termios
 from typing import NoReturn, TypedDict
@@ -15,6 +16,13 @@ from trainmaster_agent.runtime.local import kernel
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of shells for a command that does not exist or cannot be executed."""
+
+
+_RESET_SIGNALS = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE),
+    *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
+)
+"""Signals that the agent may ignore, as one under ``nohup`` does SIGHUP, and Python SIGPIPE: a command inherits what is ignored."""
 
 
 class CommandOrders(TypedDict):
@@ -35,6 +43,9 @@ def main() -> NoReturn:
     with os.fdopen(int(sys.argv[1]), "rb") as pipe:
         orders: CommandOrders = json.load(pipe)
     argv = orders["argv"]
+    for number in _RESET_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         os.setsid()
         if orders["tty"]:
