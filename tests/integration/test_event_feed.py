@@ -312,6 +312,12 @@ async def test_quiet_events_of_the_release_before_come_with_the_next_of_their_jo
 async def test_what_cannot_be_told_any_more_is_said(service: Service) -> None:
     start = (await page(service.http))["next"]
     job_id = await service.submit("one", cpu="64")
+
+    async def comes() -> bool:
+        """Return whether its event is in the feed, which waits for transactions that began before."""
+        return bool((await page(service.http, start))["events"])
+
+    await eventually(comes)
     found = await page(service.http, start)
     assert (len(found["events"]), found.get("missed")) == (1, None)
     old = service_module.Position.read(start)
