@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -398,35 +398,33 @@ async def test_a_stream_is_connected_once_and_by_its_own_cluster(unanswered: Una
     assert (await using)[1] == 0
 
 
-async def test_an_agent_that_goes_away_ends_the_stream_with_words(unanswered: Unanswered) -> None:
+async def cut(unanswered: Unanswered, end: Callable[[ClientConnection], Awaitable[None]]) -> str:
+    """Return the words with which a command ends whose agent does ``end`` in place of a report of its end."""
     stage, agent = unanswered.stage, unanswered.agent
-    opening = stage.open("exec", [("command", "true")])
-    entering = asyncio.create_task(opening.__aenter__())
+    using = asyncio.create_task(stage.run("true"))
     path = f"/agent/v1/member-streams/{(await next_order(agent))['stream']}"
     async with stage.open("", [("session", agent.session)], path=path, key=agent.key, protocols=()) as line:
         await line.send('{"protocol": "v5.channel.k8s.io", "status": 0}')
-        user = await entering
+        await line.send(bytes((Channel.OUTPUT,)) + b"half of it")
+        await end(line)
+        frames, code = await using
+    assert code == 1
+    return exit_code_of(frames[Channel.STATUS])[1]
+
+
+async def test_an_agent_that_goes_away_ends_the_stream_with_words(unanswered: Unanswered) -> None:
+    async def abort(line: ClientConnection) -> None:
         line.transport.abort()
-        frames = await frames_of(user)
+
     words = "cluster private: the connection to the agent was cut; the command may go on there"
-    assert exit_code_of(frames[Channel.STATUS]) == (1, words)
-    await opening.__aexit__(None, None, None)
+    assert await cut(unanswered, abort) == words
 
 
 async def test_a_command_without_an_end_is_no_success(unanswered: Unanswered) -> None:
-    stage, agent = unanswered.stage, unanswered.agent
-    opening = stage.open("exec", [("command", "true")])
-    entering = asyncio.create_task(opening.__aenter__())
-    path = f"/agent/v1/member-streams/{(await next_order(agent))['stream']}"
-    async with stage.open("", [("session", agent.session)], path=path, key=agent.key, protocols=()) as line:
-        await line.send('{"protocol": "v5.channel.k8s.io", "status": 0}')
-        user = await entering
-        await line.send(bytes((Channel.OUTPUT,)) + b"half of it")
+    async def close(line: ClientConnection) -> None:
         await line.close()
-        frames = await frames_of(user)
-    words = "cluster private: the stream was cut; the command may go on there"
-    assert exit_code_of(frames[Channel.STATUS]) == (1, words)
-    await opening.__aexit__(None, None, None)
+
+    assert await cut(unanswered, close) == "cluster private: the stream was cut; the command may go on there"
 
 
 async def test_a_sub_protocol_that_is_no_token_is_taken(unanswered: Unanswered) -> None:

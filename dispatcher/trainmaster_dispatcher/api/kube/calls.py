@@ -264,6 +264,17 @@ def now() -> str:
     return f"{datetime.now(UTC).isoformat()[:19]}Z"  # a tenth of the time of ``strftime``
 
 
+def applied_by(
+    writing: Writing, before: Wire, given: Wire, managers: managed_fields.Managers
+) -> managed_fields.ManagedObject:
+    """Return an object after a server-side apply of ``given``. Raises ProblemError CONFLICT with the fields that others manage."""
+    done = managed_fields.applied(before, given, managers, writing.manager, now(), is_forced=writing.is_forced)
+    if isinstance(done, list):
+        mistakes = tuple(Mistake(path=".".join(one.path), message=f"is of {', '.join(one.managers)}") for one in done)
+        raise ProblemError(Code.CONFLICT, managed_fields.conflict_message(done), mistakes=mistakes)
+    return done
+
+
 def is_true(text: str) -> bool:
     """Return whether a parameter of a call is true, as Go reads it."""
     return text in ("1", "t", "T", "true", "True", "TRUE")

@@ -31,6 +31,7 @@ from trainmaster_dispatcher.api.kube.calls import (
     ListToken,
     Writing,
     add_warning,
+    applied_by,
     check_address,
     check_preconditions,
     deleted,
@@ -156,24 +157,14 @@ async def _apply(call: JobCall, name: str, patch: Wire) -> Response:
 
     def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
         check_preconditions(call.of.resource, before, wanted)
-        done = managed_fields.applied(
-            call.of.fields_of(before), wanted.fields(), managers, writing.manager, now(), is_forced=writing.is_forced
-        )
-        if isinstance(done, list):
-            mistakes = tuple(
-                Mistake(path=".".join(one.path), message=f"is of {', '.join(one.managers)}") for one in done
-            )
-            raise ProblemError(Code.CONFLICT, managed_fields.conflict_message(done), mistakes=mistakes)
-        return done
+        return applied_by(writing, call.of.fields_of(before), wanted.fields(), managers)
 
     try:
         return await _change(call, name, after)
     except ProblemError as error:
         if error.code is not Code.NOT_FOUND:
             raise
-    made = managed_fields.applied({}, wanted.fields(), {}, writing.manager, now(), is_forced=True)
-    managers = {} if isinstance(made, list) else made.managers
-    return await _create(call, wanted, managers)
+    return await _create(call, wanted, applied_by(writing, {}, wanted.fields(), {}).managers)
 
 
 async def delete_job(call: JobCall, name: str) -> Response:

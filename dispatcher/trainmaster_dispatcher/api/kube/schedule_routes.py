@@ -20,6 +20,7 @@ from trainmaster_dispatcher.api.kube.calls import (
     ListToken,
     Writing,
     WrittenBy,
+    applied_by,
     check_address,
     check_preconditions,
     conflict,
@@ -275,15 +276,7 @@ async def _apply(call: ScheduleCall, name: str, patch: Wire) -> Response:
 
     def after(before: Wire, managers: managed_fields.Managers) -> managed_fields.ManagedObject:
         cleaned = call.changed({**patch, "metadata": {**(patch.get("metadata") or {}), "name": name}}, before)
-        done = managed_fields.applied(
-            call.of.fields_of(before), cleaned.fields(), managers, writing.manager, now(), is_forced=writing.is_forced
-        )
-        if isinstance(done, list):
-            mistakes = tuple(
-                Mistake(path=".".join(one.path), message=f"is of {', '.join(one.managers)}") for one in done
-            )
-            raise ProblemError(Code.CONFLICT, managed_fields.conflict_message(done), mistakes=mistakes)
-        return done
+        return applied_by(writing, call.of.fields_of(before), cleaned.fields(), managers)
 
     try:
         return await _change(call, name, after)
@@ -291,8 +284,7 @@ async def _apply(call: ScheduleCall, name: str, patch: Wire) -> Response:
         if error.code is not Code.NOT_FOUND:
             raise
     cleaned = wanted._replace(annotations=without_own(wanted.annotations))
-    made = managed_fields.applied({}, cleaned.fields(), {}, writing.manager, now(), is_forced=True)
-    return await _create(call, wanted, {} if isinstance(made, list) else made.managers)
+    return await _create(call, wanted, applied_by(writing, {}, cleaned.fields(), {}).managers)
 
 
 async def _delete(call: ScheduleCall, name: str) -> Response:
