@@ -40,6 +40,7 @@ OPEN = {
     "/apis",
     "/apis/{name}",
     "/apis/{name}/{version}",
+    "/openapi/v2",
     "/openapi/v3",
     "/openapi/v3/api/v1",
     "/openapi/v3/apis/{name}/{version}",

@@ -200,6 +200,21 @@ async def test_kubectl_reads_what_a_server_of_its_own_has(service: Service, alon
     assert "(MethodNotAllowed)" in await alone("delete", "namespace", "default", "--wait=false", code=1)
 
 
+async def test_a_kind_that_is_not_served_is_named_and_the_rest_of_its_file_is_taken(
+    service: Service, alone: Kubectl, tmp_path: Path
+) -> None:
+    await service.http.put("/v1/queues/default", json={"path": "default"})
+    container = {"name": "main", "image": "busybox", "command": ["true"]}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, "spec": {"template": template}}
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "b"}}
+    path = tmp_path / "both.yaml"
+    path.write_text(yaml.safe_dump_all([job, settings]))
+    said = await alone("apply", "-f", str(path), code=1)
+    assert "job.batch/train created" in said
+    assert 'no matches for kind "ConfigMap" in version "v1"' in said
+
+
 async def test_kubectl_shows_what_happened_and_what_members_write(service: Service, alone: Kubectl) -> None:
     agent = service.agent()
     await agent.connect()

@@ -91,3 +91,34 @@ def test_how_the_setting_is_read() -> None:
     for wrong in ("cpu", "cpu=0", "cpu=1,cpu=2", "disk=1", "cpu=x"):
         with pytest.raises(ValueError, match=r"is not cpu=QUANTITY|must be above 0|is not a Kubernetes quantity"):
             read_requests(wrong)
+
+
+@pytest.mark.parametrize(
+    ("template", "limits"),
+    [
+        (pod({}), {"memory": "1Gi"}),
+        (pod({"resources": {"limits": {"cpu": "1"}}}, {}), {"cpu": "1", "memory": "1Gi"}),
+        (pod({"resources": {"limits": {"memory": 0}}}), {"memory": "1Gi"}),
+        (pod({"resources": {"limits": {"memory": "32Mi"}}}), {"memory": "32Mi"}),
+        (pod({"resources": {"requests": {"memory": "128Mi"}}}), None),
+        (pod({}, resources={"limits": {"memory": "4Gi"}}), None),
+    ],
+)
+def test_a_container_that_names_no_memory_has_the_default_limit(
+    template: dict[str, Any], limits: dict[str, str] | None
+) -> None:
+    made = with_requests(spec_of(podTemplate=template), DEFAULTS, "1Gi").roles[0].pod_template
+    assert made is not None
+    assert made["spec"]["containers"][0].get("resources", {}).get("limits") == limits
+
+
+def test_the_default_limit_is_not_below_the_request() -> None:
+    made = with_requests(spec_of(podTemplate=pod({})), {"memory": "2Gi"}, "1Gi").roles[0].pod_template
+    assert made is not None
+    assert made["spec"]["containers"][0]["resources"] == {"requests": {"memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "much"])
+def test_the_default_limit_is_memory(text: str) -> None:
+    with pytest.raises(ValueError, match="default_memory_limit"):
+        Settings(default_memory_limit=text)

@@ -10,6 +10,7 @@ from tests.unit.test_placement_golden import KAI, KUEUE, NATIVE, VOLCANO, YUNIKO
 from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
 from trainmaster.protocol.agent import HOST_LEVEL, StartRun
 from trainmaster.protocol.quantities import parse_resources
+from trainmaster.workload_kinds.specification import translated
 from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
 from trainmaster_agent.placement.coscheduling import Coscheduling
 from trainmaster_agent.placement.gates import GATE, Gates
@@ -632,7 +633,7 @@ class TestTheUserOfMembers:
         context = pod["spec"]["securityContext"]
         assert context["runAsNonRoot"] is True
         assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (65532, 65532, 65532)
-        assert env_of(pod)["HOME"] == "/tmp"
+        assert (env_of(pod)["HOME"], env_of(pod)["USER"]) == ("/tmp", "nonroot")
 
     def test_a_member_may_say_itself(self) -> None:
         template = {"runAsUser": 1000, "runAsGroup": 50, "env": {"HOME": "/home/trainer"}}
@@ -640,11 +641,31 @@ class TestTheUserOfMembers:
         context = pod["spec"]["securityContext"]
         assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (1000, 50, 50)
         assert env_of(pod)["HOME"] == "/home/trainer"
+        assert "USER" not in env_of(pod)
 
     def test_an_agent_may_leave_it_to_the_image(self) -> None:
         pod = made(role()).pod("worker", 0)
         assert "runAsUser" not in pod["spec"]["securityContext"]
-        assert "HOME" not in env_of(pod)
+        assert not {"HOME", "USER"} & set(env_of(pod))
+
+    @pytest.mark.parametrize(("own", "user", "group"), [({}, 1000, 100), ({"runAsUser": 7, "runAsGroup": 8}, 7, 8)])
+    def test_ray_runs_as_the_user_of_its_images(self, own: dict[str, int], user: int, group: int) -> None:
+        container = {"name": "ray-head", "image": "rayproject/ray:2.52.0"}
+        head = {"template": {"spec": {"containers": [container], "securityContext": own}}}
+        spec = translated(
+            {
+                "apiVersion": "ray.io/v1",
+                "kind": "RayCluster",
+                "metadata": {"name": "ray", "annotations": {"trainmaster.dev/queue": "research/nlp"}},
+                "spec": {"headGroupSpec": head},
+            }
+        ).spec
+        for run_as_user, expected in ((65532, (user, group)), (None, (own.get("runAsUser"), own.get("runAsGroup")))):
+            cluster = made(*spec["roles"], run_as_user=run_as_user, workload=spec["workload"]).workload()
+            pod = cluster.body["spec"]["headGroupSpec"]["template"]["spec"]
+            context = pod["securityContext"]
+            assert (context.get("runAsUser"), context.get("runAsGroup")) == expected
+            assert not {"HOME", "USER"} & {one["name"] for one in pod["containers"][0].get("env", [])}
 
     def test_root_is_refused_where_the_policy_is_restricted(self) -> None:
         rooted = role(template={"runAsUser": 0})

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from pydantic.alias_generators import to_camel
+
 from trainmaster.protocol.admission_policy import (
     COMMON_TAINTS,
     HARMLESS_ANNOTATIONS,
@@ -179,7 +181,7 @@ def _check_name(kind: str, name: JsonNode, policy: AdmissionPolicy) -> None:
     elif kind == "ConfigMap" and _is_of_a_run(text):
         name.refuse(f"{kind} {shown(text)} has the name of an object of a run, which pods may not read")
     elif not is_allowed(text, getattr(policy, _LISTS[kind])):
-        name.refuse(f"{kind} {shown(text)} is not allowed here")
+        name.refuse(f"{kind} {shown(text)} is not allowed here{_advice(to_camel(_LISTS[kind]))}")
 
 
 def _named(pod: Pod) -> Iterator[tuple[str, JsonNode]]:

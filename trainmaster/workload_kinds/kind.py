@@ -65,6 +65,8 @@ class WorkloadKind(ABC):
     """Whether Kubernetes itself has the kind, so that clients know the types of its fields."""
     is_made_by_agent: bool = False
     """Whether the agent makes its pods, as those of any job, and no object of the kind."""
+    image_user: tuple[int, int] | None = None
+    """User and group for which the images of its project are made; None where they are of no one user."""
     suspend_path: tuple[str, ...] = ("spec", "suspend")
     """Path of the field by which it is suspended; empty if it has none."""
     manager_path: tuple[str, ...] = ("spec", "managedBy")

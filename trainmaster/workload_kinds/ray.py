@@ -48,12 +48,17 @@ def _workers(status: Mapping[str, Any]) -> str:
     return f"{ready} of {wanted} workers ready" if wanted else ""
 
 
+_IMAGE_USER = (1000, 100)
+"""Its images start Ray in the folder of this user, which others may not enter."""
+
+
 class RayCluster(WorkloadKind):
     """A Ray cluster: its head and its groups of workers. It runs until it is cancelled."""
 
     api_version, kind, plural = "ray.io/v1", "RayCluster", "rayclusters"
     name_labels = ("ray.io/cluster",)
     needs = "the KubeRay operator"
+    image_user = _IMAGE_USER
     ends = False
 
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
@@ -77,6 +82,7 @@ class RayJob(WorkloadKind):
 
     api_version, kind, plural = "ray.io/v1", "RayJob", "rayjobs"
     needs = "the KubeRay operator"
+    image_user = _IMAGE_USER
 
     def pod_sets(self, manifest: JsonNode) -> list[PodSet]:
         found = _ray_pod_sets(manifest.get("spec").get("rayClusterSpec"), ("spec", "rayClusterSpec"))

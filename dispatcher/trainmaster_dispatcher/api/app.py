@@ -230,7 +230,12 @@ async def _prepare_streams(state: State, stack: AsyncExitStack) -> None:
 
 
 def _most(settings: Settings) -> Most:
-    return Most(settings.most_jobs_per_call, settings.most_parameter_sets, read_requests(settings.default_requests))
+    return Most(
+        settings.most_jobs_per_call,
+        settings.most_parameter_sets,
+        read_requests(settings.default_requests),
+        settings.default_memory_limit,
+    )
 
 
 async def _beat(stores: Stores) -> None:

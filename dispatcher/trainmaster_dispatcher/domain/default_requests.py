@@ -22,17 +22,28 @@ def read_requests(text: str) -> dict[str, str]:
     return found
 
 
-def with_requests(spec: JobSpec, defaults: Mapping[str, str]) -> JobSpec:
-    """Return the job with these requests for each member that does not request the resource. Raises ValueError for bad quantities."""
+def read_memory_limit(text: str) -> str:
+    """Return a quantity of memory, or nothing. Raises ValueError for anything else."""
+    if text and parse_quantity("memory", text) <= 0:
+        raise ValueError(f"{text!r} must be above 0")
+    return text
+
+
+def with_requests(spec: JobSpec, defaults: Mapping[str, str], memory_limit: str = "") -> JobSpec:
+    """Return the job with these requests for each member that does not request the resource.
+
+    ``memory_limit``: of a container of a ``podTemplate`` whose request of memory is added here, unless it or its pod has a limit;
+    empty: none. Raises ValueError for bad quantities.
+    """
     if not defaults:
         return spec
-    roles = [_with_requests(role, defaults) for role in spec.roles]
+    roles = [_with_requests(role, defaults, memory_limit) for role in spec.roles]
     if all(new is old for new, old in zip(roles, spec.roles, strict=True)):
         return spec
     return spec.model_copy(update={"roles": tuple(roles)})
 
 
-def _with_requests(role: Role, defaults: Mapping[str, str]) -> Role:
+def _with_requests(role: Role, defaults: Mapping[str, str], memory_limit: str) -> Role:
     if role.template is not None:
         requested = role.template.resources
         missing = {name: text for name, text in defaults.items() if _is_nothing(name, requested.get(name))}
@@ -43,7 +54,7 @@ def _with_requests(role: Role, defaults: Mapping[str, str]) -> Role:
     pod = role.pod_template or {}
     amounts = pod_requests(pod)
     missing = {name: text for name, text in defaults.items() if not amounts.get(name)}
-    return role.model_copy(update={"pod_template": _pod_with(pod, missing)}) if missing else role
+    return role.model_copy(update={"pod_template": _pod_with(pod, missing, memory_limit)}) if missing else role
 
 
 def _is_nothing(name: str, text: str | None) -> bool:
@@ -51,7 +62,7 @@ def _is_nothing(name: str, text: str | None) -> bool:
     return text is None or (not text.startswith(tuple("123456789")) and parse_quantity(name, text) == 0)
 
 
-def _pod_with(pod: dict[str, Any], missing: Mapping[str, str]) -> dict[str, Any]:
+def _pod_with(pod: dict[str, Any], missing: Mapping[str, str], memory_limit: str) -> dict[str, Any]:
     """Return a pod template whose first container requests what is missing; as Kubernetes does with a LimitRange."""
     spec = pod["spec"]
     first, *others = spec["containers"]
@@ -64,9 +75,19 @@ def _pod_with(pod: dict[str, Any], missing: Mapping[str, str]) -> dict[str, Any]
     }
     least = {name: _lower(name, text, limits.get(name)) for name, text in missing.items()}
     merged = {**resources, "requests": {**(resources.get("requests") or {}), **least}}
+    if memory_limit and "memory" in missing and "memory" not in limits and not _limits_memory(spec):
+        limits["memory"] = _higher("memory", memory_limit, least["memory"])
     if limits or "limits" in resources:
         merged["limits"] = limits
     return {**pod, "spec": {**spec, "containers": [{**first, "resources": merged}, *others]}}
+
+
+def _limits_memory(spec: Mapping[str, Any]) -> bool:
+    return "memory" in ((spec.get("resources") or {}).get("limits") or {})
+
+
+def _higher(name: str, text: str, request: str) -> str:
+    return text if parse_quantity(name, text) >= parse_quantity(name, request) else request
 
 
 def _is_some(name: str, text: Any) -> bool:

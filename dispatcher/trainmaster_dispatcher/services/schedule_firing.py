@@ -151,8 +151,12 @@ class ScheduleFiring:
             now = await store.now(tx)
             known = await store.submitters(tx, [row.api_key_id for row in rows])
         callers = {key: store.caller_of(row) for key, row in known.items()}
-        requests = read_requests(self._stores.settings.default_requests)
-        most = Most(default_requests=requests, clusters=tuple(await self._clusters()))
+        settings = self._stores.settings
+        most = Most(
+            default_requests=read_requests(settings.default_requests),
+            default_memory_limit=settings.default_memory_limit,
+            clusters=tuple(await self._clusters()),
+        )
         return await asyncio.to_thread(_prepare_all, rows, now, callers, most)
 
     async def _store(self, due: Sequence[_DueJob], *, waits: bool) -> int:

@@ -12,7 +12,7 @@ from trainmaster.protocol.jobs import LabelKey
 from trainmaster.protocol.suggestions import similar
 from trainmaster.protocol.validation_errors import sentence_of
 from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
-from trainmaster_dispatcher.domain.default_requests import read_requests
+from trainmaster_dispatcher.domain.default_requests import read_memory_limit, read_requests
 from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Persistence
 from trainmaster_dispatcher.scheduling.state.usage_decay import USER_HALF_LIFE
 from trainmaster_dispatcher.store import redis_address
@@ -143,6 +143,8 @@ class Settings(BaseSettings):
     most_parameter_sets: int = Field(default=100_000, ge=1)
     default_requests: str = "cpu=100m,memory=64Mi"
     """What a member is given that requests none of these, so that quota, fair share and prices count it. Empty: nothing."""
+    default_memory_limit: str = "1Gi"
+    """Of a container of a pod template that names no memory: limited to its request, few programs would start. Empty: its request."""
     most_queued_jobs: int = Field(default=1_000_000, ge=0)
     most_queued_bytes: int = Field(default=1024 * 1024 * 1024, ge=0)
     most_queued_shapes: int = Field(default=2_000, ge=0)
@@ -244,6 +246,11 @@ class Settings(BaseSettings):
     def _are_requests(cls, value: str) -> str:
         read_requests(value)
         return value
+
+    @field_validator("default_memory_limit")
+    @classmethod
+    def _is_memory(cls, value: str) -> str:
+        return read_memory_limit(value)
 
     @field_validator(*_LEAST_KEPT)
     @classmethod

@@ -139,6 +139,7 @@ class Most:
     jobs: int = 10_000
     parameter_sets: int = 100_000
     default_requests: Mapping[str, str] = field(default_factory=dict)
+    default_memory_limit: str = ""
     clusters: tuple[Cluster, ...] = ()
 
 
@@ -417,7 +418,7 @@ def _prepared(
     refused_by: Sequence[ClusterRefusal],
 ) -> PreparedSpec:
     try:
-        spec = with_requests(spec, most.default_requests)
+        spec = with_requests(spec, most.default_requests, most.default_memory_limit)
         shape, shape_hash = shape_bytes(spec, refused_by)
         whole = orjson.dumps(spec.to_wire() | {"kind": "Job"})
     except (

@@ -1,7 +1,7 @@
 """Manifests of a run's members and their objects, from the run's record. Pure."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -27,6 +27,8 @@ _DEADLINE_SLACK = 60
 """Seconds beyond the time limit after which the cluster itself ends a member: the agent does so first, for all at once."""
 _ROSTER_VOLUME = "trainmaster-roster"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_UNKNOWN_USER = {"HOME": "/tmp", "USER": "nonroot"}  # noqa: S108 - of the member's own file system
+"""A user whom the image does not know has no home, and no name: Python's ``getpass``, and so PyTorch and Ray, fail without one."""
 _LABEL_HAND = "trainmaster.dev/hand"
 
 
@@ -296,12 +298,14 @@ class Manifests:
             return
         if any(isinstance(one, dict) and one.get("runAsUser") is not None for one in contexts):
             return
-        user = self._run_as_user
-        spec["securityContext"] = {"runAsGroup": user, "fsGroup": user, **pod, "runAsUser": user}
+        known = self._facts.workload.image_user if self._facts.workload else None
+        user, group = known or (self._run_as_user, self._run_as_user)
+        spec["securityContext"] = {"runAsGroup": group, "fsGroup": group, **pod, "runAsUser": user}
+        if known:
+            return
         for container in spec["containers"]:
-            if "HOME" not in [one.get("name") for one in container.get("env") or []]:
-                home = {"name": "HOME", "value": "/tmp"}  # noqa: S108 - of the member's own file system
-                container["env"] = [*(container.get("env") or []), home]
+            env = container.get("env") or []
+            container["env"] = [*env, *_variables_of_unknown_user({one.get("name") for one in env})]
 
     def _set_user(self, template: MemberTemplate, context: dict[str, Any], container: dict[str, Any]) -> None:
         """Set the member's user. A user unknown to the image has no home: it gets a folder that anybody may write to."""
@@ -309,8 +313,8 @@ class Manifests:
         group = user if template.run_as_group is None else template.run_as_group
         if user is not None:
             context["runAsUser"] = user
-            if template.run_as_user is None and "HOME" not in template.env:
-                container["env"].append({"name": "HOME", "value": "/tmp"})  # noqa: S108 - of the member's own file system
+            if template.run_as_user is None:
+                container["env"] += _variables_of_unknown_user(template.env)
         if group is not None:
             context |= {"runAsGroup": group, "fsGroup": group, "fsGroupChangePolicy": "OnRootMismatch"}
 
@@ -383,6 +387,11 @@ def _label(level: str | None, levels: Mapping[str, str]) -> str | None:
     if level is None or level == HOST_LEVEL:
         return level
     return levels.get(level, level)
+
+
+def _variables_of_unknown_user(named: Container[object]) -> list[dict[str, str]]:
+    """Return what programs ask of a user whom the image does not know, apart from what is named already."""
+    return [{"name": name, "value": value} for name, value in _UNKNOWN_USER.items() if name not in named]
 
 
 def _expression(term: AffinityTerm) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from trainmaster_dispatcher.store import job_objects
 from trainmaster_dispatcher.store.keys import Caller
 
 router = KubernetesRouter()
+_V2_MESSAGE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 def _wants_aggregate(request: Request) -> bool:
@@ -75,6 +76,13 @@ async def resources(name: str, version: str, request: Request) -> Response:
 @router.get("/version")
 async def version() -> Response:
     return json(discovery.version())
+
+
+@router.get("/openapi/v2")
+async def second_version(request: Request) -> Response:
+    if "protobuf" in request.headers.get("accept", ""):
+        return Response(schemas.empty_message(), media_type=_V2_MESSAGE)
+    return json(schemas.empty_document())
 
 
 @router.get("/openapi/v3")

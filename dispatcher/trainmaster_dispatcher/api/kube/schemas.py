@@ -15,6 +15,7 @@ from trainmaster_dispatcher.api.kube.resources import ApiResource
 from trainmaster_dispatcher.api.openapi import Described
 
 Wire = dict[str, Any]
+_TITLE = "Trainmaster"
 _PREFIX = "dev.trainmaster.v1."
 _REFERENCE = f"#/components/schemas/{_PREFIX}"
 _METADATA = {
@@ -65,6 +66,25 @@ def root() -> Wire:
     }
 
 
+def empty_document() -> Wire:
+    """Return the document of OpenAPI v2, without schemas: those are in v3.
+
+    kubectl asks for it when a file has a kind that is not served here, and says so only after it has got it.
+    """
+    return {"swagger": "2.0", "info": {"title": _TITLE, "version": __version__}, "paths": {}, "definitions": {}}
+
+
+def empty_message() -> bytes:
+    """Return that document in protobuf, as client-go reads it: https://github.com/google/gnostic/blob/main/openapiv2/OpenAPIv2.proto"""
+    info = _text(1, _TITLE.encode()) + _text(2, __version__.encode())
+    return _text(1, b"2.0") + _text(2, info)
+
+
+def _text(number: int, value: bytes) -> bytes:
+    """Return a field of bytes shorter than 128 in the encoding of protobuf."""
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
 def _place(group: str, version: str) -> str:
     """Return the begin of the addresses of a version of a group."""
     return f"apis/{group}/{version}" if group else f"api/{version}"
@@ -83,7 +103,7 @@ def document(name: str, version: str) -> Wire:
         _add(schemas, one)
     return {
         "openapi": "3.0.0",
-        "info": {"title": "Trainmaster", "version": __version__},
+        "info": {"title": _TITLE, "version": __version__},
         "paths": {path: item for one in resources for path, item in _paths(one)},
         "components": {"schemas": schemas},
     }
