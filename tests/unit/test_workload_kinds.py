@@ -181,6 +181,22 @@ def test_an_end_that_its_controller_has_not_told_of_is_read_as_one(kind: Workloa
         ),
         ("ray.io/v1 RayCluster", {"state": "ready", "desiredWorkerReplicas": 3}, "ready, 0 of 3 workers ready"),
         (
+            "ray.io/v1 RayCluster",
+            {
+                "desiredWorkerReplicas": 1,
+                "conditions": [
+                    {"type": "HeadPodReady", "status": "False", "message": "not yet"},
+                    {
+                        "type": "ReplicaFailure",
+                        "status": "True",
+                        "reason": "FailedCreateHeadPod",
+                        "message": "is forbidden",
+                    },
+                ],
+            },
+            "0 of 1 workers ready, FailedCreateHeadPod: is forbidden",
+        ),
+        (
             "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
             {"replicas": 3, "readyReplicas": 2},
             "2 of 3 groups ready",
@@ -417,6 +433,15 @@ def test_a_submitter_without_a_template_is_counted_as_its_operator_makes_it() ->
     assert spec_of(own).roles[-1].pod_template == {"spec": secured(template("own", cpu="4")["spec"])}
     http = changed(given, ("spec", "submissionMode"), "HTTPMode")
     assert [role.name for role in spec_of(http).roles] == ["head", "small", "tpu"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"), [("InteractiveMode", "ends by itself"), ("SidecarMode", "use K8sJobMode or HTTPMode")]
+)
+def test_a_ray_job_says_which_modes_cannot_be_honoured(mode: str, message: str) -> None:
+    (found,) = mistakes(changed(SAMPLES["ray.io/v1 RayJob"].manifest, ("spec", "submissionMode"), mode))
+    assert found[0] == "spec.submissionMode"
+    assert message in found[1]
 
 
 def test_limits_of_its_pods_become_those_of_the_job() -> None:

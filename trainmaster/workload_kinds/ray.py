@@ -45,9 +45,24 @@ def _check_cluster(manifest: JsonNode, path: tuple[Step, ...]) -> None:
 
 def _workers(status: Mapping[str, Any]) -> str:
     ready, wanted = (status.get(field) or 0 for field in ("readyWorkerReplicas", "desiredWorkerReplicas"))
-    return f"{ready} of {wanted} workers ready" if wanted else ""
+    workers = f"{ready} of {wanted} workers ready" if wanted else ""
+    return ", ".join(filter(None, (workers, _trouble(status))))
 
 
+def _trouble(status: Mapping[str, Any]) -> str:
+    """Return the reason why the operator cannot create or delete a pod of a Ray cluster; empty if it can."""
+    conditions = status.get("conditions")
+    for one in conditions if isinstance(conditions, list) else ():
+        if isinstance(one, Mapping) and (one.get("type"), one.get("status")) == ("ReplicaFailure", "True"):
+            return ": ".join(str(one[field]) for field in ("reason", "message") if one.get(field))
+    return ""
+
+
+_OTHER_MODES = {
+    "InteractiveMode": "cannot be honoured: a job ends by itself; use K8sJobMode or HTTPMode",
+    "SidecarMode": "cannot be honoured: the operator adds a container to the head that is in no template, so that it is not"
+    " counted, and that may be root; use K8sJobMode or HTTPMode",
+}
 _IMAGE_USER = (1000, 100)
 """Its images start Ray in the folder of this user, which others may not enter."""
 
@@ -111,8 +126,9 @@ class RayJob(WorkloadKind):
     def check(self, manifest: JsonNode) -> None:
         _check_cluster(manifest, ("spec", "rayClusterSpec"))
         refuse_set(manifest, ("spec", "clusterSelector"), _NO_SELECTOR)
-        if manifest.get("spec").get("submissionMode").value == "InteractiveMode":
-            manifest.get("spec").get("submissionMode").refuse("cannot be honoured: a job ends by itself")
+        mode = manifest.get("spec").get("submissionMode")
+        if isinstance(mode.value, str) and mode.value in _OTHER_MODES:
+            mode.refuse(_OTHER_MODES[mode.value])
 
     def time_limit(self, manifest: JsonNode) -> int | None:
         seconds = manifest.get("spec").get("activeDeadlineSeconds")
