@@ -60,6 +60,11 @@ class _Layout:
     certificates: Certificates
     tokens: dict[str, str]
     api_port: int
+    etcd_port: int
+
+    @property
+    def etcd_url(self) -> str:
+        return f"http://127.0.0.1:{self.etcd_port}"
 
     @property
     def url(self) -> str:
@@ -105,6 +110,7 @@ class ControlPlane:
         self.folder = layout.folder
         self.certificates = layout.certificates
         self.url = layout.url
+        self.etcd_url = layout.etcd_url
         self.ca_file = layout.certificates.authority
         self.admin_token = layout.tokens["admin"]
         self.kubeconfig = layout.kubeconfig("admin", self.admin_token)
@@ -135,9 +141,9 @@ class ControlPlane:
             certificates=Certificates.make(folder / "certificates"),
             tokens={name: secrets.token_hex(16) for name in _USERS},
             api_port=reserve_port(),
+            etcd_port=reserve_port(),
         )
-        etcd_url = f"http://127.0.0.1:{reserve_port()}"
-        commands = {ETCD: _etcd(folder, etcd_url), API_SERVER: _api_server(layout, etcd_url, controller_manager)}
+        commands = {ETCD: _etcd(layout), API_SERVER: _api_server(layout, controller_manager)}
         if scheduler:
             commands[SCHEDULER] = _scheduler(layout)
         if controller_manager:
@@ -230,18 +236,18 @@ class ControlPlane:
         return self.kubeconfig_for_token(token, namespace, f"{namespace}-{account}")
 
 
-def _etcd(folder: Path, url: str) -> list[str]:
+def _etcd(layout: _Layout) -> list[str]:
     """Return the command of etcd, without fsync: the data of tests need not survive the machine."""
     return [
-        f"--data-dir={folder / 'etcd'}",
-        f"--listen-client-urls={url}",
-        f"--advertise-client-urls={url}",
+        f"--data-dir={layout.folder / 'etcd'}",
+        f"--listen-client-urls={layout.etcd_url}",
+        f"--advertise-client-urls={layout.etcd_url}",
         f"--listen-peer-urls=http://127.0.0.1:{reserve_port()}",
         "--unsafe-no-fsync",
     ]
 
 
-def _api_server(layout: _Layout, etcd_url: str, controller_manager: bool) -> list[str]:
+def _api_server(layout: _Layout, controller_manager: bool) -> list[str]:
     """Return the command of the API server, without the admission plugins that need a controller.
 
     Without a controller manager nobody makes the default ServiceAccount that pods need, so its admission is off then. Nodes are
@@ -250,7 +256,7 @@ def _api_server(layout: _Layout, etcd_url: str, controller_manager: bool) -> lis
     certificates = layout.certificates
     disabled = ["TaintNodesByCondition"] if controller_manager else ["TaintNodesByCondition", "ServiceAccount"]
     return [
-        f"--etcd-servers={etcd_url}",
+        f"--etcd-servers={layout.etcd_url}",
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
         "--endpoint-reconciler-type=none",

@@ -129,6 +129,41 @@ async def test_pages_by_labels_are_whole_wherever_the_jobs_are(
     assert in_a == [text for text in expected if text.startswith("j2-")]
 
 
+@pytest.mark.parametrize("window", [1, 20_000])
+async def test_labels_and_all_other_filters_hold_together(
+    service: Service, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(store, "_WINDOW", window)
+    await service.http.put("/v1/queues/a", json={"path": "a"})
+    await service.http.put("/v1/priority-classes/gold", json={"name": "gold", "value": 1})
+    labels = {"team": "t1"}
+    async with await user(service, "ann", "a") as ann:
+        by_ann = str((await ann.post("/v1/jobs", json=job("by-ann", "a", "1", labels=labels))).json()["id"])
+    golden = await service.submit("golden", "a", labels=labels, priorityClass="gold")
+    held = await service.submit("held", labels=labels, suspend=True)
+    early = await service.submit("early", labels={**labels, "late": ""})
+    await execute(service.stores, "UPDATE jobs SET submitted_at = '2026-01-01T12:00:00Z' WHERE name = 'early'")
+    for number in range(4):
+        await service.submit(f"other{number}", labels={"team": "t2"}, suspend=True)
+    cases: tuple[tuple[dict[str, str], set[str]], ...] = (
+        ({}, {by_ann, golden, held, early}),
+        ({"state": "held"}, {held}),
+        ({"queue": "a"}, {by_ann, golden}),
+        ({"queue": "a", "name": "by-*"}, {by_ann}),
+        ({"priorityClass": "gold"}, {golden}),
+        ({"submittedBy": "ann"}, {by_ann}),
+        ({"until": "2026-01-02T00:00:00Z"}, {early}),
+        ({"cluster": "private"}, set()),
+    )
+    for parameters, expected in cases:
+        assert await ids(service.http, label="team=t1", **parameters) == expected, parameters
+    found = await pages(service.http, "/apis/trainmaster.dev/v1/jobs", labelSelector="team=t1,!late")
+    assert found == [held, golden, by_ann]
+    await service.http.delete(f"/apis/trainmaster.dev/v1/namespaces/a/jobs/{golden}")
+    in_a = await pages(service.http, "/apis/trainmaster.dev/v1/namespaces/a/jobs", labelSelector="team=t1,!late")
+    assert in_a == [by_ann]
+
+
 async def pages(http: httpx.AsyncClient, path: str, **parameters: str) -> list[str]:
     """Return the names of the objects of a list, read by pages of two."""
     found: list[str] = []

@@ -402,6 +402,8 @@ async def state_counts(tx: Transaction, queue_ids: Sequence[int]) -> dict[int, d
 
 _WINDOW = 20_000
 """The number of newest jobs among which a page of jobs with labels is searched first."""
+_FILTERED = "j.id, j.name, j.queue_id, j.class_id, j.api_key_id, j.attempt, j.state, j.wish, j.submitted_at, j.ended_at"
+"""The columns that conditions of ``Filter`` beside those on labels are about."""
 
 
 class LabelCondition(NamedTuple):
@@ -481,8 +483,18 @@ class Filter:
                 parameters |= more
         return " AND ".join(parts), parameters
 
-    def others(self, *, is_labelled: bool = False) -> tuple[str, dict[str, Any]]:
-        """Return the condition on ``j`` beside its queue, and its parameters; without what ``labelled`` says, if ``is_labelled``."""
+    def unlabelled(self) -> tuple[str, dict[str, Any]]:
+        """Return the condition on labels that jobs must not have, and its parameters; empty without one."""
+        parts, parameters = [], dict[str, Any]()
+        for number, one in enumerate(self.label_conditions):
+            if one.is_negated:
+                part, more = one.condition(number)
+                parts.append(part)
+                parameters |= more
+        return " AND ".join(parts), parameters
+
+    def others(self, *, has_labels: bool = True) -> tuple[str, dict[str, Any]]:
+        """Return the condition on ``j`` beside its queue, and its parameters; ``has_labels``: with what it says of labels."""
         parts, parameters = ["true"], dict[str, Any]()
         if self.states:
             parts.append("coalesce(j.wish::text, j.state::text) = ANY(:f_states)")
@@ -515,11 +527,10 @@ class Filter:
             if moment is not None:
                 parts.append(f"j.submitted_at {sign} :{name}")
                 parameters[name] = moment
-        labelled, more = self.labelled()
-        unlabelled = [one.condition(number) for number, one in enumerate(self.label_conditions) if one.is_negated]
-        parts += [labelled] * (bool(labelled) and not is_labelled) + [part for part, _ in unlabelled]
-        for one in (more, *(parameters_of for _, parameters_of in unlabelled)):
-            parameters |= one
+        for condition, more in (self.labelled(), self.unlabelled()):
+            if has_labels and condition:
+                parts.append(condition)
+                parameters |= more
         parts += [f"NOT (j.ended_at IS NOT NULL AND {DELETED})"] * self.hides_deleted
         return " AND ".join(parts), parameters
 
@@ -667,9 +678,13 @@ async def page(
     if not labelled or len(found) == limit:
         return found
     in_queues = "" if queues is None else f" AND j.queue_id IN ({queues})"
-    rest, _ = wanted.others(is_labelled=True)
-    keys = f"SELECT j.id FROM found JOIN jobs j ON j.id = found.id WHERE {rest}{in_queues}"
-    return await _page_of_keys(tx, keys, parameters, f"SELECT j.id FROM jobs j WHERE {labelled}{cut}")
+    rest, _ = wanted.others(has_labels=False)
+    # What else is wanted is looked for among the rows that were found: how many these are the planner cannot know where labels go
+    # together, and it would read all jobs rather than join what it takes for many.
+    unlabelled, _ = wanted.unlabelled()
+    labels = " AND ".join(filter(None, (labelled, unlabelled)))
+    keys = f"SELECT j.id FROM found j WHERE {rest}{in_queues}"
+    return await _page_of_keys(tx, keys, parameters, f"SELECT {_FILTERED} FROM jobs j WHERE {labels}{cut}")
 
 
 async def _page_of_keys(tx: Transaction, keys: str, named: dict[str, Any], labelled: str = "") -> Sequence[ShownJob]:

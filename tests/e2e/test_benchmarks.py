@@ -1,0 +1,40 @@
+"""Benchmarks of the Kubernetes API, with few jobs: what they measure is there, and what they count is right."""
+
+from pathlib import Path
+
+import pytest
+
+from bench import informers, labels
+from tests.cluster.control_plane import assets
+
+_NEEDS_CONTROL_PLANE = pytest.mark.skipif(assets() is None, reason="KUBEBUILDER_ASSETS has no control plane")
+_API_SERVICE = "/registry/apiregistration.k8s.io/apiservices/v1.trainmaster.dev"
+_SERVICE = "/registry/services/specs/default/trainmaster-api"
+"""The Service by which the API server reaches the dispatcher's API."""
+
+
+def test_informers_have_what_the_store_has_after_a_restart_of_their_api(tmp_path: Path) -> None:
+    words = ["--seconds", "6", "--rate", "200", "--restart-seconds", "3", "--jobs", "200"]
+    found = informers.run(tmp_path, informers.parser().parse_args(words))
+    assert not informers.is_wrong(found), found
+    assert found["kills"] > 0
+    assert found["deleted"] > 0
+    assert found["listed_by_hand"]["stored"] == 200 + found["made"] - found["deleted"]
+    assert found["python"]["cached"] == found["listed_by_hand"]["stored"] + 1, "all jobs and the queue"
+
+
+@pytest.mark.parametrize("hub", [False, pytest.param(True, marks=_NEEDS_CONTROL_PLANE)], ids=["alone", "hub"])
+def test_lists_by_labels_have_as_many_jobs_as_match(tmp_path: Path, hub: bool) -> None:
+    """The benchmark itself compares pages, all pages and what kubectl prints with what the labels of all jobs say."""
+    words = ["--jobs", "2000", "--requests", "2", *["--hub"] * hub]
+    found = labels.run(tmp_path, labels.parser().parse_args(words))
+    matched = {one["selector"]: one["matched"] for name, one in found["pages"].items() if "in_namespace" not in name}
+    assert len(matched) == len(labels.SELECTORS)
+    assert matched["sweep=s17"] == matched["pair=p7,!late"] == matched["team=t3,color=c4"] == 100
+    assert matched["team=t3"] == 200
+    assert matched["team=t3,color=c5"] == 0
+    if hub:
+        etcd = found["hub"]["etcd"]
+        assert set(etcd["ours"]) == {_API_SERVICE, _SERVICE}
+        assert etcd["keys"][0] == etcd["keys"][1]
+        assert not [one for one in etcd["written_meanwhile"] if "lease" not in one]
