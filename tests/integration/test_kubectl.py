@@ -341,6 +341,17 @@ async def test_kubectl_says_what_is_wrong(service: Service, kubectl: Kubectl) ->
         assert expected in await kubectl(*words, code=1), words
 
 
+async def test_kubectl_says_of_which_kinds_there_are_none(alone: Kubectl, tmp_path: Path) -> None:
+    for version, kind in (
+        ("v1", "ConfigMap"),
+        ("batch/v1beta1", "CronJob"),
+        ("trainer.kubeflow.org/v1alpha1", "Other"),
+    ):
+        path = tmp_path / f"{kind}.yaml"
+        path.write_text(yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": {"name": "x"}}))
+        assert f'no matches for kind "{kind}" in version "{version}"' in await alone("apply", "-f", str(path), code=1)
+
+
 async def test_kubectl_changes_what_is_declared(service: Service, kubectl: Kubectl, tmp_path: Path) -> None:
     (tmp_path / "queues.yaml").write_text(_QUEUES)
     file = "-f", str(tmp_path / "queues.yaml")

@@ -375,6 +375,11 @@ def test_what_an_api_server_has_added_is_left_out_and_what_cannot_be_honoured_is
         ("jobset.x-k8s.io/v1alpha2 JobSet", ("spec", "volumeClaimPolicies"), [{"templates": []}]),
         (
             "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+            ("metadata", "annotations", "leaderworkerset.sigs.k8s.io/exclusive-topology"),
+            "example.com/rack",
+        ),
+        (
+            "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
             ("spec", "leaderWorkerTemplate", "volumeClaimTemplates"),
             [{"metadata": {"name": "data"}}],
         ),

@@ -6,6 +6,9 @@ from typing import Any
 from trainmaster.protocol.json_limits import JsonNode
 from trainmaster.workload_kinds.kind import NO_CLAIMS, PodSet, WorkloadKind, number, refuse_set
 
+_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+_FOLLOWS = "cannot be honoured: workers would be made only once their leader has a node, and that waits for all of them"
+
 
 class LeaderWorkerSet(WorkloadKind):
     """Groups of pods that serve: one leader and its workers each. It runs until it is cancelled."""
@@ -32,6 +35,9 @@ class LeaderWorkerSet(WorkloadKind):
 
     def check(self, manifest: JsonNode) -> None:
         refuse_set(manifest, ("spec", "leaderWorkerTemplate", "volumeClaimTemplates"), NO_CLAIMS)
+        exclusive = manifest.get("metadata").get("annotations").get(_EXCLUSIVE)
+        if exclusive.is_set:
+            exclusive.refuse(_FOLLOWS)
 
     def progress(self, status: Mapping[str, Any]) -> str:
         ready, groups = (status.get(field) or 0 for field in ("readyReplicas", "replicas"))
