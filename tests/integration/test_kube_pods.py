@@ -71,6 +71,18 @@ async def test_a_pod_waits_runs_and_ends_by_its_own_name(service: Service) -> No
     assert (job["status"]["state"], job["spec"]["workload"]["kind"]) == ("succeeded", "Pod")
 
 
+async def test_a_pod_that_waits_for_a_node_of_its_cluster_says_why(service: Service) -> None:
+    await made(service)
+    agent = service.agent()
+    await agent.connect(capabilities=("gang", "podTemplate", "workload:v1/Pod"))
+    run = (await agent.next_start())["run"]
+    words = "waits for nodes for 1 of 1 members: 0/32 nodes are available"
+    await agent.report(run, RunState.PENDING, 1, message=words)
+    waits = value_of(await service.http.get(f"{PODS}/train"))["status"]
+    expected = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+    assert (waits["phase"], waits["conditions"][0]) == ("Pending", expected)
+
+
 async def test_lists_have_members_of_jobs_and_pods_that_were_submitted(service: Service) -> None:
     agent, _ = await started_with(service, "first")
     large = {"name": "main", "image": "i", "resources": {"requests": {"cpu": "100000"}}}

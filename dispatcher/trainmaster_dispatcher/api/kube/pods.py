@@ -195,10 +195,13 @@ def _status(member: JobMember, containers: list[Wire]) -> Wire:
     phase = _PHASES.get(member.state, "Unknown")
     is_ready = "True" if phase == "Running" else "False"
     started = _moment(member.run.started_at)
+    scheduled: Wire = {"type": "PodScheduled", "status": "True" if member.node else "False"}
+    if phase == "Pending" and not member.node:
+        scheduled |= {"reason": "Unschedulable", "message": member.text or (member.run.result or {}).get("message", "")}
     return {
         "phase": phase,
         "conditions": [
-            {"type": "PodScheduled", "status": "True" if member.node else "False"},
+            scheduled,
             {"type": "Ready", "status": is_ready},
         ],
         **({"message": member.text} if member.text else {}),
