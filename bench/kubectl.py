@@ -42,7 +42,7 @@ _SET_SECONDS = 0.05
 """Seconds between two sets of jobs that are created while watches are open."""
 _MOST_AT_ONCE = 40
 _MOST_NAMES = 5000
-_TURNS = 2
+_TURNS = 4
 SPEC = {"roles": [{"name": "main", "template": {"command": ["true"], "resources": {"cpu": "1"}}}]}
 
 

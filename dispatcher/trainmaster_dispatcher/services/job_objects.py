@@ -119,7 +119,7 @@ class JobObjectChange:
 def fresh(given: Submission, stored: Submitted) -> ReadJob:
     """Return the only job of a submission that was just stored, as a read of it would."""
     prepared, metadata = given.prepared.specs[0], given.metadata
-    key = parse_job_id(stored.ids[0])[1]
+    key = stored.first
     row = ShownJob(
         id=key,
         name=prepared.name,

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.ids import parse_job_id
 from trainmaster.protocol.states import KeyRole
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.domain.default_requests import read_requests
@@ -224,7 +223,7 @@ class ScheduleFiring:
                 writes.events.append(NewScheduleEvent(row.id, "TooManyMissedTimes", message, is_warning=True))
             look = one.terms.timing.next_look(due)
             writes.dealt.append(DealtWith(row.id, due, look, None, due, ""))
-            writes.made.append(MadeJob(parse_job_id(result.ids[0])[1], row.id, due))
+            writes.made.append(MadeJob(result.first, row.id, due))
             name = None if submission is None or submission.metadata is None else submission.metadata.name
             writes.events.append(NewScheduleEvent(row.id, "SuccessfulCreate", f"Created job {name or result.ids[0]}"))
             if submission is not None:

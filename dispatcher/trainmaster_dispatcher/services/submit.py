@@ -57,9 +57,10 @@ class Submission:
 @dataclass(frozen=True, slots=True)
 class Submitted:
     """Stored jobs of a submission: their ids in the order given, their time of submission and version, and of the first one the
-    queue and the priority class.
+    key, the queue and the priority class.
     """
 
+    first: int
     ids: list[str]
     at: datetime
     version: int
@@ -155,6 +156,8 @@ async def _refuse_taken(
 
 async def taken_names(tx: Transaction, names: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
     """Return those of these names, each with its queue, that objects of jobs or pods of groups have."""
+    if await pod_groups.are_free(tx, names):
+        return set()
     return await job_objects.taken(tx, names) | await pod_groups.taken(tx, names)
 
 
@@ -201,6 +204,7 @@ async def _store(tx: Transaction, stores: Stores, admitted: Admitted, taken: Seq
         spec = one.prepared.specs[0]
         out.append(
             Submitted(
+                first,
                 [job_id(spec.name, key) for key, spec in jobs],
                 stored.at,
                 stored.version,

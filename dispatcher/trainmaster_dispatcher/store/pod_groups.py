@@ -130,6 +130,23 @@ async def living(tx: Transaction, namespace: str, name: str) -> Sequence[LivingG
     )
 
 
+async def are_free(tx: Transaction, names: Sequence[tuple[int, str]]) -> bool:
+    """Return whether neither an object of a job, nor a pod of a group, has or had one of these names, each with its queue.
+
+    It reads only, in one statement: new names are nearly always free.
+    """
+    wanted = "SELECT * FROM unnest(CAST(:queues AS int[]), CAST(:names AS text[]))"
+    row = await tx.one(
+        f"""
+        SELECT EXISTS (SELECT 1 FROM job_objects WHERE NOT freed AND (queue_id, name) IN ({wanted})) OR
+            EXISTS (SELECT 1 FROM grouped_pods WHERE (queue_id, name) IN ({wanted})) AS is_any
+        """,
+        queues=[queue for queue, _ in names],
+        names=[name for _, name in names],
+    )
+    return not row.is_any
+
+
 async def taken(tx: Transaction, names: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
     """Return those of these names, each with its queue, that pods of groups have; forget the pods among them that are gone."""
     pairs = {"queues": [queue for queue, _ in names], "names": [name for _, name in names]}

@@ -332,12 +332,11 @@ async def _submitted_of(call: JobCall, given: Submission, owner: ScheduleRow) ->
     state, caller = call.state, call.caller
     async with state.stores.database.transaction() as tx:
         submitted = await submit_one(tx, state.stores, given)
-        key = parse_job_id(submitted.ids[0])[1]
-        await schedule_store.add_jobs(tx, [schedule_store.MadeJob(key, owner.id, None)])
+        await schedule_store.add_jobs(tx, [schedule_store.MadeJob(submitted.first, owner.id, None)])
         await schedule_store.touch(tx, [owner.id])
         details = {**auditing.jobs_of(submitted.ids), "schedule": f"{owner.queue}/{owner.name}"}
         await note(tx, caller, "submit", auditing.number_of_jobs(1), details)
-        job = (await job_objects.read(tx, [key]))[key]
+        job = (await job_objects.read(tx, [submitted.first]))[submitted.first]
     return call.of.item(job)
 
 
@@ -366,8 +365,7 @@ async def _try_out(call: JobCall, given: Submission) -> Wire:
     state = call.state
     try:
         async with state.stores.database.transaction() as tx:
-            (text,) = (await submit_one(tx, state.stores, given)).ids
-            key = parse_job_id(text)[1]
+            key = (await submit_one(tx, state.stores, given)).first
             raise DryRunError(call.of.item((await job_objects.read(tx, [key]))[key]))
     except DryRunError as undone:
         return undone.item

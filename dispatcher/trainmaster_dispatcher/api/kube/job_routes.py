@@ -5,9 +5,9 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, Request, Response
 
-from trainmaster_dispatcher.api.context import App
+from trainmaster_dispatcher.api.context import App, state_of
 from trainmaster_dispatcher.api.kube import discovery, job_calls
-from trainmaster_dispatcher.api.kube.calls import PREFIX, KubernetesRouter, ListedBy, WrittenBy, not_served, person
+from trainmaster_dispatcher.api.kube.calls import PREFIX, KubernetesRouter, ListedBy, Writing, not_served, person
 from trainmaster_dispatcher.api.kube.job_calls import Creator, JobCall
 from trainmaster_dispatcher.api.kube.job_resources import OWN_JOBS, SUBMITTED_PODS, WORKLOAD_RESOURCES, JobResource
 
@@ -19,12 +19,13 @@ class PodCalls(NamedTuple):
     delete: Callable[[JobCall, str], Awaitable[Response]]
 
 
-async def _own() -> JobResource:
+async def _own(request: Request) -> JobResource:
     return OWN_JOBS
 
 
-async def _of_kind(group: str, api_version: str, plural: str, request: Request) -> JobResource:
+async def _of_kind(request: Request) -> JobResource:
     """Return the resource of an address. Raises ProblemError NOT_FOUND or METHOD_NOT_ALLOWED."""
+    group, api_version, plural = (request.path_params[name] for name in ("group", "api_version", "plural"))
     found = WORKLOAD_RESOURCES.get((group, api_version, plural))
     if found is None:
         await person(request)
@@ -36,7 +37,7 @@ async def _of_kind(group: str, api_version: str, plural: str, request: Request) 
 def _router(
     prefix: str,
     plural: str,
-    resource_of: Callable[..., Awaitable[JobResource]],
+    resource_of: Callable[[Request], Awaitable[JobResource]],
     checks: Sequence[Any] = (),
     *,
     pods: "PodCalls | None" = None,
@@ -49,19 +50,15 @@ def _router(
     of_all = f"{prefix}/namespaces/{{namespace}}/{plural}"
     of_one = f"{of_all}/{{name}}"
 
-    async def changing(
-        of: Annotated[JobResource, Depends(resource_of)],
-        namespace: str,
-        request: Request,
-        state: App,
-        writing: WrittenBy,
-    ) -> JobCall:
+    async def changing(request: Request) -> JobCall:
+        of, caller, state = await resource_of(request), await person(request), await state_of(request)
         creator = None if pods is None else pods.create
-        return JobCall(of, request, state, await person(request), namespace, writing, creator)
+        return JobCall(of, request, state, caller, request.path_params["namespace"], Writing(request), creator)
 
     @made.post(of_all)
-    async def create(call: Annotated[JobCall, Depends(changing)]) -> Response:
-        return await job_calls.create_job(call)
+    async def create(request: Request) -> Response:
+        # Dependencies are resolved for each call: without any, more objects are created per second.
+        return await job_calls.create_job(await changing(request))
 
     @made.put(of_one, dependencies=checks)
     async def replace(name: str, call: Annotated[JobCall, Depends(changing)]) -> Response:
@@ -103,7 +100,7 @@ def _router(
     return made
 
 
-async def _of_pods() -> JobResource:
+async def _of_pods(request: Request) -> JobResource:
     return SUBMITTED_PODS
 
 
