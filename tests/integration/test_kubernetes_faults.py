@@ -27,10 +27,11 @@ from tests.fake_kube.nodes import FakeNodes
 from tests.fake_kube.resources import QUOTAS, ResourceId
 from tests.fake_kube.server import FakeKube
 from tests.integration.fake_lab import AGENT_NAMESPACE, NAMESPACE, fake_cluster, lab_on, two_nodes
-from trainmaster.protocol.agent import OpenStream, StreamPush
+from trainmaster.protocol.agent import OpenStream, StartRun, StreamPush
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
+from trainmaster.workload_kinds.specification import translated
 from trainmaster_agent.kube import watch
-from trainmaster_agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, SERVICES
+from trainmaster_agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, SERVICES, Resource
 from trainmaster_agent.log_tails import LogTails
 from trainmaster_agent.output_times import OutputTimes
 from trainmaster_agent.runtime.kubernetes import accept, orphans, run_reconciler, runtime
@@ -619,3 +620,33 @@ async def test_a_gang_in_a_rack_grows_there(racks: tuple[KubeLab, FakeNodes]) ->
     await lab.runtime.resize(resize_run(A, 4))
     await until(lab, A, is_at(4))
     assert len(racks_of(lab, A)) == 1
+
+
+async def test_a_run_ends_whose_object_was_gone_before_any_watch_had_said_so(
+    kube: FakeKube, closed_lab: KubeLab
+) -> None:
+    jobs = Resource("batch/v1", "jobs")
+    kube.deny("watch", "jobs")
+    lab = closed_lab
+    await lab.open()
+    metadata = {"name": "pi", "annotations": {"trainmaster.dev/queue": "default"}}
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "perl:5.34.0"}]}}
+    spec = translated(
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template}}
+    ).spec
+    order = StartRun(
+        run=A,
+        job=A[:-3],
+        queue="default",
+        attempt=1,
+        token=1,
+        generation=1,
+        spec=spec,
+        sizes={"main": 1},
+        placement_timeout_seconds=300,
+    )
+    await lab.runtime.start(order)
+    await until(lab, A, lambda status: "has made 0 of the 1 pods" in (status.message or ""))
+    await lab.api.delete(jobs, NAMESPACE, A)
+    await lab.runtime.stop(stop_run(A))
+    assert (await until_over(lab, A)).state is RunState.CANCELLED

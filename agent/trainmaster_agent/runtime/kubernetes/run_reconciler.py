@@ -301,8 +301,7 @@ class RunReconcilers:
             if tracker.record.progress.not_told:
                 return True  # no need to wait for those
         if found.removes_workload:
-            await self._remove_workload(tracker)
-            return False
+            return await self._remove_workload(tracker)
         if found.creates_workload:
             return await self._create_workload(tracker)
         if found.remove:
@@ -397,11 +396,14 @@ class RunReconcilers:
         await self._record_store.save(tracker, replace(tracker.record.progress, created=True))
         return True
 
-    async def _remove_workload(self, tracker: RunTracker) -> None:
-        """Delete the object; its pods go with it. A run that ends has the output of its members read first."""
+    async def _remove_workload(self, tracker: RunTracker) -> bool:
+        """Delete the object; its pods go with it. A run that ends has the output of its members read first.
+
+        Return whether to reconcile again at once: the object was gone already, so that no watch may tell of it any more.
+        """
         kind, stored = tracker.facts.workload, tracker.workload
         if kind is None or stored is None:
-            return
+            return False
         await self._lease.confirm()
         living = [pod for pod in tracker.pods.values() if not pod.is_over]
         for pod in living:
@@ -413,6 +415,8 @@ class RunReconcilers:
             await self._api.delete(resource_of(kind), tracker.record.namespace, stored.name, uid=stored.uid)
         except (NotFoundError, ConflictError):
             tracker.workload = None
+            return True
+        return False
 
     async def _signal(self, tracker: RunTracker) -> None:
         """Send the checkpoint signal to all running members. A member that does not get it ends with the others."""
