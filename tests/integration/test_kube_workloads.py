@@ -248,7 +248,7 @@ async def test_a_job_that_waits_again_has_no_status_of_the_run_before(service: S
     item = await made(service)
     agent, run = await running(service, object_status={"active": 2})
     await agent.report(run, RunState.PREEMPTED, 2, object_status={"active": 0}, message="preempted by the cluster")
-    await service.until(annotation(item, "job"), "queued", "held")
+    await service.until(annotation(item, "job"), "queued", "held", "dispatched")
     assert value_of(await service.http.get(f"{BATCH}/pi"))["status"] == {}
 
 
