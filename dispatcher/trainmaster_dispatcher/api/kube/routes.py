@@ -79,7 +79,7 @@ async def version() -> Response:
 
 
 @router.get("/openapi/v2")
-async def second_version(request: Request) -> Response:
+async def version_2_document(request: Request) -> Response:
     if "protobuf" in request.headers.get("accept", ""):
         return Response(schemas.empty_message(), media_type=_V2_MESSAGE)
     return json(schemas.empty_document())
