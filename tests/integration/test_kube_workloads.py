@@ -227,8 +227,13 @@ async def test_its_status_is_that_of_the_object_on_its_cluster(service: Service)
     await agent.report(run, RunState.RUNNING, 3, message="its Job: 1 active")  # the status is as before
     history = (await service.http.get(f"/v1/jobs/{job}/events")).json()["events"]
     assert [one["message"] for one in history if one["kind"] == "run.status"] == ["its Job: 1 active"]
+    await agent.report(run, RunState.RUNNING, 4, object_status={"active": 1, "ready": 1}, message="its Job: 1 active")
+    selected = {"fieldSelector": "involvedObject.name=pi,reason=RunStatus"}
+    (again,) = value_of(await service.http.get("/api/v1/namespaces/default/events", params=selected))["items"]
+    assert again["count"] == 2, "an event that is the same again is counted"
+    assert again["firstTimestamp"] <= again["lastTimestamp"]
     done = {"succeeded": 4, "conditions": [{"type": "Complete", "status": "True"}]}
-    await agent.report(run, RunState.SUCCEEDED, 4, object_status=done)
+    await agent.report(run, RunState.SUCCEEDED, 5, object_status=done)
     await service.until(job, "succeeded")
     assert value_of(await service.http.get(f"{BATCH}/pi"))["status"] == done
 

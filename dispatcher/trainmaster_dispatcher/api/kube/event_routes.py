@@ -20,7 +20,7 @@ from trainmaster_dispatcher.api.kube.calls import (
     shown,
     wants_table,
 )
-from trainmaster_dispatcher.api.kube.events import EVENT_FIELDS, InvolvedJob, event_object, schedule_event
+from trainmaster_dispatcher.api.kube.events import EVENT_FIELDS, InvolvedJob, event_object, folded, schedule_event
 from trainmaster_dispatcher.api.kube.job_resources import OWN_JOBS, JobResource, submitted_as
 from trainmaster_dispatcher.api.kube.job_selection import filter_of
 from trainmaster_dispatcher.api.kube.job_watches import WatchEvent
@@ -165,7 +165,7 @@ async def _of_one_job(state: State, chosen: _ChosenEvents, cursor: str | None) -
         for key, job in (await job_objects.read(tx, keys)).items():
             found = await jobs.events_after(tx, key, begin, limit)
             involved = _involved(job, chosen.resource_of(job))
-            items += [event_object(one, involved, job.metadata.version) for one in found]
+            items += folded(event_object(one, involved, job.metadata.version) for one in found)
             if len(found) == limit:
                 following = str(found[-1].seq)
     return items, following

@@ -1,5 +1,6 @@
 """Events of jobs as Kubernetes has them, of the core group: what ``kubectl describe`` and ``kubectl get events`` show. Pure."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -38,6 +39,8 @@ EVENT_FIELDS = {
     "type": ("type",),
 }
 """The fields by which events are selected: those of Kubernetes."""
+_OF_SERIES = ("type", "reason", "message", "involvedObject")
+"""The fields in which the events of a series are the same."""
 
 
 class InvolvedJob(NamedTuple):
@@ -67,6 +70,20 @@ def event_object(event: StoredEvent | FeedEvent, job: InvolvedJob, version: int)
         f"{job.id}.{event.seq}", event.at, reason_of(event.kind), message_of(event), is_warning=is_warning(event)
     )
     return _object(said, job, version)
+
+
+def folded(events: Iterable[Wire]) -> list[Wire]:
+    """Return events of one job with each series of the same type, reason and message as one event, that has the ``count`` and the
+    moments of the first and the last: as an API server's clients record what happens again.
+    """
+    found: list[Wire] = []
+    for event in events:
+        last = found[-1] if found else None
+        if last is not None and all(last[field] == event[field] for field in _OF_SERIES):
+            found[-1] = last | {"count": last["count"] + event["count"], "lastTimestamp": event["lastTimestamp"]}
+        else:
+            found.append(event)
+    return found
 
 
 def schedule_event(event: ScheduleEvent, *, is_own: bool = False) -> Wire:
