@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.dra_objects import claim, device, device_class, resource_slice
 from trainmaster.protocol.agent import NodeGroup
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster_agent.capacity.config import CapacityConfig
@@ -286,10 +287,10 @@ def test_what_cannot_be_counted_is_named() -> None:
         odd,
         scalePools=[{"name": "burst", "labels": {"pool": "burst"}, "mostNodes": 5}],
     )
-    made.resource_slice_put({"metadata": {"name": "s1"}, "spec": {"driver": "gpu.nvidia.com"}})
+    made.devices.slice_put(resource_slice("n1"))
     assert free(made)["nvidia.com/mig-1g.10gb"] == 7
     assert made.report().not_counted == (
-        "devices of ResourceSlices (DRA): gpu.nvidia.com",
+        "devices of ResourceSlices (DRA), while DeviceClasses and ResourceClaims and ResourceSlices cannot be read",
         "MIG devices other than those that GPUs are divided into now",
         "parts of GPUs that other pods share (KAI gpu-fraction and gpu-memory, Volcano vGPU)",
         "requests that cannot be read, of pods such as team/p2",
@@ -309,3 +310,68 @@ def test_the_short_way_to_requests_leaves_hard_ones_to_the_formula() -> None:
         "overhead": {"cpu": "250m"},
     }
     assert bound_requests({"spec": hard}) == (pod_requests({"spec": hard}), True)
+
+
+GPU = "deviceclass.resource.kubernetes.io/gpu"
+
+
+def _with_devices(*objects: dict[str, Any]) -> Inventory:
+    made = inventory(*objects)
+    made.devices.class_put(device_class(extended="example.com/gpu"))
+    made.devices.slice_put(resource_slice("n1", [device("d0"), device("d1"), device("d2")]))
+    for kind, keys in ((Kind.DEVICE_CLASS, ["gpu"]), (Kind.RESOURCE_CLAIM, []), (Kind.RESOURCE_SLICE, ["n1-slice"])):
+        made.relisted(kind, keys)
+    return made
+
+
+def test_devices_of_dra_are_free_capacity_of_their_node() -> None:
+    made = _with_devices(node())
+    assert (free(made)[GPU], free(made)["example.com/gpu"]) == (3, 3)
+    assert made.report().not_counted == ()
+    made.devices.claim_put(claim("c", [("n1", "d0")], namespace="others"))
+    assert (free(made)[GPU], made.free_now("n1")["example.com/gpu"]) == (2, 2)
+    made.relisted(Kind.RESOURCE_CLAIM, ())
+    assert free(made)[GPU] == 3
+    made.relisted(Kind.RESOURCE_SLICE, ())
+    assert GPU not in free(made)
+
+
+def test_devices_are_counted_on_a_node_that_joins_later() -> None:
+    made = _with_devices()
+    assert made.report().groups == ()
+    made.node_put(node())
+    assert free(made)[GPU] == 3
+
+
+def test_devices_are_promised_only_once_all_claims_are_known() -> None:
+    made = inventory(node())
+    made.devices.class_put(device_class())
+    made.devices.slice_put(resource_slice("n1", [device("d0")]))
+    made.relisted(Kind.DEVICE_CLASS, ["gpu"])
+    made.relisted(Kind.RESOURCE_SLICE, ["n1-slice"])
+    assert GPU not in free(made)
+    assert made.report().not_counted == ("devices of ResourceSlices (DRA), while ResourceClaims cannot be read",)
+
+
+def test_devices_of_our_own_pods_stay_in_the_report_and_are_not_free_now() -> None:
+    made = _with_devices(node())
+    made.pod_put(pod("p", own=True))
+    made.devices.claim_put(claim("c", [("n1", "d0")], pod="p", namespace="team"))
+    assert (free(made)[GPU], free(made)["example.com/gpu"]) == (3, 2)
+    assert (made.free_now("n1")[GPU], made.free_now("n1")["example.com/gpu"]) == (2, 2)
+    made.pod_drop("team/p")
+    assert free(made)[GPU] == 2
+
+
+def test_what_a_device_plugin_offers_is_not_counted_again() -> None:
+    made = _with_devices(node(allocatable={"example.com/gpu": "1"}))
+    assert (free(made)[GPU], free(made)["example.com/gpu"]) == (3, 1)
+
+
+def test_pods_of_others_that_request_a_class_by_name_are_subtracted_once() -> None:
+    made = _with_devices(node())
+    requests: dict[str, Any] = {GPU: "1"}
+    made.pod_put(pod("p", **requests))
+    assert free(made)[GPU] == 3
+    made.devices.claim_put(claim("c", [("n1", "d0")], pod="p", namespace="team", extended=True))
+    assert free(made)[GPU] == 2

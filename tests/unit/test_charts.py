@@ -468,7 +468,8 @@ GROUP = [*READ, "create", "patch", "delete"]
 MADE = [*READ, "create", "delete"]
 NAME = "tm-trainmaster-agent"
 FOR_ALL = [("", "nodes", READ), ("", "pods", READ), ("", "namespaces", ["get"])]
-FOR_ALL += [("topology.node.k8s.io", "noderesourcetopologies", READ), ("resource.k8s.io", "resourceslices", READ)]
+FOR_ALL += [("topology.node.k8s.io", "noderesourcetopologies", READ)]
+FOR_ALL += [("resource.k8s.io", kind, READ) for kind in ("deviceclasses", "resourceclaims", "resourceslices")]
 FOR_ALL += [("trainer.kubeflow.org", "clustertrainingruntimes", ["list"])]
 IN_JOB_NAMESPACES = [
     ("", "configmaps", ["get", "list", "create", "patch", "delete"]),

@@ -3,7 +3,6 @@
 A change costs work for the object that changed; a report, for the nodes that changed since the last report and for the groups.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -16,6 +15,7 @@ from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.protocol.agent import NodeGroup, Pool, Taint
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.config import CapacityConfig
+from trainmaster_agent.capacity.device_classes import DeviceLedger
 from trainmaster_agent.capacity.groups import OUT, Grid, Grouped, Grouper, NodeTraits, as_group
 from trainmaster_agent.capacity.hypernodes import HyperNodes
 from trainmaster_agent.capacity.node_cache import Host
@@ -40,7 +40,9 @@ _MOST_NAMES = 10_000
 
 
 class Kind(StrEnum):
-    """Kinds of watched objects, as ``relisted`` names them. Pods are keyed by ``namespace/name``, all others by their name."""
+    """Kinds of watched objects, as ``relisted`` names them. Pods and ResourceClaims are keyed by ``namespace/name``, all others by
+    their name.
+    """
 
     NODE = "Node"
     POD = "Pod"
@@ -49,6 +51,15 @@ class Kind(StrEnum):
     KAI_TOPOLOGY = "Topology.kai.scheduler"
     HYPER_NODE = "HyperNode"
     RESOURCE_SLICE = "ResourceSlice"
+    DEVICE_CLASS = "DeviceClass"
+    RESOURCE_CLAIM = "ResourceClaim"
+
+
+_OF_DEVICES = {
+    Kind.DEVICE_CLASS: "DeviceClasses",
+    Kind.RESOURCE_CLAIM: "ResourceClaims",
+    Kind.RESOURCE_SLICE: "ResourceSlices",
+}
 
 
 class Counts(NamedTuple):
@@ -90,7 +101,8 @@ class Inventory(PodLedger):
         self._topologies: dict[tuple[Kind, str], dict[str, Any]] = {}
         self._hyper_specs: dict[str, dict[str, Any]] = {}
         self._hyper_nodes: HyperNodes | None = None
-        self._slices: dict[str, str] = {}
+        self._listed: set[Kind] = set()
+        """Kinds of Dynamic Resource Allocation of which all objects were read once."""
         self._layout = Layout()
         self._shown_labels: tuple[str, ...] = ()
         self._grid = Grid(*config.steps())
@@ -129,11 +141,10 @@ class Inventory(PodLedger):
         if self._hyper_specs.pop(name, None) is not None:
             self._hyper_nodes, self._layout_is_stale = None, True
 
-    def resource_slice_put(self, obj: dict[str, Any]) -> None:
-        self._slices[obj["metadata"]["name"]] = sys.intern((obj.get("spec") or {}).get("driver") or "")
-
-    def resource_slice_drop(self, name: str) -> None:
-        self._slices.pop(name, None)
+    @property
+    def devices(self) -> DeviceLedger:
+        """The ledger of devices, which takes their objects."""
+        return self._devices
 
     def relisted(self, kind: Kind, keys: Collection[str]) -> None:
         """Drop the objects that are not among ``keys``, after a listing of the kind has been put."""
@@ -151,19 +162,28 @@ class Inventory(PodLedger):
             case Kind.HYPER_NODE:
                 held, drop = self._hyper_specs, self.hyper_node_drop
             case Kind.RESOURCE_SLICE:
-                held, drop = self._slices, self.resource_slice_drop
+                held, drop = self._devices.slices(), self._devices.slice_drop
+            case Kind.DEVICE_CLASS:
+                held, drop = self._devices.classes(), self._devices.class_drop
+            case Kind.RESOURCE_CLAIM:
+                held, drop = self._devices.claims(), self._devices.claim_drop
             case Kind.KUEUE_TOPOLOGY | Kind.KAI_TOPOLOGY:
                 held = [name for of, name in self._topologies if of is kind]
                 drop = partial(self.topology_drop, kind)
         kept = frozenset(keys)
         for key in [key for key in held if key not in kept]:
             drop(key)
+        if kind in _OF_DEVICES:
+            self._listed.add(kind)
+            # Before all claims are known, devices that others have would be promised.
+            self._can_count_devices = self._listed == _OF_DEVICES.keys()
 
     # The report
 
     def report(self) -> Capacity:
         """Return the current capacity. Only nodes that changed since the last report are read again."""
         self._find_layout()
+        self._count_devices()
         is_first = not self._last.version
         is_other = is_first
         for host in self._dirty:
@@ -220,6 +240,7 @@ class Inventory(PodLedger):
     def standing(self) -> Iterator[UsableNode]:
         """Yield the nodes that take members, as they are now."""
         self._find_layout()
+        self._count_devices()
         for host in self._hosts.values():
             if host.is_offered:
                 labels = host.labels
@@ -339,9 +360,11 @@ class Inventory(PodLedger):
 
     def _not_counted(self) -> tuple[str, ...]:
         notes = list(self._grouped.notes)
-        if self._slices:
-            drivers = ", ".join(sorted({driver for driver in self._slices.values() if driver}))
-            notes.append(f"devices of ResourceSlices (DRA){': ' if drivers else ''}{drivers}")
+        if self._can_count_devices:
+            notes += self._devices.notes()
+        elif self._devices.slices():
+            missing = " and ".join(plural for kind, plural in _OF_DEVICES.items() if kind not in self._listed)
+            notes.append(f"devices of ResourceSlices (DRA), while {missing} cannot be read")
         if self._mixed_mig:
             notes.append("MIG devices other than those that GPUs are divided into now")
         if self._marked[Mark.SHARES]:

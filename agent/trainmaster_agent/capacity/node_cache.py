@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from trainmaster.protocol.quantities import Resources
+from trainmaster_agent.capacity.device_classes import NO_DEVICES
 from trainmaster_agent.capacity.groups import NodeTraits
 from trainmaster_agent.capacity.nodes import Amounts, NodeState, TaintKey, Zones
 from trainmaster_agent.capacity.pods import Mark
@@ -25,6 +26,7 @@ class Host:
 
     __slots__ = (
         "allocatable",
+        "devices",
         "face",
         "foreign",
         "label_keys",
@@ -48,6 +50,8 @@ class Host:
         self.label_values: tuple[str, ...] = ()
         self.taints: tuple[TaintKey, ...] = ()
         self.allocatable: Amounts = ()
+        self.devices = NO_DEVICES
+        """Devices of Dynamic Resource Allocation."""
         self.slots = 0
         """The most pods it takes."""
         self.zones: Zones | None = None
@@ -87,7 +91,12 @@ class Host:
     def free(self) -> Amounts:
         """Return the exact allocatable amounts beside foreign pods; below zero where more is bound than exists."""
         foreign = self.foreign
-        return tuple([(name, amount - foreign.get(name, 0)) for name, amount in self.allocatable])
+        found = [(name, amount - foreign.get(name, 0)) for name, amount in self.allocatable]
+        if self.devices.usable:
+            # Where a device plugin offers the same name, kube-scheduler allocates the plugin's devices.
+            plugged = {name for name, _ in found}
+            found = sorted([*found, *(one for one in self.devices.usable if one[0] not in plugged)])
+        return tuple(found)
 
     def zones_free(self) -> tuple[Amounts, ...]:
         """Return the free amounts of each NUMA zone beside foreign pods, as a lower bound.
@@ -106,7 +115,11 @@ class Host:
 
     def free_now(self) -> Resources:
         """Return the amounts left beside all pods; ``pods`` (slots) is one of them."""
-        left = {name: max(0, amount - self.own.get(name, 0)) for name, amount in self.free()}
+        own = self.own
+        if self.devices.own:
+            # Pods that have devices by claims do not request them by name.
+            own = own | {name: max(amount, own.get(name, 0)) for name, amount in self.devices.own}
+        left = {name: max(0, amount - own.get(name, 0)) for name, amount in self.free()}
         left["pods"] = max(0, self.slots - self.pods)
         return left
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.config import CapacityConfig
+from trainmaster_agent.capacity.device_classes import DeviceLedger, NodeDevices
 from trainmaster_agent.capacity.node_cache import BoundPod, Host
 from trainmaster_agent.capacity.nodes import NodeState, read_node, read_zones
 from trainmaster_agent.capacity.pods import Mark, node_of, read_pod
@@ -28,6 +29,8 @@ class PodLedger:
         self._dirty: set[Host] = set()
         """Nodes that changed since the last report."""
         self._pods: dict[str, BoundPod] = {}
+        self._devices = DeviceLedger()
+        self._can_count_devices = False
         self._marked: dict[Mark, set[str]] = {Mark.SHARES: set(), Mark.UNREADABLE: set()}
         """Foreign pods that cannot be counted exactly."""
         self._label_keys = Counter[tuple[str, ...]]()
@@ -42,6 +45,7 @@ class PodLedger:
 
         Exact, not rounded down. Empty for a node that takes no members.
         """
+        self._count_devices()
         host = self._hosts.get(node)
         return host.free_now() if host is not None and host.is_offered else {}
 
@@ -99,6 +103,7 @@ class PodLedger:
         pod = self._pods[key] = BoundPod(host, self._one(requests), mark)
         host.add(pod)
         self._dirty.add(host)
+        self._devices.pod_changed(key)
         for one, keys in self._marked.items():
             if mark & one and not mark & Mark.OWN:
                 keys.add(key)
@@ -122,6 +127,7 @@ class PodLedger:
         if pod is not None:
             pod.host.add(pod, -1)
             self._dirty.add(pod.host)
+            self._devices.pod_changed(key)
             for keys in self._marked.values():
                 keys.discard(key)
 
@@ -132,7 +138,26 @@ class PodLedger:
         if host is None:
             host = self._hosts[name] = Host(name)
             self._dirty.add(host)
+            self._devices.touch(name)
         return host
+
+    def _count_devices(self) -> None:
+        """Count the devices of nodes where they may have changed."""
+        if not self._can_count_devices:
+            return
+        for node in self._devices.changed_nodes():
+            host = self._hosts.get(node)
+            if host is None:
+                continue  # it is counted once it exists
+            found = self._devices.on_node(node, self._own_requests)
+            if found != host.devices:
+                host.devices = NodeDevices(self._one(found.usable), self._one(found.own))
+                self._dirty.add(host)
+
+    def _own_requests(self, key: str) -> Resources | None:
+        """Return the requests of a bound pod of ours; None for other pods."""
+        pod = self._pods.get(key)
+        return dict(pod.requests) if pod is not None and pod.mark & Mark.OWN else None
 
     def _relabel(self, host: Host, labels: dict[str, str]) -> None:
         keys, values = tuple(labels), tuple(labels.values())

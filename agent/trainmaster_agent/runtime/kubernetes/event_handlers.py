@@ -104,7 +104,7 @@ class PodHandler:
 
 
 class NodeHandler:
-    """Nodes, or other cluster-wide objects that the ledger keys by their name."""
+    """Nodes, or other objects that the ledger keys by their name, and by their namespace where they have one."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class NodeHandler:
         self._on_change = on_change
 
     def put(self, obj: dict[str, Any]) -> None:
-        name = obj["metadata"]["name"]
+        name = key_of(obj)
         try:
             self._put(obj)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
@@ -136,8 +136,8 @@ class NodeHandler:
         self._on_change()
 
     def drop(self, obj: dict[str, Any]) -> None:
-        self._drop(obj["metadata"]["name"])
-        self._inventory.unreadable.discard((self._kind, obj["metadata"]["name"]))
+        self._drop(key_of(obj))
+        self._inventory.unreadable.discard((self._kind, key_of(obj)))
         self._on_change()
 
     def listed(self, keys: set[str]) -> None:

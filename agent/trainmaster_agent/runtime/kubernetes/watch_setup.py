@@ -8,6 +8,8 @@ from trainmaster_agent.kube.paths import NODE_RESOURCE_TOPOLOGIES, NODES, Resour
 from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
 
 RESOURCE_SLICES = Resource("resource.k8s.io/v1", "resourceslices")
+DEVICE_CLASSES = Resource("resource.k8s.io/v1", "deviceclasses")
+RESOURCE_CLAIMS = Resource("resource.k8s.io/v1", "resourceclaims")
 HYPER_NODES = Resource("topology.volcano.sh/v1alpha1", "hypernodes")
 KAI_TOPOLOGIES = Resource("kai.scheduler/v1alpha1", "topologies")
 KUEUE_TOPOLOGIES = tuple(Resource(f"kueue.x-k8s.io/{version}", "topologies") for version in ("v1beta2", "v1beta1"))
@@ -30,7 +32,10 @@ def entries(inventory: Inventory, health: NodeHealth) -> Iterator[WatchedKind]:
     put, drop = _nodes(inventory, health)
     yield WatchedKind(NODES, Kind.NODE, put, drop, needed=True, keep=health.keep)
     yield WatchedKind(NODE_RESOURCE_TOPOLOGIES, Kind.NUMA, inventory.numa_put, inventory.numa_drop)
-    yield WatchedKind(RESOURCE_SLICES, Kind.RESOURCE_SLICE, inventory.resource_slice_put, inventory.resource_slice_drop)
+    devices = inventory.devices
+    yield WatchedKind(DEVICE_CLASSES, Kind.DEVICE_CLASS, devices.class_put, devices.class_drop)
+    yield WatchedKind(RESOURCE_CLAIMS, Kind.RESOURCE_CLAIM, devices.claim_put, devices.claim_drop)
+    yield WatchedKind(RESOURCE_SLICES, Kind.RESOURCE_SLICE, devices.slice_put, devices.slice_drop)
     yield WatchedKind(HYPER_NODES, Kind.HYPER_NODE, inventory.hyper_node_put, inventory.hyper_node_drop)
     kinds = ((Kind.KAI_TOPOLOGY, (KAI_TOPOLOGIES,)), (Kind.KUEUE_TOPOLOGY, KUEUE_TOPOLOGIES))
     for kind, resources in kinds:
