@@ -11,7 +11,6 @@ from trainmaster.cluster_model.device_products import is_gpu
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.ids import member_id
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster.protocol.pod_requests import pod_requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,7 @@ def gpus_per_member(spec: JobSpec) -> dict[str, int]:
     """Return how many GPUs each member has, by role, as its template requests them."""
     found = {}
     for role in spec.roles:
-        amounts = role.template.amounts if role.template is not None else pod_requests(role.pod_template or {})
-        found[role.name] = sum(amount for name, amount in amounts.items() if is_gpu(name))
+        found[role.name] = sum(amount for name, amount in role.amounts.items() if is_gpu(name))
     return found
 
 

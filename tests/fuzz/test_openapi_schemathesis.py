@@ -156,6 +156,7 @@ def _with_objects(url: str) -> Dispatcher:
 
 _OF_THE_INSTALLATION = {
     "bad-cursor",
+    "devices-not-counted",
     "idempotency-key-reused",
     "not-a-leaf",
     "pod-template-refused",

@@ -507,8 +507,8 @@ ALLOWED_BY_NAME: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     ),
     "a CSI driver": (volume("csi", driver="secrets.example.com"), "csi.driver", {"csi_drivers": ("secrets.*",)}),
     "a claim of a device": (
-        spec_with("resourceClaims", value=[{"name": "gpu", "resourceClaimName": "big"}]),
-        "resourceClaimName",
+        spec_with("resourceClaims", value=[{"name": "gpu", "resourceClaimTemplateName": "big"}]),
+        "resourceClaimTemplateName",
         {"resource_claims": ("big",)},
     ),
     "an annotation of Multus": (

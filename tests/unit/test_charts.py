@@ -477,6 +477,7 @@ IN_JOB_NAMESPACES = [
     ("", "pods/log", ["get"]),
     *(("", f"pods/{stream}", ["create", "get"]) for stream in ("exec", "attach", "portforward")),
     ("", "services", ["get", "list", "create", "delete"]),
+    ("resource.k8s.io", "resourceclaimtemplates", MADE),
     ("", "resourcequotas", READ),
     ("batch", "jobs", MADE),
     ("jobset.x-k8s.io", "jobsets", MADE),

@@ -78,7 +78,7 @@ class AdmissionPolicy(Strict):
     runtime_classes: Patterns = ()
     """Runtime classes that pods may name."""
     resource_claims: Patterns = ()
-    """ResourceClaims and ResourceClaimTemplates (DRA)."""
+    """ResourceClaimTemplates (DRA)."""
     images: Patterns = ("*",)
     """Images, matched as written: ``registry.example.com/team/*``."""
     annotations: Patterns = ()

@@ -31,6 +31,7 @@ class Code(StrEnum):
     UNKNOWN_PRICE_BOOK = "unknown-price-book"
     UNKNOWN_CLUSTER = "unknown-cluster"
     POD_TEMPLATE_REFUSED = "pod-template-refused"
+    DEVICES_NOT_COUNTED = "devices-not-counted"
     WEBHOOKS_OFF = "webhooks-off"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
@@ -82,6 +83,7 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.UNKNOWN_PRICE_BOOK: (422, "The price book does not exist"),
     Code.UNKNOWN_CLUSTER: (422, "The cluster does not exist"),
     Code.POD_TEMPLATE_REFUSED: (422, "The pod template is not allowed"),
+    Code.DEVICES_NOT_COUNTED: (422, "Devices of the job cannot be counted"),
     Code.WEBHOOKS_OFF: (422, "This installation sends no webhooks"),
     Code.UNAUTHENTICATED: (401, "A valid API key is needed"),
     Code.FORBIDDEN: (403, "The API key has no right to do this"),

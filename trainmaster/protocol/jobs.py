@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict, bounded, example, worded_pattern
+from trainmaster.protocol.device_claims import claimed
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.json_limits import shown
+from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import Quantity, Resources, parse_resources
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import ClusterKind, FailureCategory, JobState
@@ -63,6 +65,8 @@ LONGEST_STOP_GRACE = 600.0
 """The longest grace in seconds, whatever a specification says: other jobs wait for the places."""
 MOST_MEMBERS = 10_000
 """The largest gang: member indexes have at most five digits, and an agent creates all members at once."""
+MOST_DEVICES = 10_000
+"""The most devices of one class that a member may have."""
 _MOST_TERMS = 100
 _MOST_AFFINITY_VALUES = 2_000
 
@@ -221,6 +225,12 @@ class MemberFailure(Strict):
         return value
 
 
+DeviceCounts = dict[
+    Annotated[str, StringConstraints(min_length=1, max_length=253)], Annotated[int, Field(ge=1, le=MOST_DEVICES)]
+]
+"""Numbers of devices by device class."""
+
+
 class Role(Strict):
     """Identical members of a job. ``template`` describes them, or ``podTemplate`` gives the whole pod."""
 
@@ -238,6 +248,12 @@ class Role(Strict):
     """Command and needs of each member. Give this or ``podTemplate``."""
     pod_template: dict[str, Any] | None = None
     """Kubernetes pod template: ``metadata`` with labels and annotations, and ``spec``. Give this or ``template``."""
+    claim_templates: Annotated[
+        dict[Annotated[str, StringConstraints(min_length=1, max_length=253)], Annotated[DeviceCounts, bounded(32)]],
+        bounded(32),
+    ] = Field(default_factory=dict)
+    """Devices that each ResourceClaimTemplate of ``podTemplate`` asks for, by device class. Set at submission by what the agents of
+    clusters report; what is given is replaced."""
 
     @model_validator(mode="after")
     def _one_template(self) -> Self:
@@ -246,6 +262,18 @@ class Role(Strict):
         if self.min_replicas is not None and self.min_replicas > self.replicas:
             raise ValueError(f"minReplicas {self.min_replicas} is more than replicas {self.replicas}")
         return self
+
+    @property
+    def amounts(self) -> Resources:
+        """What each member has: its requests, and its devices by claims. Raises ValueError for a quantity that is invalid."""
+        if self.template is not None:
+            return self.template.amounts
+        pod = self.pod_template or {}
+        amounts = pod_requests(pod)
+        if self.claim_templates:
+            for name, count in claimed(pod, self.claim_templates).items():
+                amounts[name] = amounts.get(name, 0) + count
+        return amounts
 
 
 class Topology(Strict):

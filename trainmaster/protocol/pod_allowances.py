@@ -65,9 +65,8 @@ def check_allowances(metadata: JsonNode, pod: Pod, policy: AdmissionPolicy) -> N
     for kind, name in _named(pod):
         _check_name(kind, name, policy)
     for claim in pod.spec.get("resourceClaims").items():
-        for field in ("resourceClaimName", "resourceClaimTemplateName"):
-            if claim.get(field).is_set:
-                _check_name("resource claim", claim.get(field), policy)
+        if claim.get("resourceClaimTemplateName").is_set:
+            _check_name("ResourceClaimTemplate", claim.get("resourceClaimTemplateName"), policy)
     _check_claim_templates(pod, policy)
     for toleration in pod.spec.get("tolerations").items():
         check_toleration(toleration, policy)
@@ -161,7 +160,7 @@ _LISTS = {
     "ConfigMap": "config_maps",
     "claim": "claims",
     "CSI driver": "csi_drivers",
-    "resource claim": "resource_claims",
+    "ResourceClaimTemplate": "resource_claims",
 }
 
 

@@ -199,6 +199,9 @@ def check_names(spec: JsonNode) -> None:
     seen: set[str] = set()
     volumes = {one.get("name").value for one in spec.get("volumes").items() if isinstance(one.get("name").value, str)}
     _unique(spec.get("volumes"), "name", "volume")
+    claims = {
+        one.get("name").value for one in spec.get("resourceClaims").items() if isinstance(one.get("name").value, str)
+    }
     _unique(spec.get("resourceClaims"), "name", "claim")
     for kind in ("containers", "initContainers"):
         for container in spec.get(kind).items():
@@ -212,6 +215,10 @@ def check_names(spec: JsonNode) -> None:
                     volume = mount.get("name")
                     if isinstance(volume.value, str) and volume.value not in volumes:
                         volume.refuse(f"names no volume of the pod: {shown(volume.value)}")
+            for used_claim in container.get("resources").get("claims").items():
+                claim = used_claim.get("name")
+                if isinstance(claim.value, str) and claim.value not in claims:
+                    claim.refuse(f"names no claim in resourceClaims of the pod: {shown(claim.value)}")
     if spec.get("ephemeralContainers").items():
         spec.get("ephemeralContainers").refuse(
             "must be left out: ephemeral containers can only be added to running pods"

@@ -105,6 +105,8 @@ def _is_countable(job: Any) -> bool:
     parallelism = at(job, (*template, "parallelism"))
     if name != NODE and parallelism not in (None, 1):
         return False
+    if at(job, (*template, "template", "spec", "resourceClaims")):
+        return False  # devices that no TrainJob says
     return name in [at(one, ("name",)) for one in _containers(job, "containers")]
 
 

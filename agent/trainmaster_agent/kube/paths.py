@@ -31,6 +31,7 @@ SERVICES = Resource("v1", "services", "Service")
 NAMESPACES = Resource("v1", "namespaces", "Namespace")
 RESOURCE_QUOTAS = Resource("v1", "resourcequotas", "ResourceQuota")
 LEASES = Resource("coordination.k8s.io/v1", "leases", "Lease")
+RESOURCE_CLAIM_TEMPLATES = Resource("resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate")
 NODE_RESOURCE_TOPOLOGIES = Resource("topology.node.k8s.io/v1alpha2", "noderesourcetopologies", "NodeResourceTopology")
 
 

@@ -101,6 +101,7 @@ _BULK = frozenset({"reprioritise", *Action})
             Code.QUEUE_FULL,
             Code.CONFLICT,
             Code.POD_TEMPLATE_REFUSED,
+            Code.DEVICES_NOT_COUNTED,
             Code.WEBHOOKS_OFF,
             *_CLASSES,
         ),

@@ -16,7 +16,7 @@ from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.cluster_model.eligibility import pod_toleration
 from trainmaster.cluster_model.gang_minimum import gang_minimum
 from trainmaster.cluster_model.numa_policies import STRICT_NUMA
-from trainmaster.protocol.admission import pod_requests
+from trainmaster.protocol.device_claims import claim_template
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import AffinityTerm, JobSpec, MemberTemplate, Role, Toleration
 from trainmaster.protocol.quantities import Resources
@@ -192,6 +192,7 @@ def _capabilities(spec: JobSpec) -> list[str]:
     for role in spec.roles:  # of ten thousand specifications in one call
         if role.pod_template is not None:
             needed.add(Capability.POD_TEMPLATE)
+            needed.update(claim_template(*one).capability for one in role.claim_templates.items())
         if (action := spec.failure_of(role).action) in _RESTARTS:
             needed.add(_RESTARTS[action])
         if _max_per_node(role) is not None:
@@ -226,7 +227,7 @@ def _role_data(role: Role) -> dict[str, Any]:
         return data | _template_data(role.template)
     pod = role.pod_template or {}
     pod_spec = pod.get("spec", {})
-    data["needs"] = pod_requests(pod)
+    data["needs"] = role.amounts
     data["nodeSelector"] = dict(pod_spec.get("nodeSelector") or {})
     data["tolerations"] = [pod_toleration(item).to_wire() for item in pod_spec.get("tolerations") or []]
     # A whole pod's node affinity is left to its cluster: agents need not report the labels that it names.

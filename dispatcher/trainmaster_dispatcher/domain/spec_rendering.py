@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from trainmaster.protocol.device_claims import claimed
 from trainmaster.protocol.parameters import substitute
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster_dispatcher.domain.burst_binding import bound_spec
@@ -59,6 +60,10 @@ def _narrowed(spec: dict[str, Any], device: NarrowedDevice) -> dict[str, Any]:
     return spec | {"roles": [_narrowed_role(role, device) for role in spec["roles"]]}
 
 
+def _amounts(role: dict[str, Any], pod: dict[str, Any]) -> dict[str, int]:
+    return pod_requests(pod) | claimed(pod, role.get("claimTemplates", {}))
+
+
 def _narrowed_role(role: dict[str, Any], device: NarrowedDevice) -> dict[str, Any]:
     template, pod = role.get("template"), role.get("podTemplate")
     if template is not None:
@@ -66,7 +71,7 @@ def _narrowed_role(role: dict[str, Any], device: NarrowedDevice) -> dict[str, An
             return role
         return role | {"template": template | {"nodeSelector": template.get("nodeSelector", {}) | device.selector}}
     body = (pod or {}).get("spec")
-    if pod is None or body is None or device.resource not in pod_requests(pod):
+    if pod is None or body is None or device.resource not in _amounts(role, pod):
         return role
     body = body | {"nodeSelector": (body.get("nodeSelector") or {}) | device.selector}
     return role | {"podTemplate": pod | {"spec": body}}

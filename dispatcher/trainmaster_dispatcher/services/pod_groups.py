@@ -15,6 +15,7 @@ from trainmaster.protocol.states import JobActions
 from trainmaster.workload_kinds.pod import POD
 from trainmaster.workload_kinds.pod_groups import LABEL_PATH, TOTAL_PATH, GroupError, PodGroup, job_of
 from trainmaster_dispatcher.domain.job_events import JobEventKind
+from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.services import job_actions, job_objects
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.job_actions import Action
@@ -37,7 +38,7 @@ from trainmaster_dispatcher.store.pod_groups import GroupedPod, LivingGroup
 
 @dataclass(frozen=True, slots=True)
 class GroupedSubmission:
-    """A pod that is created in a group. ``prepared``: the job that it would be by itself."""
+    """A pod that is created in a group. ``prepared``: the job that it would be by itself; ``clusters``: with their reports."""
 
     caller: Caller
     namespace: str
@@ -48,6 +49,7 @@ class GroupedSubmission:
     spec: dict[str, Any]
     managed_fields: Sequence[dict[str, Any]]
     prepared: PreparedSubmission
+    clusters: tuple[Cluster, ...]
 
 
 _MOST_WAITING = 10_000
@@ -89,7 +91,9 @@ async def create(tx: Transaction, stores: Stores, given: GroupedSubmission) -> C
     await store.add(tx, group_id, locked.id, new)
     job = None
     if len(specs) == given.group.total:
-        submitted = await submit_one(tx, stores, Submission(given.caller, prepare(orjson.dumps(whole), Most())))
+        submitted = await submit_one(
+            tx, stores, Submission(given.caller, prepare(orjson.dumps(whole), Most(clusters=given.clusters)))
+        )
         (job,) = submitted.ids
         await store.complete(tx, group_id, parse_job_id(job)[1], members)
     (pod,) = await store.named(tx, given.namespace, given.name)

@@ -34,6 +34,7 @@ from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal
 from trainmaster_dispatcher.domain.default_requests import with_requests
 from trainmaster_dispatcher.domain.shapes import shape_bytes
 from trainmaster_dispatcher.scheduling.selection.admission import refusals
+from trainmaster_dispatcher.scheduling.selection.claim_templates import with_claimed_devices
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 
 MOST_MISTAKES = 50
@@ -239,10 +240,11 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, m
     refusing = _Refusing(most.clusters)
     names = _Names()
     mistakes: list[Mistake] = []
-    refused = False
+    refused = uncounted = False
     for item, prefix in zip(items, prefixes, strict=True):
-        one = _checked_item(item, checked, refusing)
+        one = _checked_item(item, checked, refusing, most.clusters)
         refused = refused or one.is_refused
+        uncounted = uncounted or one.is_uncounted
         mistakes.extend(_prefixed(one.mistakes, prefix))
         if one.spec is not None:
             names.note(one.spec, prefix)
@@ -254,7 +256,8 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, m
         if len(mistakes) >= MOST_MISTAKES:
             break
     if mistakes:
-        raise mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED if refused else Code.INVALID_SPEC)
+        code = Code.DEVICES_NOT_COUNTED if uncounted else Code.INVALID_SPEC
+        raise mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED if refused else code)
     return replace(prepared, named=tuple(names.found.values())) if names.found else prepared
 
 
@@ -267,11 +270,12 @@ class _CheckedItem(NamedTuple):
     spec: JobSpec | None = None
     mistakes: Sequence[Mistake] = ()
     is_refused: bool = False
+    is_uncounted: bool = False
     unless_allowed: Sequence[Mistake] = ()
     refused_by: Sequence[ClusterRefusal] = ()
 
 
-def _checked_item(item: Any, checked: "Checked", refusing: "_Refusing") -> _CheckedItem:
+def _checked_item(item: Any, checked: "Checked", refusing: "_Refusing", clusters: Sequence[Cluster]) -> _CheckedItem:
     try:
         manifest = translated(item) if is_manifest(item) else None
     except ManifestError as error:
@@ -283,12 +287,16 @@ def _checked_item(item: Any, checked: "Checked", refusing: "_Refusing") -> _Chec
         return _CheckedItem(mistakes=_in_item(mistakes_of(error), paths))
     mistakes = [*meaningless(spec), *check_workload(spec)]
     problems, unless_allowed = _admission(spec, checked)
-    refused_by, everywhere = refusing.of(spec) if not problems else ((), ())
+    uncounted: Sequence[Mistake] = ()
+    if not problems:
+        spec, uncounted = with_claimed_devices(spec, clusters)
+    refused_by, everywhere = refusing.of(spec) if not problems and not uncounted else ((), ())
     problems += everywhere
     return _CheckedItem(
         spec,
-        _in_item([*mistakes, *problems], paths),
+        _in_item([*mistakes, *uncounted, *problems], paths),
         is_refused=bool(problems),
+        is_uncounted=bool(uncounted),
         unless_allowed=_in_item(unless_allowed, paths),
         refused_by=refused_by,
     )

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
 
-from trainmaster.protocol.admission import pod_requests
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.domain.usage import total_cost
@@ -92,10 +91,7 @@ def _clusters(outcome: StudyOutcome) -> list[ClusterUse]:
     runs: dict[str, int] = dict.fromkeys(outcome.capacity, 0)
     jobs: dict[str, set[int]] = {name: set() for name in outcome.capacity}
     for record in outcome.records:
-        needs = {
-            role.name: role.template.amounts if role.template is not None else pod_requests(role.pod_template or {})
-            for role in record.job.spec.roles
-        }
+        needs = {role.name: role.amounts for role in record.job.spec.roles}
         for stay in record.stays:
             runs[stay.cluster] += 1
             jobs[stay.cluster].add(stay.number)

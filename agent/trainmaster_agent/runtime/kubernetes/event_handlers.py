@@ -12,10 +12,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster.workload_kinds.kind import WorkloadKind
+from trainmaster_agent.capacity.claim_templates import ClaimTemplates
 from trainmaster_agent.capacity.inventory import Inventory, Kind
 from trainmaster_agent.capacity.quotas import Quotas
 from trainmaster_agent.containment import contain
-from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS, RESOURCE_QUOTAS, Resource, key_of
+from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_QUOTAS, Resource, key_of
 from trainmaster_agent.kube.pods import LABEL_RUN, PodSight, see
 from trainmaster_agent.kube.watch import EventHandler
 from trainmaster_agent.placement.port import PlacementPort
@@ -225,7 +226,12 @@ class EventHandlers:
         """Pods without an index, by uid; also of runs that are not known yet."""
 
     def watched(
-        self, inventory: Inventory, quotas: Quotas, health: NodeHealth, on_capacity_change: Callable[[], None]
+        self,
+        inventory: Inventory,
+        quotas: Quotas,
+        claim_templates: ClaimTemplates,
+        health: NodeHealth,
+        on_capacity_change: Callable[[], None],
     ) -> Iterator[Watched]:
         """Yield every watch of this cluster."""
         cluster = self._config.cluster
@@ -245,6 +251,8 @@ class EventHandlers:
         for namespace in self._config.job_namespaces:
             of_quotas = ObjectHandler(quotas.put, lambda obj: quotas.drop(key_of(obj)))
             yield Watched(RESOURCE_QUOTAS, of_quotas, namespace, is_needed=False)
+            of_templates = ObjectHandler(claim_templates.put, claim_templates.drop)
+            yield Watched(RESOURCE_CLAIM_TEMPLATES, of_templates, namespace, is_needed=False)
             for resource in self._placement.watched:
                 objects = ObjectHandler(self._on_object, self._on_object_gone)
                 own = "" if resource.plural == "workloads" else selector

@@ -8,6 +8,7 @@ import orjson
 
 from trainmaster.protocol.admission import AdmissionPolicy, check_image_named, check_role
 from trainmaster.protocol.agent import HOST_LEVEL
+from trainmaster.protocol.device_claims import uncounted_claims
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.ids import member_id
 from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role
@@ -88,6 +89,10 @@ class Manifests:
                 Mistake(path=f"roles.{role.name}.{one.path}", message=one.message)
                 for one in (*check_role(role, self._policy), *check_image_named(role))
             )
+            found += (
+                Mistake(path=f"roles.{role.name}.podTemplate.{one.path}", message=one.message)
+                for one in uncounted_claims(role.pod_template or {}, role.claim_templates)
+            )
         return tuple(found)
 
     def objects(self) -> tuple[KubeObject, ...]:
@@ -166,7 +171,7 @@ class Manifests:
                     role.name,
                     self._sizes.get(role.name, 0),
                     min(role.least, self._sizes.get(role.name, 0)),
-                    role.requests,
+                    role.pod_requests,
                     self._bases[role.name]["spec"],
                 )
                 for role in facts.roles.values()

@@ -8,7 +8,7 @@ from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import JobSpec, MemberFailure
 from trainmaster.protocol.pod_requests import pod_requests
-from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.quantities import Resources, parse_resources
 from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster.workload_kinds.registry import kind_of
 from trainmaster.workload_kinds.specification import check_workload, late_roles
@@ -30,6 +30,9 @@ class RoleFacts:
     back_off: float
     max_per_node: int | None
     requests: Resources
+    """What a member has, devices by claims included."""
+    pod_requests: Resources
+    """What a member's pod requests by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +71,16 @@ def facts_of(start: StartRun) -> Facts:
     roles = {}
     for role in spec.roles:
         failure = spec.failure_of(role)
-        requests = role.template.amounts if role.template is not None else pod_requests(role.pod_template or {})
         roles[role.name] = RoleFacts(
             role.name,
             0 if role.name in late else least.roles[role.name],
             failure,
             parse_duration(failure.back_off),
             role.max_per_node,
-            requests,
+            role.amounts,
+            parse_resources(role.template.resources)
+            if role.template is not None
+            else pod_requests(role.pod_template or {}),
         )
     return Facts(
         spec=spec,

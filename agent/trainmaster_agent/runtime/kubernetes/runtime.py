@@ -22,6 +22,7 @@ from trainmaster.protocol.member_streams import OpenMemberStream
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster.workload_kinds.registry import KINDS
+from trainmaster_agent.capacity.claim_templates import ClaimTemplates
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.capacity.quotas import Quotas
 from trainmaster_agent.containment import contain, run_for_ever
@@ -124,6 +125,7 @@ class KubernetesRuntime:
         self._records = KnownRecords(api, self._home)
         self._older = OlderRecords(api, self.lease, config.cluster, self._home)
         self._quotas = Quotas()
+        self._claim_templates = ClaimTemplates(LABEL_AGENT)
         self._node_capacity = NodeCapacity(self.inventory)
         self._outputs = Outputs(api)
         self._kinds = self._make_kinds()
@@ -254,6 +256,7 @@ class KubernetesRuntime:
         self._orphans = Orphans(self._api, self.lease, self._records)
         self._garbage_collector = self._make_garbage_collector()
         self._quotas = Quotas()
+        self._claim_templates = ClaimTemplates(LABEL_AGENT)
         self._node_capacity = NodeCapacity(self.inventory)
         self._node_health = NodeHealth()
         self._kinds = self._make_kinds()
@@ -277,6 +280,7 @@ class KubernetesRuntime:
         capabilities |= _OF_ALL_PLACEMENTS | _MADE_BY_AGENT
         for_workloads = None if placement is None else placement.for_workloads
         workloads = () if for_workloads is None else self._kinds.offered(pod_fields(for_workloads))
+        claim_templates = self._claim_templates.capabilities(self._namespaces.existing)
         if self._config.checkpoint:
             capabilities.add(Capability.CHECKPOINT)
         if self._config.member_streams:
@@ -285,7 +289,7 @@ class KubernetesRuntime:
             groups=found.groups,
             runtime="kubernetes",
             scheduler="" if placement is None else placement.name,
-            capabilities=tuple(sorted({*capabilities, *workloads})),
+            capabilities=tuple(sorted({*capabilities, *workloads, *claim_templates})),
             pools=found.pools,
             start_seconds=parse_duration(self._config.patience.start),
             datasets=self._config.datasets,
@@ -700,7 +704,11 @@ class KubernetesRuntime:
             on_found=self._on_found,
             doubt=self._namespaces.doubt,
         )
-        self._watch(handlers.watched(self.inventory, self._quotas, self._node_health, self._on_capacity_change))
+        self._watch(
+            handlers.watched(
+                self.inventory, self._quotas, self._claim_templates, self._node_health, self._on_capacity_change
+            )
+        )
 
     def _watch_workloads(self, kind: WorkloadKind) -> None:
         if self._handlers is not None:

@@ -93,7 +93,8 @@ async def create_grouped(
     alone = wanted._replace(labels=without_group(wanted.labels), annotations=without_group(wanted.annotations))
     body = orjson.dumps(call.of.submission(alone, queue))
     state, caller = call.state, call.caller
-    prepared = await state.parser.prepare(body, caller.key_id, call.request, await state.admissions.known())
+    clusters = await state.admissions.known()
+    prepared = await state.parser.prepare(body, caller.key_id, call.request, clusters)
     given = GroupedSubmission(
         caller=caller,
         namespace=call.namespace,
@@ -104,6 +105,7 @@ async def create_grouped(
         spec=wanted.spec,
         managed_fields=managed_fields.write(managers, call.of.resource.group_version),
         prepared=prepared,
+        clusters=clusters,
     )
     try:
         async with state.stores.database.transaction() as tx:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 
+from trainmaster.protocol.device_claims import why_no_claim_template
 from trainmaster.protocol.reasons import Check
 from trainmaster.workload_kinds.registry import kind_by_capability
 from trainmaster.workload_kinds.training_runtimes import is_offered, why_not_offered
@@ -120,7 +121,8 @@ def by_capability(candidate: Candidate) -> str | None:
     if workload is not None:
         operator = f", which needs {workload.needs}" if workload.needs else ""
         return f"its agent reports that it takes no {workload.kind} of {workload.api_version}{operator}"
-    without = next((words for name in missing if (words := why_not_offered(name, has)) is not None), None)
+    found = (why_not_offered(name, has) or why_no_claim_template(name, has) for name in missing)
+    without = next((words for words in found if words is not None), None)
     return without or f"its {report.runtime if report else ''} runtime does not offer {missing[0]}"
 
 

@@ -1,0 +1,142 @@
+"""Devices of Dynamic Resource Allocation that pods have by claims: counted at submission, by quota, limits and free capacity."""
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import FakeAgent, Service
+from tests.integration.test_queue_admission import pod, put_queue, submit
+from tests.waiting import eventually
+from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster.protocol.device_claims import ClaimTemplate, claim_template
+
+GPU = "deviceclass.resource.kubernetes.io/gpu"
+TWO = claim_template("two-gpus", {"gpu": 2})
+CLAIM = [{"name": "gpus", "resourceClaimTemplateName": "two-gpus"}]
+PATH = "roles[0].podTemplate.spec.resourceClaims[0].resourceClaimTemplateName"
+ONE_CLAIM = pod(resourceClaims=CLAIM)
+
+
+@pytest.fixture
+async def queues(service: Service) -> Service:
+    await put_queue(service, "org", admission={"resourceClaims": ["*"]})
+    await put_queue(service, "org/free")
+    await put_queue(service, "org/limited", resources={GPU: {"limit": 3}})
+    return service
+
+
+async def connect(service: Service, *templates: ClaimTemplate, cluster: str = "private", gpus: int = 8) -> FakeAgent:
+    agent = service.agent(cluster, session=f"session-{cluster}")
+    group = NodeGroup(name="node", count=1, free={"cpu": 8000, "memory": 2**34, GPU: gpus})
+    capabilities = ("gang", "podTemplate", *(one.capability for one in templates))
+    report = CapacityReport(groups=(group,), runtime="test", scheduler="test", capabilities=capabilities)
+    answer = await agent.sync(capacity=report)
+    if answer.json()["sendFull"]:
+        await agent.sync(full=True)
+    return agent
+
+
+async def why(service: Service, job: str) -> str:
+    return (await service.http.get(f"/v1/jobs/{job}/why")).text
+
+
+async def test_claims_are_counted_by_what_clusters_report(queues: Service) -> None:
+    agent = await connect(queues, TWO)
+    status, answer = await submit(queues, "org/free", ONE_CLAIM)
+    assert status == 201, answer
+    start = await agent.next_start()
+    assert start["spec"]["roles"][0]["claimTemplates"] == {"two-gpus": {"gpu": 2}}
+
+
+async def test_a_limit_holds_for_devices_by_claims(queues: Service) -> None:
+    agent = await connect(queues, TWO)
+    first = await submit(queues, "org/limited", ONE_CLAIM)
+    second = await submit(queues, "org/limited", ONE_CLAIM)
+    assert (first[0], second[0]) == (201, 201)
+    assert (await agent.next_start())["job"] == first[1]["id"]
+
+    async def is_told() -> bool:
+        return GPU in await why(queues, second[1]["id"])
+
+    await eventually(is_told)
+    assert (await agent.desired())["start"] == []
+
+
+async def test_devices_that_a_cluster_does_not_have_are_waited_for(queues: Service) -> None:
+    agent = await connect(queues, TWO, gpus=3)
+    first, second = await submit(queues, "org/free", ONE_CLAIM), await submit(queues, "org/free", ONE_CLAIM)
+    assert (await agent.next_start())["job"] == first[1]["id"]
+
+    async def is_told() -> bool:
+        return GPU in await why(queues, second[1]["id"])
+
+    await eventually(is_told)
+
+
+@pytest.mark.parametrize(
+    ("templates", "message"),
+    [
+        ((), "reported by no cluster"),
+        ((ClaimTemplate("two-gpus", fault="it has alternatives"),), "cluster private cannot be counted: it has alternatives"),
+    ],
+)
+async def test_what_cannot_be_counted_is_refused_with_its_path(
+    queues: Service, templates: tuple[ClaimTemplate, ...], message: str
+) -> None:
+    await connect(queues, *templates)
+    status, problem = await submit(queues, "org/free", ONE_CLAIM)
+    assert (status, problem["code"]) == (422, "devices-not-counted")
+    assert problem["mistakes"][0]["path"] == PATH
+    assert message in problem["mistakes"][0]["message"]
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "j", "annotations": {"trainmaster.dev/queue": "org/free"}},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", **ONE_CLAIM[0]["podTemplate"]["spec"]}}},
+    }
+    answer = await queues.http.post("/v1/jobs", json=job)
+    assert answer.json()["mistakes"][0]["path"] == (
+        "spec.template.spec.resourceClaims[0].resourceClaimTemplateName"
+    )
+
+
+async def test_clusters_that_ask_for_different_devices_under_a_name_have_to_be_told_apart(queues: Service) -> None:
+    await connect(queues, TWO)
+    await connect(queues, claim_template("two-gpus", {"gpu": 1}), cluster="edge")
+    status, problem = await submit(queues, "org/free", ONE_CLAIM)
+    assert (status, problem["code"]) == (422, "devices-not-counted")
+    assert "name one of them in placement.clusters" in problem["mistakes"][0]["message"]
+    body = {"kind": "Job", "name": "j", "queue": "org/free", "roles": ONE_CLAIM, "placement": {"clusters": ["private"]}}
+    assert (await queues.http.post("/v1/jobs", json=body)).status_code == 201
+
+
+async def test_a_cluster_without_the_template_is_not_eligible_and_says_so(queues: Service) -> None:
+    await connect(queues, TWO, gpus=0)
+    other = await connect(queues, cluster="edge")
+    job = (await submit(queues, "org/free", ONE_CLAIM))[1]["id"]
+
+    async def is_told() -> bool:
+        return "its agent reports no ResourceClaimTemplate two-gpus in the namespaces of jobs" in await why(queues, job)
+
+    await eventually(is_told)
+    assert (await other.desired())["start"] == []
+
+
+async def test_what_a_submission_says_of_templates_itself_counts_for_nothing(queues: Service) -> None:
+    agent = await connect(queues, TWO)
+    roles: list[dict[str, Any]] = [ONE_CLAIM[0] | {"claimTemplates": {"two-gpus": {"gpu": 1}, "other": {"gpu": 1}}}]
+    assert (await submit(queues, "org/free", roles))[0] == 201
+    start = await agent.next_start()
+    assert start["spec"]["roles"][0]["claimTemplates"] == {"two-gpus": {"gpu": 2}}
+
+
+async def test_claims_need_an_allowance_and_shared_ones_have_none(queues: Service) -> None:
+    await connect(queues, TWO)
+    status, problem = await submit(queues, "default", ONE_CLAIM)
+    assert (status, problem["code"]) == (422, "pod-template-refused")
+    assert problem["mistakes"][0]["path"] == PATH
+    shared = pod(resourceClaims=[{"name": "gpus", "resourceClaimName": "big"}])
+    status, problem = await submit(queues, "org/free", shared)
+    assert (status, problem["code"]) == (422, "pod-template-refused")
+    assert problem["mistakes"][0]["path"] == "roles[0].podTemplate.spec.resourceClaims[0].resourceClaimName"
+    assert "is shared by pods" in problem["mistakes"][0]["message"]
