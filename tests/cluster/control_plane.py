@@ -32,12 +32,13 @@ _CONTROLLERS = (
     "node-lifecycle-controller",
     "pod-garbage-collector-controller",
     "podgroup-protection-controller",
+    "resourceclaim-controller",
     "resourcequota-controller",
     "serviceaccount-controller",
     "serviceaccount-token-controller",
     "taint-eviction-controller",
 )
-"""The controllers that act on pods, Jobs, nodes and gangs; all others would only cost time."""
+"""The controllers that act on pods, their claims of devices, Jobs, nodes and gangs; all others would only cost time."""
 _USERS = {
     "admin": "system:masters",
     SCHEDULER: "",

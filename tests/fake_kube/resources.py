@@ -53,12 +53,23 @@ class Resource:
 _KINDS = {
     "clusterqueues": "ClusterQueue",
     "compositepodgroups": "CompositePodGroup",
+    "deviceclasses": "DeviceClass",
     "localqueues": "LocalQueue",
     "podgroups": "PodGroup",
     "priorityclasses": "PriorityClass",
+    "resourceclaims": "ResourceClaim",
+    "resourceclaimtemplates": "ResourceClaimTemplate",
     "resourceflavors": "ResourceFlavor",
+    "resourceslices": "ResourceSlice",
 }
-_CLUSTER_SCOPED = {"clusterqueues", "resourceflavors", "workloadpriorityclasses", "topologies"}
+_CLUSTER_SCOPED = {
+    "clusterqueues",
+    "deviceclasses",
+    "resourceflavors",
+    "resourceslices",
+    "workloadpriorityclasses",
+    "topologies",
+}
 _AUTHORIZATION = "authorization.k8s.io/v1"
 
 PODS = Resource(

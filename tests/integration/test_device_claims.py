@@ -77,7 +77,10 @@ async def test_devices_that_a_cluster_does_not_have_are_waited_for(queues: Servi
     ("templates", "message"),
     [
         ((), "reported by no cluster"),
-        ((ClaimTemplate("two-gpus", fault="it has alternatives"),), "cluster private cannot be counted: it has alternatives"),
+        (
+            (ClaimTemplate("two-gpus", fault="it has alternatives"),),
+            "cluster private cannot be counted: it has alternatives",
+        ),
     ],
 )
 async def test_what_cannot_be_counted_is_refused_with_its_path(
@@ -95,9 +98,7 @@ async def test_what_cannot_be_counted_is_refused_with_its_path(
         "spec": {"template": {"spec": {"restartPolicy": "Never", **ONE_CLAIM[0]["podTemplate"]["spec"]}}},
     }
     answer = await queues.http.post("/v1/jobs", json=job)
-    assert answer.json()["mistakes"][0]["path"] == (
-        "spec.template.spec.resourceClaims[0].resourceClaimTemplateName"
-    )
+    assert answer.json()["mistakes"][0]["path"] == ("spec.template.spec.resourceClaims[0].resourceClaimTemplateName")
 
 
 async def test_clusters_that_ask_for_different_devices_under_a_name_have_to_be_told_apart(queues: Service) -> None:

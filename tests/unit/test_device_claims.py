@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from trainmaster.protocol.device_claims import (
     claim_template,
@@ -12,8 +13,12 @@ from trainmaster.protocol.device_claims import (
     uncounted_claims,
     why_no_claim_template,
 )
-from trainmaster.protocol.jobs import Role
+from trainmaster.protocol.jobs import JobSpec, Role
+from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_agent.capacity.claim_templates import ClaimTemplates
+from trainmaster_dispatcher.domain.run_orders import NarrowedDevice, RunOrders
+from trainmaster_dispatcher.domain.shapes import shape_of
+from trainmaster_dispatcher.domain.spec_rendering import apply_orders
 
 GPU, NIC = "deviceclass.resource.kubernetes.io/gpu", "deviceclass.resource.kubernetes.io/nic"
 
@@ -63,7 +68,9 @@ def test_what_cannot_be_counted_says_why(devices: dict[str, Any], fault: str) ->
     assert fault in found.fault
 
 
-@pytest.mark.parametrize("capability", ["claimtemplate:two", "claimtemplate:two devices=gpu", "claimtemplate:two devices=gpu:x"])
+@pytest.mark.parametrize(
+    "capability", ["claimtemplate:two", "claimtemplate:two devices=gpu", "claimtemplate:two devices=gpu:x"]
+)
 def test_a_report_that_cannot_be_read_is_not_countable(capability: str) -> None:
     found = parse_claim_template(capability)
     assert found is not None
@@ -119,3 +126,48 @@ def test_an_agent_reports_templates_that_are_the_same_in_all_namespaces() -> Non
     made.put(own)
     made.drop(template())
     assert made.capabilities(["jobs"]) == frozenset()
+
+
+def spec_with(*devices: dict[str, Any], **resources: str) -> JobSpec:
+    template = {"command": ["true"], "resources": resources, "devices": list(devices)}
+    return JobSpec.model_validate(
+        {"kind": "Job", "name": "j", "queue": "q", "roles": [{"name": "main", "template": template}]}
+    )
+
+
+def test_devices_of_a_template_are_counted_by_class_and_need_a_cluster_that_makes_claims() -> None:
+    spec = spec_with({"name": "a", "class": "gpu", "count": 2}, {"name": "b", "class": "gpu"}, cpu="1", **{GPU: "1"})
+    assert spec.roles[0].amounts == {"cpu": 1000, GPU: 4}
+    shape = shape_of(spec)
+    assert (shape["roles"][0]["needs"], shape["capabilities"]) == ({"cpu": 1000, GPU: 4}, ["devices"])
+    assert JobSpec.model_validate(spec.to_wire()) == spec
+    assert spec.to_wire()["roles"][0]["template"]["devices"][1] == {"name": "b", "class": "gpu"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "path"),
+    [
+        ([{"name": "a"}], "devices[0].class"),
+        ([{"name": "A", "class": "gpu"}], "devices[0].name"),
+        ([{"name": "a", "class": "no/class"}], "devices[0].class"),
+        ([{"name": "a", "class": "gpu", "count": 0}], "devices[0].count"),
+        ([{"name": "a", "class": "gpu", "selectors": [""]}], "devices[0].selectors[0]"),
+        ([{"name": "a", "class": "gpu", "many": 2}], "devices[0].many"),
+        ([{"name": "a", "class": "gpu"}] * 2, "devices"),
+        ([{"name": f"a{one}", "class": "gpu", "count": 5} for one in range(7)], "devices"),
+        ([{"name": f"a{one}", "class": "gpu"} for one in range(17)], "devices"),
+    ],
+)
+def test_devices_are_checked_with_their_paths(devices: list[dict[str, Any]], path: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        spec_with(*devices)
+    assert mistakes_of(caught.value)[0].path == f"roles[0].template.{path}"
+
+
+def test_members_that_have_a_product_narrowed_may_have_it_by_claims() -> None:
+    narrowed = RunOrders(narrowed=NarrowedDevice(resource=GPU, selector={"product": "a100"}))
+    by_template = spec_with({"name": "a", "class": "gpu"}).to_wire()
+    assert apply_orders(by_template, narrowed)["roles"][0]["template"]["nodeSelector"] == {"product": "a100"}
+    role = {"name": "main", "podTemplate": pod("two"), "claimTemplates": {"two": {"gpu": 2}}}
+    made = apply_orders({"roles": [role]}, narrowed)
+    assert made["roles"][0]["podTemplate"]["spec"]["nodeSelector"] == {"product": "a100"}

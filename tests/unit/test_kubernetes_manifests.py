@@ -1,7 +1,7 @@
 """What the agent creates for a run, and what it passes to its members: scenarios of runs, and the manifests that come of them."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -671,3 +671,51 @@ class TestTheUserOfMembers:
         rooted = role(template={"runAsUser": 0})
         assert [one.path for one in made(rooted).mistakes()] == ["roles.worker.template.runAsUser"]
         assert made(rooted, policy=AdmissionPolicy(level="baseline")).mistakes() == ()
+
+
+class TestDevices:
+    GPUS: Mapping[str, Any] = {
+        "name": "gpu",
+        "class": "gpu.example.com",
+        "count": 2,
+        "selectors": ["device.driver == 'x'"],
+    }
+
+    def test_each_member_of_a_role_has_a_claim_of_the_roles_template(self) -> None:
+        manifests = made(role(template={"devices": [self.GPUS]}), role("plain"))
+        (template,) = [one.body for one in manifests.objects() if one.resource.plural == "resourceclaimtemplates"]
+        assert template["metadata"]["name"] == f"{RUN}-worker"
+        assert template["metadata"]["labels"][LABEL_RUN] == template["spec"]["metadata"]["labels"][LABEL_RUN] == RUN
+        assert template["metadata"]["ownerReferences"]
+        assert template["spec"]["spec"]["devices"]["requests"] == [
+            {
+                "name": "gpu",
+                "exactly": {
+                    "deviceClassName": "gpu.example.com",
+                    "allocationMode": "ExactCount",
+                    "count": 2,
+                    "selectors": [{"cel": {"expression": "device.driver == 'x'"}}],
+                },
+            }
+        ]
+        pod = manifests.pod("worker", 0)["spec"]
+        assert pod["resourceClaims"] == [{"name": "devices", "resourceClaimTemplateName": f"{RUN}-worker"}]
+        assert pod["containers"][0]["resources"]["claims"] == [{"name": "devices"}]
+        assert pod["containers"][0]["resources"]["requests"] == {"cpu": "4"}
+        assert "resourceClaims" not in manifests.pod("plain", 0)["spec"]
+
+    @pytest.mark.parametrize("placement", PLACEMENTS)
+    def test_schedulers_are_asked_for_what_pods_request_by_name(self, placement: PlacementPort) -> None:
+        manifests = made(role(replicas=2, template={"devices": [self.GPUS]}), placement=placement)
+        assert all(role.requests == {"cpu": 4000} for role in manifests.gang.roles)
+        objects = [one.body for one in manifests.objects() if one.resource.plural != "resourceclaimtemplates"]
+        assert "gpu.example.com" not in json.dumps(objects)
+
+    def test_claims_that_were_not_counted_are_refused(self) -> None:
+        claims = [{"name": "gpus", "resourceClaimTemplateName": "two-gpus"}]
+        pod = {**POD, "spec": {**POD["spec"], "resourceClaims": claims}}
+        policy = AdmissionPolicy(resource_claims=("*",))
+        (mistake,) = made(role(podTemplate=pod), policy=policy).mistakes()
+        assert mistake.path == "roles.worker.podTemplate.spec.resourceClaims[0].resourceClaimTemplateName"
+        counted = role(podTemplate=pod, claimTemplates={"two-gpus": {"gpu": 2}})
+        assert made(counted, policy=policy).mistakes() == ()

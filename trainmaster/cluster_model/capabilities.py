@@ -22,6 +22,8 @@ class Capability(StrEnum):
     SUCCESS_ROLE = "successRole"
     POD_TEMPLATE = "podTemplate"
     """Members are pods, so a role may give the whole pod."""
+    DEVICES = "devices"
+    """Members get devices of Dynamic Resource Allocation."""
     EXEC = "exec"
     """Commands can be run in members."""
     ATTACH = "attach"
@@ -32,6 +34,7 @@ class Capability(StrEnum):
 
 WITHOUT_PODS = (
     Capability.CHECKPOINT,
+    Capability.DEVICES,
     Capability.GANG,
     Capability.GANG_RESTART,
     Capability.GANG_STRICT,

@@ -26,7 +26,9 @@ MOST_MISTAKES = 100
 """The most mistakes reported at once: the answer must stay small, however large the template is."""
 
 _NO_IMAGE = "must name an image, such as registry.example.com/team/train:1: its members are pods"
-_SHARED_CLAIM = "a claim of its own name is shared by pods and cannot be counted; use resourceClaimTemplateName, or devices of a template"
+_SHARED_CLAIM = (
+    "a claim of its own name is shared by pods and cannot be counted; use resourceClaimTemplateName, or devices"
+)
 _SET_BY_AGENT = frozenset(
     "nodeName preemptionPolicy priority priorityClassName schedulerName schedulingGates schedulingGroup "
     "workloadRef".split()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict, bounded, example, worded_pattern
-from trainmaster.protocol.device_claims import claimed
+from trainmaster.protocol.device_claims import claimed, device_resource
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.pod_requests import pod_requests
@@ -65,8 +65,8 @@ LONGEST_STOP_GRACE = 600.0
 """The longest grace in seconds, whatever a specification says: other jobs wait for the places."""
 MOST_MEMBERS = 10_000
 """The largest gang: member indexes have at most five digits, and an agent creates all members at once."""
-MOST_DEVICES = 10_000
-"""The most devices of one class that a member may have."""
+MOST_DEVICES = 32
+"""The most devices of a claim in Kubernetes."""
 _MOST_TERMS = 100
 _MOST_AFFINITY_VALUES = 2_000
 
@@ -150,6 +150,36 @@ class AffinityTerm(Strict):
                 return number > bound if self.operator == "Gt" else number < bound
 
 
+class DeviceRequest(Strict):
+    """Devices of Dynamic Resource Allocation that each member gets, of one device class."""
+
+    name: Annotated[
+        str,
+        StringConstraints(
+            max_length=63,
+            pattern=worded_pattern(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "lower-case letters, digits and '-'"),
+        ),
+    ]
+    """Name of the request, unique in the template."""
+    device_class: Annotated[
+        str,
+        StringConstraints(
+            max_length=253,
+            pattern=worded_pattern(
+                r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+                "the name of a DeviceClass: lower-case letters, digits, '-' and '.'",
+            ),
+        ),
+    ] = Field(alias="class")
+    """Name of the DeviceClass."""
+    count: Annotated[int, Field(ge=1, le=MOST_DEVICES)] = 1
+    """Number of devices."""
+    selectors: Annotated[
+        tuple[Annotated[str, StringConstraints(min_length=1, max_length=10_240)], ...], bounded(32)
+    ] = ()
+    """CEL expressions that each device has to satisfy, beside those of its class."""
+
+
 class MemberTemplate(Strict):
     """Command and needs of each member of a role."""
 
@@ -165,6 +195,8 @@ class MemberTemplate(Strict):
     """Working directory; empty: the image's, or one of the run's own."""
     resources: Annotated[dict[ResourceName, Quantity], bounded(64)] = Field(default_factory=dict)
     """Amounts that each member requests, by resource, such as ``cpu``, ``memory`` or ``nvidia.com/gpu``."""
+    devices: Annotated[tuple[DeviceRequest, ...], bounded(16)] = ()
+    """Devices of Dynamic Resource Allocation that each member gets, beside ``resources``."""
     ports: Annotated[tuple[Port, ...], bounded(100)] = ()
     """Ports that each member listens on."""
     node_selector: Selector = Field(default_factory=dict)
@@ -184,6 +216,17 @@ class MemberTemplate(Strict):
         parse_resources(value)
         return value
 
+    @field_validator("devices")
+    @classmethod
+    def _one_claim(cls, value: tuple[DeviceRequest, ...]) -> tuple[DeviceRequest, ...]:
+        if len({one.name for one in value}) < len(value):
+            raise ValueError("two requests of devices have the same name")
+        if (count := sum(one.count for one in value)) > MOST_DEVICES:
+            raise ValueError(
+                f"a member has at most {MOST_DEVICES} devices, as Kubernetes allocates to a claim, not {count}"
+            )
+        return value
+
     @field_validator("env")
     @classmethod
     def _no_reserved_names(cls, value: dict[str, str]) -> dict[str, str]:
@@ -201,7 +244,12 @@ class MemberTemplate(Strict):
 
     @property
     def amounts(self) -> Resources:
-        return parse_resources(self.resources)
+        """Amounts of each member: the resources that it requests, and its devices."""
+        amounts = parse_resources(self.resources)
+        for one in self.devices:
+            resource = device_resource(one.device_class)
+            amounts[resource] = amounts.get(resource, 0) + one.count
+        return amounts
 
 
 _LONGEST_RESTART_BACK_OFF = 3600.0
@@ -265,7 +313,7 @@ class Role(Strict):
 
     @property
     def amounts(self) -> Resources:
-        """What each member has: its requests, and its devices by claims. Raises ValueError for a quantity that is invalid."""
+        """Amounts of each member: its requests, and its devices by claims. Raises ValueError for a quantity that is invalid."""
         if self.template is not None:
             return self.template.amounts
         pod = self.pod_template or {}

@@ -193,6 +193,8 @@ def _capabilities(spec: JobSpec) -> list[str]:
         if role.pod_template is not None:
             needed.add(Capability.POD_TEMPLATE)
             needed.update(claim_template(*one).capability for one in role.claim_templates.items())
+        elif role.template is not None and role.template.devices:
+            needed.add(Capability.DEVICES)
         if (action := spec.failure_of(role).action) in _RESTARTS:
             needed.add(_RESTARTS[action])
         if _max_per_node(role) is not None:

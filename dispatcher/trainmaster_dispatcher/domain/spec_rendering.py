@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from trainmaster.protocol.device_claims import claimed
+from trainmaster.protocol.device_claims import claimed, device_resource
 from trainmaster.protocol.parameters import substitute
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster_dispatcher.domain.burst_binding import bound_spec
@@ -67,7 +67,11 @@ def _amounts(role: dict[str, Any], pod: dict[str, Any]) -> dict[str, int]:
 def _narrowed_role(role: dict[str, Any], device: NarrowedDevice) -> dict[str, Any]:
     template, pod = role.get("template"), role.get("podTemplate")
     if template is not None:
-        if device.resource not in template.get("resources", {}):
+        names = {
+            *template.get("resources", {}),
+            *(device_resource(one["class"]) for one in template.get("devices", ())),
+        }
+        if device.resource not in names:
             return role
         return role | {"template": template | {"nodeSelector": template.get("nodeSelector", {}) | device.selector}}
     body = (pod or {}).get("spec")

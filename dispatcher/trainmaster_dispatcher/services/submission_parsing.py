@@ -12,6 +12,7 @@ import orjson
 from pydantic import ValidationError
 
 from trainmaster.protocol.admission import DEFAULT, AdmissionPolicy, check_role
+from trainmaster.protocol.device_claims import device_resource
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.jobs import JobSpec, RequeueAfter, Role, WorkloadObject
@@ -334,6 +335,9 @@ class _Names:
                     if name not in _EVERYWHERE and ("resource", name) not in self.found:
                         step = path_step(name, is_first=False)
                         self._add("resource", name, prefix, f"roles[{index}].template.resources{step}")
+                for at, device in enumerate(role.template.devices):
+                    path = f"roles[{index}].template.devices[{at}].class"
+                    self._add("resource", device_resource(device.device_class), prefix, path)
 
     def _add(self, what: NamedKind, name: str, prefix: str, path: str) -> None:
         if (what, name) not in self.found and len(self.found) < _MOST_NAMED:

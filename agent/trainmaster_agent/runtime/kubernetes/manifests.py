@@ -13,7 +13,7 @@ from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.ids import member_id
 from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role
 from trainmaster.workload_kinds.specification import assembled
-from trainmaster_agent.kube.paths import CONFIG_MAPS, SERVICES
+from trainmaster_agent.kube.paths import CONFIG_MAPS, RESOURCE_CLAIM_TEMPLATES, SERVICES
 from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
 from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, PlacementPort
 from trainmaster_agent.runtime.kubernetes import name_wait
@@ -27,6 +27,7 @@ from trainmaster_agent.runtime.kubernetes.workload_objects import object_name, r
 _DEADLINE_SLACK = 60
 """Seconds beyond the time limit after which the cluster itself ends a member: the agent does so first, for all at once."""
 _ROSTER_VOLUME = "trainmaster-roster"
+_CLAIM = "devices"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _UNKNOWN_USER = {"HOME": "/tmp", "USER": "nonroot"}  # noqa: S108 - of the member's own file system
 """A user whom the image does not know has no home, and no name: Python's ``getpass``, and so PyTorch and Ray, fail without one."""
@@ -98,6 +99,11 @@ class Manifests:
     def objects(self) -> tuple[KubeObject, ...]:
         """Return the objects to create before the pods: the scheduler's own first, then a gang's roster and service."""
         found = list(self._placement.objects(self.gang))
+        found += (
+            KubeObject(RESOURCE_CLAIM_TEMPLATES, self._claim_template(role.name, role.template))
+            for role in self._facts.spec.roles
+            if role.template is not None and role.template.devices
+        )
         if self.size > 1 and not self.is_workload:
             found += (KubeObject(CONFIG_MAPS, self._roster_map()), KubeObject(SERVICES, self._service()))
         return tuple(found)
@@ -188,7 +194,7 @@ class Manifests:
     def _base(self, role: Role) -> dict[str, Any]:
         """Return the part of the pod that all members of a role share."""
         if role.template is not None:
-            template: dict[str, Any] = {"spec": self._plain(role.template)}
+            template: dict[str, Any] = {"spec": self._plain(role.name, role.template)}
         else:
             template = _without_nulls(role.pod_template or {})
             select_own_run(template["spec"], self._record.start.run)
@@ -254,7 +260,37 @@ class Manifests:
         if terms and isinstance(node, dict) and not node.get(_PREFERRED):
             spec["affinity"] = {**affinity, "nodeAffinity": {**node, _PREFERRED: terms}}
 
-    def _plain(self, template: MemberTemplate) -> dict[str, Any]:
+    def _claim_template(self, role: str, template: MemberTemplate) -> dict[str, Any]:
+        """Return the object from which a claim is made for each member of a role, with its devices."""
+        requests = [
+            {
+                "name": one.name,
+                "exactly": {
+                    "deviceClassName": one.device_class,
+                    "allocationMode": "ExactCount",
+                    "count": one.count,
+                    **(
+                        {"selectors": [{"cel": {"expression": text}} for text in one.selectors]}
+                        if one.selectors
+                        else {}
+                    ),
+                },
+            }
+            for one in template.devices
+        ]
+        return {
+            "apiVersion": RESOURCE_CLAIM_TEMPLATES.version,
+            "kind": RESOURCE_CLAIM_TEMPLATES.kind,
+            "metadata": {
+                "name": claim_template_name(self._record.start.run, role),
+                "namespace": self._record.namespace,
+                "labels": dict(self._labels),
+                "ownerReferences": [self._record.owner()],
+            },
+            "spec": {"metadata": {"labels": dict(self._labels)}, "spec": {"devices": {"requests": requests}}},
+        }
+
+    def _plain(self, role: str, template: MemberTemplate) -> dict[str, Any]:
         """Return the pod of a member whose template states only its command and needs."""
         container: dict[str, Any] = {
             "name": "main",
@@ -272,6 +308,10 @@ class Manifests:
         if template.ports:
             container["ports"] = [{"name": port.name, "containerPort": port.port} for port in template.ports]
         spec: dict[str, Any] = {"containers": [container]}
+        if template.devices:
+            name = claim_template_name(self._record.start.run, role)
+            spec["resourceClaims"] = [{"name": _CLAIM, "resourceClaimTemplateName": name}]
+            container["resources"]["claims"] = [{"name": _CLAIM}]
         container["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
         spec["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
         if self._policy.level == "restricted":
@@ -380,6 +420,11 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(one) for key, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def claim_template_name(run: str, role: str) -> str:
+    """Return the name of the ResourceClaimTemplate of a role whose members have devices."""
+    return f"{run}-{role}"
 
 
 def roster_name(run: str) -> str:

@@ -35,6 +35,7 @@ from trainmaster_agent.kube.errors import (
 from trainmaster_agent.kube.lease import LeaseKeeper, LeaseLostError
 from trainmaster_agent.kube.paths import (
     CONFIG_MAPS,
+    RESOURCE_CLAIM_TEMPLATES,
     SERVICES,
     Resource,
 )
@@ -48,7 +49,7 @@ from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.event_handlers import EventHandlers, Watched
 from trainmaster_agent.runtime.kubernetes.garbage_collector import GarbageCollector
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
-from trainmaster_agent.runtime.kubernetes.manifests import roster_name
+from trainmaster_agent.runtime.kubernetes.manifests import claim_template_name, roster_name
 from trainmaster_agent.runtime.kubernetes.member_streams import open_stream
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
@@ -281,6 +282,8 @@ class KubernetesRuntime:
         for_workloads = None if placement is None else placement.for_workloads
         workloads = () if for_workloads is None else self._kinds.offered(pod_fields(for_workloads))
         claim_templates = self._claim_templates.capabilities(self._namespaces.existing)
+        if self._kinds.takes_devices:
+            capabilities.add(Capability.DEVICES)
         if self._config.checkpoint:
             capabilities.add(Capability.CHECKPOINT)
         if self._config.member_streams:
@@ -687,7 +690,8 @@ class KubernetesRuntime:
         created = (CONFIG_MAPS, SERVICES, *placement.created)
 
         def resources() -> tuple[Resource, ...]:
-            return (*created, *map(resource_of, self._kinds.kinds))
+            claims = (RESOURCE_CLAIM_TEMPLATES,) if self._kinds.takes_devices else ()
+            return (*created, *claims, *map(resource_of, self._kinds.kinds))
 
         return Leftovers(self._api, self.lease, self._config.cluster, self._records, self._older, resources)
 
@@ -779,6 +783,11 @@ class KubernetesRuntime:
         """Return the objects that may exist for a run without manifests, because it had already ended when found."""
         created = () if self._placement is None else self._placement.created
         found = [(resource, tracker.run) for resource in created]
+        found += [
+            (RESOURCE_CLAIM_TEMPLATES, claim_template_name(tracker.run, role.name))
+            for role in tracker.facts.spec.roles
+            if role.template is not None and role.template.devices
+        ]
         if tracker.facts.workload is not None:
             return (*found, (resource_of(tracker.facts.workload), object_name(tracker.run)))
         if sum(tracker.sizes.values()) > 1:

@@ -1,4 +1,5 @@
-"""`ServedKinds`: the kinds of objects that run as jobs on this cluster: those that its API server serves and the agent may create.
+"""`ServedKinds`: the kinds of objects that run as jobs on this cluster, or are made for devices of members: those that its API
+server serves and the agent may create.
 
 An operator may be installed, or a permission given, while the agent runs: so it is looked up again now and then. The same goes for
 the runtimes of Kubeflow Trainer, which TrainJobs name.
@@ -16,6 +17,8 @@ from trainmaster.workload_kinds.training_runtimes import runtime_of
 from trainmaster_agent.containment import contain
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import KubeError, NotFoundError, RefusedError
+from trainmaster_agent.kube.paths import RESOURCE_CLAIM_TEMPLATES, Resource
+from trainmaster_agent.runtime.kubernetes.workload_objects import resource_of
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,8 @@ class ServedKinds:
         self._known: set[str] = set()
         self._runtimes: frozenset[str] = frozenset()
         self._not_listed = ""
+        self.takes_devices = False
+        """Whether ResourceClaimTemplates can be created for members with devices."""
         self.kinds: tuple[WorkloadKind, ...] = ()
         """Kinds that can be created in at least one namespace for jobs now."""
 
@@ -60,8 +65,10 @@ class ServedKinds:
                 continue
             if kind.api_version not in served:
                 served[kind.api_version] = await self._resources(kind.api_version)
-            if kind.plural in served[kind.api_version] and await self._may_create(kind):
+            if kind.plural in served[kind.api_version] and await self._may_create(resource_of(kind)):
                 found.append(kind)
+        claims = RESOURCE_CLAIM_TEMPLATES
+        self.takes_devices = claims.plural in await self._resources(claims.version) and await self._may_create(claims)
         self.kinds = tuple(found)
         takes_train_jobs = any(isinstance(kind, TrainJob) for kind in found)
         self._runtimes = await self._look_at_runtimes() if takes_train_jobs else frozenset()
@@ -110,10 +117,10 @@ class ServedKinds:
             return set()
         return {str(one.get("name")) for one in answer.get("resources") or ()}
 
-    async def _may_create(self, kind: WorkloadKind) -> bool:
-        group = kind.api_version.split("/")[0]
+    async def _may_create(self, resource: Resource) -> bool:
+        group = resource.version.split("/")[0]
         for namespace in self._namespaces():
-            attributes = {"group": group, "resource": kind.plural, "verb": "create", "namespace": namespace}
+            attributes = {"group": group, "resource": resource.plural, "verb": "create", "namespace": namespace}
             review = {
                 "apiVersion": "authorization.k8s.io/v1",
                 "kind": "SelfSubjectAccessReview",
