@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import FakeAgent, Service
+from tests.integration.test_kube_changes import value_of
+from tests.integration.test_kube_pod_groups import member
+from tests.integration.test_kube_pods import PODS
 from tests.integration.test_queue_admission import pod, put_queue, submit
 from tests.waiting import eventually
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
@@ -141,3 +144,50 @@ async def test_claims_need_an_allowance_and_shared_ones_have_none(queues: Servic
     assert (status, problem["code"]) == (422, "pod-template-refused")
     assert problem["mistakes"][0]["path"] == "roles[0].podTemplate.spec.resourceClaims[0].resourceClaimName"
     assert "is shared by pods" in problem["mistakes"][0]["message"]
+
+
+async def test_pods_of_a_group_are_counted_with_their_claims_and_so_is_the_job_of_the_group(service: Service) -> None:
+    await put_queue(service, "default", admission={"resourceClaims": ["*"]})
+    agent = service.agent("private", session="session-private")
+    capabilities = ("gang", "podTemplate", "workload:v1/Pod", TWO.capability)
+    group = NodeGroup(name="node", count=1, free={"cpu": 8000, "memory": 2**34, GPU: 4})
+    await agent.sync(
+        capacity=CapacityReport(groups=(group,), runtime="test", scheduler="test", capabilities=capabilities), full=True
+    )
+    for name in ("a", "b"):
+        one = member(name, total=2)
+        one["spec"]["resourceClaims"] = CLAIM
+        value_of(await service.http.post(PODS, json=one), 201)
+    start = await agent.next_start()
+    assert [role["claimTemplates"] for role in start["spec"]["roles"]] == [{"two-gpus": {"gpu": 2}}]
+
+
+async def test_devices_of_a_template_go_only_where_the_cluster_offers_them(service: Service) -> None:
+    await connect(service, TWO)
+    template = {"command": ["true"], "devices": [{"name": "gpu", "class": "gpu", "count": 2}]}
+    body = {"kind": "Job", "name": "j", "queue": "default", "roles": [{"name": "main", "template": template}]}
+    answer = await service.http.post("/v1/jobs", json=body)
+    assert answer.status_code == 201, answer.text
+
+    async def is_told() -> bool:
+        return "runtime does not offer devices" in await why(service, answer.json()["id"])
+
+    await eventually(is_told)
+    report = CapacityReport(
+        groups=(NodeGroup(name="node", count=1, free={"cpu": 8000, "memory": 2**34, GPU: 2}),),
+        runtime="test",
+        scheduler="test",
+        capabilities=("devices",),
+    )
+    able = service.agent("edge", session="session-edge")
+    await able.sync(capacity=report, full=True)
+    assert (await able.next_start())["job"] == answer.json()["id"]
+
+
+async def test_a_class_that_no_cluster_has_is_warned_of(service: Service) -> None:
+    await connect(service)
+    template = {"command": ["true"], "devices": [{"name": "gpu", "class": "gpus"}]}
+    body = {"kind": "Job", "name": "j", "queue": "default", "roles": [{"name": "main", "template": template}]}
+    (warning,) = (await service.http.post("/v1/jobs", json=body)).json()["warnings"]
+    assert warning["path"] == "roles[0].template.devices[0].class"
+    assert GPU in warning["message"]

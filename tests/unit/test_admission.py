@@ -426,6 +426,11 @@ STRUCTURES: dict[str, tuple[tuple[str | int, ...], object, str]] = {
         {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": "x"}}},
         "nodeSelectorTerms",
     ),
+    "a claim that the pod does not have": (
+        ("containers", 0, "resources"),
+        {"claims": [{"name": "no"}]},
+        "claims[0].name",
+    ),
     "a mount of no volume": (("containers", 0, "volumeMounts"), [{"name": "no", "mountPath": "/x"}], "[0].name"),
     "two containers of one name": (("initContainers", 0, "name"), "main", "initContainers[0].name"),
     "a container without an image": (("containers", 0, "image"), GONE, "containers[0].image"),

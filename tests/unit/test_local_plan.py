@@ -87,3 +87,18 @@ def test_a_node_takes_so_many_members_though_they_request_nothing(nodes: LocalNo
 def test_what_a_cluster_reports_has_no_pods_that_nobody_requests() -> None:
     (group,) = LocalCapacity(LocalCluster(nodes=(LocalNodes(allocatable={"cpu": "2"}),))).report().groups
     assert group.free == {"cpu": 2000}
+
+
+def test_devices_are_given_as_far_as_the_configuration_declares_their_class() -> None:
+    gpu = "deviceclass.resource.kubernetes.io/gpu"
+    capacity = LocalCapacity(LocalCluster(nodes=(LocalNodes(allocatable={"cpu": "2", gpu: "3"}),)))
+    template = {"command": ["true"], "devices": [{"name": "gpu", "class": "gpu", "count": 2}]}
+    spec = JobSpec.model_validate(
+        {"kind": "Job", "name": "j", "queue": "q", "roles": [{"name": "main", "template": template}]}
+    )
+    found = capacity.find(spec, {"main": 1})
+    assert not isinstance(found, PackingShortfall)
+    capacity.take("j-1-r1", capacity.use(spec, found))
+    lack = capacity.find(spec, {"main": 1})
+    assert isinstance(lack, PackingShortfall)
+    assert gpu in str(lack)

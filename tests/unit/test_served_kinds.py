@@ -103,3 +103,17 @@ async def test_what_was_found_stays_while_the_api_server_is_away() -> None:
     with pytest.raises(KubeError):
         await kinds.look()
     assert kinds.offered([]) == {JOB}
+
+
+async def test_devices_are_offered_where_the_agent_may_make_templates_of_claims() -> None:
+    answers = Answers()
+    kinds = ServedKinds(answers, lambda: ("a", "b"), lambda _: None)  # type: ignore[arg-type]
+    answers.allowed.add(("resourceclaimtemplates", "b"))
+    offered = []
+    for resources in ([], ["deviceclasses", "resourceclaimtemplates"]):
+        answers.served["resource.k8s.io/v1"] = resources
+        await kinds.look()
+        offered.append(kinds.takes_devices)
+    answers.allowed.clear()
+    await kinds.look()
+    assert [*offered, kinds.takes_devices] == [False, True, False]

@@ -96,6 +96,13 @@ def runtime_job(name: str, step: str = "", *, resources: Wire | None = None, **j
     }
 
 
+def with_claim(job: Wire) -> Wire:
+    """Return a job of a runtime whose pods have a claim of devices, of which no TrainJob says anything."""
+    claim = {"name": "gpu", "resourceClaimTemplateName": "gpu"}
+    job["template"]["spec"]["template"]["spec"]["resourceClaims"] = [claim]
+    return job
+
+
 def test_what_a_train_job_says_of_its_nodes_is_in_their_pod_template() -> None:
     env, resources = [{"name": "A", "value": "1"}], {"limits": {"nvidia.com/gpu": 4}}
     trainer = {"numNodes": 3, "command": ["python", "a.py"], "args": ["-v"], "env": env, "resourcesPerNode": resources}
@@ -380,6 +387,7 @@ def test_requests_beside_the_container_that_trains_are_nobodys_to_set() -> None:
         [],
         [runtime_job("node", "other")],
         [runtime_job("node", "trainer", replicas=2)],
+        [with_claim(runtime_job("node", "trainer"))],
         [
             runtime_job("node", "trainer"),
             {**runtime_job("model-initializer"), "template": {"spec": {"parallelism": 2}}},

@@ -28,6 +28,8 @@ def with_claimed_devices(spec: JobSpec, clusters: Sequence[Cluster]) -> ClaimedS
 
     A template has to be countable on a cluster where the job may run, and to ask for the same on all of them where it is countable.
     """
+    if not any(role.pod_template or role.claim_templates for role in spec.roles):
+        return ClaimedSpec(spec)  # as most of ten thousand in one call
     named = {index: list(named_templates(role.pod_template or {})) for index, role in enumerate(spec.roles)}
     if not any(named.values()):
         if not any(role.claim_templates for role in spec.roles):
