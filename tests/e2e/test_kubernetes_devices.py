@@ -165,9 +165,9 @@ async def devices(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Devices]:
                 await asyncio.to_thread(client.put, "Queue", name, {"path": name, **fields})
             yield Devices(cluster, client)
     finally:
-        await asyncio.to_thread(stage.stop)
         for path in made:
             await api.delete(path)
+        await asyncio.to_thread(stage.stop)
 
 
 async def test_devices_are_promised_allocated_and_released(devices: Devices) -> None:

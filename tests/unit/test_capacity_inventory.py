@@ -355,12 +355,16 @@ def test_devices_are_promised_only_once_all_claims_are_known() -> None:
 
 def test_devices_of_our_own_pods_stay_in_the_report_and_are_not_free_now() -> None:
     made = _with_devices(node())
-    made.pod_put(pod("p", own=True))
+    made.pod_put(pod("p", on="", own=True, phase="Pending"))
     made.devices.claim_put(claim("c", [("n1", "d0")], pod="p", namespace="team"))
     assert (free(made)[GPU], free(made)["example.com/gpu"]) == (3, 2)
-    assert (made.free_now("n1")[GPU], made.free_now("n1")["example.com/gpu"]) == (2, 2)
-    made.pod_drop("team/p")
-    assert free(made)[GPU] == 2
+    for phase in ("Pending", "Running", "Succeeded"):
+        made.pod_put(pod("p", own=True, phase=phase))
+        assert (free(made)[GPU], made.free_now("n1")[GPU], made.free_now("n1")["example.com/gpu"]) == (3, 2, 2)
+    made.relisted(Kind.POD, ())
+    assert (free(made)[GPU], made.free_now("n1")[GPU]) == (3, 2)
+    made.devices.claim_drop("team/c")
+    assert (free(made)[GPU], made.free_now("n1")[GPU]) == (3, 3)
 
 
 def test_what_a_device_plugin_offers_is_not_counted_again() -> None:

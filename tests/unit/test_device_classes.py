@@ -84,11 +84,23 @@ def test_devices_of_our_own_pods_are_missing_only_under_other_names() -> None:
     taken = claim("c", [("n1", "d0")], of="big", pod="p")
     made = Devices(device_class(), device_class("big", A100), resource_slice("n1", FOUR), taken, own={"jobs/p": {}})
     assert (made.usable(), made.used()) == ({GPU: 3, BIG: 2}, {BIG: 1})
-    made.changed_nodes()
     made.own_pods.clear()
+    assert (made.usable(), made.used()) == ({GPU: 3, BIG: 2}, {BIG: 1}), (
+        "the claim of a pod that is gone is about to go"
+    )
+    made.claim_drop("jobs/c")
+    assert (made.usable(), made.used()) == ({GPU: 4, BIG: 2}, {})
+
+
+def test_a_claim_is_ours_as_soon_as_its_pod_is_known() -> None:
+    taken = claim("c", [("n1", "d0")], pod="p")
+    made = Devices(device_class(), resource_slice("n1", FOUR), taken)
+    assert made.usable() == {GPU: 3}
+    made.changed_nodes()
+    made.own_pods["jobs/p"] = {}
     made.pod_changed("jobs/p")
     assert made.changed_nodes() == {"n1"}
-    assert (made.usable(), made.used()) == ({GPU: 3, BIG: 1}, {})
+    assert made.usable() == {GPU: 4}
 
 
 def test_devices_that_our_pods_request_as_extended_resources_belong_to_the_requested_name() -> None:

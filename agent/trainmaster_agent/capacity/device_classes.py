@@ -24,7 +24,7 @@ from trainmaster_agent.capacity.device_objects import (
 from trainmaster_agent.capacity.device_selectors import SelectorError, selector_of
 
 OwnRequests = Callable[[str], Resources | None]
-"""Returns the requests of a pod of ours by its key; None for a pod of others, or one that is bound to no node."""
+"""Returns the requests of a pod of ours by its key; None for a pod of others, or one that does not exist."""
 
 _MOST_NAMED = 5
 
@@ -75,6 +75,9 @@ class DeviceLedger:
         self._taken: dict[PoolKey, dict[str, dict[str, Result]]] = defaultdict(lambda: defaultdict(dict))
         """By pool, device and key of a claim."""
         self._of_pod: dict[str, set[str]] = defaultdict(set)
+        self._ours: dict[str, Resources] = {}
+        """By key of a claim that was made for a pod of ours: the pod's requests. A claim outlives its pod for some seconds, and then
+        its devices are about to be free."""
         self._dirty: set[str] = set()
         self._notes: tuple[str, ...] | None = None
 
@@ -165,6 +168,7 @@ class DeviceLedger:
         if found is None:
             return
         self._touch_claim(found)
+        self._ours.pop(key, None)
         if found.pod:
             self._of_pod[found.pod].discard(key)
             if not self._of_pod[found.pod]:
@@ -179,7 +183,7 @@ class DeviceLedger:
         return tuple(self._claims)
 
     def pod_changed(self, key: str) -> None:
-        """Note that a pod of ours was bound to a node or is gone: its devices may now count as others'."""
+        """Note a new pod of ours: the devices of its claims do not count as others'."""
         for claim in self._of_pod.get(key, ()):
             self._touch_claim(self._claims[claim])
 
@@ -248,6 +252,10 @@ class DeviceLedger:
         for key, result in taken.items():
             claim = self._claims[key]
             requests = own(claim.pod) if claim.pod else None
+            if requests is None:
+                requests = self._ours.get(key)
+            else:
+                self._ours[key] = requests
             if requests is not None and self._name_of(claim, result, requests) == name:
                 return True
         return False

@@ -155,7 +155,7 @@ class Inventory(PodLedger):
                 held = [host.name for host in self._hosts.values() if host.state is not NodeState.UNKNOWN]
                 drop = self.node_drop
             case Kind.POD:
-                held, drop = self._pods, self.pod_drop
+                held, drop = {*self._pods, *self._ours}, self.pod_drop
             case Kind.NUMA:
                 held = [host.name for host in self._hosts.values() if host.zones is not None]
                 drop = self.numa_drop

@@ -29,6 +29,8 @@ class PodLedger:
         self._dirty: set[Host] = set()
         """Nodes that changed since the last report."""
         self._pods: dict[str, BoundPod] = {}
+        self._ours: dict[str, Resources] = {}
+        """Requests of all pods of ours, bound or not: their claims have devices before they are bound and after they have ended."""
         self._devices = DeviceLedger()
         self._can_count_devices = False
         self._marked: dict[Mark, set[str]] = {Mark.SHARES: set(), Mark.UNREADABLE: set()}
@@ -90,20 +92,25 @@ class PodLedger:
         metadata = obj["metadata"]
         key = f"{metadata.get('namespace', 'default')}/{metadata['name']}"
         node = node_of(obj)
-        if node is None:
+        is_own = (metadata.get("labels") or {}).get(self._own_label[0]) == self._own_label[1]
+        if node is None and not is_own:
             self.pod_drop(key)
             return
         requests, mark = read_pod(obj, self._own_label)
+        if is_own and key not in self._ours:
+            self._ours[key] = dict(requests)
+            self._devices.pod_changed(key)
         before = self._pods.get(key)
         if before is not None:
             if before.mark == mark and before.requests == requests and before.host.name == node:
                 return
-            self.pod_drop(key)
+            self._unbind(key)
+        if node is None:
+            return
         host = self._host(node)
         pod = self._pods[key] = BoundPod(host, self._one(requests), mark)
         host.add(pod)
         self._dirty.add(host)
-        self._devices.pod_changed(key)
         for one, keys in self._marked.items():
             if mark & one and not mark & Mark.OWN:
                 keys.add(key)
@@ -123,11 +130,14 @@ class PodLedger:
 
     def pod_drop(self, key: str) -> None:
         """Drop a pod by its key ``namespace/name``."""
+        self._ours.pop(key, None)
+        self._unbind(key)
+
+    def _unbind(self, key: str) -> None:
         pod = self._pods.pop(key, None)
         if pod is not None:
             pod.host.add(pod, -1)
             self._dirty.add(pod.host)
-            self._devices.pod_changed(key)
             for keys in self._marked.values():
                 keys.discard(key)
 
@@ -149,15 +159,10 @@ class PodLedger:
             host = self._hosts.get(node)
             if host is None:
                 continue  # it is counted once it exists
-            found = self._devices.on_node(node, self._own_requests)
+            found = self._devices.on_node(node, self._ours.get)
             if found != host.devices:
                 host.devices = NodeDevices(self._one(found.usable), self._one(found.own))
                 self._dirty.add(host)
-
-    def _own_requests(self, key: str) -> Resources | None:
-        """Return the requests of a bound pod of ours; None for other pods."""
-        pod = self._pods.get(key)
-        return dict(pod.requests) if pod is not None and pod.mark & Mark.OWN else None
 
     def _relabel(self, host: Host, labels: dict[str, str]) -> None:
         keys, values = tuple(labels), tuple(labels.values())
