@@ -55,6 +55,7 @@ _KINDS = {
     "compositepodgroups": "CompositePodGroup",
     "deviceclasses": "DeviceClass",
     "localqueues": "LocalQueue",
+    "nodepools": "NodePool",
     "podgroups": "PodGroup",
     "priorityclasses": "PriorityClass",
     "resourceclaims": "ResourceClaim",
@@ -65,6 +66,7 @@ _KINDS = {
 _CLUSTER_SCOPED = {
     "clusterqueues",
     "deviceclasses",
+    "nodepools",
     "resourceflavors",
     "resourceslices",
     "workloadpriorityclasses",

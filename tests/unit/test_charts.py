@@ -278,12 +278,12 @@ def rules(name: str) -> list[tuple[str, str, str]]:
     return found
 
 
-ROLES = ("clusterrole.yaml", "role-jobs.yaml", "role-own.yaml")
+ROLES = ("clusterrole.yaml", "role-autoscaler.yaml", "role-jobs.yaml", "role-own.yaml")
 
 
 @pytest.mark.parametrize("name", ROLES)
 def test_every_permission_says_why(name: str) -> None:
-    assert len(rules(name)) > 1
+    assert rules(name)
     for reason, resource, _ in rules(name):
         assert len(reason) > 20, resource
         assert reason.endswith("."), reason
@@ -470,6 +470,7 @@ NAME = "tm-trainmaster-agent"
 FOR_ALL = [("", "nodes", READ), ("", "pods", READ), ("", "namespaces", ["get"])]
 FOR_ALL += [("topology.node.k8s.io", "noderesourcetopologies", READ)]
 FOR_ALL += [("resource.k8s.io", kind, READ) for kind in ("deviceclasses", "resourceclaims", "resourceslices")]
+FOR_ALL += [("karpenter.sh", "nodepools", READ)]
 FOR_ALL += [("trainer.kubeflow.org", "clustertrainingruntimes", ["list"])]
 IN_JOB_NAMESPACES = [
     ("", "configmaps", ["get", "list", "create", "patch", "delete"]),
@@ -556,7 +557,20 @@ def test_the_agent_is_granted_exactly_what_its_schedulers_need(enabled: list[str
         ("", "configmaps", GROUP),
     ]
     assert own["rules"][1]["resourceNames"] == [NAME]
+    autoscaler = found.pop(("kube-system", f"{NAME}-autoscaler"))
+    assert granted(autoscaler) == [("", "configmaps", READ)]
+    assert autoscaler["rules"][0]["resourceNames"] == ["cluster-autoscaler-status"]
     assert found == {}
+
+
+def test_the_report_of_the_autoscaler_is_readable_where_the_configuration_says() -> None:
+    given = {"namespace": "infra", "configMap": "ca-status"}
+    found = roles({**AGENT, "config": {"capacity": {"autoscaler": given}}})
+    (rule,) = found["infra", f"{NAME}-autoscaler"]["rules"]
+    assert rule["resourceNames"] == ["ca-status"]
+    off = roles({**AGENT, "config": {"capacity": {"autoscaler": {**given, "enabled": False}}}})
+    assert not [name for _, name in off if name.endswith("-autoscaler")]
+    assert ("karpenter.sh", "nodepools", READ) not in granted(off[None, NAME])
 
 
 @pytest.mark.parametrize("values", [AGENT, AGENT_EVERYTHING], ids=["least", "everything"])
@@ -571,7 +585,12 @@ def test_the_agent_sees_no_secret_and_has_no_wildcard(values: Object) -> None:
 def test_the_agent_may_write_in_each_job_namespace_and_nowhere_else() -> None:
     objects = rendered("agent", AGENT_EVERYTHING)
     bound = {(one["metadata"]["namespace"], one["roleRef"]["name"]) for one in objects if one["kind"] == "RoleBinding"}
-    assert bound == {("jobs-a", NAME), ("jobs-b", NAME), ("here", f"{NAME}-own")}
+    assert bound == {
+        *(("jobs-a", NAME), ("jobs-b", NAME)),
+        *(("here", f"{NAME}-own"), ("kube-system", f"{NAME}-autoscaler")),
+    }
+    (read_only,) = roles(AGENT_EVERYTHING)["kube-system", f"{NAME}-autoscaler"]["rules"]
+    assert read_only["verbs"] == READ
     (everywhere,) = (role for (namespace, _), role in roles(AGENT_EVERYTHING).items() if namespace is None)
     assert all(set(rule["verbs"]) <= set(READ) for rule in everywhere["rules"])
     assert [rule["resourceNames"] for rule in everywhere["rules"] if rule["resources"] == ["namespaces"]] == [
@@ -613,7 +632,10 @@ def test_job_namespaces_are_restricted_and_outlive_the_chart() -> None:
 
 def by_namespace(values: Object, kind: str) -> dict[str, Object]:
     """Return the objects of a kind in namespaces for jobs, by namespace."""
-    found = [one for one in rendered("agent", values) if one["kind"] == kind and one["metadata"]["namespace"] != "here"]
+    others = ("here", "kube-system")
+    found = [
+        one for one in rendered("agent", values) if one["kind"] == kind and one["metadata"]["namespace"] not in others
+    ]
     assert len({one["metadata"]["namespace"] for one in found}) == len(found)
     return {one["metadata"]["namespace"]: one for one in found}
 

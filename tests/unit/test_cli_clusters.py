@@ -25,6 +25,21 @@ def cluster(runs: int = 0, **fields: Any) -> dict[str, Any]:
     return {"name": "berlin", "state": "ready", "liveRuns": runs, **fields}
 
 
+def test_pools_are_listed_with_what_keeps_them_from_growing(api: Api) -> None:
+    quota = "in back-off after a scale-up that failed: QUOTA_EXCEEDED"
+    pools = [
+        {"name": "gpu", "count": 0, "free": {}, "most": 4, "nodes": 1, "blocked": quota},
+        {"name": "cpu", "count": 2, "free": {}, "most": 9, "nodes": 7},
+    ]
+    api.on("GET /v1/clusters", {"clusters": [cluster(clusterKind="public", pools=pools, notCounted=["pools: x"])]})
+    done = run("clusters")
+    assert f"berlin: its pool gpu gets no more nodes now: {quota}" in done.stderr
+    assert "not counted" not in done.stderr
+    wide = run("clusters", "-o", "wide")
+    assert "gpu 1/4, cpu 7/9" in wide.stdout
+    assert "berlin: not counted: pools: x" in wide.stderr
+
+
 def test_joining_prints_the_command_that_installs_the_agent(api: Api) -> None:
     api.on("POST /v1/clusters/berlin/join", {"cluster": "berlin", "created": True, "key": KEY})
     done = run("clusters", "join", "berlin", "--kind", "edge", "--label", "site=a", "--url", "https://tm.example.org/")

@@ -106,6 +106,16 @@ def test_nothing_grows(sentence: str) -> None:
     assert outcome.reason("j").token is token
 
 
+def test_what_keeps_pools_from_growing_is_the_reason_of_a_job_that_needs_their_nodes() -> None:
+    quota = "in back-off after a scale-up that failed: QUOTA_EXCEEDED"
+    pools = (pool(0), pool(0).model_copy(update={"name": "dear", "blocked": quota}))
+    sentence = StateBuilder().cluster("c", nodes(1, cpu=4), pools=pools).job("j", BIG).cycle().reason("j").sentence
+    full = f"big has the most nodes that it may have, {pools[0].most}"
+    assert f"no more of them can come now: pool {full}; dear gets none: {quota}" in sentence
+    few = growing(1).job("j", gang(role(2, cpu=8))).cycle().reason("j").sentence
+    assert "it fits on nodes that its pools bring, and too few of them can come now" in few
+
+
 def test_a_pool_that_is_known_to_come_soon_gets_less_time() -> None:
     builder = growing().job("j", BIG)
     builder.state.set_provisioning({(builder.clusters["c"], "big"): learn([30.0] * 20)})

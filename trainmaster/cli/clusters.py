@@ -79,12 +79,17 @@ def _list_clusters(client: "Client", output: Format) -> None:
         return
     wide = output is Format.WIDE
     columns = ["NAME", "KIND", "STATE", "NODES", "CAPACITY", "RUNS", "LAST CONTACT"]
-    columns += ["REGION", "PROVIDER", "RUNTIME", "SCHEDULER", "AGENT", "LABELS"] if wide else []
+    columns += ["POOLS", "REGION", "PROVIDER", "RUNTIME", "SCHEDULER", "AGENT", "LABELS"] if wide else []
     moment = now()
     print_table(columns, [_cluster_row(cluster, moment, wide=wide) for cluster in found])
     for cluster in found:
         if cluster.closed:
             note(f"{cluster.name}: its agent can start nothing there now: {cluster.closed}")
+        for pool in cluster.pools:
+            if pool.blocked:
+                note(f"{cluster.name}: its pool {pool.name} gets no more nodes now: {pool.blocked}")
+        for left_out in cluster.not_counted if wide else ():
+            note(f"{cluster.name}: not counted: {left_out}")
 
 
 def _cluster_row(cluster: "ClusterView", moment: "datetime", *, wide: bool) -> list[object]:
@@ -92,7 +97,16 @@ def _cluster_row(cluster: "ClusterView", moment: "datetime", *, wide: bool) -> l
     row += [amounts_of(cluster.capacity), _runs(cluster), age(cluster.last_contact, moment)]
     if wide:
         labels = ", ".join(f"{key}={value}" for key, value in cluster.labels.items())
-        texts = (cluster.region, cluster.provider, cluster.runtime, cluster.scheduler, cluster.agent_version, labels)
+        pools = ", ".join(f"{pool.name} {pool.nodes}/{pool.most}" for pool in cluster.pools)
+        texts = (
+            pools,
+            cluster.region,
+            cluster.provider,
+            cluster.runtime,
+            cluster.scheduler,
+            cluster.agent_version,
+            labels,
+        )
         row += [text or "-" for text in texts]
     return row
 

@@ -121,6 +121,10 @@ class Pool(NodeGroup):
 
     most: int = Field(ge=0, le=MOST_NODES)
     """The most nodes of the pool."""
+    nodes: int = Field(default=0, ge=0, le=MOST_NODES)
+    """Number of nodes that it has, those that are ordered included."""
+    blocked: Sentence = ""
+    """Reason for which the autoscaler adds no nodes now, other than that the pool has its most; empty if it would."""
 
 
 _Groups = TypeVar("_Groups", bound=tuple[NodeGroup, ...])

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from trainmaster.protocol.agent import NodeGroup
+from trainmaster.protocol.agent import NodeGroup, Pool
 from trainmaster.protocol.base import Lenient, Strict, Timestamp, bounded, example, text_schema
 from trainmaster.protocol.bursting import BurstPolicySpec, PolicyFigures
 from trainmaster.protocol.jobs import JobSpec
@@ -329,8 +329,12 @@ class ClusterView(ClusterSpec):
     """Number of nodes."""
     groups: tuple[NodeGroup, ...] = ()
     """Groups of equivalent nodes."""
+    pools: tuple[Pool, ...] = ()
+    """Pools of nodes that its autoscaler may grow."""
     capabilities: tuple[str, ...] = ()
     """Abilities of its agent, such as native gangs."""
+    not_counted: tuple[str, ...] = ()
+    """Sentences on nodes, amounts and pools that are left out of its capacity."""
 
 
 class ClusterList(Lenient):

@@ -1,9 +1,11 @@
 """Capacity settings that a cluster's admin gives."""
 
+import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.agent import HOST_LEVEL, MOST_NODES
 from trainmaster.protocol.base import Name40, Strict
@@ -12,6 +14,11 @@ from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity,
 
 OTHERS = "others"
 """Grid entry for all resources that are not named."""
+
+VALUE = "{value}"
+"""Stands for the value of a node's label in the name of its node group."""
+_DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_DNS_NAME = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 
 _GRID = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi", OTHERS: "1"}
 
@@ -41,6 +48,40 @@ class Selector(Strict):
         )
 
 
+GroupName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+
+
+class AutoscalerConfig(Strict):
+    """Where the Cluster Autoscaler reports its node groups, and how their nodes are recognised."""
+
+    enabled: bool = True
+    """Whether its report is read, and the NodePools of Karpenter."""
+    namespace: Annotated[str, StringConstraints(pattern=_DNS_LABEL, max_length=63)] = "kube-system"
+    config_map: Annotated[str, StringConstraints(pattern=_DNS_NAME, max_length=253)] = "cluster-autoscaler-status"
+    node_label: LabelKey | None = None
+    """Label of a node whose value is in the name of its node group; None: nodes of groups are not recognised."""
+    group_name: GroupName = VALUE
+    """Name of the group of nodes with a value of the label: ``{value}`` stands for it, ``*`` for any characters, ``?`` for one."""
+
+    @field_validator("group_name")
+    @classmethod
+    def _has_the_value_once(cls, text: str) -> str:
+        if text.count(VALUE) != 1:
+            raise ValueError(f"groupName has {VALUE} in it once, which stands for the value of nodeLabel")
+        return text
+
+    def value_of(self, group: str) -> str | None:
+        """Return the label's value on the nodes of a node group; None if no value gives its name."""
+        match = self._pattern.fullmatch(group)
+        return None if match is None or self.node_label is None else match["value"]
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        one_of = {VALUE: r"(?P<value>[-A-Za-z0-9_.]+)", "*": ".*", "?": "."}
+        parts = re.split(r"(\{value\}|[*?])", self.group_name)
+        return re.compile("".join(one_of.get(part) or re.escape(part) for part in parts))
+
+
 class PoolTaint(Strict):
     key: LabelKey
     value: LabelValue = ""
@@ -56,8 +97,10 @@ class ScalePool(Strict):
     labels: dict[LabelKey, LabelValue] = Field(min_length=1)
     """Labels of the pool's nodes; existing nodes are recognised by them."""
     taints: tuple[PoolTaint, ...] = ()
-    most_nodes: Annotated[int, Field(ge=0, le=MOST_NODES)]
-    """The most nodes that the pool may have."""
+    most_nodes: Annotated[int, Field(ge=0, le=MOST_NODES)] | None = None
+    """The most nodes that the pool may have; None: as many as its autoscaler says."""
+    node_group: GroupName | None = None
+    """Name of the autoscaler's node group or NodePool; None: the name of the pool."""
 
     @property
     def amounts(self) -> Resources:
@@ -84,6 +127,7 @@ class CapacityConfig(Strict):
     """Step to which a node's free amounts are rounded down, by resource."""
     most_groups: Annotated[int, Field(ge=10, le=20_000)] = 1500
     scale_pools: tuple[ScalePool, ...] = ()
+    autoscaler: AutoscalerConfig = Field(default_factory=AutoscalerConfig)
     ignore_nodes: Selector | None = None
     """Nodes that Trainmaster must not use."""
     ignore_taints: tuple[LabelKey, ...] = ()
@@ -95,6 +139,7 @@ class CapacityConfig(Strict):
             ("level", [one.level for one in self.levels]),
             ("label of a level", [one.label for one in self.levels]),
             ("scale pool", [pool.name for pool in self.scale_pools]),
+            ("node group of scale pools", [pool.node_group or pool.name for pool in self.scale_pools]),
         ):
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:

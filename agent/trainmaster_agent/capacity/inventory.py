@@ -22,7 +22,9 @@ from trainmaster_agent.capacity.node_cache import Host
 from trainmaster_agent.capacity.nodes import NodeState
 from trainmaster_agent.capacity.pod_ledger import PodLedger
 from trainmaster_agent.capacity.pods import Mark
-from trainmaster_agent.capacity.pools import PoolView, pools_view, reported
+from trainmaster_agent.capacity.pool_nodes import NodeOffer
+from trainmaster_agent.capacity.pool_reports import PoolReports
+from trainmaster_agent.capacity.pools import reported
 from trainmaster_agent.capacity.topology import Layout, Path, find_layout
 from trainmaster_agent.containment import contain
 
@@ -53,6 +55,9 @@ class Kind(StrEnum):
     RESOURCE_SLICE = "ResourceSlice"
     DEVICE_CLASS = "DeviceClass"
     RESOURCE_CLAIM = "ResourceClaim"
+    AUTOSCALER = "ConfigMap"
+    """The status of the Cluster Autoscaler."""
+    NODE_POOL = "NodePool"
 
 
 _OF_DEVICES = {
@@ -96,8 +101,12 @@ class UsableNode(NamedTuple):
 class Inventory(PodLedger):
     """The ledger of one cluster. Takes objects as raw JSON, as watches deliver them."""
 
-    def __init__(self, config: CapacityConfig, own_label: tuple[str, str]) -> None:
+    def __init__(
+        self, config: CapacityConfig, own_label: tuple[str, str], clock: Callable[[], float] | None = None
+    ) -> None:
+        """``clock``: seconds of the epoch, by which reports of the autoscaler become too old; None: they never do."""
         super().__init__(config, own_label)
+        self.pool_reports = PoolReports(config, clock)
         self._topologies: dict[tuple[Kind, str], dict[str, Any]] = {}
         self._hyper_specs: dict[str, dict[str, Any]] = {}
         self._hyper_nodes: HyperNodes | None = None
@@ -167,6 +176,10 @@ class Inventory(PodLedger):
                 held, drop = self._devices.classes(), self._devices.class_drop
             case Kind.RESOURCE_CLAIM:
                 held, drop = self._devices.claims(), self._devices.claim_drop
+            case Kind.AUTOSCALER:
+                held, drop = self.pool_reports.statuses(), self.pool_reports.status_drop
+            case Kind.NODE_POOL:
+                held, drop = self.pool_reports.node_pools(), self.pool_reports.node_pool_drop
             case Kind.KUEUE_TOPOLOGY | Kind.KAI_TOPOLOGY:
                 held = [name for of, name in self._topologies if of is kind]
                 drop = partial(self.topology_drop, kind)
@@ -198,7 +211,8 @@ class Inventory(PodLedger):
         if is_other:
             self._grouped = self._grouper.group(self._fine, self._layout.labels)
             groups = self._show(self._grouped.groups)
-        found = groups, reported(self.pools()), self._not_counted()
+        pools = self.pool_reports.find(self._pool_nodes, self._shown_labels)
+        found = groups, reported(pools.pools), (*self._not_counted(), *pools.notes)
         if is_first or found != self._last[:3]:
             self._last = Capacity(*found, self._last.version + 1)
             self._keep_products()
@@ -270,9 +284,9 @@ class Inventory(PodLedger):
             ignored=states[NodeState.IGNORED],
         )
 
-    def pools(self) -> tuple[PoolView, ...]:
-        """Return the autoscaling pools with their number of nodes."""
-        return pools_view(self._config.scale_pools, self._pool_nodes)
+    def has_pools(self) -> bool:
+        """Return whether there are pools, as of the last report, by which an autoscaler may add nodes."""
+        return bool(self._config.scale_pools or self._last.pools)
 
     # Inside
 
@@ -300,10 +314,19 @@ class Inventory(PodLedger):
         """Count a node in the group of its current traits; return whether it was in another group before."""
         if host.state is NodeState.UNKNOWN and not host.pods and host.zones is None:
             del self._hosts[host.name]
+        self.pool_reports.node_put(host.name, host.labels, self._offer(host))
         return self._count_as(host, self._traits(host))
+
+    def _offer(self, host: Host) -> NodeOffer | None:
+        """Return what another node like this one would offer; None for a node by which that cannot be told."""
+        if not self.pool_reports.is_on or host.state not in (NodeState.READY, NodeState.CORDONED):
+            return None
+        labels, _ = self._face(host)
+        return NodeOffer(self._grid.floored(host.free_when_new()), labels, host.taints)
 
     def _leave_out(self, host: Host) -> bool:
         """Count a node in no group, as it cannot be parsed."""
+        self.pool_reports.node_put(host.name, {}, None)
         self._left_out.add(host.name)
         return self._count_as(host, None)
 

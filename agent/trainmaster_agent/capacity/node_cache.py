@@ -34,6 +34,7 @@ class Host:
         "name",
         "own",
         "own_pods",
+        "per_node",
         "pinned",
         "pods",
         "slots",
@@ -57,6 +58,8 @@ class Host:
         self.zones: Zones | None = None
         self.foreign: Resources = {}
         self.own: Resources = {}
+        self.per_node: Resources = {}
+        """Use of foreign pods that each node gets; part of ``foreign``."""
         self.pinned: Resources = {}
         """The most that foreign pods may use of its NUMA zones."""
         self.pods = 0
@@ -84,6 +87,8 @@ class Host:
             _add(self.own, pod.requests, sign)
             return
         _add(self.foreign, pod.requests, sign)
+        if pod.mark & Mark.PER_NODE:
+            _add(self.per_node, pod.requests, sign)
         # Devices belong to a zone whatever the quality of service.
         is_pinned = pod.mark & Mark.PINNED
         _add(self.pinned, pod.requests if is_pinned else [one for one in pod.requests if "/" in one[0]], sign)
@@ -97,6 +102,11 @@ class Host:
             plugged = {name for name, _ in found}
             found = sorted([*found, *(one for one in self.devices.usable if one[0] not in plugged)])
         return tuple(found)
+
+    def free_when_new(self) -> Amounts:
+        """Return the exact amounts that a node like this one offers at first: beside the pods that each node gets."""
+        per_node = self.per_node
+        return tuple([(name, amount - per_node.get(name, 0)) for name, amount in self.allocatable])
 
     def zones_free(self) -> tuple[Amounts, ...]:
         """Return the free amounts of each NUMA zone beside foreign pods, as a lower bound.

@@ -7,6 +7,7 @@ from trainmaster_agent.capacity.nodes import Amounts
 from trainmaster_agent.capacity.requests import bound_requests
 
 _ENDED = ("Succeeded", "Failed")
+_PER_NODE_OWNERS = ("DaemonSet", "Node")
 _SHARE_ANNOTATIONS = ("gpu-fraction", "gpu-memory")
 """Annotations by which KAI gives a pod part of a GPU without a resource request."""
 _SHARE_RESOURCES = ("volcano.sh/vgpu-", "volcano.sh/gpu-memory")
@@ -24,6 +25,8 @@ class Mark(IntFlag):
     """It uses part of a GPU."""
     UNREADABLE = 8
     """Not all of its requests could be read."""
+    PER_NODE = 16
+    """Each node gets one like it: a pod of a DaemonSet, or a static pod."""
 
 
 def node_of(obj: dict[str, Any]) -> str | None:
@@ -42,6 +45,8 @@ def read_pod(obj: dict[str, Any], own_label: tuple[str, str]) -> tuple[Amounts, 
         mark |= Mark.OWN
     if (obj.get("status") or {}).get("qosClass") == "Guaranteed":
         mark |= Mark.PINNED
+    if any(owner.get("kind") in _PER_NODE_OWNERS for owner in metadata.get("ownerReferences") or ()):
+        mark |= Mark.PER_NODE
     annotations = metadata.get("annotations")
     if annotations and any(annotations.get(name) for name in _SHARE_ANNOTATIONS):
         mark |= Mark.SHARES

@@ -110,10 +110,21 @@ class ApiServer:
         await self.call("DELETE", resource.path(namespace), query={"labelSelector": selector}, body=body)
 
     async def pages(
-        self, resource: Resource, namespace: str | None = None, *, selector: str = "", page: int = _PAGE
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        selector: str = "",
+        name: str = "",
+        page: int = _PAGE,
     ) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
-        """Yield all objects by pages, each with the resource version to watch from. Raises GoneError when listing took too long."""
+        """Yield all objects by pages, each with the resource version to watch from. Raises GoneError when listing took too long.
+
+        ``name``: of the only object that is listed.
+        """
         query = {"limit": str(page)}
+        if name:
+            query["fieldSelector"] = f"metadata.name={name}"
         if selector:
             query["labelSelector"] = selector
         while True:

@@ -54,7 +54,10 @@ class EventHandler(Protocol):
 
 
 class KubeWatch:
-    """Watches one resource, in one namespace or everywhere. ``listed`` is set once the copy is complete for the first time."""
+    """Watches one resource, in one namespace or everywhere, or one object by its ``name``.
+
+    ``listed`` is set once the copy is complete for the first time.
+    """
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class KubeWatch:
         *,
         namespace: str | None = None,
         selector: str = "",
+        name: str = "",
         resync: float = 1800.0,
         is_needed: bool = True,
         clock: Callable[[], float] = time.monotonic,
@@ -73,6 +77,7 @@ class KubeWatch:
         self._handler = handler
         self._namespace = namespace
         self._selector = selector
+        self._name = name
         self._resync = resync
         self.is_needed = is_needed
         """Whether the owner needs it; a resource that is not served, or may not be read, is retried now and then."""
@@ -126,7 +131,9 @@ class KubeWatch:
     async def _list(self) -> None:
         keys: set[str] = set()
         version = ""
-        async for items, of_list in self._api.pages(self._resource, self._namespace, selector=self._selector):
+        async for items, of_list in self._api.pages(
+            self._resource, self._namespace, selector=self._selector, name=self._name
+        ):
             version = of_list
             for obj in items:
                 keys.add(key_of(obj))
@@ -153,6 +160,8 @@ class KubeWatch:
         }
         if self._selector:
             query["labelSelector"] = self._selector
+        if self._name:
+            query["fieldSelector"] = f"metadata.name={self._name}"
         async with self._api.stream(self._resource.path(self._namespace), query, silence=_SILENCE) as body:
             rest, self.refused = b"", ""
             async for chunk in body.iter_any():

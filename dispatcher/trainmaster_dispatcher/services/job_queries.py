@@ -501,7 +501,9 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
                 "capacity": _totals(report) if report else {},
                 "nodes": sum(group.count for group in report.groups) if report else 0,
                 "groups": [group.model_dump(mode="json", by_alias=True) for group in report.groups] if report else [],
+                "pools": [pool.model_dump(mode="json", by_alias=True) for pool in report.pools] if report else [],
                 "capabilities": list(report.capabilities) if report else [],
+                "notCounted": list(report.not_counted) if report else [],
             }
         )
     return out

@@ -105,7 +105,9 @@ class PodHandler:
 
 
 class NodeHandler:
-    """Nodes, or other objects that the ledger keys by their name, and by their namespace where they have one."""
+    """Nodes, or other objects that the ledger keys by their name, and by their namespace where they have one: all of the cluster, or
+    those of one namespace.
+    """
 
     def __init__(
         self,
@@ -142,10 +144,11 @@ class NodeHandler:
         self._on_change()
 
     def listed(self, keys: set[str]) -> None:
-        self._inventory.relisted(self._kind, keys)
+        names = {key.rpartition("/")[2] for key in keys}
+        self._inventory.relisted(self._kind, names)
         if self._keep is not None:
-            self._keep(keys)
-        for kind, name in [one for one in self._inventory.unreadable if one[0] is self._kind and one[1] not in keys]:
+            self._keep(names)
+        for kind, name in [one for one in self._inventory.unreadable if one[0] is self._kind and one[1] not in names]:
             self._inventory.unreadable.discard((kind, name))
         self._on_change()
 
@@ -190,6 +193,8 @@ class Watched:
     selector: str = ""
     is_needed: bool = True
     """Whether the agent needs it to act."""
+    name: str = ""
+    """Name of the only object that is watched; empty: all of them."""
 
 
 class EventHandlers:
@@ -257,9 +262,9 @@ class EventHandlers:
                 objects = ObjectHandler(self._on_object, self._on_object_gone)
                 own = "" if resource.plural == "workloads" else selector
                 yield Watched(resource, objects, namespace, own, is_needed=False)
-        for entry in entries(inventory, health):
+        for entry in entries(inventory, health, self._config.capacity.autoscaler):
             handler = NodeHandler(inventory, entry.kind, entry.put, entry.drop, on_capacity_change, entry.keep)
-            yield Watched(entry.resource, handler, is_needed=entry.needed)
+            yield Watched(entry.resource, handler, entry.namespace, is_needed=entry.needed, name=entry.name)
 
     def watched_workloads(self, kind: WorkloadKind) -> Iterator[Watched]:
         """Yield the watches of the objects of a kind that run as jobs."""

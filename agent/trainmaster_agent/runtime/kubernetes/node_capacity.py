@@ -26,7 +26,7 @@ class NodeCapacity:
 
     def never(self, facts: Facts, pods: Mapping[str, Mapping[str, object]]) -> str | None:
         """Return why no node could take a member even with none of ours running; None if nodes could, or may come."""
-        if self._inventory.pools():
+        if self._inventory.has_pools():
             return None
         if self._lack(facts, pods) is None:
             return None

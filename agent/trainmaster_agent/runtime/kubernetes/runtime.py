@@ -121,7 +121,7 @@ class KubernetesRuntime:
             identity or f"{os.environ.get('HOSTNAME') or socket.gethostname()}-{uuid.uuid4().hex[:8]}",
             parse_duration(lease.duration),
         )
-        self.inventory = Inventory(config.capacity, (LABEL_AGENT, config.cluster))
+        self.inventory = Inventory(config.capacity, (LABEL_AGENT, config.cluster), time.time)
         self._record_store = RecordStore(api, self.lease, self._home, parse_duration(lease.duration))
         self._records = KnownRecords(api, self._home)
         self._older = OlderRecords(api, self.lease, config.cluster, self._home)
@@ -726,6 +726,7 @@ class KubernetesRuntime:
                 one.handler,
                 namespace=one.namespace,
                 selector=one.selector,
+                name=one.name,
                 is_needed=one.is_needed,
             )
             self._watches.append(watch)

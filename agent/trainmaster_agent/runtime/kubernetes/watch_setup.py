@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from trainmaster_agent.capacity.config import AutoscalerConfig
 from trainmaster_agent.capacity.inventory import Inventory, Kind
-from trainmaster_agent.kube.paths import NODE_RESOURCE_TOPOLOGIES, NODES, Resource
+from trainmaster_agent.kube.paths import CONFIG_MAPS, NODE_RESOURCE_TOPOLOGIES, NODES, Resource
 from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
 
 RESOURCE_SLICES = Resource("resource.k8s.io/v1", "resourceslices")
 DEVICE_CLASSES = Resource("resource.k8s.io/v1", "deviceclasses")
 RESOURCE_CLAIMS = Resource("resource.k8s.io/v1", "resourceclaims")
+NODE_POOLS = Resource("karpenter.sh/v1", "nodepools")
 HYPER_NODES = Resource("topology.volcano.sh/v1alpha1", "hypernodes")
 KAI_TOPOLOGIES = Resource("kai.scheduler/v1alpha1", "topologies")
 KUEUE_TOPOLOGIES = tuple(Resource(f"kueue.x-k8s.io/{version}", "topologies") for version in ("v1beta2", "v1beta1"))
@@ -25,9 +27,12 @@ class WatchedKind(NamedTuple):
     needed: bool = False
     keep: Callable[[set[str]], None] | None = None
     """Called with all existing names after a listing."""
+    namespace: str | None = None
+    name: str = ""
+    """Name of the only object that is watched; empty: all of them."""
 
 
-def entries(inventory: Inventory, health: NodeHealth) -> Iterator[WatchedKind]:
+def entries(inventory: Inventory, health: NodeHealth, autoscaler: AutoscalerConfig) -> Iterator[WatchedKind]:
     """Yield every watch of the ledger but pods."""
     put, drop = _nodes(inventory, health)
     yield WatchedKind(NODES, Kind.NODE, put, drop, needed=True, keep=health.keep)
@@ -37,6 +42,17 @@ def entries(inventory: Inventory, health: NodeHealth) -> Iterator[WatchedKind]:
     yield WatchedKind(RESOURCE_CLAIMS, Kind.RESOURCE_CLAIM, devices.claim_put, devices.claim_drop)
     yield WatchedKind(RESOURCE_SLICES, Kind.RESOURCE_SLICE, devices.slice_put, devices.slice_drop)
     yield WatchedKind(HYPER_NODES, Kind.HYPER_NODE, inventory.hyper_node_put, inventory.hyper_node_drop)
+    if autoscaler.enabled:
+        reports = inventory.pool_reports
+        yield WatchedKind(NODE_POOLS, Kind.NODE_POOL, reports.node_pool_put, reports.node_pool_drop)
+        yield WatchedKind(
+            CONFIG_MAPS,
+            Kind.AUTOSCALER,
+            reports.status_put,
+            reports.status_drop,
+            namespace=autoscaler.namespace,
+            name=autoscaler.config_map,
+        )
     kinds = ((Kind.KAI_TOPOLOGY, (KAI_TOPOLOGIES,)), (Kind.KUEUE_TOPOLOGY, KUEUE_TOPOLOGIES))
     for kind, resources in kinds:
         put, drop = _topology(inventory, kind)

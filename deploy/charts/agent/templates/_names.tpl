@@ -115,6 +115,16 @@ trainmaster-jobs-{top}
 {{- toYaml (merge $own (deepCopy .Values.config) $otherwise) -}}
 {{- end -}}
 
+{{- /* Where the Cluster Autoscaler reports, and whether the agent reads it, as JSON; as in agent.yaml. */ -}}
+{{- define "agent.autoscaler" -}}
+{{- $given := dig "capacity" "autoscaler" (dict) .Values.config | default dict -}}
+{{- $enabled := not (eq $given.enabled false) -}}
+{{- dict
+  "enabled" $enabled
+  "namespace" (default "kube-system" $given.namespace)
+  "configMap" (default "cluster-autoscaler-status" $given.configMap) | toJson -}}
+{{- end -}}
+
 {{- define "agent.dispatcherPort" -}}
 {{- $parts := urlParse .Values.url -}}
 {{- $port := regexFind ":[0-9]+$" $parts.host | trimPrefix ":" -}}

@@ -26,6 +26,7 @@ from trainmaster_dispatcher.scheduling.packing.gang_packing import (
 from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
 from trainmaster_dispatcher.scheduling.selection.cost_estimate import Prices, cost_of, prices_of
 from trainmaster_dispatcher.scheduling.selection.filters import PASSING, STATIC, Candidate, first_failing
+from trainmaster_dispatcher.scheduling.selection.pool_growth import growth_now
 from trainmaster_dispatcher.scheduling.selection.scores import Fit, Usage, fixed_score, score, usage_of, varies
 from trainmaster_dispatcher.scheduling.selection.scores.sparing import Scarcity
 from trainmaster_dispatcher.scheduling.state.changes import Changes
@@ -395,7 +396,7 @@ class ClusterIndex:
         if cluster.report is not None and cluster.report.pools:
             ever = fit(shape, size.members, grown(self.empty(cluster), self.state, cluster.id, ever=True))
             if isinstance(ever, Fitted):
-                return Check.NO_ROOM, "it fits on nodes that its pools bring, and no more of them can come now"
+                return Check.NO_ROOM, f"it fits on nodes that its pools bring, and {growth_now(cluster.report.pools)}"
         return Check.NEVER_FITS, outcome.sentence
 
     def _alone_of(self, shape_id: int) -> RoleShape | None:

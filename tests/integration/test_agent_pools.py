@@ -1,0 +1,94 @@
+"""Pools of nodes that a Kubernetes agent reads from the objects of its cluster's autoscalers, on the fake API server."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.conformance.kube_lab import KubeLab
+from tests.fake_kube.server import FakeKube
+from tests.integration.fake_lab import fake_cluster, lab_on, two_nodes
+from tests.unit.autoscaler_texts import YAML_1_36
+from tests.unit.test_autoscaler_pools import config_map, node_pool
+from tests.waiting import eventually
+from trainmaster_agent.kube.paths import CONFIG_MAPS, NODES
+from trainmaster_agent.runtime.kubernetes.watch_setup import NODE_POOLS
+
+A100 = {"name": "a100", "labels": {"pool": "a100"}, "resources": {"cpu": "30"}}
+NAME = "cluster-autoscaler-status"
+
+
+@pytest.fixture
+async def kube() -> AsyncIterator[FakeKube]:
+    async with fake_cluster() as kube:
+        yield kube
+
+
+@pytest.fixture
+async def lab(kube: FakeKube) -> AsyncIterator[KubeLab]:
+    with two_nodes(kube) as nodes:
+        lab = lab_on(kube, nodes, capacity={"scalePools": [A100], "autoscaler": {"nodeLabel": "group"}})
+        await lab.open()
+        try:
+            yield lab
+        finally:
+            await lab.close()
+
+
+async def until_pools(lab: KubeLab, **wanted: tuple[int, int]) -> None:
+    """Wait until the report has exactly these pools, each with the most nodes and those that may still come."""
+
+    async def are_reported() -> bool:
+        report = await lab.runtime.capacity()
+        return {pool.name: (pool.most, pool.count) for pool in report.pools} == wanted
+
+    await eventually(are_reported)
+
+
+async def put_status(lab: KubeLab, text: str) -> None:
+    # Of this moment: an older report would be one of an autoscaler that no longer runs.
+    made: dict[str, Any] = config_map(text)
+    del made["metadata"]["annotations"]
+    await lab.api.create(CONFIG_MAPS, "kube-system", made)
+
+
+async def test_the_pools_follow_the_status_of_the_autoscaler_and_its_nodes(lab: KubeLab) -> None:
+    assert (await lab.runtime.capacity()).not_counted == (
+        "pools without mostNodes of which no autoscaler reports a node group: a100",
+    )
+    await put_status(lab, YAML_1_36)
+    await until_pools(lab, a100=(10, 6))
+    await lab.api.create(CONFIG_MAPS, "kube-system", {"metadata": {"name": "other"}, "data": {"status": "{}"}})
+    await lab.api.patch(NODES, None, "node-0", {"metadata": {"labels": {"group": "cpu"}}})
+    await until_pools(lab, a100=(10, 6), cpu=(6, 0))
+    changed = {"data": {"status": YAML_1_36.replace("maxSize: 10", "maxSize: 7")}}
+    await lab.api.patch(CONFIG_MAPS, "kube-system", NAME, changed)
+    await until_pools(lab, a100=(7, 3), cpu=(6, 0))
+    await lab.api.delete(CONFIG_MAPS, "kube-system", NAME)
+    await until_pools(lab)
+
+
+async def test_an_unreadable_status_is_named_and_left_out(lab: KubeLab) -> None:
+    await put_status(lab, "nodeGroups: 3")
+
+    async def is_named() -> bool:
+        return f"1 objects that cannot be read, such as ConfigMap {NAME}" in (await lab.runtime.capacity()).not_counted
+
+    await eventually(is_named)
+    assert (await lab.runtime.capacity()).pools == ()
+    await lab.api.patch(CONFIG_MAPS, "kube-system", NAME, {"data": {"status": YAML_1_36}})
+    await until_pools(lab, a100=(10, 6))
+
+
+async def test_node_pools_of_karpenter_are_pools(kube: FakeKube) -> None:
+    kube.serve("karpenter.sh/v1", ["nodepools"])
+    with two_nodes(kube) as nodes:
+        lab = lab_on(kube, nodes, capacity={"scalePools": [A100 | {"name": "gpu"}]})
+        await lab.open()
+        try:
+            made = node_pool() | {"apiVersion": "karpenter.sh/v1", "kind": "NodePool"}
+            await lab.api.create(NODE_POOLS, None, made)
+            await lab.api.patch(NODES, None, "node-1", {"metadata": {"labels": {"karpenter.sh/nodepool": "gpu"}}})
+            await until_pools(lab, gpu=(16, 16))
+        finally:
+            await lab.close()
