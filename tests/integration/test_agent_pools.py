@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from tests.conformance.kube_lab import KubeLab
+from tests.conformance.runtime_suite import SUCCEEDS, A, Part, start_run, until, until_state
 from tests.fake_kube.server import FakeKube
-from tests.integration.fake_lab import fake_cluster, lab_on, two_nodes
+from tests.integration.fake_lab import NAMESPACE, fake_cluster, lab_on, two_nodes
 from tests.unit.autoscaler_texts import YAML_1_36
 from tests.unit.test_autoscaler_pools import config_map, node_pool
 from tests.waiting import eventually
-from trainmaster_agent.kube.paths import CONFIG_MAPS, NODES
+from trainmaster.protocol.states import RunState
+from trainmaster_agent.kube.paths import CONFIG_MAPS, NODES, PODS
 from trainmaster_agent.runtime.kubernetes.watch_setup import NODE_POOLS
 
 A100 = {"name": "a100", "labels": {"pool": "a100"}, "resources": {"cpu": "30"}}
@@ -90,5 +92,33 @@ async def test_node_pools_of_karpenter_are_pools(kube: FakeKube) -> None:
             await lab.api.create(NODE_POOLS, None, made)
             await lab.api.patch(NODES, None, "node-1", {"metadata": {"labels": {"karpenter.sh/nodepool": "gpu"}}})
             await until_pools(lab, gpu=(16, 16))
+        finally:
+            await lab.close()
+
+
+@pytest.mark.parametrize("is_sent_for_them", [True, False])
+async def test_gates_are_open_to_the_autoscaler_for_runs_that_are_sent_for_its_nodes(
+    kube: FakeKube, is_sent_for_them: bool
+) -> None:
+    with two_nodes(kube) as nodes:
+        lab = lab_on(kube, nodes, capacity={"scalePools": [A100 | {"mostNodes": 2}]})
+        await lab.open()
+        try:
+            order = start_run(lab, A, Part(SUCCEEDS, count=2, cpu="6"))
+            pins = {"+a100": {"worker": 2}} if is_sent_for_them else {}
+            await lab.runtime.start(order.model_copy(update={"pins": pins}))
+
+            async def gates() -> list[bool]:
+                pods = (await lab.api.call("GET", PODS.path(NAMESPACE)))["items"]
+                return [bool(pod["spec"].get("schedulingGates")) for pod in pods]
+
+            async def are_as_wanted() -> bool:
+                return await gates() == [not is_sent_for_them] * 2
+
+            await eventually(are_as_wanted)
+            await until(lab, A, lambda status: "waits for nodes for 2 of 2 members" in status.message)
+            for number in range(2):
+                nodes.add_node(f"new-{number}", {"cpu": "8", "memory": "8Gi", "pods": "110"})
+            await until_state(lab, A, RunState.SUCCEEDED)
         finally:
             await lab.close()

@@ -6,13 +6,14 @@ import pytest
 
 from tests.unit.building import NOW, StateBuilder, gang, nodes, role, simple
 from trainmaster.protocol.agent import Pool
+from trainmaster.protocol.placement import COMING
 from trainmaster.protocol.reasons import Tier, Token
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.provisioning import UNSEEN, learn
 from trainmaster_dispatcher.scheduling.queries.dry_run import try_out
 from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
-from trainmaster_dispatcher.scheduling.state.live_runs import COMING, freeze_placement
+from trainmaster_dispatcher.scheduling.state.live_runs import freeze_placement
 
 BIG = simple(cpu=8)
 ALL = tuple(ClusterKind)

@@ -9,10 +9,10 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trainmaster.cluster_model.best_fit import Leftover, leftover
+from trainmaster.protocol.placement import COMING
 from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, split
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
-from trainmaster_dispatcher.scheduling.state.live_runs import COMING
 
 Key = tuple[int, int, int, int, int, int, int]
 """Sort key of a node: free devices that are not needed, minus the commonness of its product, free devices that are

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from trainmaster.cluster_model.best_fit import dominant
 from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.placement import COMING
 from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.domain.shapes import RoleKey, RoleShape, Terms
 from trainmaster_dispatcher.scheduling.packing.best_fit import Ranking, fill
@@ -23,7 +24,7 @@ from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeB
 from trainmaster_dispatcher.scheduling.packing.numa import zones_of
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.scheduling.state.flavors import Product, product_of
-from trainmaster_dispatcher.scheduling.state.live_runs import COMING, LoadKey
+from trainmaster_dispatcher.scheduling.state.live_runs import LoadKey
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 _MOST_KINDS = 10_000

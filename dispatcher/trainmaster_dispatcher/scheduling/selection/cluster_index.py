@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from trainmaster.protocol.placement import COMING
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Verdict
 from trainmaster_dispatcher.domain.burst_policies import opens_at
@@ -33,7 +34,7 @@ from trainmaster_dispatcher.scheduling.state.changes import Changes
 from trainmaster_dispatcher.scheduling.state.declared_objects import Access, Cluster
 from trainmaster_dispatcher.scheduling.state.demand import NO_DEMAND, Demand
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, Product, product_of
-from trainmaster_dispatcher.scheduling.state.live_runs import COMING, LoadKey
+from trainmaster_dispatcher.scheduling.state.live_runs import LoadKey
 
 SILENT_SECONDS = 900.0
 """The time for which a silent cluster still counts as capacity."""

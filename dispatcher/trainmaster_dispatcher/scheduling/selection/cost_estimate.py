@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from trainmaster.protocol.agent import NodeGroup
+from trainmaster.protocol.placement import COMING
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.domain.prices import PricedResource, is_spot
@@ -10,7 +11,6 @@ from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.packing.eligibility import allows
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.scheduling.state.flavors import Product, product_of
-from trainmaster_dispatcher.scheduling.state.live_runs import COMING
 
 UNKNOWN_SECONDS = 3600.0
 """The assumed run time of a job without a time limit."""

@@ -9,9 +9,6 @@ from trainmaster.protocol.placement import MemberPlacement
 from trainmaster_dispatcher.domain.burst_policies import BurstRun
 from trainmaster_dispatcher.domain.shapes import Shape
 
-COMING = "+"
-"""The prefix of the names of groups of nodes that do not exist yet: the prefix and the name of their pool."""
-
 
 class LoadKey(NamedTuple):
     """Equivalent members on a cluster: their node group, empty if unknown, their shape and role."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from sortedcontainers import SortedList
 
+from trainmaster.protocol.placement import COMING
 from trainmaster_dispatcher.domain.budgets import Window, add_commitment
 from trainmaster_dispatcher.domain.burst_policies import NOTHING_SPENT, Spending
 from trainmaster_dispatcher.domain.run_times import RunSeconds, RunTimes
@@ -25,7 +26,7 @@ from trainmaster_dispatcher.scheduling.state.declared_objects import (
 from trainmaster_dispatcher.scheduling.state.declared_state import DeclaredState, JobGrouping
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, product_of
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
-from trainmaster_dispatcher.scheduling.state.live_runs import COMING, LiveRun, LoadKey, Placed, Sizes, load_of
+from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, LoadKey, Placed, Sizes, load_of
 from trainmaster_dispatcher.scheduling.state.member_nodes import MemberNodes
 from trainmaster_dispatcher.scheduling.state.usage_decay import DecayedUsage
 
