@@ -158,12 +158,13 @@ class Kubelet:
     ) -> None:
         await self._create_nodes([name], Shape(allocatable or {}, labels or {}, taints))
 
+    def adopt(self, annotation: str) -> None:
+        """Play the nodes with this annotation that something else creates, until their objects are deleted."""
+        self._spawn(self._adopt(annotation))
+
     async def remove_node(self, name: str) -> None:
         """Remove the machine and its object; its containers end without a report."""
-        del self._awake[name]
-        self._unready.discard(name)
-        for pod in [pod for pod in self._pods.values() if pod.node == name]:
-            self._forget(pod)
+        self._lose_node(name)
         await self._api.delete(node_path(name))
 
     async def set_ready(self, name: str, ready: bool) -> None:
@@ -183,6 +184,44 @@ class Kubelet:
             await self._api.post("/api/v1/nodes", node_object(name, shape, self._port.port))
 
         await asyncio.gather(*map(create, names))
+
+    def _lose_node(self, name: str) -> None:
+        del self._awake[name]
+        self._unready.discard(name)
+        for pod in [pod for pod in self._pods.values() if pod.node == name]:
+            self._forget(pod)
+
+    async def _adopt(self, annotation: str) -> None:
+        """List and watch nodes, as ``_follow`` does pods."""
+        adopted: set[str] = set()
+        while True:
+            try:
+                listing = await self._api.get("/api/v1/nodes")
+                found = {node["metadata"]["name"]: node for node in listing["items"] if _has(node, annotation)}
+                for name in adopted - found.keys():
+                    adopted.discard(name)
+                    self._lose_node(name)
+                for name in found.keys() - adopted:
+                    adopted.add(name)
+                    await self._take_over(name)
+                async for event in self._api.watch("/api/v1/nodes", listing["metadata"]["resourceVersion"]):
+                    name = event["object"]["metadata"].get("name", "")
+                    is_new = event["type"] == "ADDED" and _has(event["object"], annotation)
+                    if event["type"] == "ERROR" or is_new or (event["type"] == "DELETED" and name in adopted):
+                        break
+            except (*_AWAY, ApiError):
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _take_over(self, name: str) -> None:
+        """Report a node as ready and as served here, and start the pods that have been bound to it."""
+        status = node_object(name, Shape(), self._port.port)["status"]
+        said = {key: status[key] for key in ("conditions", "addresses", "daemonEndpoints", "declaredFeatures")}
+        await self._api.patch(f"{node_path(name)}/status", {"status": said}, "strategic")
+        self._awake[name] = asyncio.Event()
+        self._awake[name].set()
+        bound = await self._api.get("/api/v1/pods", {"fieldSelector": f"spec.nodeName={name}"})
+        for pod in bound["items"]:
+            self._take(pod, gone=False)
 
     async def _say_ready(self, name: str) -> None:
         status = {"conditions": conditions(name not in self._unready)}
@@ -386,6 +425,10 @@ class Kubelet:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failures.append(error)
+
+
+def _has(node: dict[str, Any], annotation: str) -> bool:
+    return annotation in (node["metadata"].get("annotations") or {})
 
 
 def _ready_status(node: dict[str, Any]) -> str | None:
