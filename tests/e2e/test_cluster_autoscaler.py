@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from bench.kube_stage import KubeCluster, KubeStage
 from bench.stage import ADMIN_KEY
@@ -37,12 +38,12 @@ __all__ = ["cluster", "plane"]
 
 LABEL, GROUP, MOST = "test/group", "big", 2
 CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps"
+REQUESTS = f"/apis/autoscaling.x-k8s.io/v1/namespaces/{JOBS}/provisioningrequests"
 KWOK = "kwok.x-k8s.io/node"
 """Annotation of the nodes that the provider creates."""
 SMALL = {"cpu": "1", "memory": "2Gi", "pods": "20"}
 BIG = {"cpu": "4", "memory": "8Gi", "pods": "20"}
 CAPACITY = {
-    "autoscaler": {"nodeLabel": LABEL},
     "scalePools": [{"name": GROUP, "labels": {LABEL: GROUP}, "resources": {"cpu": "3900m", "memory": "8Gi"}}],
 }
 """The group has no nodes at first, so the configuration says what one offers, but not how many there may be."""
@@ -84,6 +85,7 @@ async def autoscaler(cluster: Cluster, folder: Path) -> AsyncIterator[Daemon]:
         "namespace": "kube-system",
         "address": f"127.0.0.1:{reserve_port()}",
         "leader-elect": "false",
+        "enable-provisioning-requests": "true",
         "scan-interval": "1s",
         "scale-down-delay-after-add": "1s",
         "scale-down-unneeded-time": "3s",
@@ -100,6 +102,12 @@ async def autoscaler(cluster: Cluster, folder: Path) -> AsyncIterator[Daemon]:
         for name in ("kwok-provider-config", "kwok-provider-templates", "cluster-autoscaler-status"):
             with suppress(ApiError):
                 await cluster.api.delete(f"{CONFIG_MAPS}/{name}")
+
+
+async def conditions_of_requests(cluster: Cluster) -> list[dict[str, Any]]:
+    """Return the answers of the autoscaler to all ProvisioningRequests."""
+    found = (await cluster.api.get(REQUESTS))["items"]
+    return [condition for one in found for condition in one["status"]["conditions"]]
 
 
 def gang(name: str, members: int) -> dict[str, Any]:
@@ -169,13 +177,41 @@ class PooledSystem:
         await asyncio.to_thread(call)
 
 
-@pytest.mark.parametrize("scheduler", ["gates", "native"])
+ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+
+
+@pytest.fixture
+async def requests(cluster: Cluster) -> None:
+    """Let the API server take ProvisioningRequests."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    document = yaml.safe_load((Path(__file__).parents[1] / "crds/provisioningrequest.yaml").read_text())
+    try:
+        await cluster.api.post(path, document)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+    async def is_served() -> bool:
+        groups = (await cluster.api.get("/apis"))["groups"]
+        return any(group["name"] == "autoscaling.x-k8s.io" for group in groups)
+
+    await eventually(is_served)
+
+
+@pytest.mark.usefixtures("requests")
+@pytest.mark.parametrize(
+    ("scheduler", "asks_by"),
+    [("gates", None), ("native", None), ("gates", ATOMIC)],
+    ids=["gates", "native", "requests"],
+)
 async def test_a_gang_gets_nodes_from_the_autoscaler_and_one_that_needs_more_than_there_may_be_is_not_sent(
-    cluster: Cluster, tmp_path: Path, scheduler: str
+    cluster: Cluster, tmp_path: Path, scheduler: str, asks_by: str | None
 ) -> None:
     await cluster.kubelet.add_nodes("small", 1, allocatable=SMALL)
-    installed = await install_agent(cluster.plane, "north")
-    config = {**installed.config, "capacity": CAPACITY, "tombstone": "1s"}
+    chosen = () if asks_by is None else (f"config.capacity.autoscaler.provisioningRequest={asks_by}",)
+    installed = await install_agent(cluster.plane, "north", *chosen)
+    capacity = {**CAPACITY, "autoscaler": {"nodeLabel": LABEL, "provisioningRequest": asks_by}}
+    config = {**installed.config, "capacity": capacity, "tombstone": "1s"}
     config["placement"] = {**config.get("placement", {}), "scheduler": scheduler}
     stage = KubeStage(tmp_path / "stage", [KubeCluster("north", installed.kubeconfig, config)])
     async with autoscaler(cluster, tmp_path) as program:
@@ -188,6 +224,8 @@ async def test_a_gang_gets_nodes_from_the_autoscaler_and_one_that_needs_more_tha
             assert f"its pool {GROUP} grows for it" in await system.messages(fits)
             lives = cluster.kubelet.living()
             assert len({life.node for life in lives}) == MOST
+            answers = {(one["type"], one["status"]) for one in await conditions_of_requests(cluster)}
+            assert answers >= ({("Provisioned", "True")} if asks_by else set())
             await system.until_pool(MOST, 0)
             full = f"pool {GROUP} has the most nodes that it may have, {MOST}"
             assert "no more of them can come now" in await system.until_reason(too_large, full)
@@ -208,6 +246,8 @@ async def test_a_gang_gets_nodes_from_the_autoscaler_and_one_that_needs_more_tha
             pods = await cluster.api.get(f"/api/v1/namespaces/{JOBS}/pods")
             records = await cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps")
             kept = [one["metadata"]["name"] for one in records["items"] if one["metadata"]["name"].startswith("fits")]
-            return not pods["items"] and not kept
+            templates = await cluster.api.get(f"/api/v1/namespaces/{JOBS}/podtemplates")
+            requests = await cluster.api.get(REQUESTS)
+            return not (pods["items"] or kept or templates["items"] or requests["items"])
 
         await eventually(nothing_is_left)

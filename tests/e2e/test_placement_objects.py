@@ -170,6 +170,7 @@ async def test_every_scheduler_is_found_by_its_api(plane: ControlPlane) -> None:
         coscheduling=True,
         kueue="v1beta2",
         kueue_topologies={"t": (RACK,)},
+        provisioning=True,
     )
     explicit = ("native", "volcano", "kai", "yunikorn", "coscheduling", "kueue", "gates")
     configs = [PlacementConfig.model_validate({"scheduler": name, "defaultQueue": "q"}) for name in explicit]

@@ -60,6 +60,7 @@ _KINDS = {
     "priorityclasses": "PriorityClass",
     "resourceclaims": "ResourceClaim",
     "resourceclaimtemplates": "ResourceClaimTemplate",
+    "provisioningrequests": "ProvisioningRequest",
     "resourceflavors": "ResourceFlavor",
     "resourceslices": "ResourceSlice",
 }
@@ -98,6 +99,7 @@ _BUILT_IN = (
     Resource("v1", "serviceaccounts", "ServiceAccount"),
     Resource("v1", "events", "Event"),
     Resource("v1", "limitranges", "LimitRange"),
+    Resource("v1", "podtemplates", "PodTemplate"),
     Resource("v1", "persistentvolumeclaims", "PersistentVolumeClaim", subresources=("status",)),
     Resource("apps/v1", "deployments", "Deployment", subresources=("status",)),
     Resource("batch/v1", "jobs", "Job", subresources=("status",)),

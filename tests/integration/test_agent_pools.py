@@ -13,7 +13,9 @@ from tests.unit.autoscaler_texts import YAML_1_36
 from tests.unit.test_autoscaler_pools import config_map, node_pool
 from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
-from trainmaster_agent.kube.paths import CONFIG_MAPS, NODES, PODS
+from trainmaster_agent.kube.client import MERGE_PATCH
+from trainmaster_agent.kube.paths import CONFIG_MAPS, NODES, PODS, Resource
+from trainmaster_agent.placement.provisioned import POD_TEMPLATES, PROVISIONING_REQUESTS
 from trainmaster_agent.runtime.kubernetes.watch_setup import NODE_POOLS
 
 A100 = {"name": "a100", "labels": {"pool": "a100"}, "resources": {"cpu": "30"}}
@@ -120,5 +122,54 @@ async def test_gates_are_open_to_the_autoscaler_for_runs_that_are_sent_for_its_n
             for number in range(2):
                 nodes.add_node(f"new-{number}", {"cpu": "8", "memory": "8Gi", "pods": "110"})
             await until_state(lab, A, RunState.SUCCEEDED)
+        finally:
+            await lab.close()
+
+
+ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+
+
+@pytest.mark.parametrize("answer", ["Failed", "Provisioned"])
+async def test_nodes_are_asked_for_by_a_request_whose_failure_returns_the_run(kube: FakeKube, answer: str) -> None:
+    kube.serve("autoscaling.x-k8s.io/v1", ["provisioningrequests"])
+    capacity = {"scalePools": [A100 | {"mostNodes": 2}], "autoscaler": {"provisioningRequest": ATOMIC}}
+    with two_nodes(kube) as nodes:
+        lab = lab_on(kube, nodes, capacity=capacity)
+        await lab.open()
+        try:
+            order = start_run(lab, A, Part(SUCCEEDS, count=2, cpu="6"))
+            await lab.runtime.start(order.model_copy(update={"pins": {"+a100": {"worker": 2}}}))
+            await until(lab, A, lambda status: "has not answered the request for its nodes yet" in status.message)
+            request = await lab.api.get(PROVISIONING_REQUESTS, NAMESPACE, A)
+            assert request["spec"]["podSets"] == [{"count": 2, "podTemplateRef": {"name": f"{A}-worker"}}]
+
+            async def items(resource: Resource) -> list[dict[str, Any]]:
+                found: list[dict[str, Any]] = (await lab.api.call("GET", resource.path(NAMESPACE)))["items"]
+                return found
+
+            async def all_wait() -> bool:
+                return len(await items(PODS)) == 2
+
+            await eventually(all_wait)
+            for pod in await items(PODS):
+                assert pod["spec"]["schedulingGates"], "they wait for the answer"
+                assert pod["metadata"]["annotations"]["autoscaling.x-k8s.io/consume-provisioning-request"] == A
+            condition = {"type": answer, "status": "True", "reason": "Because", "message": "of the provider"}
+            path = PROVISIONING_REQUESTS.path(NAMESPACE, A, "status")
+            await lab.api.call("PATCH", path, body={"status": {"conditions": [condition]}}, content_type=MERGE_PATCH)
+            if answer == "Failed":
+                status = await until_state(lab, A, RunState.RETURNED)
+                assert "the autoscaler provides no nodes for it: Because: of the provider" in status.message
+            else:
+                for number in range(2):
+                    nodes.add_node(f"new-{number}", {"cpu": "8", "memory": "8Gi", "pods": "110"})
+                await until_state(lab, A, RunState.SUCCEEDED)
+
+            await lab.runtime.forget(A)
+
+            async def nothing_is_left() -> bool:
+                return not [one for kind in (PODS, POD_TEMPLATES, PROVISIONING_REQUESTS) for one in await items(kind)]
+
+            await eventually(nothing_is_left)
         finally:
             await lab.close()

@@ -563,6 +563,17 @@ def test_the_agent_is_granted_exactly_what_its_schedulers_need(enabled: list[str
     assert found == {}
 
 
+def test_nodes_are_asked_for_only_where_the_configuration_says_by_which_class() -> None:
+    wanted = [
+        ("autoscaling.x-k8s.io", "provisioningrequests", MADE),
+        ("", "podtemplates", ["get", "list", "create", "delete"]),
+    ]
+    autoscaler = {"provisioningRequest": "best-effort-atomic-scale-up.autoscaling.x-k8s.io"}
+    found = roles({**AGENT, "config": {"capacity": {"autoscaler": autoscaler}}})
+    assert all(rule in granted(found["trainmaster-jobs-default", NAME]) for rule in wanted)
+    assert not any(rule in granted(roles(AGENT)["trainmaster-jobs-default", NAME]) for rule in wanted)
+
+
 def test_the_report_of_the_autoscaler_is_readable_where_the_configuration_says() -> None:
     given = {"namespace": "infra", "configMap": "ca-status"}
     found = roles({**AGENT, "config": {"capacity": {"autoscaler": given}}})

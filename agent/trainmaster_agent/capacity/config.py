@@ -63,6 +63,9 @@ class AutoscalerConfig(Strict):
     group_name: GroupName = VALUE
     """Name of the group of nodes with a value of the label: ``{value}`` stands for it, ``*`` for any characters, ``?`` for one."""
 
+    provisioning_request: Annotated[str, StringConstraints(pattern=_DNS_NAME, max_length=253)] | None = None
+    """Provisioning class by which nodes to come are asked for, as a ProvisioningRequest for each gang; None: by its waiting pods."""
+
     @field_validator("group_name")
     @classmethod
     def _has_the_value_once(cls, text: str) -> str:

@@ -48,7 +48,8 @@ class PoolReports:
 
     def status_put(self, obj: dict[str, Any]) -> None:
         """Take the ConfigMap of the Cluster Autoscaler. Raises UnreadableStatusError."""
-        self._name, self._written_at = obj["metadata"]["name"], written_at(obj)
+        metadata = obj["metadata"]
+        self._name, self._written_at = f"{metadata['namespace']}/{metadata['name']}", written_at(obj)
         text = lasting((obj.get("data") or {}).get(STATUS_KEY) or "{}")
         if text != self._text:
             self._status = read_status(text)

@@ -22,6 +22,10 @@ class PlacementDefaults:
         return True
 
     @property
+    def requests_nodes(self) -> bool:
+        return False
+
+    @property
     def for_workloads(self) -> PlacementPort | None:
         return cast(PlacementPort, self)  # what derives from this class is one
 

@@ -18,6 +18,7 @@ from trainmaster_agent.placement.kai import Kai
 from trainmaster_agent.placement.kueue import Kueue
 from trainmaster_agent.placement.native import Native
 from trainmaster_agent.placement.port import PlacementPort
+from trainmaster_agent.placement.provisioned import Provisioned
 from trainmaster_agent.placement.queues import QueueRules
 from trainmaster_agent.placement.volcano import Volcano
 from trainmaster_agent.placement.yunikorn import YuniKorn
@@ -76,8 +77,26 @@ class PlacementConfig(Strict):
         return QueueRules(self.queues, self.default_queue or default)
 
 
-def choose(config: PlacementConfig, found: ServedApis) -> PlacementPort:
-    """Choose the placement. Raises PlacementUnavailableError when the cluster lacks what the configuration asks for."""
+def choose(config: PlacementConfig, found: ServedApis, provisioning_class: str | None = None) -> PlacementPort:
+    """Choose the placement. Raises PlacementUnavailableError when the cluster lacks what the configuration asks for.
+
+    ``provisioning_class``: the class of requests for nodes to come, where the cluster takes such requests; None: none are made.
+    """
+    placement = _choose(config, found)
+    if provisioning_class is None:
+        return placement
+    if placement.name == "kueue":
+        raise PlacementUnavailableError(
+            "capacity.autoscaler.provisioningRequest is set, and placement.scheduler is kueue, which makes such requests by itself"
+        )
+    if not found.provisioning:
+        raise _lacks(
+            "capacity.autoscaler.provisioningRequest is set", "provisioningrequests of autoscaling.x-k8s.io/v1"
+        )
+    return Provisioned(placement, provisioning_class)
+
+
+def _choose(config: PlacementConfig, found: ServedApis) -> PlacementPort:
     name = _automatic(found) if config.scheduler == "auto" else config.scheduler
     if config.numa and name not in ("volcano", "kai", "coscheduling"):
         raise PlacementUnavailableError(f"placement.numa is true, and {name} does not know NUMA zones")
@@ -107,7 +126,11 @@ def _automatic(found: ServedApis) -> Scheduler:
 
 
 def _not_served(name: str, api: str) -> PlacementUnavailableError:
-    return PlacementUnavailableError(f"placement.scheduler is {name}, and this cluster does not serve {api}")
+    return _lacks(f"placement.scheduler is {name}", api)
+
+
+def _lacks(setting: str, api: str) -> PlacementUnavailableError:
+    return PlacementUnavailableError(f"{setting}, and this cluster does not serve {api}")
 
 
 def _volcano(config: PlacementConfig, found: ServedApis) -> PlacementPort:

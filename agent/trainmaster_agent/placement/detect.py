@@ -12,6 +12,7 @@ from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.placement import coscheduling, kai, volcano
 from trainmaster_agent.placement.kueue import KueueVersion
 from trainmaster_agent.placement.native import NativeVersion, pod_group_spec, pod_groups
+from trainmaster_agent.placement.provisioned import PROVISIONING_REQUESTS
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ class ServedApis:
     coscheduling: bool = False
     kueue: KueueVersion | None = None
     kueue_topologies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    provisioning: bool = False
+    """Whether the cluster takes ProvisioningRequests."""
 
 
 class _Discovery:
@@ -92,6 +95,7 @@ async def detect(api: ApiServer, namespace: str | None = None) -> ServedApis:
         coscheduling=await there.serves(coscheduling.POD_GROUPS),
         kueue=kueue,
         kueue_topologies=_levels_of(queued),
+        provisioning=await there.serves(PROVISIONING_REQUESTS),
     )
 
 

@@ -50,6 +50,8 @@ class Gang:
     numa: str = "none"
     timeout: float = 600.0
     """Seconds that the gang may wait for its nodes."""
+    awaits_nodes: bool = False
+    """Whether an autoscaler is to add nodes for the gang, of which it may use any."""
 
     @property
     def size(self) -> int:
@@ -111,6 +113,11 @@ class PlacementPort(Protocol):
     @property
     def rejoins(self) -> bool:
         """Return whether a member created after the gang's start is part of the gang again; else it is a plain pod."""
+        ...
+
+    @property
+    def requests_nodes(self) -> bool:
+        """Return whether nodes that an autoscaler is to add for a gang are asked for by an object, and not by pods that wait."""
         ...
 
     @property

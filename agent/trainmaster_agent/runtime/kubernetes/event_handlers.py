@@ -105,9 +105,7 @@ class PodHandler:
 
 
 class NodeHandler:
-    """Nodes, or other objects that the ledger keys by their name, and by their namespace where they have one: all of the cluster, or
-    those of one namespace.
-    """
+    """Nodes, or other objects that the ledger keys by their name, and by their namespace where they have one."""
 
     def __init__(
         self,
@@ -144,11 +142,10 @@ class NodeHandler:
         self._on_change()
 
     def listed(self, keys: set[str]) -> None:
-        names = {key.rpartition("/")[2] for key in keys}
-        self._inventory.relisted(self._kind, names)
+        self._inventory.relisted(self._kind, keys)
         if self._keep is not None:
-            self._keep(names)
-        for kind, name in [one for one in self._inventory.unreadable if one[0] is self._kind and one[1] not in names]:
+            self._keep(keys)
+        for kind, name in [one for one in self._inventory.unreadable if one[0] is self._kind and one[1] not in keys]:
             self._inventory.unreadable.discard((kind, name))
         self._on_change()
 

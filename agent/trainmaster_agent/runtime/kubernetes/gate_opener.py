@@ -2,7 +2,8 @@
 
 Not all or nothing: another pod may come first. If a member then has no node within a short while, all are recreated and the gang
 waits again. The gates of a run that was sent for nodes to come are opened at once, because no autoscaler adds nodes for pods behind
-gates; it then waits for its nodes until its placement time-out ends.
+gates; it then waits for its nodes until its placement time-out ends. Where nodes are asked for by an object, the gates stay closed
+until there are enough.
 """
 
 import asyncio
@@ -12,7 +13,6 @@ from dataclasses import replace
 
 from trainmaster.cluster_model.packing import Assignment, PackingShortfall
 from trainmaster.protocol.agent import HOST_LEVEL
-from trainmaster.protocol.placement import COMING
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import NotFoundError
 from trainmaster_agent.kube.paths import PODS
@@ -63,7 +63,7 @@ class GateOpener:
             if tracker.facts.spec.topology.required is not None and not any(pod.node for pod in tracker.pods.values()):
                 return self._take_back(tracker)  # not before the domain of the first ones is known
         found = self._find(tracker, manifests, gated)
-        if isinstance(found, PackingShortfall) and _awaits_nodes(tracker):
+        if isinstance(found, PackingShortfall) and self._shows_pods(tracker, manifests):
             self.waiting.pop(tracker.run, None)
             tracker.waits_for, tracker.opened_at = "", None
             await confirm()
@@ -83,6 +83,11 @@ class GateOpener:
         await confirm()
         await asyncio.gather(*(self._open_one(tracker, pod, selector) for pod in chosen))
         return None
+
+    def _shows_pods(self, tracker: RunTracker, manifests: Manifests) -> bool:
+        """Return whether the pods have to wait without gates, so that an autoscaler adds nodes for them."""
+        asks_by_object = self._placement.requests_nodes and tracker.facts.workload is None
+        return manifests.gang.awaits_nodes and not tracker.has_run and not asks_by_object
 
     def _find(
         self, tracker: RunTracker, manifests: Manifests, gated: list[PodSight]
@@ -149,13 +154,3 @@ class GateOpener:
         self._node_capacity.drop(tracker.run)
         wait = random.uniform(0.5, 3.0)  # random, so that two gangs that blocked each other do not retry together
         return replace(progress, round=progress.round + 1, created=False, again={}, not_before=now + wait)
-
-
-def _awaits_nodes(tracker: RunTracker) -> bool:
-    """Return whether a run was sent for nodes that an autoscaler is to add, and may use any of them.
-
-    A run that has to be in one domain stays behind its gates: in which one the nodes will be is not known.
-    """
-    if tracker.has_run or tracker.facts.spec.topology.required is not None:
-        return False
-    return any(group.startswith(COMING) for group in tracker.record.start.pins)

@@ -12,6 +12,7 @@ from trainmaster.protocol.device_claims import uncounted_claims
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.ids import member_id
 from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role
+from trainmaster.protocol.placement import COMING
 from trainmaster.workload_kinds.specification import assembled
 from trainmaster_agent.kube.paths import CONFIG_MAPS, RESOURCE_CLAIM_TEMPLATES, SERVICES
 from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
@@ -187,6 +188,9 @@ class Manifests:
             preferred=_label(spec.topology.preferred, levels),
             numa=spec.topology.numa,
             timeout=self._record.start.placement_timeout_seconds,
+            # In which domain the nodes will be is not known.
+            awaits_nodes=spec.topology.required is None
+            and any(group.startswith(COMING) for group in self._record.start.pins),
         )
 
     # -- pods

@@ -642,7 +642,7 @@ class KubernetesRuntime:
             with contextlib.suppress(RefusedError):
                 kept = await probe_native(self._api, self._namespaces.existing[0], found.native)
                 found = replace(found, native_topology=kept)
-        placement = choose(self._config.placement, found)
+        placement = choose(self._config.placement, found, self._config.capacity.autoscaler.provisioning_request)
         log.info("gangs are placed by %s", placement.name)
         return placement
 

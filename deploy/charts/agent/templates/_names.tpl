@@ -122,7 +122,8 @@ trainmaster-jobs-{top}
 {{- dict
   "enabled" $enabled
   "namespace" (default "kube-system" $given.namespace)
-  "configMap" (default "cluster-autoscaler-status" $given.configMap) | toJson -}}
+  "configMap" (default "cluster-autoscaler-status" $given.configMap)
+  "requests" (not (empty $given.provisioningRequest)) | toJson -}}
 {{- end -}}
 
 {{- define "agent.dispatcherPort" -}}
