@@ -322,3 +322,40 @@ def test_no_limit_is_ever_passed(limit: int, used: int, cpu: int, most: int | No
     assert most is None or pool.count <= most
     if most is None:
         assert used + (pool.count + 1) * cpu > limit
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["n1", "n2", "n3"]),
+        st.sampled_from([None, "a100", "cpu"]),
+        st.sampled_from(["8", "16"]),
+        st.sampled_from(["put", "put", "drop", "not ready", "report"]),
+    ),
+    max_size=12,
+)
+
+
+@given(events)
+def test_pools_follow_from_what_exists_and_not_from_what_has_been(
+    history: list[tuple[str, str | None, str, str]],
+) -> None:
+    config: dict[str, Any] = {"autoscaler": {"nodeLabel": "group"}, "labels": ["group"]}
+    live, last = AutoscaledCluster(**config), dict[str, dict[str, Any]]()
+    for name, of, cpu, what in history:
+        if what == "report":
+            live.pools()
+        elif what == "drop":
+            live.inventory.node_drop(name)
+            last.pop(name, None)
+        else:
+            last[name] = node(name, what == "put", {"group": of} if of else {}, allocatable={"cpu": cpu})
+            live.inventory.node_put(last[name])
+    anew = AutoscaledCluster(*last.values(), **config)
+    for cluster in (live, anew):
+        cluster.inventory.pool_reports.status_put(config_map())
+    assert live.pools() == anew.pools()
+    assert live.pools().keys() == {
+        one["metadata"]["labels"]["group"]
+        for one in last.values()
+        if "group" in one["metadata"]["labels"] and one["status"]["conditions"][0]["status"] == "True"
+    }

@@ -82,7 +82,8 @@ class NodeLedger:
                 Pool(
                     name=pool.name,
                     most=pool.most,
-                    count=max(0, pool.most - sum(node.up or node.ordered or node.failed for node in pool.nodes)),
+                    nodes=(nodes := sum(node.up or node.ordered or node.failed for node in pool.nodes)),
+                    count=max(0, pool.most - nodes),
                     free={name: amount for name, amount in zip(pool.names, pool.amounts, strict=True) if amount},
                     labels=pool.labels,
                     taints=pool.taints,

@@ -314,12 +314,13 @@ class Inventory(PodLedger):
         """Count a node in the group of its current traits; return whether it was in another group before."""
         if host.state is NodeState.UNKNOWN and not host.pods and host.zones is None:
             del self._hosts[host.name]
-        self.pool_reports.node_put(host.name, host.labels, self._offer(host))
+        if self.pool_reports.concerns(host.name, host.label_keys):
+            self.pool_reports.node_put(host.name, host.labels, self._offer(host))
         return self._count_as(host, self._traits(host))
 
     def _offer(self, host: Host) -> NodeOffer | None:
         """Return what another node like this one would offer; None for a node by which that cannot be told."""
-        if not self.pool_reports.is_on or host.state not in (NodeState.READY, NodeState.CORDONED):
+        if host.state not in (NodeState.READY, NodeState.CORDONED):
             return None
         labels, _ = self._face(host)
         return NodeOffer(self._grid.floored(host.free_when_new()), labels, host.taints)

@@ -56,6 +56,9 @@ class PoolNodes:
             self._count(*now, 1)
             self._of[node] = now
 
+    def holds(self, node: str) -> bool:
+        return node in self._of
+
     def shape(self, pool: str) -> NodeShape | None:
         """Return what the largest node of a pool offers, with the labels that all of its nodes have; None without nodes."""
         offers = self._offers.get(pool)

@@ -36,11 +36,6 @@ class PoolReports:
         self._by_group = PoolNodes()
         self._by_node_pool = PoolNodes()
 
-    @property
-    def is_on(self) -> bool:
-        """Return whether autoscalers' reports are read."""
-        return self._config.autoscaler.enabled
-
     # The Cluster Autoscaler
 
     def statuses(self) -> Collection[str]:
@@ -75,6 +70,12 @@ class PoolReports:
         self._node_pools.pop(name, None)
 
     # Nodes
+
+    def concerns(self, node: str, labels: Collection[str]) -> bool:
+        """Return whether a node with these labels is in a pool, or was in one until now."""
+        is_named = NODE_POOL_LABEL in labels or self._config.autoscaler.node_label in labels
+        is_held = self._by_group.holds(node) or self._by_node_pool.holds(node)
+        return is_held or (is_named and self._config.autoscaler.enabled)
 
     def node_put(self, node: str, labels: Mapping[str, str], offer: NodeOffer | None) -> None:
         """Take what an existing node offers; None: nothing is known by it."""
