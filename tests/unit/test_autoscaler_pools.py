@@ -233,7 +233,7 @@ def test_an_autoscaler_that_is_silent_adds_nothing() -> None:
 def test_without_its_report_a_pool_is_what_the_configuration_says() -> None:
     cluster = AutoscaledCluster(scalePools=[A100 | {"mostNodes": 5}])
     cluster.inventory.pool_reports.status_put(config_map())
-    cluster.inventory.relisted(Kind.AUTOSCALER, ["cluster-autoscaler-status"])
+    cluster.inventory.relisted(Kind.AUTOSCALER, ["kube-system/cluster-autoscaler-status"])
     assert cluster.sizes() == {"a100": (4, 5, 1)}
     cluster.inventory.relisted(Kind.AUTOSCALER, [])
     assert cluster.sizes() == {"a100": (0, 5, 5)}

@@ -157,32 +157,7 @@ class Inventory(PodLedger):
 
     def relisted(self, kind: Kind, keys: Collection[str]) -> None:
         """Drop the objects that are not among ``keys``, after a listing of the kind has been put."""
-        held: Iterable[str]
-        drop: Callable[[str], None]
-        match kind:
-            case Kind.NODE:
-                held = [host.name for host in self._hosts.values() if host.state is not NodeState.UNKNOWN]
-                drop = self.node_drop
-            case Kind.POD:
-                held, drop = {*self._pods, *self._ours}, self.pod_drop
-            case Kind.NUMA:
-                held = [host.name for host in self._hosts.values() if host.zones is not None]
-                drop = self.numa_drop
-            case Kind.HYPER_NODE:
-                held, drop = self._hyper_specs, self.hyper_node_drop
-            case Kind.RESOURCE_SLICE:
-                held, drop = self._devices.slices(), self._devices.slice_drop
-            case Kind.DEVICE_CLASS:
-                held, drop = self._devices.classes(), self._devices.class_drop
-            case Kind.RESOURCE_CLAIM:
-                held, drop = self._devices.claims(), self._devices.claim_drop
-            case Kind.AUTOSCALER:
-                held, drop = self.pool_reports.statuses(), self.pool_reports.status_drop
-            case Kind.NODE_POOL:
-                held, drop = self.pool_reports.node_pools(), self.pool_reports.node_pool_drop
-            case Kind.KUEUE_TOPOLOGY | Kind.KAI_TOPOLOGY:
-                held = [name for of, name in self._topologies if of is kind]
-                drop = partial(self.topology_drop, kind)
+        held, drop = self._held(kind)
         kept = frozenset(keys)
         for key in [key for key in held if key not in kept]:
             drop(key)
@@ -190,6 +165,32 @@ class Inventory(PodLedger):
             self._listed.add(kind)
             # Before all claims are known, devices that others have would be promised.
             self._can_count_devices = self._listed == _OF_DEVICES.keys()
+
+    def _held(self, kind: Kind) -> tuple[Iterable[str], Callable[[str], None]]:
+        """Return the keys of the objects of a kind, and what drops one of them."""
+        match kind:
+            case Kind.NODE:
+                return (
+                    host.name for host in self._hosts.values() if host.state is not NodeState.UNKNOWN
+                ), self.node_drop
+            case Kind.POD:
+                return {*self._pods, *self._ours}, self.pod_drop
+            case Kind.NUMA:
+                return (host.name for host in self._hosts.values() if host.zones is not None), self.numa_drop
+            case Kind.HYPER_NODE:
+                return self._hyper_specs, self.hyper_node_drop
+            case Kind.RESOURCE_SLICE:
+                return self._devices.slices(), self._devices.slice_drop
+            case Kind.DEVICE_CLASS:
+                return self._devices.classes(), self._devices.class_drop
+            case Kind.RESOURCE_CLAIM:
+                return self._devices.claims(), self._devices.claim_drop
+            case Kind.AUTOSCALER:
+                return self.pool_reports.statuses(), self.pool_reports.status_drop
+            case Kind.NODE_POOL:
+                return self.pool_reports.node_pools(), self.pool_reports.node_pool_drop
+            case Kind.KUEUE_TOPOLOGY | Kind.KAI_TOPOLOGY:
+                return (name for of, name in self._topologies if of is kind), partial(self.topology_drop, kind)
 
     # The report
 
