@@ -76,7 +76,10 @@ async def test_an_unreadable_status_is_named_and_left_out(lab: KubeLab) -> None:
     await put_status(lab, "nodeGroups: 3")
 
     async def is_named() -> bool:
-        return f"1 objects that cannot be read, such as ConfigMap kube-system/{NAME}" in (await lab.runtime.capacity()).not_counted
+        return (
+            f"1 objects that cannot be read, such as ConfigMap kube-system/{NAME}"
+            in (await lab.runtime.capacity()).not_counted
+        )
 
     await eventually(is_named)
     assert (await lab.runtime.capacity()).pools == ()
