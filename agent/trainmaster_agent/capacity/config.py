@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.agent import HOST_LEVEL, MOST_NODES
-from trainmaster.protocol.base import Name40, Strict
+from trainmaster.protocol.base import Name40, Strict, worded_pattern
 from trainmaster.protocol.jobs import AffinityTerm, LabelKey, LabelValue, ResourceName
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 
@@ -17,8 +17,13 @@ OTHERS = "others"
 
 VALUE = "{value}"
 """Stands for the value of a node's label in the name of its node group."""
-_DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_DNS_NAME = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+_NAMESPACE = worded_pattern(
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "a namespace of a-z, 0-9 and '-' that begins and ends with a letter or a digit"
+)
+_DNS_NAME = worded_pattern(
+    r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$",
+    "lower-case letters, digits, '-' and '.', with a letter or digit at the beginning and the end",
+)
 
 _GRID = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi", OTHERS: "1"}
 
@@ -56,7 +61,7 @@ class AutoscalerConfig(Strict):
 
     enabled: bool = True
     """Whether its report is read, and the NodePools of Karpenter."""
-    namespace: Annotated[str, StringConstraints(pattern=_DNS_LABEL, max_length=63)] = "kube-system"
+    namespace: Annotated[str, StringConstraints(pattern=_NAMESPACE, max_length=63)] = "kube-system"
     config_map: Annotated[str, StringConstraints(pattern=_DNS_NAME, max_length=253)] = "cluster-autoscaler-status"
     node_label: LabelKey | None = None
     """Label of a node whose value is in the name of its node group; None: nodes of groups are not recognised."""
