@@ -5,6 +5,7 @@ import os
 import random
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
@@ -35,12 +36,16 @@ def reserve_port() -> int:
 
 
 class Daemon:
-    """One program in a process group of its own, whose output is added to ``log``."""
+    """One program in a process group of its own, whose output is added to ``log``.
 
-    def __init__(self, command: list[str], log: Path) -> None:
+    ``environment``: all of its variables; those of the tests if None.
+    """
+
+    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         self.name = Path(command[0]).name
         self.log = log
         self._command = command
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -67,6 +72,7 @@ class Daemon:
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
+                env=self._environment,
                 preexec_fn=_die_with_parent,
             )
 

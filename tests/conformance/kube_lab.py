@@ -1,7 +1,8 @@
 """The lab of the runtime suite over any API server with nodes that play kubelet: the fake one and real ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from kubernetes.aio.client import Configuration
@@ -44,7 +45,7 @@ class KubeLab:
         *,
         living: Callable[[dict[str, str]], int],
         open_gate: Callable[[str], None],
-        placement: str = "gates",
+        placement: Mapping[str, Any] = MappingProxyType({"scheduler": "gates"}),
         home: str = "agent",
         **config: Any,
     ) -> None:
@@ -56,7 +57,7 @@ class KubeLab:
             {
                 "cluster": "lab",
                 "namespace": namespace,
-                "placement": {"scheduler": placement},
+                "placement": dict(placement),
                 "lease": {"duration": "4s", "namespace": home},
                 "tombstone": "1s",
                 "patience": {"image": "300ms", "container": "300ms", "opened": "2s"},

@@ -1,6 +1,7 @@
 """The Kubernetes runtime on a real control plane: the conformance suite, on native gangs and on emulated ones."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ need_programs(whole_module=True)
 __all__ = ["cluster", "plane"]
 
 
-async def make_lab(cluster: Cluster, placement: str) -> KubeLab:
+async def make_lab(cluster: Cluster, placement: dict[str, Any]) -> KubeLab:
+    """Return a lab with two nodes. ``placement`` is that of the agent's configuration."""
     await cluster.kubelet.add_nodes("node", 2, allocatable={"cpu": "4", "memory": "8Gi", "pods": "110"})
     classes = await cluster.api.get("/apis/scheduling.k8s.io/v1/priorityclasses")
     if "trainmaster" not in {one["metadata"]["name"] for one in classes["items"]}:
@@ -36,7 +38,7 @@ class TestNativeGangs(RuntimeConformance):
 
     @pytest.fixture
     async def lab(self, cluster: Cluster) -> AsyncIterator[KubeLab]:
-        lab = await make_lab(cluster, "native")
+        lab = await make_lab(cluster, {"scheduler": "native"})
         await lab.open()
         try:
             yield lab
@@ -49,7 +51,7 @@ class TestEmulatedGangs(RuntimeConformance):
 
     @pytest.fixture
     async def lab(self, cluster: Cluster) -> AsyncIterator[KubeLab]:
-        lab = await make_lab(cluster, "gates")
+        lab = await make_lab(cluster, {"scheduler": "gates"})
         await lab.open()
         try:
             yield lab

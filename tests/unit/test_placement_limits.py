@@ -1,5 +1,6 @@
 """What schedulers cannot honour is said before anything is created; and what is peculiar to one of them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from trainmaster_agent.placement.native import Native
 from trainmaster_agent.placement.port import Gang, PlacementPort
 from trainmaster_agent.placement.queues import QueueRules
 from trainmaster_agent.placement.volcano import Volcano
-from trainmaster_agent.placement.yunikorn import YuniKorn, task_groups
+from trainmaster_agent.placement.yunikorn import YuniKorn, application, task_groups
 
 ZONE = "topology.kubernetes.io/zone"
 KUEUE = Kueue(queues=QueueRules(default="user-queue"), levels=(RACK,))
@@ -226,3 +227,18 @@ def test_a_group_of_kueue_has_the_name_of_the_run_even_for_one_member() -> None:
     pod = dressed(KUEUE, ALONE)
     assert pod["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] == RUN
     assert pod["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "1"
+
+
+def test_a_gang_that_starts_again_is_another_application_of_yunikorn() -> None:
+    """YuniKorn takes pods that join an application whose gang has been placed one by one."""
+    first, again = application(ELASTIC), application(replace(ELASTIC, round=1))
+    assert (first, again) == ("llama-3f9k2-r1-0b8e7c1e", "llama-3f9k2-r1-0b8e7c1e-1")
+    longest = application(replace(ELASTIC, run="r" * 63, round=12))
+    assert (len(longest), longest[-12:]) == (63, "-0b8e7c1e-12")
+
+
+def test_a_member_that_does_not_join_its_gang_again_stays_with_its_scheduler() -> None:
+    pod = a_pod(ELASTIC, ELASTIC.roles[0])
+    Coscheduling().dress_alone(pod)
+    assert pod["spec"]["schedulerName"] == "scheduler-plugins-scheduler"
+    assert "scheduling.x-k8s.io/pod-group" not in pod["metadata"]["labels"]

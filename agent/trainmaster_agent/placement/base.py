@@ -18,12 +18,19 @@ class PlacementDefaults:
         return False
 
     @property
+    def restarts(self) -> bool:
+        return True
+
+    @property
     def rejoins(self) -> bool:
         return True
 
     @property
     def requests_nodes(self) -> bool:
         return False
+
+    def dress_alone(self, pod: dict[str, Any]) -> None:
+        """Add nothing: the default scheduler places it."""
 
     @property
     def for_workloads(self) -> PlacementPort | None:

@@ -13,7 +13,7 @@ from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.placement.base import PlacementDefaults
 from trainmaster_agent.placement.conditions import why_pods_wait
-from trainmaster_agent.placement.manifests import label, metadata, quantities
+from trainmaster_agent.placement.manifests import label, metadata
 from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject
 from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, lacks_role_minimum, needs_group, starters
 
@@ -40,6 +40,12 @@ class Coscheduling(PlacementDefaults):
         )
 
     @property
+    def rejoins(self) -> bool:
+        # The plugin tries a pod again only when another pod of its group is created: one that finds fewer members than the least
+        # number, as the others have ended or its cache has not seen all yet, would wait for five minutes.
+        return False
+
+    @property
     def created(self) -> tuple[Resource, ...]:
         return (POD_GROUPS,)
 
@@ -58,8 +64,9 @@ class Coscheduling(PlacementDefaults):
             "kind": POD_GROUPS.kind,
             "metadata": metadata(gang),
             "spec": {
+                # Without minResources: a gang refused by the plugin's own look at the cluster is tried again only when the scheduler
+                # empties its queue of unschedulable pods, every five minutes, not when there is a node or room for it.
                 "minMember": starters(gang),
-                "minResources": quantities(gang.total),
                 "scheduleTimeoutSeconds": max(1, min(_LONGEST_HOLD, round(gang.timeout))),
             },
         }
@@ -69,6 +76,9 @@ class Coscheduling(PlacementDefaults):
         pod["spec"]["schedulerName"] = self.scheduler_name
         if needs_group(gang):
             label(pod, {"scheduling.x-k8s.io/pod-group": gang.run})
+
+    def dress_alone(self, pod: dict[str, Any]) -> None:
+        pod["spec"]["schedulerName"] = self.scheduler_name
 
     def read(self, gang: Gang, objects: Sequence[Mapping[str, Any]], pods: Sequence[PodSight]) -> GangState:
         return GangState(message=why_pods_wait(pods))

@@ -72,7 +72,7 @@ class Kai(PlacementDefaults):
             spec["topologyConstraint"] = topology
         if _has_subgroups(gang):
             # With subgroups KAI checks only their minimums, so these add up to the gang's.
-            spec["subGroups"] = [{"name": role.name, "minMember": count} for role, count in gang.quorum() if role.size]
+            spec["subGroups"] = [{"name": role.name, "minMember": count} for role, count in gang.quorum() if count]
         body = {
             "apiVersion": POD_GROUPS.version,
             "kind": POD_GROUPS.kind,

@@ -49,6 +49,11 @@ class Kueue(PlacementDefaults):
         return frozenset((Capability.GANG, *((Capability.TOPOLOGY,) if self.levels else ())))
 
     @property
+    def restarts(self) -> bool:
+        # Kueue holds a failed pod back by a finalizer until another pod has taken its place, whose name it has (seen with 0.19).
+        return False
+
+    @property
     def for_workloads(self) -> None:
         # Kueue would have to admit the object itself, which it holds back by its own field.
         return None

@@ -52,6 +52,8 @@ class Gang:
     """Seconds that the gang may wait for its nodes."""
     awaits_nodes: bool = False
     """Whether an autoscaler is to add nodes for the gang, of which it may use any."""
+    round: int = 0
+    """How many times all members have started again."""
 
     @property
     def size(self) -> int:
@@ -111,8 +113,17 @@ class PlacementPort(Protocol):
         ...
 
     @property
+    def restarts(self) -> bool:
+        """Return whether a member that has ended can be created again under its name."""
+        ...
+
+    @property
     def rejoins(self) -> bool:
         """Return whether a member created after the gang's start is part of the gang again; else it is a plain pod."""
+        ...
+
+    def dress_alone(self, pod: dict[str, Any]) -> None:
+        """Add to a pod that is not part of the gang, where members do not rejoin, what its scheduler needs."""
         ...
 
     @property

@@ -42,6 +42,10 @@ class Provisioned:
         return self.inner.emulated
 
     @property
+    def restarts(self) -> bool:
+        return self.inner.restarts
+
+    @property
     def rejoins(self) -> bool:
         return self.inner.rejoins
 
@@ -74,6 +78,9 @@ class Provisioned:
         roles = [role for role in gang.roles if role.size]
         templates = [KubeObject(POD_TEMPLATES, _template(gang, role)) for role in roles]
         return (*found, *templates, KubeObject(PROVISIONING_REQUESTS, self._request(gang, roles)))
+
+    def dress_alone(self, pod: dict[str, Any]) -> None:
+        self.inner.dress_alone(pod)
 
     def dress(self, gang: Gang, role: GangRole, pod: dict[str, Any]) -> None:
         self.inner.dress(gang, role, pod)

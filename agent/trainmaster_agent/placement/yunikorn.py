@@ -20,6 +20,7 @@ from trainmaster_agent.placement.queues import QueueRules
 from trainmaster_agent.placement.requirements import lacks_level, lacks_numa
 
 _PREFIX = "yunikorn.apache.org/"
+_LONGEST_LABEL = 63
 _REFUSALS = ("ResourceReservationTimeout", "ApplicationRejected")
 _WHERE = ("nodeSelector", "tolerations", "affinity", "topologySpreadConstraints")
 """Fields of a pod that restrict its nodes: its placeholder pods have the same."""
@@ -45,7 +46,7 @@ class YuniKorn(PlacementDefaults):
         return lacks_level(gang, "YuniKorn") or lacks_numa(gang, "YuniKorn")
 
     def dress(self, gang: Gang, role: GangRole, pod: dict[str, Any]) -> None:
-        label(pod, {_PREFIX + "app-id": gang.run})
+        label(pod, {_PREFIX + "app-id": application(gang)})
         queue = self.queues.of(gang.queue)
         if queue:
             label(pod, {_PREFIX + "queue": queue})
@@ -66,6 +67,16 @@ class YuniKorn(PlacementDefaults):
         if refused is not None:
             return GangState(refused=f"YuniKorn refused it: {refused.message or refused.reason}")
         return GangState(message=why_pods_wait(pods))
+
+
+def application(gang: Gang) -> str:
+    """Return the id of the application of a gang, another one for each time that all members start.
+
+    YuniKorn keeps an application for 30 seconds after its last pod, as one whose gang has been placed: pods that join it then are
+    placed one by one.
+    """
+    suffix = "-".join((str(gang.owner.get("uid", ""))[:8], *((str(gang.round),) if gang.round else ())))
+    return f"{gang.run[: _LONGEST_LABEL - 1 - len(suffix)]}-{suffix}"
 
 
 def task_groups(gang: Gang) -> list[dict[str, Any]]:

@@ -136,6 +136,8 @@ class Manifests:
         template: dict[str, Any] = orjson.loads(self._raw[role])
         if role not in self._facts.late or self._placement.rejoins:
             self._placement.dress(self.gang, self._gang_roles[role], template)
+        else:
+            self._placement.dress_alone(template)
         return {"metadata": template["metadata"], "spec": template["spec"]}
 
     def pod(self, role: str, index: int, *, beside: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -161,8 +163,10 @@ class Manifests:
         self._keep_apart(role, index, pod)
         if beside is None or self._placement.rejoins:
             self._placement.dress(self.gang, self._gang_roles[role], pod)
-        elif beside:
-            spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **beside}
+        else:
+            self._placement.dress_alone(pod)
+            if beside:
+                spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **beside}
         return pod
 
     def _gang(self, levels: Mapping[str, str]) -> Gang:
@@ -191,6 +195,7 @@ class Manifests:
             # In which domain the nodes will be is not known.
             awaits_nodes=spec.topology.required is None
             and any(group.startswith(COMING) for group in self._record.start.pins),
+            round=self._record.progress.round,
         )
 
     # -- pods

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -307,6 +308,7 @@ class RunReconcilers:
         if found.remove:
             await self._remove(tracker, found.remove)
             return False
+        await self._fit(tracker, creates=bool(found.create))
         if found.create:
             return await self._create(tracker, found.create)
         if (
@@ -540,6 +542,30 @@ class RunReconcilers:
             await self._create_once(tracker, resource, body)
         tracker.prepared = number
 
+    async def _fit(self, tracker: RunTracker, *, creates: bool) -> None:
+        """Let the scheduler's objects of a running gang want no more members than can still come: those of its size that have not
+        succeeded. A group that wanted as many as at its start would hold back a member that starts again or comes later.
+        """
+        placement, progress = self._placement_of(tracker), tracker.record.progress
+        if not (placement.rejoins and tracker.has_run) or progress.stop is not None or progress.verdict is not None:
+            return
+        pods = [pod for pod in tracker.pods.values() if pod.round == progress.round]
+        if not creates and all(pod.node or pod.is_over for pod in pods):
+            return
+        gang, ended = self._manifests(tracker).gang, Counter(pod.role for pod in pods if pod.stage == "succeeded")
+        roles = tuple(replace(role, least=min(role.least, role.size - ended[role.name])) for role in gang.roles)
+        least = min(gang.least, gang.size - ended.total())
+        numbers = least, *(role.least for role in roles)
+        if tracker.fitted == numbers:
+            return
+        whole = replace(gang, awaits_nodes=False)  # what was asked of an autoscaler stays as it is
+        fitting = placement.objects(replace(whole, roles=roles, least=least))
+        for (resource, before), (_, body) in zip(placement.objects(whole), fitting, strict=True):
+            patch = {"spec": _merged(before["spec"], body["spec"])}
+            with contextlib.suppress(NotFoundError):
+                await self._api.patch(resource, tracker.record.namespace, body["metadata"]["name"], patch)
+        tracker.fitted = numbers
+
     async def _create_once(
         self, tracker: RunTracker, resource: Any, body: dict[str, Any], *, strict: bool = False
     ) -> dict[str, Any]:
@@ -600,6 +626,15 @@ class RunReconcilers:
 
     async def _end(self, tracker: RunTracker, verdict: RecordedEnd) -> None:
         await self._record_store.save(tracker, replace(tracker.record.progress, verdict=verdict))
+
+
+def _merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the merge patch by which an object with ``before`` has ``now``: what is no longer there is null."""
+    patch: dict[str, Any] = dict.fromkeys(before.keys() - now.keys())
+    for name, value in now.items():
+        held = before.get(name)
+        patch[name] = _merged(held, value) if isinstance(value, dict) and isinstance(held, dict) else value
+    return patch
 
 
 def _has_ended(pod: Mapping[str, Any]) -> bool:

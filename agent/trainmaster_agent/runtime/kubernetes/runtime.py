@@ -279,6 +279,8 @@ class KubernetesRuntime:
         placement, self._reported_closed = self._placement, self._closed()
         capabilities: set[str] = set(placement.capabilities) if placement is not None else set()
         capabilities |= _OF_ALL_PLACEMENTS | _MADE_BY_AGENT
+        if placement is not None and not placement.restarts:
+            capabilities -= {Capability.GANG_RESTART, Capability.MEMBER_RESTART}
         for_workloads = None if placement is None else placement.for_workloads
         workloads = () if for_workloads is None else self._kinds.offered(pod_fields(for_workloads))
         claim_templates = self._claim_templates.capabilities(self._namespaces.existing)

@@ -1,0 +1,201 @@
+"""The Kubernetes runtime with the schedulers of other projects: real programs, on a real control plane with simulated nodes.
+
+Which of them are there, ``TRAINMASTER_SCHEDULER_ASSETS`` says (see ``tests.cluster.schedulers``). A control plane for each: their
+kinds and webhooks stay out of the way of other tests.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from typing import ClassVar
+
+import pytest
+
+from tests import waiting
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.fixtures import Cluster, need_programs, open_cluster
+from tests.cluster.schedulers import ASSETS, Installed, assets_of, installed
+from tests.conformance.kube_lab import KubeLab
+from tests.conformance.runtime_suite import (
+    RUNS,
+    WAITS_FOR_GATE,
+    A,
+    Part,
+    RuntimeConformance,
+    eventually,
+    start_run,
+    until,
+    until_living,
+    until_over,
+    until_state,
+)
+from tests.e2e.test_kubernetes_conformance import make_lab
+from trainmaster.protocol.states import RunState
+
+need_programs(whole_module=True)
+
+SMALL = {"cpu": "2", "memory": "8Gi", "pods": "110"}
+"""A node beside the two of 4 CPU."""
+
+
+class OnItsScheduler(RuntimeConformance):
+    """The runtime suite on the scheduler ``scheduler``."""
+
+    scheduler: ClassVar[str]
+    silence_seconds = 10.0  # most of them decide once a second
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def site(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+        if assets_of(cls.scheduler) is None:
+            pytest.skip(f"{ASSETS} names no folder with {cls.scheduler}")
+        loop, stack = asyncio.new_event_loop(), AsyncExitStack()
+
+        async def start() -> Installed:
+            plane = await ControlPlane.start(tmp_path_factory.mktemp("plane"))
+            stack.push_async_callback(plane.stop)
+            return await stack.enter_async_context(
+                installed(cls.scheduler, plane, tmp_path_factory.mktemp(cls.scheduler))
+            )
+
+        try:
+            site = loop.run_until_complete(start())
+            print(f"{site.name} {site.version} on Kubernetes {site.plane.version}")
+            yield site
+        finally:
+            loop.run_until_complete(stack.aclose())
+            loop.close()
+
+    @pytest.fixture
+    async def cluster(self, site: Installed) -> AsyncIterator[Cluster]:
+        async with open_cluster(site.plane) as cluster:
+            await self.prepare(cluster)
+            yield cluster
+            await self.clear(cluster)
+            await cluster.api.delete(cluster.pods, query={"gracePeriodSeconds": 1})
+            await waiting.eventually(
+                lambda: _is_empty(cluster), 60
+            )  # a scheduler may hold pods back until it has counted them
+
+    async def prepare(self, cluster: Cluster) -> None:
+        """Make what the scheduler needs in the namespace of a test."""
+
+    async def clear(self, cluster: Cluster) -> None:
+        """Remove what would keep pods of the test from going: what ``forget`` removes of runs that have ended."""
+
+    @pytest.fixture
+    async def lab(self, site: Installed, cluster: Cluster) -> AsyncIterator[KubeLab]:
+        lab = await make_lab(cluster, site.placement)
+        await lab.open()
+        try:
+            yield lab
+        finally:
+            await lab.close()
+
+    # Gangs
+
+    async def test_five_members_wait_for_a_fifth_place_and_then_all_start(self, cluster: Cluster, lab: KubeLab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=5, cpu="2")))
+        await until(lab, A, lambda status: status.state is RunState.PENDING and bool(status.message))
+        await asyncio.sleep(3)  # what must not happen would have happened by now
+        assert (lab.runtime.held()[A].state, lab.living(A)) == (RunState.PENDING, 0)
+        await cluster.kubelet.add_node("late", allocatable=SMALL)
+        await until_state(lab, A, RunState.RUNNING)
+        await until_living(lab, A, 5)
+        lab.open_gate(A)
+        assert (await until_over(lab, A)).state is RunState.SUCCEEDED
+
+    async def test_of_gangs_that_would_block_one_another_one_runs_after_the_other(self, lab: KubeLab) -> None:
+        runs = [f"rival-{number:07d}-r1" for number in range(4)]
+        for run in runs:
+            await lab.runtime.start(start_run(lab, run, Part(WAITS_FOR_GATE, count=3, cpu="2"), placement_timeout=300))
+        for left in (4, 3, 2, 1):
+            (running,) = await _running(lab, 1)
+            await asyncio.sleep(1)
+            living = {run: lab.living(run) for run in runs}
+            assert living == {run: 3 if run == running else 0 for run in runs}, f"with {left} gangs left"
+            lab.open_gate(running)
+            assert (await until_over(lab, running)).state is RunState.SUCCEEDED
+
+    async def test_a_gang_that_waits_starts_although_the_scheduler_is_killed(
+        self, site: Installed, cluster: Cluster, lab: KubeLab
+    ) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=5, cpu="2"), placement_timeout=300))
+        await until(lab, A, lambda status: status.state is RunState.PENDING and bool(status.message))
+        for program in site.daemons:
+            await site.restart(program)
+        await cluster.kubelet.add_node("late", allocatable=SMALL)
+        await until_state(lab, A, RunState.RUNNING)
+        await until_living(lab, A, 5)
+        lab.open_gate(A)
+        assert (await until_over(lab, A)).state is RunState.SUCCEEDED
+
+    async def test_a_gang_of_several_roles_starts_with_the_least_number_of_each(
+        self, cluster: Cluster, lab: KubeLab
+    ) -> None:
+        """5 places are enough for the launcher and the 4 workers without which there is no gang; the others come with more places."""
+        parts = (
+            Part(WAITS_FOR_GATE, name="launcher", cpu="1500m"),
+            Part(WAITS_FOR_GATE, count=7, cpu="1500m", of_role={"minReplicas": 4}),
+        )
+        order = start_run(lab, A, *parts, placement_timeout=300)
+        await cluster.kubelet.add_node("half", allocatable={**SMALL, "cpu": "1500m"})
+        await lab.runtime.start(order)
+        status = await until(lab, A, lambda status: status.state is RunState.RUNNING or status.state.is_terminal)
+        if status.state is RunState.RETURNED:
+            pytest.skip(f"{self.scheduler}: {status.message}")
+        await until_living(lab, A, 5)
+        assert {(one.role, one.state) for one in lab.runtime.held()[A].members if one.state == "running"} == {
+            ("launcher", "running"),
+            ("worker", "running"),
+        }
+        await cluster.kubelet.add_node("late", allocatable=SMALL)
+        await cluster.kubelet.add_node("later", allocatable={**SMALL, "cpu": "4"})
+        await until_living(lab, A, 8)
+        lab.open_gate(A)
+        assert (await until_over(lab, A)).state is RunState.SUCCEEDED
+
+    async def test_a_gang_that_waits_in_vain_is_returned_with_the_words_of_its_scheduler(self, lab: KubeLab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=5, cpu="2"), placement_timeout=8))
+        status = await until_over(lab, A)
+        assert status.state is RunState.RETURNED
+        assert lab.living(A) == 0
+        print(f"{self.scheduler}: {status.message}")
+        assert status.message
+
+
+async def _is_empty(cluster: Cluster) -> bool:
+    return not (await cluster.api.get(cluster.pods))["items"]
+
+
+async def _running(lab: KubeLab, many: int) -> list[str]:
+    """Return the runs that are running, once there are as many."""
+
+    def found() -> list[str]:
+        return [run for run, status in lab.runtime.held().items() if status.state is RunState.RUNNING]
+
+    await eventually(lambda: len(found()) >= many, f"{many} runs are running")
+    return found()
+
+
+class TestVolcano(OnItsScheduler):
+    scheduler = "volcano"
+
+
+class TestKai(OnItsScheduler):
+    """KAI packs: it fills a node with small members before the large ones have their places."""
+
+    scheduler = "kai"
+    large_members_first = False
+
+    async def clear(self, cluster: Cluster) -> None:
+        """Remove the groups: KAI takes groups of one name for the same, also of several namespaces, and tests use the same names."""
+        await cluster.api.delete(f"/apis/scheduling.run.ai/v2alpha2/namespaces/{cluster.namespace}/podgroups")
+
+
+class TestCoscheduling(OnItsScheduler):
+    scheduler = "coscheduling"
+
+
+class TestYuniKorn(OnItsScheduler):
+    scheduler = "yunikorn"
