@@ -331,7 +331,6 @@ _SHIPPED = {
     "yunikorn": _Shipped("yunikorn", {}, _yunikorn),
     "kueue": _Shipped("kueue-system", {"defaultQueue": "default"}, _kueue),
 }
-SCHEDULERS = tuple(_SHIPPED)
 
 
 def assets_of(name: str) -> Path | None:

@@ -7,7 +7,7 @@ kinds and webhooks stay out of the way of other tests.
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -24,6 +24,7 @@ from tests.conformance.runtime_suite import (
     RuntimeConformance,
     eventually,
     start_run,
+    stop_run,
     until,
     until_living,
     until_over,
@@ -38,11 +39,10 @@ SMALL = {"cpu": "2", "memory": "8Gi", "pods": "110"}
 """A node beside the two of 4 CPU."""
 
 
-class OnItsScheduler(RuntimeConformance):
-    """The runtime suite on the scheduler ``scheduler``."""
+class SchedulerSite:
+    """A control plane with the scheduler ``scheduler``, and labs on it."""
 
     scheduler: ClassVar[str]
-    silence_seconds = 10.0  # most of them decide once a second
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -91,6 +91,12 @@ class OnItsScheduler(RuntimeConformance):
             yield lab
         finally:
             await lab.close()
+
+
+class OnItsScheduler(SchedulerSite, RuntimeConformance):
+    """The runtime suite on a scheduler, and gangs."""
+
+    silence_seconds = 10.0  # most of them decide once a second
 
     # Gangs
 
@@ -199,3 +205,67 @@ class TestCoscheduling(OnItsScheduler):
 
 class TestYuniKorn(OnItsScheduler):
     scheduler = "yunikorn"
+
+
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+
+
+class TestKueue(SchedulerSite):
+    """Kueue admits gangs by quota; the default scheduler places their pods one by one."""
+
+    scheduler = "kueue"
+
+    async def prepare(self, cluster: Cluster) -> None:
+        flavors = await cluster.api.get(f"{KUEUE}/resourceflavors")
+        if not flavors["items"]:
+            await cluster.api.post(f"{KUEUE}/resourceflavors", _of_kueue("ResourceFlavor", "any", {}))
+            await cluster.api.post(f"{KUEUE}/clusterqueues", _cluster_queue("all"))
+        queue = _of_kueue("LocalQueue", "default", {"clusterQueue": "all"})
+        await cluster.api.post(f"{KUEUE}/namespaces/{cluster.namespace}/localqueues", queue)
+
+    async def clear(self, cluster: Cluster) -> None:
+        await cluster.api.delete(f"{KUEUE}/namespaces/{cluster.namespace}/workloads")
+
+    async def test_a_gang_is_admitted_runs_and_leaves_nothing(self, cluster: Cluster, lab: KubeLab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=3), Part(WAITS_FOR_GATE, name="ps")))
+        await until_state(lab, A, RunState.RUNNING)
+        await until_living(lab, A, 4)
+        workloads = f"{KUEUE}/namespaces/{cluster.namespace}/workloads"
+        assert [one["metadata"]["name"] for one in (await cluster.api.get(workloads))["items"]] == [A]
+        lab.open_gate(A)
+        assert (await until_over(lab, A)).state is RunState.SUCCEEDED
+        await lab.runtime.forget(A)
+        await waiting.eventually(lambda: _is_empty(cluster), 30)
+
+        async def is_removed() -> bool:
+            return not (await cluster.api.get(workloads))["items"]
+
+        await waiting.eventually(is_removed, 30)
+
+    async def test_a_stopped_gang_leaves_no_pods_although_kueue_holds_them(
+        self, cluster: Cluster, lab: KubeLab
+    ) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=3)))
+        await until_living(lab, A, 3)
+        await lab.runtime.stop(stop_run(A))
+        assert (await until_over(lab, A)).state is RunState.CANCELLED
+        await lab.runtime.forget(A)
+        await waiting.eventually(lambda: _is_empty(cluster), 30)
+
+    async def test_a_gang_beyond_all_quota_is_returned_with_the_words_of_kueue(self, lab: KubeLab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=9), placement_timeout=3))
+        status = await until_over(lab, A)
+        assert status.state is RunState.RETURNED
+        assert "insufficient quota for cpu" in status.message
+
+
+def _cluster_queue(name: str) -> dict[str, Any]:
+    """Return a queue with as much as the nodes have."""
+    amounts = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi"}
+    quotas = [{"name": resource, "nominalQuota": amount} for resource, amount in amounts.items()]
+    group = {"coveredResources": [one["name"] for one in quotas], "flavors": [{"name": "any", "resources": quotas}]}
+    return _of_kueue("ClusterQueue", name, {"namespaceSelector": {}, "resourceGroups": [group]})
+
+
+def _of_kueue(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec}

@@ -172,7 +172,7 @@ class TestAMemberAlone:
     def test_needs_neither_service_nor_roster_nor_a_group_of_the_scheduler(self) -> None:
         manifests = made(role())
         assert manifests.objects() == ()
-        assert manifests.roster() is None
+        assert manifests.shared() == ()
 
     def test_meets_itself_at_localhost(self) -> None:
         env = member_env(made(role()))
@@ -242,8 +242,7 @@ class TestAGang:
         manifests = made(role(replicas=4, minReplicas=1), progress=Progress(sizes={"worker": 2}), elastic={})
         assert manifests.size == 2
         assert member_env(manifests)["WORLD_SIZE"] == "2"
-        roster = manifests.roster()
-        assert roster is not None
+        roster, _ = manifests.shared()
         assert roster.body["data"]["addresses"].count("\n") == 2
 
 
@@ -271,8 +270,7 @@ class TestFrameworks:
         env = member_env(manifests, "launcher")
         for name in ("TRAINMASTER_HOSTFILE", "OMPI_MCA_orte_default_hostfile", "I_MPI_HYDRA_HOST_FILE"):
             assert env[name] == "/etc/trainmaster/hostfile"
-        roster = manifests.roster()
-        assert roster is not None
+        roster, _ = manifests.shared()
         hosts = [f"launcher-0.{RUN}", f"worker-0.{RUN}", f"worker-1.{RUN}"]
         assert roster.body["data"] == {
             "hostfile": "".join(f"{host} slots=1\n" for host in hosts),
@@ -342,8 +340,7 @@ class TestALargeGang:
     def test_a_members_manifest_does_not_grow_with_the_gang_and_the_roster_fits_a_config_map(self) -> None:
         huge, large = made(role(replicas=10_000)), made(role(replicas=100))
         assert len(json.dumps(huge.pod("worker", 9))) < len(json.dumps(large.pod("worker", 9))) + 100
-        roster = huge.roster()
-        assert roster is not None
+        roster, _ = huge.shared()
         assert sum(map(len, roster.body["data"].values())) < 2**20
 
 

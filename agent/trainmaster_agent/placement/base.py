@@ -18,6 +18,10 @@ class PlacementDefaults:
         return False
 
     @property
+    def holders(self) -> tuple[Resource, ...]:
+        return ()
+
+    @property
     def restarts(self) -> bool:
         return True
 

@@ -49,6 +49,10 @@ class Kueue(PlacementDefaults):
         return frozenset((Capability.GANG, *((Capability.TOPOLOGY,) if self.levels else ())))
 
     @property
+    def holders(self) -> tuple[Resource, ...]:
+        return (workloads(self.version),)
+
+    @property
     def restarts(self) -> bool:
         # Kueue holds a failed pod back by a finalizer until another pod has taken its place, whose name it has (seen with 0.19).
         return False

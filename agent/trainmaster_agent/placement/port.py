@@ -113,6 +113,11 @@ class PlacementPort(Protocol):
         ...
 
     @property
+    def holders(self) -> tuple[Resource, ...]:
+        """Return the kinds of objects, named as their runs, whose controller keeps deleted pods from going as long as they exist."""
+        ...
+
+    @property
     def restarts(self) -> bool:
         """Return whether a member that has ended can be created again under its name."""
         ...

@@ -42,6 +42,10 @@ class Provisioned:
         return self.inner.emulated
 
     @property
+    def holders(self) -> tuple[Resource, ...]:
+        return self.inner.holders
+
+    @property
     def restarts(self) -> bool:
         return self.inner.restarts
 

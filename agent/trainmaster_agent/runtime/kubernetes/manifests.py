@@ -105,13 +105,13 @@ class Manifests:
             for role in self._facts.spec.roles
             if role.template is not None and role.template.devices
         )
-        if self.size > 1 and not self.is_workload:
-            found += (KubeObject(CONFIG_MAPS, self._roster_map()), KubeObject(SERVICES, self._service()))
-        return tuple(found)
+        return (*found, *self.shared())
 
-    def roster(self) -> KubeObject | None:
-        """Return the list of members, rewritten when their number changes; None for a single member."""
-        return KubeObject(CONFIG_MAPS, self._roster_map()) if self.size > 1 and not self.is_workload else None
+    def shared(self) -> tuple[KubeObject, ...]:
+        """Return the list of members and the service by which they find each other; none for a single member."""
+        if self.size == 1 or self.is_workload:
+            return ()
+        return KubeObject(CONFIG_MAPS, self._roster_map()), KubeObject(SERVICES, self._service())
 
     @property
     def is_workload(self) -> bool:

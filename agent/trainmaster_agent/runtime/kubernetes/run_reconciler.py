@@ -445,8 +445,12 @@ class RunReconcilers:
             of_round = f"{LABEL_ROUND}={number}" if number else f"!{LABEL_ROUND}"
             selector = f"{LABEL_AGENT}={self._config.cluster},{LABEL_RUN}={tracker.run},{of_round}"
             await self._api.delete_all(PODS, tracker.record.namespace, selector, grace=grace)
-            return
-        await asyncio.gather(*(self._delete(tracker, pod, grace) for pod, grace in pods))
+        else:
+            await asyncio.gather(*(self._delete(tracker, pod, grace) for pod, grace in pods))
+        # After the pods, whose grace would else be that of their controller.
+        for resource in self._placement_of(tracker).holders:
+            with contextlib.suppress(NotFoundError):
+                await self._api.delete(resource, tracker.record.namespace, tracker.run)
 
     async def _delete(self, tracker: RunTracker, pod: PodSight, grace: int) -> None:
         try:
@@ -461,6 +465,7 @@ class RunReconcilers:
         ends = self._ends_of_earlier_lives(tracker, members)
         try:
             await self._prepare(tracker, manifests)
+            await self._list_members(tracker, manifests)
             for begin in range(0, len(members), _BATCH):
                 await self._lease.confirm()
                 await self._record_store.confirm(tracker)
@@ -541,6 +546,17 @@ class RunReconcilers:
                     await self._api.delete(resource, tracker.record.namespace, name)
             await self._create_once(tracker, resource, body)
         tracker.prepared = number
+
+    async def _list_members(self, tracker: RunTracker, manifests: Manifests) -> None:
+        """Let members that a resized run gets find the others: those of a run that had a single one have neither list nor service."""
+        if not tracker.record.progress.sizes or tracker.listed == tracker.sizes:
+            return
+        for resource, body in manifests.shared():
+            held = await self._create_once(tracker, resource, body)
+            if "data" in body and held.get("data") != body["data"]:
+                name = body["metadata"]["name"]
+                await self._api.patch(resource, tracker.record.namespace, name, {"data": body["data"]})
+        tracker.listed = dict(tracker.sizes)
 
     async def _fit(self, tracker: RunTracker, *, creates: bool) -> None:
         """Let the scheduler's objects of a running gang want no more members than can still come: those of its size that have not

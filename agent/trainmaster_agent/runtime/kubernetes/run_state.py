@@ -60,6 +60,8 @@ class RunTracker:
     """Whether the check that this cluster can run it has passed."""
     prepared: int = -1
     """The round whose objects exist."""
+    listed: dict[str, int] | None = None
+    """Members by role of which the list of members is; None where that is not known."""
     fitted: tuple[int, ...] = ()
     """The least numbers, of the gang and of each role, that the scheduler's objects have; empty where that is not known."""
     opened_at: float | None = None

@@ -780,11 +780,15 @@ class KubernetesRuntime:
             return self._usual_objects_of(tracker)
         manifests = tracker.manifests
         objects = (*manifests.objects(), *((manifests.workload(),) if manifests.is_workload else ()))
-        return tuple((one.resource, one.body["metadata"]["name"]) for one in objects)
+        held = () if self._placement is None else self._placement.holders
+        return (
+            *((one.resource, one.body["metadata"]["name"]) for one in objects),
+            *((one, tracker.run) for one in held),
+        )
 
     def _usual_objects_of(self, tracker: RunTracker) -> tuple[tuple[Resource, str], ...]:
         """Return the objects that may exist for a run without manifests, because it had already ended when found."""
-        created = () if self._placement is None else self._placement.created
+        created = () if self._placement is None else (*self._placement.created, *self._placement.holders)
         found = [(resource, tracker.run) for resource in created]
         found += [
             (RESOURCE_CLAIM_TEMPLATES, claim_template_name(tracker.run, role.name))
