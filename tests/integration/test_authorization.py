@@ -148,6 +148,8 @@ ALLOWED |= {
     ("POST", f"{_GROUP}/{{plural}}"): ADMINS,
     **{(method, f"{_GROUP}/namespaces/{{namespace}}/jobs/{{name}}"): PEOPLE for method in ("PUT", "PATCH", "DELETE")},
     **{(method, f"{_GROUP}/{{plural}}/{{name}}"): ADMINS for method in ("PUT", "PATCH", "DELETE")},
+    ("GET", f"{_GROUP}/{{plural}}/{{name}}/scale"): PEOPLE,
+    **{(method, f"{_GROUP}/{{plural}}/{{name}}/scale"): ADMINS for method in ("PUT", "PATCH")},
 }
 _OF_KIND = "/apis/{group}/{api_version}/namespaces/{namespace}/{plural}"
 ALLOWED |= {

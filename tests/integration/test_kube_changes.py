@@ -344,3 +344,63 @@ async def test_a_collection_is_deleted_by_its_selectors(service: Service) -> Non
     assert sorted(one["details"]["deleted"] for one in audit if one["action"] == "cancel") == ["j1", "j3"]
     value_of(await service.http.delete(JOBS, params={"fieldSelector": "metadata.name=j0"}))
     assert [one["metadata"]["name"] for one in value_of(await service.http.get(JOBS))["items"]] == ["j2"]
+
+
+RESERVATIONS = f"{GROUP}/reservations"
+
+
+def reservation_manifest(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    spec = {"queue": "default", "nodes": 4, "start": "2030-01-01T20:00:00Z", "end": "2030-01-02T06:00:00Z"}
+    metadata: dict[str, Any] = {"name": name, "labels": labels or {}}
+    return {"apiVersion": "trainmaster.dev/v1", "kind": "Reservation", "metadata": metadata, "spec": spec}
+
+
+async def test_the_nodes_of_a_reservation_are_scaled(service: Service) -> None:
+    value_of(await service.http.post(RESERVATIONS, json=reservation_manifest("night", {"team": "a"})), 201)
+    scale = f"{RESERVATIONS}/night/scale"
+    shown = value_of(await service.http.get(scale))
+    assert (shown["apiVersion"], shown["kind"], shown["spec"]) == ("autoscaling/v1", "Scale", {"replicas": 4})
+    assert shown["metadata"]["resourceVersion"]
+    patched = await service.http.patch(scale, headers=MERGE, content=b'{"spec": {"replicas": 6}}')
+    assert value_of(patched)["spec"] == {"replicas": 6}
+    stale = await service.http.put(scale, json=shown | {"spec": {"replicas": 2}})
+    assert value_of(stale, 409)["reason"] == "Conflict"
+    one = await service.http.patch(
+        scale, headers=JSON_PATCH, json=[{"op": "test", "path": "/spec/replicas", "value": 6}]
+    )
+    assert value_of(one)["spec"] == {"replicas": 6}
+    fresh = value_of(await service.http.get(scale))
+    value_of(await service.http.put(f"{scale}?dryRun=All", json=fresh | {"spec": {"replicas": 9}}))
+    assert value_of(await service.http.put(scale, json=fresh | {"spec": {"replicas": 3}}))["spec"] == {"replicas": 3}
+    item = value_of(await service.http.get(f"{RESERVATIONS}/night"))
+    assert (item["spec"]["nodes"], item["metadata"]["labels"]) == (3, {"team": "a"})
+    audit = (await service.http.get("/v1/audit")).json()["audit"]
+    assert [one["action"] for one in audit if one["target"] == "night"] == [
+        "put reservation",
+        "patch reservation",
+        "put reservation",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"replicas": 0}, "spec.nodes"),
+        ({"replicas": "3"}, "spec.replicas"),
+        ({"replicas": True}, "spec.replicas"),
+        ({"nodes": 3}, "spec.nodes"),
+    ],
+)
+async def test_a_scale_that_is_wrong_changes_nothing(service: Service, spec: dict[str, Any], path: str) -> None:
+    value_of(await service.http.post(RESERVATIONS, json=reservation_manifest("night")), 201)
+    answer = await service.http.patch(f"{RESERVATIONS}/night/scale", headers=MERGE, json={"spec": spec})
+    refused = value_of(answer, 422)
+    assert refused["details"]["causes"][0]["field"] == path
+    assert value_of(await service.http.get(f"{RESERVATIONS}/night"))["spec"]["nodes"] == 4
+
+
+async def test_what_has_no_number_is_not_scaled(service: Service) -> None:
+    for address in (f"{GROUP}/queues/default/scale", f"{RESERVATIONS}/none/scale", f"{GROUP}/nothing/none/scale"):
+        value_of(await service.http.get(address), 404)
+    for address in (f"{GROUP}/queues/default/scale", f"{RESERVATIONS}/none/scale"):
+        value_of(await service.http.patch(address, headers=MERGE, json={"spec": {"replicas": 2}}), 404)

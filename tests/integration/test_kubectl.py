@@ -54,6 +54,11 @@ apiVersion: trainmaster.dev/v1
 kind: JobPriorityClass
 metadata: {name: gold}
 spec: {value: 500}
+---
+apiVersion: trainmaster.dev/v1
+kind: Reservation
+metadata: {name: night}
+spec: {queue: default, nodes: 4, start: "2030-01-01T20:00:00Z", end: "2030-01-02T06:00:00Z"}
 """
 _JOB = """
 apiVersion: trainmaster.dev/v1
@@ -377,6 +382,15 @@ async def test_kubectl_changes_what_is_declared(service: Service, kubectl: Kubec
         (("wait", "--for=jsonpath={.spec.weight}=7", "queue/research", "--timeout=10s"), "condition met"),
         (("get", "queue", "research", "-o", "yaml", "--show-managed-fields"), "manager: kubectl-edit"),
         (("describe", "queue", "research"), "Weight:  7"),
+        (
+            ("scale", "reservation/night", "--replicas=6", "--current-replicas=4"),
+            "reservation.trainmaster.dev/night scaled",
+        ),
+        (("scale", "rsv", "night", "--replicas=5"), "reservation.trainmaster.dev/night scaled"),
+        (("get", "rsv", "night"), "5"),
+        (("get", "rsv", "night", "--subresource=scale", "-o", "jsonpath={.spec.replicas}"), "5"),
+        (("auth", "can-i", "update", "reservations.trainmaster.dev/scale"), "yes"),
+        (("delete", "rsv", "night"), 'reservation.trainmaster.dev "night" deleted'),
         (("delete", "jpc", "gold"), 'jobpriorityclass.trainmaster.dev "gold" deleted'),
         (("delete", "queue", "research.vision", "research"), 'queue.trainmaster.dev "research" deleted'),
         (("wait", "--for=delete", "queue/research", "--timeout=10s"), ""),

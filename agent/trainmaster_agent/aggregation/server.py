@@ -183,7 +183,13 @@ class ExtensionServer:
         body = await request.read()
         try:
             answer = await self._calls().request(
-                request.method, URL(url, encoded=True), headers=headers, data=body or None, allow_redirects=False
+                request.method,
+                URL(url, encoded=True),
+                headers=headers,
+                data=body or None,
+                allow_redirects=False,
+                # A call without a type of its content, such as kubectl's of a scale, gets none on its way.
+                skip_auto_headers=("Content-Type",),
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.warning("the dispatcher does not answer: %s", error)

@@ -49,6 +49,7 @@ from trainmaster_dispatcher.api.kube import pod_routes as kube_pod_routes
 from trainmaster_dispatcher.api.kube import reviews as kube_reviews
 from trainmaster_dispatcher.api.kube import routes as kube_routes
 from trainmaster_dispatcher.api.kube import run_routes as kube_run_routes
+from trainmaster_dispatcher.api.kube import scale_routes as kube_scale_routes
 from trainmaster_dispatcher.api.kube import schedule_routes as kube_schedule_routes
 from trainmaster_dispatcher.api.parsing import Parser
 from trainmaster_dispatcher.containment import run_for_ever
@@ -124,6 +125,7 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
         app.include_router(kube_pod_routes.changes_router)
         app.include_router(kube_pod_routes.router)
         app.include_router(kube_declared_routes.router)
+        app.include_router(kube_scale_routes.router)
         app.include_router(kube_reviews.router)
         app.include_router(kube_job_routes.workload_router)
         app.include_router(kube_routes.router)

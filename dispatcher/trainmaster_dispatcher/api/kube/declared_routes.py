@@ -85,7 +85,7 @@ _ONE = f"{PREFIX}/{{plural}}/{{name}}"
 Kind = DeclaredKind[Any, Any]
 
 
-def _declared(plural: str) -> tuple[ApiResource, Kind]:
+def declared_resource(plural: str) -> tuple[ApiResource, Kind]:
     """Return a resource of declared objects with their kind. Raises ProblemError NOT_FOUND."""
     resource = RESOURCES.get(plural)
     if resource is None or resource.declared is None:
@@ -96,7 +96,7 @@ def _declared(plural: str) -> tuple[ApiResource, Kind]:
 @router.get(_ALL)
 async def list_declared(plural: str, request: Request, state: App, wanted: ListedBy) -> Response:
     caller = await person(request)
-    resource, of = _declared(plural)
+    resource, of = declared_resource(plural)
     if wanted.is_watch:
         return await _watch(request, state, wanted, resource, caller)
     view = await state.declared_views.now(resource, of, caller, is_fresh=True)
@@ -107,7 +107,7 @@ async def list_declared(plural: str, request: Request, state: App, wanted: Liste
 @router.get(_ONE)
 async def show_declared(plural: str, name: str, request: Request, state: App) -> Response:
     caller = await person(request)
-    resource, of = _declared(plural)
+    resource, of = declared_resource(plural)
     view = await state.declared_views.now(resource, of, caller, is_fresh=True)
     if name not in view.items:
         raise not_found(resource.full_name, name)
@@ -118,7 +118,7 @@ async def show_declared(plural: str, name: str, request: Request, state: App) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _DeclaredChange:
+class DeclaredChange:
     """A call of an admin that changes objects of one kind."""
 
     request: Request
@@ -142,17 +142,17 @@ class _DeclaredChange:
         return shown(self.request, item, self.resource, 201 if is_new else 200)
 
 
-async def _changing(plural: str, request: Request, state: App, writing: WrittenBy) -> _DeclaredChange:
+async def _changing(plural: str, request: Request, state: App, writing: WrittenBy) -> DeclaredChange:
     """Return a call that changes declared objects. Raises ProblemError."""
     caller = await admin(request)
-    return _DeclaredChange(request, state, caller, *_declared(plural), writing)
+    return DeclaredChange(request, state, caller, *declared_resource(plural), writing)
 
 
-_Change = Annotated[_DeclaredChange, Depends(_changing)]
+Changing = Annotated[DeclaredChange, Depends(_changing)]
 
 
 @router.post(_ALL)
-async def create_declared(call: _Change) -> Response:
+async def create_declared(call: Changing) -> Response:
     wanted = await call.wanted()
     if not wanted.name:
         raise mistaken(Mistake(path="metadata.name", message="is missing"))
@@ -163,40 +163,40 @@ async def create_declared(call: _Change) -> Response:
         await call.of.put(tx, _parsed(call.of, target, wanted.spec), call.author("put"))
         return wanted.fields()
 
-    return call.answer(await _change(call, wanted.name, "put", work), is_new=True)
+    return call.answer(await change_object(call, wanted.name, "put", work), is_new=True)
 
 
 @router.put(_ONE)
-async def replace_declared(name: str, call: _Change) -> Response:
+async def replace_declared(name: str, call: Changing) -> Response:
     wanted = await call.wanted()
     check_address(wanted, name)
 
     async def work(tx: Transaction, target: str, before: Wire | None) -> Wire:
-        check_preconditions(call.resource, _existing(call.resource, name, before), wanted)
-        await _update(tx, call.of, target, wanted, call.author("put"))
+        check_preconditions(call.resource, existing_object(call.resource, name, before), wanted)
+        await update_object(tx, call.of, target, wanted, call.author("put"))
         return wanted.fields()
 
-    return call.answer(await _change(call, name, "put", work))
+    return call.answer(await change_object(call, name, "put", work))
 
 
 @router.patch(_ONE)
-async def patch_declared(name: str, call: _Change) -> Response:
+async def patch_declared(name: str, call: Changing) -> Response:
     kind, patch = read_patch(await call.request.body(), call.request.headers.get("content-type", ""))
     if kind is PatchType.APPLY:
         return await _apply(call, name, patch)
 
     async def work(tx: Transaction, target: str, before: Wire | None) -> Wire:
-        existing = _existing(call.resource, name, before)
+        existing = existing_object(call.resource, name, before)
         wanted = desired(patched(kind, existing, patch), objects.GROUP_VERSION, call.resource.kind)
         check_address(wanted, name)
         check_preconditions(call.resource, existing, wanted)
-        await _update(tx, call.of, target, wanted, call.author("patch"))
+        await update_object(tx, call.of, target, wanted, call.author("patch"))
         return wanted.fields()
 
-    return call.answer(await _change(call, name, "patch", work))
+    return call.answer(await change_object(call, name, "patch", work))
 
 
-async def _apply(call: _DeclaredChange, name: str, patch: Wire) -> Response:
+async def _apply(call: DeclaredChange, name: str, patch: Wire) -> Response:
     """Apply an object as a server-side apply does, and create it where it does not exist."""
     if not call.writing.is_named:
         raise refused("fieldManager", "is required to apply")
@@ -216,12 +216,12 @@ async def _apply(call: _DeclaredChange, name: str, patch: Wire) -> Response:
         await note_changes(tx, call.caller, done.audit)
         return overlaid(fields_of(before), wanted.fields())
 
-    item = await _change(call, name, "apply", work)
+    item = await change_object(call, name, "apply", work)
     return call.answer(item, is_new=is_new)
 
 
 @router.delete(_ONE)
-async def delete_declared(name: str, call: _Change) -> Response:
+async def delete_declared(name: str, call: Changing) -> Response:
     resource, of = call.resource, call.of
     if "delete" not in resource.verbs:
         raise ProblemError(
@@ -234,7 +234,7 @@ async def delete_declared(name: str, call: _Change) -> Response:
     try:
         async with call.state.stores.database.transaction() as tx:
             await declared.lock(tx, f"{of.kind.name} {target}")
-            existing = _existing(resource, name, await _object(tx, resource, of, target))
+            existing = existing_object(resource, name, await _object(tx, resource, of, target))
             deletion.check(resource, existing)
             before = await of.find(tx, target)
             await of.delete(tx, target, call.author("delete"))
@@ -251,7 +251,7 @@ Work = Callable[[Transaction, str, Wire | None], Awaitable[Wire]]
 """A change in a transaction, given the name of the object of ours and the object before; returns what is managed of it afterwards."""
 
 
-async def _change(call: _DeclaredChange, name: str, verb: str, work: Work) -> Wire:
+async def change_object(call: DeclaredChange, name: str, verb: str, work: Work) -> Wire:
     """Do a change of one object, with its line of the audit; return the object."""
     state, resource, of = call.state, call.resource, call.of
     target = _target(of, name)
@@ -296,7 +296,7 @@ async def _object(tx: Transaction, resource: ApiResource, of: Kind, target: str)
     return declared_object(resource, of, found.as_declared(), known, managers.get(target, ()), is_admin=True)
 
 
-def _existing(resource: ApiResource, name: str, before: Wire | None) -> Wire:
+def existing_object(resource: ApiResource, name: str, before: Wire | None) -> Wire:
     if before is None:
         raise not_found(resource.full_name, name)
     return before
@@ -315,7 +315,7 @@ def _parsed(of: Kind, target: str, spec: Wire) -> Strict:
     return found
 
 
-async def _update(tx: Transaction, of: Kind, target: str, wanted: Desired, author: Author) -> None:
+async def update_object(tx: Transaction, of: Kind, target: str, wanted: Desired, author: Author) -> None:
     """Change an object to what is wanted, if that differs; the author owns the fields that differ."""
     spec = _parsed(of, target, wanted.spec)
     before = (await of.table.wire(tx, [target])).get(target, {})

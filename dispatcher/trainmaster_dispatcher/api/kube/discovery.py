@@ -1,6 +1,6 @@
 """Discovery: which groups, versions and resources there are, as lists and aggregated. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainmaster import __version__
@@ -9,6 +9,7 @@ from trainmaster_dispatcher.api.kube.resources import CORE, CRON_JOBS, RESOURCES
 
 _LEVEL = ("1", "31")
 """The version of Kubernetes whose conventions of API this one follows."""
+_SCALE_VERBS = ("get", "patch", "update")
 Wire = dict[str, Any]
 
 
@@ -46,7 +47,7 @@ def group(name: str) -> Wire:
     }
 
 
-def resources(group_version: str, found: Iterable[ApiResource]) -> Wire:
+def resources(group_version: str, found: Sequence[ApiResource]) -> Wire:
     """Return the resources of a group, as a list."""
     return {
         "kind": "APIResourceList",
@@ -63,8 +64,15 @@ def resources(group_version: str, found: Iterable[ApiResource]) -> Wire:
                 "categories": _categories(one),
             }
             for one in found
-        ],
+        ]
+        + [_scale(one) for one in found if one.count],
     }
+
+
+def _scale(one: ApiResource) -> Wire:
+    """Return the subresource by which an object's number is scaled, as a list has it."""
+    kind = {"group": "autoscaling", "version": "v1", "kind": "Scale", "verbs": list(_SCALE_VERBS)}
+    return {"name": f"{one.plural}/scale", "singularName": "", "namespaced": one.is_namespaced, **kind}
 
 
 def aggregated_core() -> Wire:
@@ -96,6 +104,8 @@ def _aggregated(found: Mapping[str, Mapping[str, list[ApiResource]]]) -> Wire:
 
 
 def _discovered(one: ApiResource) -> Wire:
+    kind = {"group": "autoscaling", "version": "v1", "kind": "Scale"}
+    scale = [{"subresource": "scale", "responseKind": kind, "verbs": list(_SCALE_VERBS)}] if one.count else []
     return {
         "resource": one.plural,
         "responseKind": {"group": one.group, "version": one.version, "kind": one.kind},
@@ -104,6 +114,7 @@ def _discovered(one: ApiResource) -> Wire:
         "verbs": list(one.verbs),
         "shortNames": list(one.short_names),
         "categories": _categories(one),
+        **({"subresources": scale} if scale else {}),
     }
 
 

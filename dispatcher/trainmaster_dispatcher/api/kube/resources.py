@@ -41,6 +41,8 @@ _SHORT_NAMES = {
     BURST_POLICY.kind: ("bp",),
     RESERVATION.kind: ("rsv",),
 }
+_COUNTS = {RESERVATION.kind: "nodes"}
+"""Fields of specifications that ``kubectl scale`` sets."""
 _COLUMNS: Mapping[str, tuple[TableColumn, ...]] = {
     QUEUE.kind: (
         TableColumn("Queued", at("status", "jobs", "queued", empty="0"), "Jobs that are queued"),
@@ -68,9 +70,10 @@ _COLUMNS: Mapping[str, tuple[TableColumn, ...]] = {
     ),
     RESERVATION.kind: (
         TableColumn("Queue", at("spec", "queue"), "Queue that the nodes are kept for"),
-        TableColumn("Cluster", at("spec", "cluster"), "Cluster of the nodes"),
-        TableColumn("From", at("spec", "from"), "Begin of the window"),
-        TableColumn("Until", at("spec", "until"), "End of the window"),
+        TableColumn("Clusters", at("spec", "clusters"), "Clusters of the nodes"),
+        TableColumn("Nodes", at("spec", "nodes"), "Number of nodes on each cluster"),
+        TableColumn("From", at("spec", "start"), "Begin of the window"),
+        TableColumn("Until", at("spec", "end"), "End of the window"),
     ),
 }
 
@@ -79,7 +82,8 @@ _COLUMNS: Mapping[str, tuple[TableColumn, ...]] = {
 class ApiResource:
     """A resource: ``plural`` is its word in addresses. ``schema``, ``status``: the models of its specification and of its status;
     ``declared``: the kind of declared objects that it shows; None for jobs and namespaces. ``group`` is empty for the core group.
-    ``workload``: the kind of manifests as which its jobs were submitted; None for all else.
+    ``workload``: the kind of manifests as which its jobs were submitted; None for all else. ``count``: the field of its specification
+    that its subresource ``scale`` has as replicas; empty without one.
     """
 
     kind: str
@@ -94,6 +98,7 @@ class ApiResource:
     verbs: tuple[str, ...] = READ
     version: str = VERSION
     workload: WorkloadKind | None = None
+    count: str = ""
 
     @property
     def group_version(self) -> str:
@@ -127,7 +132,8 @@ def _declared(of: DeclaredKind[Any, Any]) -> ApiResource:
     columns = (_NAME, *(own or _COLUMNS.get(kind.kind, ())))
     verbs = READ_AND_CHANGE if kind.deletes else tuple(one for one in READ_AND_CHANGE if one != "delete")
     short = _SHORT_NAMES.get(kind.kind, ())
-    return ApiResource(called, plural, columns, kind.spec, short_names=short, declared=of, verbs=verbs)
+    count = _COUNTS.get(kind.kind, "")
+    return ApiResource(called, plural, columns, kind.spec, short_names=short, declared=of, verbs=verbs, count=count)
 
 
 def _last_seen(event: Mapping[str, Any]) -> str:
