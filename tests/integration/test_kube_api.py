@@ -35,7 +35,12 @@ async def test_discovery_needs_no_more_than_the_address(service: Service) -> Non
     assert {"jobs", "queues", "clusters", "jobpriorityclasses", "burstpolicies", "pricebooks"} <= names
     group, *others = (await get(service, "/apis", headers=AGGREGATED))["items"]
     assert {one["metadata"]["name"] for one in others} >= {"batch", "jobset.x-k8s.io", "kubeflow.org", "ray.io"}
-    assert {one["resource"] for one in group["versions"][0]["resources"]} == names
+    resources = group["versions"][0]["resources"]
+    subresources = {
+        f"{one['resource']}/{sub['subresource']}" for one in resources for sub in one.get("subresources", ())
+    }
+    assert subresources == {"reservations/scale"}
+    assert {one["resource"] for one in resources} | subresources == names
     (core,) = (await get(service, "/api", headers=AGGREGATED))["items"]
     assert core["versions"][0]["resources"][0]["resource"] == "namespaces"
     assert (await get(service, "/api/v1"))["resources"][0]["name"] == "namespaces"

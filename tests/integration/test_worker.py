@@ -198,7 +198,7 @@ async def test_retention_is_on_the_timetable_and_done_by_a_worker(
     settings = Settings.model_validate({"redis_url": f"redis://127.0.0.1:{redis_port}/0"})
     app = make_app(settings)
     tasks = {entry["task"] for entry in app.conf.beat_schedule.values()}
-    assert tasks == {"relay", "retention", "schedules", "simulate", "usage"}
+    assert tasks == {"labels", "relay", "retention", "schedules", "simulate", "usage"}
     app.send_task("retention")
 
     async def is_done() -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from trainmaster_dispatcher.store import label_blocks
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.versions import FROM_LATEST, VERSION_OF_THIS, version_of
 
@@ -196,6 +197,7 @@ async def relabel(tx: Transaction, job_id: int, labels: dict[str, str]) -> None:
         labels=dumps(labels) if labels else None,
         job=job_id,
     )
+    await label_blocks.forget_common(tx, job_id)
 
 
 async def mark_deleted(tx: Transaction, job_id: int, queue_id: int) -> bool:

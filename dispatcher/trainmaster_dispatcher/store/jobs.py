@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from trainmaster.protocol.states import HoldCause, JobState, Wish
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.job_machine import Job
-from trainmaster_dispatcher.store import outbox
+from trainmaster_dispatcher.store import label_blocks, outbox
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.feed_kinds import FeedKind
+from trainmaster_dispatcher.store.label_blocks import BLOCK, ExcludedLabel
 from trainmaster_dispatcher.store.tables import LIVE_JOB, WAITING_JOB
 from trainmaster_dispatcher.store.versions import VERSION_OF_THIS
 
@@ -402,6 +403,10 @@ async def state_counts(tx: Transaction, queue_ids: Sequence[int]) -> dict[int, d
 
 _WINDOW = 20_000
 """The number of newest jobs among which a page of jobs with labels is searched first."""
+_FIRST_BLOCKS = 100
+"""The number of blocks in which jobs without some labels are searched first; then four times as many, and so on."""
+_MOST_BLOCKS_FOR_LABELS = 400
+"""The most blocks that are read for jobs that must also have labels, rather than looking those up in their index."""
 _FILTERED = "j.id, j.name, j.queue_id, j.class_id, j.api_key_id, j.attempt, j.state, j.wish, j.submitted_at, j.ended_at"
 """The columns that conditions of ``Filter`` beside those on labels are about."""
 
@@ -492,6 +497,10 @@ class Filter:
                 parts.append(part)
                 parameters |= more
         return " AND ".join(parts), parameters
+
+    def excluded(self) -> list[ExcludedLabel]:
+        """Return the labels that jobs must not have."""
+        return [ExcludedLabel(one.key, one.values) for one in self.label_conditions if one.is_negated]
 
     def others(self, *, has_labels: bool = True) -> tuple[str, dict[str, Any]]:
         """Return the condition on ``j`` beside its queue, and its parameters; ``has_labels``: with what it says of labels."""
@@ -652,7 +661,8 @@ async def page(
 
     The keys of the page are found first, in the order of an index for each queue: the cost of a page does not depend on the number
     of stored jobs. Without this, the database joins and sorts all jobs of the queues. Labels that the newest jobs do not have often
-    enough are looked up in their own index, which has no such order; those of a kind of manifests in theirs, which has it.
+    enough are looked up in their own index, which has no such order; those of a kind of manifests in theirs, which has it. Jobs that
+    must not have labels are looked for where there can be some.
     """
     queues, parameters = wanted.queues()
     others, more = wanted.others()
@@ -668,6 +678,10 @@ async def page(
         keys = f"SELECT f.id FROM ({queues or 'SELECT b.id FROM queues b'}) b CROSS JOIN LATERAL ({of_queue}) f"
         return await _page_of_keys(tx, keys, parameters | {"f_kind": kind})
     labelled, _ = wanted.labelled()
+    if excluded := wanted.excluded():
+        found = await _page_without(tx, wanted, before, limit, excluded)
+        if found is not None:
+            return found
     newest = f"SELECT j.id FROM jobs j WHERE {others}{cut}"
     if labelled:
         newest += f" AND j.id >= {'(SELECT max(id) FROM jobs)' if before is None else ':before'} - {_WINDOW}"
@@ -685,6 +699,39 @@ async def page(
     labels = " AND ".join(filter(None, (labelled, unlabelled)))
     keys = f"SELECT j.id FROM found j WHERE {rest}{in_queues}"
     return await _page_of_keys(tx, keys, parameters, f"SELECT {_FILTERED} FROM jobs j WHERE {labels}{cut}")
+
+
+async def _page_without(
+    tx: Transaction, wanted: Filter, before: int | None, limit: int, excluded: Sequence[ExcludedLabel]
+) -> Sequence[ShownJob] | None:
+    """Return a page of jobs that must not have some labels: of the newest ones, then of the blocks where there can be such jobs, a few
+    at a time. None where there are many such blocks, and the index of the labels that they must have is to find them.
+    """
+    places = await label_blocks.candidates(tx, excluded, before)
+    end = places.last + 1 if before is None else before
+    edge = min(places.young, max(0, end - _WINDOW) // BLOCK * BLOCK)
+    blocks = [block for block in places.blocks if block * BLOCK < edge]
+    if wanted.labelled()[0] and len(blocks) > _MOST_BLOCKS_FOR_LABELS:
+        return None
+    queues, parameters = wanted.queues()
+    others, more = wanted.others()
+    in_queues = "" if queues is None else f" AND j.queue_id IN ({queues})"
+    parameters |= more | {"end": end}
+    newest = (
+        f"SELECT j.id FROM (SELECT * FROM jobs WHERE id >= :edge AND id < :end ORDER BY id DESC OFFSET 0) j"
+        f" WHERE {others}{in_queues}"
+    )
+    found = list(await _page_of_keys(tx, newest, parameters | {"edge": edge, "limit": limit}))
+    # The offset keeps the planner from looking up the labels in their index, for each block again.
+    in_blocks = (
+        f"SELECT j.id FROM unnest(CAST(:blocks AS bigint[])) b CROSS JOIN LATERAL (SELECT * FROM jobs"
+        f" WHERE id >= b * {BLOCK} AND id < least((b + 1) * {BLOCK}, :end) OFFSET 0) j WHERE {others}{in_queues}"
+    )
+    many = _FIRST_BLOCKS
+    while blocks and len(found) < limit:
+        some, blocks, many = blocks[:many], blocks[many:], many * 4
+        found += await _page_of_keys(tx, in_blocks, parameters | {"blocks": some, "limit": limit - len(found)})
+    return found
 
 
 async def _page_of_keys(tx: Transaction, keys: str, named: dict[str, Any], labelled: str = "") -> Sequence[ShownJob]:

@@ -570,6 +570,16 @@ jobs = Table(
     Index("ix_jobs_labels", "labels", postgresql_using="gin", postgresql_where=text("labels IS NOT NULL")),
 )
 
+label_blocks = Table(
+    "label_blocks",
+    metadata,
+    Column("block", BigInteger, primary_key=True, autoincrement=False),
+    Column("common", JSONB()),
+    Column("begun", Xid8, nullable=False),
+    comment="Blocks of 256 keys of jobs, in which no new job comes any more once all transactions below begun have ended. common: the"
+    " labels that all jobs of the block have, each with its values, or null if they are too many; NULL: not known.",
+)
+
 job_objects = Table(
     "job_objects",
     metadata,

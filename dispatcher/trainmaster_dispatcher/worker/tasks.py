@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from trainmaster.protocol.errors import ProblemError
 from trainmaster_dispatcher.containment import Part, contained
+from trainmaster_dispatcher.services.common_labels import find_common_labels
 from trainmaster_dispatcher.services.retention import Removed, Retention
 from trainmaster_dispatcher.services.schedule_firing import FiringTally, ScheduleFiring
 from trainmaster_dispatcher.services.usage_ledger import Accounting
@@ -21,7 +22,8 @@ from trainmaster_dispatcher.worker.simulation_runner import CLAIM_SECONDS, Simul
 
 log = logging.getLogger(__name__)
 
-RELAY, RETENTION, SCHEDULES, SIMULATE, USAGE = "relay", "retention", "schedules", "simulate", "usage"
+LABELS, RELAY, RETENTION, SCHEDULES, SIMULATE, USAGE = "labels", "relay", "retention", "schedules", "simulate", "usage"
+_LABELS_SECONDS = 60.0
 _RELAY_SECONDS = 300.0
 _RETENTION_SECONDS = 900.0
 _USAGE_SECONDS = 300.0
@@ -32,6 +34,7 @@ _SCHEDULES_SECONDS = 120.0
 def make_tasks(bridge: AsyncBridge) -> Mapping[str, Callable[[], None]]:
     """Return the tasks of one worker process, by name."""
     return {
+        LABELS: _alone(lambda: bridge.run(lambda database: labels(database, bridge))),
         RELAY: _alone(lambda: bridge.run(lambda database: relay(database, bridge))),
         RETENTION: _alone(lambda: bridge.run(lambda database: retention(database, bridge))),
         SCHEDULES: _alone(lambda: bridge.run(lambda database: schedules(database, bridge))),
@@ -88,6 +91,11 @@ async def relay(database: Database, bridge: AsyncBridge) -> Tally:
 async def usage(database: Database, bridge: AsyncBridge) -> int:
     """Count what runs that have ended have used."""
     return await Accounting(database, bridge.settings.counted_labels, _goes_on(bridge, _USAGE_SECONDS)).run()
+
+
+async def labels(database: Database, bridge: AsyncBridge) -> None:
+    """Find the labels that all jobs of a block have, for lists of jobs that must not have a label."""
+    await find_common_labels(database, _goes_on(bridge, _LABELS_SECONDS))
 
 
 async def retention(database: Database, bridge: AsyncBridge) -> Removed:
