@@ -20,6 +20,7 @@ from tests.conformance.runtime_suite import (
     RUNS,
     WAITS_FOR_GATE,
     A,
+    B,
     Part,
     RuntimeConformance,
     eventually,
@@ -31,7 +32,9 @@ from tests.conformance.runtime_suite import (
     until_state,
 )
 from tests.e2e.test_kubernetes_conformance import make_lab
+from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.states import RunState
+from trainmaster.workload_kinds.specification import translated
 
 need_programs(whole_module=True)
 
@@ -257,6 +260,82 @@ class TestKueue(SchedulerSite):
         status = await until_over(lab, A)
         assert status.state is RunState.RETURNED
         assert "insufficient quota for cpu" in status.message
+
+    async def test_a_job_of_kubernetes_runs_once_kueue_admits_it_and_leaves_nothing(
+        self, cluster: Cluster, lab: KubeLab
+    ) -> None:
+        assert "workload:batch/v1/Job" in (await lab.runtime.capacity()).capabilities
+        await lab.runtime.start(start_run(lab, B, Part(WAITS_FOR_GATE, count=3, cpu="2")))
+        await until_state(lab, B, RunState.RUNNING)
+        await lab.runtime.start(_job_of_kubernetes(A, parallelism=2, cpu="2"))
+        await until(lab, A, lambda status: "insufficient unused quota for cpu" in status.message)
+        await asyncio.sleep(2)  # what must not happen would have happened by now
+        assert lab.living(A) == 0, "Kueue holds it back"
+        lab.open_gate(B)
+        assert (await until_over(lab, B)).state is RunState.SUCCEEDED
+        await lab.runtime.forget(B)
+        await until_state(lab, A, RunState.RUNNING)
+        lab.open_gate(A)
+        assert (await until_over(lab, A)).state is RunState.SUCCEEDED
+        await lab.runtime.forget(A)
+        await self.nothing_is_left(cluster)
+
+    async def test_a_job_of_kubernetes_beyond_all_quota_is_returned(self, cluster: Cluster, lab: KubeLab) -> None:
+        await lab.runtime.start(_job_of_kubernetes(A, parallelism=9, cpu="1", placement_timeout=3))
+        status = await until_over(lab, A)
+        assert (status.state, "insufficient quota for cpu" in status.message) == (RunState.RETURNED, True)
+        await lab.runtime.forget(A)
+        await self.nothing_is_left(cluster)
+
+    async def test_a_job_of_kubernetes_that_kueue_evicts_is_preempted(self, cluster: Cluster, lab: KubeLab) -> None:
+        await lab.runtime.start(_job_of_kubernetes(A, parallelism=2, cpu="1"))
+        await until_state(lab, A, RunState.RUNNING)
+        workloads = f"{KUEUE}/namespaces/{cluster.namespace}/workloads"
+        (workload,) = (await cluster.api.get(workloads))["items"]
+        await cluster.api.patch(f"{workloads}/{workload['metadata']['name']}", {"spec": {"active": False}})
+        status = await until_over(lab, A)
+        assert status.state is RunState.PREEMPTED
+        assert "Kueue evicted it" in status.message
+        await lab.runtime.forget(A)
+        await self.nothing_is_left(cluster)
+
+    async def nothing_is_left(self, cluster: Cluster) -> None:
+        async def is_gone() -> bool:
+            workloads = await cluster.api.get(f"{KUEUE}/namespaces/{cluster.namespace}/workloads")
+            jobs = await cluster.api.get(f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs")
+            return not workloads["items"] and not jobs["items"] and await _is_empty(cluster)
+
+        await waiting.eventually(is_gone, 30)
+
+
+def _job_of_kubernetes(run: str, *, parallelism: int, cpu: str, placement_timeout: float = 300.0) -> StartRun:
+    container = {
+        "name": "main",
+        "image": "sim",
+        "command": ["sim", "gate", run],
+        "resources": {"requests": {"cpu": cpu}},
+    }
+    manifest = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "pi", "annotations": {"trainmaster.dev/queue": "default"}},
+        "spec": {
+            "parallelism": parallelism,
+            "completions": parallelism,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+        },
+    }
+    return StartRun(
+        run=run,
+        job=run.rpartition("-r")[0],
+        queue="default",
+        attempt=1,
+        token=1,
+        generation=1,
+        spec=translated(manifest).spec,
+        sizes={"main": parallelism},
+        placement_timeout_seconds=placement_timeout,
+    )
 
 
 def _cluster_queue(name: str) -> dict[str, Any]:

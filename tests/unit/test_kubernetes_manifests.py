@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.test_placement_golden import KAI, KUEUE, NATIVE, VOLCANO, YUNIKORN
+from tests.unit.workload_manifests import SAMPLES
 from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
 from trainmaster.protocol.agent import HOST_LEVEL, StartRun
 from trainmaster.protocol.quantities import parse_resources
@@ -14,8 +15,10 @@ from trainmaster.workload_kinds.specification import translated
 from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
 from trainmaster_agent.placement.coscheduling import Coscheduling
 from trainmaster_agent.placement.gates import GATE, Gates
+from trainmaster_agent.placement.kueue import Kueue
 from trainmaster_agent.placement.native import Native
 from trainmaster_agent.placement.port import PlacementPort
+from trainmaster_agent.placement.queues import QueueRules
 from trainmaster_agent.runtime.kubernetes.config import AwaitNames
 from trainmaster_agent.runtime.kubernetes.environment import MOST_LISTED
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests, roster_name
@@ -716,3 +719,19 @@ class TestDevices:
         assert mistake.path == "roles.worker.podTemplate.spec.resourceClaims[0].resourceClaimTemplateName"
         counted = role(podTemplate=pod, claimTemplates={"two-gpus": {"gpu": 2}})
         assert made(counted, policy=policy).mistakes() == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [("batch/v1 Job", ("suspend",)), ("kubeflow.org/v1 PyTorchJob", ("runPolicy", "suspend"))]
+)
+def test_an_object_that_kueue_is_to_admit_is_made_suspended(kind: str, path: tuple[str, ...]) -> None:
+    spec = translated(SAMPLES[kind].manifest).spec
+    placement = Kueue(queues=QueueRules(default="user-queue")).for_workloads
+    body = made(*spec["roles"], workload=spec["workload"], placement=placement).workload().body
+    suspended = body["spec"]
+    for step in path:
+        suspended = suspended[step]
+    assert suspended is True
+    assert body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "user-queue"
+    assert "kueue.x-k8s.io" not in json.dumps(body["spec"]), "no pod group of plain pods"
+    assert "schedulingGates" not in json.dumps(body["spec"])

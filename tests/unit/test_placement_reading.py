@@ -10,7 +10,7 @@ from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.placement.coscheduling import Coscheduling
 from trainmaster_agent.placement.gates import Gates
 from trainmaster_agent.placement.kai import Kai
-from trainmaster_agent.placement.kueue import Kueue
+from trainmaster_agent.placement.kueue import Kueue, KueueObjects
 from trainmaster_agent.placement.native import Native
 from trainmaster_agent.placement.port import GangState, PlacementPort
 from trainmaster_agent.placement.volcano import Volcano
@@ -177,6 +177,13 @@ CASES: dict[str, tuple[PlacementPort, Objects, list[PodSight], GangState]] = {
         [],
         GangState(QUEUED["message"], evicted=f"Kueue evicted it (Preempted): {PREEMPTED['message']}"),
     ),
+    "kueue: an object that it has not seen": (
+        KueueObjects(),
+        [],
+        [],
+        GangState("it waits for Kueue, which has made no Workload for it yet"),
+    ),
+    "kueue: an object that waits for quota": (KueueObjects(), [an_object(QUEUED)], [], GangState(QUEUED["message"])),
     "kueue: evicted once and admitted again": (
         Kueue(),
         [an_object(PREEMPTED | {"status": "False"}, says("QuotaReserved", "True"))],
@@ -199,6 +206,10 @@ def test_a_workload_is_ours_when_it_is_owned_by_pods_of_the_run_it_is_named_like
     assert Kueue().run_of(workload("another-worker-3")) is None
     assert Kueue().run_of(workload(f"{RUN}-worker-3", "Job")) is None
     assert Kueue().run_of({"metadata": {"name": RUN}}) is None
+    template = {"metadata": {"labels": {"trainmaster.dev/run": RUN}}, "spec": {}}
+    of_object = {"metadata": {"name": "job-1"}, "spec": {"podSets": [{"name": "main", "template": template}]}}
+    assert Kueue().run_of(of_object) == RUN
+    assert Kueue().run_of({"metadata": {"name": "x"}, "spec": {"podSets": [{"template": {"spec": {}}}]}}) is None
 
 
 def test_a_foreign_pod_group_is_of_no_run() -> None:

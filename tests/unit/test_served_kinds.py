@@ -8,6 +8,8 @@ import pytest
 from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster.workload_kinds.train_job import RUNTIMES
 from trainmaster_agent.kube.errors import ForbiddenError, KubeError, NotFoundError, UnavailableError
+from trainmaster_agent.placement.gates import Gates
+from trainmaster_agent.placement.kueue import Kueue
 from trainmaster_agent.runtime.kubernetes.served_kinds import ServedKinds
 
 TRAIN_JOB = "workload:trainer.kubeflow.org/v1alpha1/TrainJob"
@@ -46,16 +48,16 @@ async def test_a_kind_is_offered_while_it_is_served_and_may_be_created_anywhere(
     answers, found = Answers(), list[WorkloadKind]()
     kinds = ServedKinds(answers, lambda: ("a", "b"), found.append)  # type: ignore[arg-type]
     await kinds.look()
-    assert kinds.offered([]) == {JOB}
+    assert kinds.offered(Gates()) == {JOB}
     assert [kind.capability for kind in found] == [JOB]
     answers.served["jobset.x-k8s.io/v1alpha2"] = ["jobsets"]
     await kinds.look()
-    assert kinds.offered([]) == {JOB, JOBSET}, "an operator was installed"
+    assert kinds.offered(Gates()) == {JOB, JOBSET}, "an operator was installed"
     assert [kind.capability for kind in found] == [JOB, JOBSET], "each is told once"
     assert [kind.capability for kind in kinds.kinds] == [JOB, JOBSET]
     answers.allowed.clear()
     await kinds.look()
-    assert kinds.offered([]) == frozenset()
+    assert kinds.offered(Gates()) == frozenset()
 
 
 def runtime(name: str, replicas: int = 1) -> dict[str, Any]:
@@ -74,11 +76,21 @@ async def test_runtimes_of_train_jobs_are_offered_where_the_agent_may_list_them(
     answers.allowed.add(("trainjobs", "a"))
     answers.runtimes = [runtime("torch")]
     await kinds.look()
-    assert kinds.offered(["schedulingGates"]) == {JOB, TRAIN_JOB, "runtime:torch jobs=node requests="}
-    assert kinds.offered(["schedulerName"]) == {JOB}, "no TrainJob can give its pods a scheduler"
+    assert kinds.offered(Gates()) == {JOB, TRAIN_JOB, "runtime:torch jobs=node requests="}
+    assert kinds.offered(Gates("mine")) == {JOB}, "no TrainJob can give its pods a scheduler"
     answers.runtimes = None
     await kinds.look()
-    assert kinds.offered([]) == {JOB, TRAIN_JOB}
+    assert kinds.offered(Gates()) == {JOB, TRAIN_JOB}
+
+
+async def test_what_kueue_admits_is_offered_where_kueue_places() -> None:
+    answers = Answers()
+    kinds = ServedKinds(answers, lambda: ("a",), lambda kind: None)  # type: ignore[arg-type]
+    answers.served |= {"leaderworkerset.x-k8s.io/v1": ["leaderworkersets"], "kubeflow.org/v1": ["mpijobs", "tfjobs"]}
+    answers.allowed |= {("leaderworkersets", "a"), ("mpijobs", "a"), ("tfjobs", "a")}
+    await kinds.look()
+    assert len(kinds.offered(Gates())) == 4
+    assert kinds.offered(Kueue().for_workloads) == {JOB, "workload:kubeflow.org/v1/TFJob"}
 
 
 async def test_no_report_has_more_than_a_few_runtimes(caplog: pytest.LogCaptureFixture) -> None:
@@ -89,7 +101,7 @@ async def test_no_report_has_more_than_a_few_runtimes(caplog: pytest.LogCaptureF
     answers.runtimes = [runtime("uncounted", replicas=2), *(runtime(f"torch-{index:03}") for index in range(70))]
     await kinds.look()
     await kinds.look()
-    assert sum(one.startswith("runtime:") for one in kinds.offered([])) == 64
+    assert sum(one.startswith("runtime:") for one in kinds.offered(Gates())) == 64
     (words,) = [record.getMessage() for record in caplog.records if "not reported" in record.getMessage()]
     assert "uncounted" in words
     assert "torch-069" in words
@@ -102,7 +114,7 @@ async def test_what_was_found_stays_while_the_api_server_is_away() -> None:
     answers.is_away = True
     with pytest.raises(KubeError):
         await kinds.look()
-    assert kinds.offered([]) == {JOB}
+    assert kinds.offered(Gates()) == {JOB}
 
 
 async def test_devices_are_offered_where_the_agent_may_make_templates_of_claims() -> None:

@@ -99,6 +99,17 @@ def test_it_runs_once_all_pods_of_the_gang_have_started() -> None:
     assert (failed.state, failed.progress) == (RunState.RUNNING, None)
 
 
+def test_a_run_that_its_scheduler_has_evicted_ends_once_no_pod_is_left() -> None:
+    evicted = GangState(evicted="Kueue evicted it (Preempted): for a more important one")
+    leaving = decided(MADE, sights(pod(0), pod(1, deleting=True), gang=evicted))
+    assert (leaving.state, leaving.progress) == (RunState.RUNNING, None)
+    found = decided(MADE, sights(pod(0, "failed", exit_code=143), pod(1, deleting=True), gang=evicted))
+    assert found.progress is not None
+    assert found.progress.verdict is not None
+    assert found.progress.verdict.state is RunState.PREEMPTED
+    assert "for a more important one" in found.progress.verdict.message
+
+
 def test_the_end_of_the_object_is_that_of_the_run() -> None:
     done = replace(OBJECT, end=WorkloadEnd(True))
     found = decided(MADE, sights(pod(0, "succeeded"), pod(1, "succeeded"), workload=done))

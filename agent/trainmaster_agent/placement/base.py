@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.placement.manifests import run_of_label
 from trainmaster_agent.placement.port import Gang, KubeObject, PlacementPort
@@ -39,6 +40,12 @@ class PlacementDefaults:
     @property
     def for_workloads(self) -> PlacementPort | None:
         return cast(PlacementPort, self)  # what derives from this class is one
+
+    def takes_object(self, kind: WorkloadKind) -> bool:
+        return True
+
+    def dress_object(self, gang: Gang, kind: WorkloadKind, body: dict[str, Any]) -> None:
+        """Add nothing: the templates have all that is needed."""
 
     @property
     def watched(self) -> tuple[Resource, ...]:

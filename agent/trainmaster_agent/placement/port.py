@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.cluster_model.gang_minimum import split_minimum
 from trainmaster.protocol.quantities import Resources
+from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
 
@@ -139,6 +140,14 @@ class PlacementPort(Protocol):
     @property
     def for_workloads(self) -> "PlacementPort | None":
         """Return the placement of runs whose pods another controller makes, and replaces one by one; None if there is none."""
+        ...
+
+    def takes_object(self, kind: WorkloadKind) -> bool:
+        """Return whether pods that the controller of an object of this kind makes can be placed."""
+        ...
+
+    def dress_object(self, gang: Gang, kind: WorkloadKind, body: dict[str, Any]) -> None:
+        """Add to the object of a run, whose controller makes the pods, what its scheduler needs beside its pods' templates."""
         ...
 
     @property

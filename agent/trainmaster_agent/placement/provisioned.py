@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainmaster.cluster_model.capabilities import Capability
+from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.placement.conditions import condition, words_of
@@ -60,6 +61,12 @@ class Provisioned:
     @property
     def for_workloads(self) -> PlacementPort | None:
         return self.inner.for_workloads
+
+    def takes_object(self, kind: WorkloadKind) -> bool:
+        return self.inner.takes_object(kind)
+
+    def dress_object(self, gang: Gang, kind: WorkloadKind, body: dict[str, Any]) -> None:
+        self.inner.dress_object(gang, kind, body)
 
     @property
     def watched(self) -> tuple[Resource, ...]:

@@ -130,6 +130,7 @@ class Manifests:
         metadata["labels"] = {**(metadata.get("labels") or {}), **self._labels, **rounds}
         metadata |= {"name": object_name(self._record.start.run), "namespace": self._record.namespace}
         metadata["ownerReferences"] = [self._record.owner()]
+        self._placement.dress_object(self.gang, kind, body)
         return KubeObject(resource_of(kind), kind.named(body, {LABEL_RUN: self._record.start.run}))
 
     def _workload_template(self, role: str) -> dict[str, Any]:

@@ -41,7 +41,6 @@ from trainmaster_agent.kube.paths import (
 )
 from trainmaster_agent.kube.watch import KubeWatch
 from trainmaster_agent.placement.choose import choose, detect, probe_native
-from trainmaster_agent.placement.pod_fields import pod_fields
 from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.change_event import ChangeEvent
 from trainmaster_agent.runtime.kubernetes.accept import RunAcceptor
@@ -282,7 +281,7 @@ class KubernetesRuntime:
         if placement is not None and not placement.restarts:
             capabilities -= {Capability.GANG_RESTART, Capability.MEMBER_RESTART}
         for_workloads = None if placement is None else placement.for_workloads
-        workloads = () if for_workloads is None else self._kinds.offered(pod_fields(for_workloads))
+        workloads = () if for_workloads is None else self._kinds.offered(for_workloads)
         claim_templates = self._claim_templates.capabilities(self._namespaces.existing)
         if self._kinds.takes_devices:
             capabilities.add(Capability.DEVICES)

@@ -7,7 +7,7 @@ the runtimes of Kubeflow Trainer, which TrainJobs name.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from trainmaster.workload_kinds.kind import WorkloadKind
@@ -18,6 +18,8 @@ from trainmaster_agent.containment import contain
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import KubeError, NotFoundError, RefusedError
 from trainmaster_agent.kube.paths import RESOURCE_CLAIM_TEMPLATES, Resource
+from trainmaster_agent.placement.pod_fields import pod_fields
+from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.kubernetes.workload_objects import resource_of
 
 log = logging.getLogger(__name__)
@@ -78,11 +80,12 @@ class ServedKinds:
                 log.info("takes %s", kind.name)
                 self._on_found(kind)
 
-    def offered(self, pod_fields: Collection[str]) -> frozenset[str]:
+    def offered(self, placement: PlacementPort) -> frozenset[str]:
         """Return the capabilities of the kinds whose objects can give their pods what a placement sets, and of the runtimes of
-        theirs. ``pod_fields``: the fields of a pod's specification that it sets.
+        theirs.
         """
-        kinds = [kind for kind in self.kinds if kind.takes_pod_fields(pod_fields)]
+        fields = pod_fields(placement)
+        kinds = [kind for kind in self.kinds if placement.takes_object(kind) and kind.takes_pod_fields(fields)]
         runtimes = self._runtimes if any(isinstance(kind, TrainJob) for kind in kinds) else frozenset[str]()
         return frozenset(kind.capability for kind in kinds) | runtimes
 

@@ -61,6 +61,9 @@ class WorkloadLook(Look):
             if not self.progress.created:
                 # The previous agent created it and could not record that.
                 return self._decide(replace(self.progress, created=True))
+            if sights.gang.evicted and all(pod.is_over or pod.deleting for pod in self.pods.values()):
+                # The scheduler has suspended the object, and would place it here again: another cluster may have place sooner.
+                return self._end(RunState.PREEMPTED, f"preempted by the cluster: {sights.gang.evicted}")
             if stored.is_deleting:
                 return self._end(
                     RunState.PREEMPTED, f"preempted by the cluster: somebody deleted {self._object(stored)}"
@@ -94,6 +97,8 @@ class WorkloadLook(Look):
         missing = sum(member not in self.pods for member in early)
         if not missing or not self.progress.created:
             return super()._waits_for()
+        if missing == len(early) and self.sights.gang.message:
+            return self.sights.gang.message
         return f"its {self._kind()} has made {len(early) - missing} of the {len(early)} pods that start together"
 
     def _missing(self) -> tuple[Member, ...]:
