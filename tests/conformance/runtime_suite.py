@@ -278,6 +278,18 @@ class RuntimeConformance:
     """Whether a gang starts that fits only where its large members are placed before its small ones."""
     silence_seconds: ClassVar[float] = 2.0
     """How long after the last contact a run is stopped: longer than a member takes to be at work."""
+    not_offered: ClassVar[frozenset[str]] = frozenset()
+    """Capabilities that the runtime does not report; tests that need one are skipped."""
+
+    @pytest.fixture(autouse=True)
+    async def offers(self, request: pytest.FixtureRequest, lab: Lab) -> None:
+        """Check that the runtime reports what a test needs, and skip the test where it is known not to."""
+        for marker in request.node.iter_markers("needs"):
+            (capability,) = marker.args
+            offered = capability in (await lab.runtime.capacity()).capabilities
+            assert offered is (capability not in self.not_offered)
+            if not offered:
+                pytest.skip(f"{capability} is not offered")
 
     # Capacity
 
@@ -410,8 +422,8 @@ class RuntimeConformance:
 
     # Restarts
 
+    @pytest.mark.needs("memberRestart")
     async def test_a_failed_member_starts_again_alone(self, lab: Lab) -> None:
-        assert "memberRestart" in (await lab.runtime.capacity()).capabilities
         again = {"action": "restartMember", "limit": 2}
         parts = (Part(fails_at_first(2), name="bad"), Part(WAITS_FOR_GATE, count=2))
         await lab.runtime.start(start_run(lab, A, *parts, memberFailure=again))
@@ -421,6 +433,7 @@ class RuntimeConformance:
         assert status.state is RunState.SUCCEEDED
         assert (restarts(status, "bad"), restarts(status, "worker")) == ([2], [0, 0])
 
+    @pytest.mark.needs("memberRestart")
     async def test_a_member_that_fails_too_often_fails_the_run(self, lab: Lab) -> None:
         again = {"action": "restartMember", "limit": 1}
         parts = (Part(fails_at_first(9, code=5), name="bad"), Part(RUNS))
@@ -431,6 +444,7 @@ class RuntimeConformance:
         assert (status.end.exit_code, status.end.member) == (5, "bad-0")
         assert lab.living(A) == 0
 
+    @pytest.mark.needs("memberRestart")
     async def test_a_role_may_say_for_itself_what_a_failure_means(self, lab: Lab) -> None:
         alone = {"memberFailure": {"action": "restartMember", "limit": 1}}
         await lab.runtime.start(
@@ -444,6 +458,7 @@ class RuntimeConformance:
         assert status.end is not None
         assert (status.state, status.end.exit_code, status.end.member) == (RunState.FAILED, 4, "worker-0")
 
+    @pytest.mark.needs("memberRestart")
     async def test_a_member_waits_before_it_starts_again(self, lab: Lab) -> None:
         again = {"action": "restartMember", "limit": 2, "backOff": "300ms"}
         asked_at = lab.now()
@@ -452,6 +467,8 @@ class RuntimeConformance:
         assert (status.state, restarts(status)) == (RunState.SUCCEEDED, [2])
         assert lab.now() - asked_at >= 0.6
 
+    @pytest.mark.needs("memberRestart")
+    @pytest.mark.needs("gangRestart")
     async def test_a_run_may_be_stopped_while_a_member_waits_to_start_again(self, lab: Lab) -> None:
         for run, action in ((A, "restartMember"), (B, "restartGang")):
             again = {"action": action, "limit": 2, "backOff": "1h"}
@@ -462,8 +479,8 @@ class RuntimeConformance:
             status = await until_over(lab, run)
             assert (status.state, [one.state for one in status.members]) == (RunState.PREEMPTED, ["stopped"])
 
+    @pytest.mark.needs("gangRestart")
     async def test_all_members_start_again_together_after_a_failure(self, lab: Lab) -> None:
-        assert "gangRestart" in (await lab.runtime.capacity()).capabilities
         again = {"action": "restartGang", "limit": 2}
         parts = (Part(fails_at_first(2), name="bad"), Part(WAITS_FOR_GATE, count=2))
         await lab.runtime.start(start_run(lab, A, *parts, memberFailure=again))
@@ -475,6 +492,7 @@ class RuntimeConformance:
         assert status.state is RunState.SUCCEEDED
         assert {one.state for one in status.members} == {"succeeded"}
 
+    @pytest.mark.needs("gangRestart")
     async def test_a_gang_that_fails_too_often_fails_the_run(self, lab: Lab) -> None:
         again = {"action": "restartGang", "limit": 1}
         parts = (Part(fails_at_first(9, code=5), name="bad"), Part(RUNS, count=2))
@@ -485,6 +503,7 @@ class RuntimeConformance:
         assert (status.end.exit_code, status.end.member) == (5, "bad-0")
         assert lab.living(A) == 0
 
+    @pytest.mark.needs("gangRestart")
     async def test_no_member_of_a_gang_starts_again_before_all_have_ended_and_waited(self, lab: Lab) -> None:
         again = {"action": "restartGang", "limit": 1, "backOff": "300ms"}
         parts = (Part(fails_at_first(1), name="bad"), Part(STUBBORN, count=2))
@@ -496,6 +515,7 @@ class RuntimeConformance:
         assert (await until_over(lab, A)).state is RunState.CANCELLED
         await until_living(lab, A, 0)
 
+    @pytest.mark.needs("gangRestart")
     async def test_the_time_limit_counts_over_restarts(self, lab: Lab) -> None:
         again = {"action": "restartGang", "limit": 2, "backOff": "1h"}
         await lab.runtime.start(start_run(lab, A, Part(fails_at_first(1)), memberFailure=again, timeLimit="1s"))
@@ -635,8 +655,8 @@ class RuntimeConformance:
 
     # Other sizes
 
+    @pytest.mark.needs("resize")
     async def test_a_run_grows_where_there_is_room(self, lab: Lab) -> None:
-        assert "resize" in (await lab.runtime.capacity()).capabilities
         await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
         before = await until_state(lab, A, RunState.RUNNING)
         assert before.sizes is None
@@ -650,6 +670,7 @@ class RuntimeConformance:
         await lab.runtime.start(start_run(lab, B, Part(RUNS, count=4)))
         await until_state(lab, B, RunState.PENDING)
 
+    @pytest.mark.needs("resize")
     async def test_a_run_shrinks_from_its_highest_indexes_on(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(RUNS, count=6)))
         await eventually(lambda: lab.ready(A) == 6, "all members are at work")
@@ -663,6 +684,7 @@ class RuntimeConformance:
         await until_living(lab, B, 5)
         assert lab.living(A) == 3
 
+    @pytest.mark.needs("resize")
     async def test_a_run_that_shrank_may_grow_again(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(RUNS, count=4)))
         await until_state(lab, A, RunState.RUNNING)
@@ -672,6 +694,7 @@ class RuntimeConformance:
             assert sorted(one.index for one in status.members) == list(range(size))
             await until_living(lab, A, size)
 
+    @pytest.mark.needs("resize")
     async def test_more_members_come_together_or_not_at_all(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
         await lab.runtime.start(start_run(lab, B, Part(RUNS, count=5)))
@@ -681,6 +704,7 @@ class RuntimeConformance:
         assert (status.state, status.sizes, placed(status)) == (RunState.RUNNING, {"worker": 2}, 2)
         await until_living(lab, A, 2)
 
+    @pytest.mark.needs("resize")
     async def test_a_member_that_will_not_leave_is_killed_and_keeps_its_place_until_then(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(STUBBORN, count=8), stopGrace="500ms"))
         await eventually(lambda: lab.ready(A) == 8, "all members are at work")
@@ -693,6 +717,7 @@ class RuntimeConformance:
         assert lab.living(A) == 6
         await until(lab, A, is_at(6))
 
+    @pytest.mark.needs("resize")
     async def test_what_is_left_of_a_run_decides_its_end(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=3)))
         await eventually(lambda: lab.ready(A) == 3, "all members are at work")
@@ -702,6 +727,7 @@ class RuntimeConformance:
         status = await until_over(lab, A)
         assert (status.state, len(status.members)) == (RunState.SUCCEEDED, 1)
 
+    @pytest.mark.needs("resize")
     async def test_a_resize_said_again_or_too_late_does_nothing(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
         await until_state(lab, A, RunState.RUNNING)
@@ -715,6 +741,7 @@ class RuntimeConformance:
         await lab.runtime.resize(resize_run(A, 8, generation=5))
         assert (await until_over(lab, A)).generation == 4
 
+    @pytest.mark.needs("resize")
     async def test_a_run_that_waits_for_room_waits_for_its_other_size(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(RUNS, count=6)))
         await until_state(lab, A, RunState.RUNNING)
@@ -725,6 +752,7 @@ class RuntimeConformance:
         assert (status.generation, placed(status)) == (2, 2)
         await until_living(lab, B, 2)
 
+    @pytest.mark.needs("resize")
     async def test_a_resized_run_is_taken_over_as_it_is(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
         await until_state(lab, A, RunState.RUNNING)

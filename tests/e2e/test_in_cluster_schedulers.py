@@ -101,6 +101,10 @@ class OnItsScheduler(SchedulerSite, RuntimeConformance):
 
     silence_seconds = 10.0  # most of them decide once a second
 
+    async def add_place(self, cluster: Cluster) -> None:
+        """Add a node for a member of 2 CPU."""
+        await cluster.kubelet.add_node("late", allocatable=SMALL)
+
     # Gangs
 
     async def test_five_members_wait_for_a_fifth_place_and_then_all_start(self, cluster: Cluster, lab: KubeLab) -> None:
@@ -108,7 +112,7 @@ class OnItsScheduler(SchedulerSite, RuntimeConformance):
         await until(lab, A, lambda status: status.state is RunState.PENDING and bool(status.message))
         await asyncio.sleep(3)  # what must not happen would have happened by now
         assert (lab.runtime.held()[A].state, lab.living(A)) == (RunState.PENDING, 0)
-        await cluster.kubelet.add_node("late", allocatable=SMALL)
+        await self.add_place(cluster)
         await until_state(lab, A, RunState.RUNNING)
         await until_living(lab, A, 5)
         lab.open_gate(A)
@@ -133,7 +137,7 @@ class OnItsScheduler(SchedulerSite, RuntimeConformance):
         await until(lab, A, lambda status: status.state is RunState.PENDING and bool(status.message))
         for program in site.daemons:
             await site.restart(program)
-        await cluster.kubelet.add_node("late", allocatable=SMALL)
+        await self.add_place(cluster)
         await until_state(lab, A, RunState.RUNNING)
         await until_living(lab, A, 5)
         lab.open_gate(A)
@@ -213,21 +217,29 @@ class TestYuniKorn(OnItsScheduler):
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 
 
-class TestKueue(SchedulerSite):
+class TestKueue(OnItsScheduler):
     """Kueue admits gangs by quota; the default scheduler places their pods one by one."""
 
     scheduler = "kueue"
+    large_members_first = False
+    not_offered = frozenset({"memberRestart", "gangRestart", "resize"})
 
     async def prepare(self, cluster: Cluster) -> None:
         flavors = await cluster.api.get(f"{KUEUE}/resourceflavors")
         if not flavors["items"]:
             await cluster.api.post(f"{KUEUE}/resourceflavors", _of_kueue("ResourceFlavor", "any", {}))
             await cluster.api.post(f"{KUEUE}/clusterqueues", _cluster_queue("all"))
+        await cluster.api.patch(f"{KUEUE}/clusterqueues/all", _cluster_queue("all"))  # a test may have changed it
         queue = _of_kueue("LocalQueue", "default", {"clusterQueue": "all"})
         await cluster.api.post(f"{KUEUE}/namespaces/{cluster.namespace}/localqueues", queue)
 
     async def clear(self, cluster: Cluster) -> None:
         await cluster.api.delete(f"{KUEUE}/namespaces/{cluster.namespace}/workloads")
+
+    async def add_place(self, cluster: Cluster) -> None:
+        """Add a node, and its CPU to the quota, as Kueue counts nodes only where topologies are set up."""
+        await super().add_place(cluster)
+        await cluster.api.patch(f"{KUEUE}/clusterqueues/all", _cluster_queue("all", cpu="10"))
 
     async def test_a_gang_is_admitted_runs_and_leaves_nothing(self, cluster: Cluster, lab: KubeLab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=3), Part(WAITS_FOR_GATE, name="ps")))
@@ -338,9 +350,9 @@ def _job_of_kubernetes(run: str, *, parallelism: int, cpu: str, placement_timeou
     )
 
 
-def _cluster_queue(name: str) -> dict[str, Any]:
+def _cluster_queue(name: str, cpu: str = "8") -> dict[str, Any]:
     """Return a queue with as much as the nodes have."""
-    amounts = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi"}
+    amounts = {"cpu": cpu, "memory": "16Gi", "ephemeral-storage": "100Gi"}
     quotas = [{"name": resource, "nominalQuota": amount} for resource, amount in amounts.items()]
     group = {"coveredResources": [one["name"] for one in quotas], "flavors": [{"name": "any", "resources": quotas}]}
     return _of_kueue("ClusterQueue", name, {"namespaceSelector": {}, "resourceGroups": [group]})
