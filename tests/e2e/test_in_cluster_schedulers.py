@@ -5,13 +5,14 @@ kinds and webhooks stay out of the way of other tests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, suppress
 from typing import Any, ClassVar
 
 import pytest
 
 from tests import waiting
+from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import Cluster, need_programs, open_cluster
 from tests.cluster.schedulers import ASSETS, Installed, assets_of, installed
@@ -225,7 +226,7 @@ class TestKueue(OnItsScheduler):
     not_offered = frozenset({"memberRestart", "gangRestart", "resize"})
 
     async def prepare(self, cluster: Cluster) -> None:
-        flavors = await cluster.api.get(f"{KUEUE}/resourceflavors")
+        flavors = await _answered(lambda: cluster.api.get(f"{KUEUE}/resourceflavors"))
         if not flavors["items"]:
             await cluster.api.post(f"{KUEUE}/resourceflavors", _of_kueue("ResourceFlavor", "any", {}))
             await cluster.api.post(f"{KUEUE}/clusterqueues", _cluster_queue("all"))
@@ -239,7 +240,8 @@ class TestKueue(OnItsScheduler):
     async def add_place(self, cluster: Cluster) -> None:
         """Add a node, and its CPU to the quota, as Kueue counts nodes only where topologies are set up."""
         await super().add_place(cluster)
-        await cluster.api.patch(f"{KUEUE}/clusterqueues/all", _cluster_queue("all", cpu="10"))
+        wider = _cluster_queue("all", cpu="10")
+        await _answered(lambda: cluster.api.patch(f"{KUEUE}/clusterqueues/all", wider))
 
     async def test_a_gang_is_admitted_runs_and_leaves_nothing(self, cluster: Cluster, lab: KubeLab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=3), Part(WAITS_FOR_GATE, name="ps")))
@@ -318,6 +320,19 @@ class TestKueue(OnItsScheduler):
             return not workloads["items"] and not jobs["items"] and await _is_empty(cluster)
 
         await waiting.eventually(is_gone, 30)
+
+
+async def _answered(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the answer of a call that an API server may refuse for a while: its kind is new, or the webhook of it starts."""
+    found: list[Any] = []
+
+    async def is_answered() -> bool:
+        with suppress(ApiError):
+            found.append(await call())
+        return bool(found)
+
+    await waiting.eventually(is_answered, 30)
+    return found[0]
 
 
 def _job_of_kubernetes(run: str, *, parallelism: int, cpu: str, placement_timeout: float = 300.0) -> StartRun:
