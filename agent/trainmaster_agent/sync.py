@@ -34,6 +34,7 @@ from trainmaster.protocol.agent import (
 )
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
 from trainmaster.protocol.ids import parse_run_id
+from trainmaster.protocol.member_use import USE_SECONDS, UsePush
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.absences import Absences
 from trainmaster_agent.contact_log import ContactLog
@@ -44,6 +45,7 @@ from trainmaster_agent.output_collector import OutputCollector
 from trainmaster_agent.output_times import OutputTimes
 from trainmaster_agent.runtime.port import RunStatus, Runtime, RuntimeAwayError
 from trainmaster_agent.streams import LogStreams
+from trainmaster_agent.use_reports import UseReports
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,8 @@ class Dispatcher(Protocol):
 
     async def store_output(self, run: str, body: OutputPush) -> OutputAnswer: ...
 
+    async def report_use(self, body: UsePush) -> None: ...
+
     async def connect(self, stream: str, session: str) -> StreamLine: ...
 
 
@@ -95,6 +99,7 @@ class Agent:
     """One agent session. ``run`` returns only when ``stop`` is set, and raises SupersededError.
 
     ``cluster``: the cluster's name in the agent's configuration, where it has one; the dispatcher compares it with its key's.
+    ``use_seconds``: time from one report of what members use to the next; 0: there are none.
     """
 
     def __init__(
@@ -103,6 +108,7 @@ class Agent:
         runtime: Runtime,
         *,
         cluster: str = "",
+        use_seconds: int = USE_SECONDS,
         lease_hint: float = 15.0,
         clock: Callable[[], float] = boot_time,
         on_renewal: Callable[[LeaseRenewal], None] | None = None,
@@ -147,6 +153,7 @@ class Agent:
         self._member_streams = MemberStreams(dispatcher, runtime, self._session)
         self._tails = LogTails(dispatcher, runtime, self._session, times)
         self._output = OutputCollector(dispatcher, runtime, self._session, times, self._forget)
+        self._use = UseReports(dispatcher, runtime, self._session, use_seconds)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Hold the session until ``stop``. The runtime must be open; it stays open."""
@@ -167,6 +174,7 @@ class Agent:
             await self._member_streams.close()
             await self._tails.close()
             await self._output.close()
+            await self._use.close()
             await self._absences.close()
 
     def has_lease(self) -> bool:
@@ -339,6 +347,7 @@ class Agent:
             self._on_renewal(LeaseRenewal(margin, answer.lease_seconds, now - asked_at))
         if self._runtime.stores_output:
             self._output.set_limit(answer.output_bytes)
+        self._use.set_taken(answer.takes_use)
         self._lease_seconds = answer.lease_seconds
         self._lease_until = asked_at + answer.lease_seconds
         try:

@@ -16,6 +16,7 @@ from tests.fake_kube.garbage import GarbageCollector, NamespaceController
 from tests.fake_kube.logs import Logs
 from tests.fake_kube.objects import Object
 from tests.fake_kube.paths import Target, read_target, split_version
+from tests.fake_kube.pod_use import PodUses
 from tests.fake_kube.reading import Query
 from tests.fake_kube.resources import NAMESPACES, PODS, Table
 from tests.fake_kube.store import Store
@@ -43,6 +44,7 @@ class FakeKube:
         self.verbs = Verbs(self.store, self.table)
         self.logs = Logs()
         self.execs = Execs()
+        self.uses = PodUses(self.store, self.faults)
         self.calls: list[Call] = []
         """Every request for objects so far, those that were refused among them."""
         self.bookmark_seconds = bookmark_seconds
@@ -153,6 +155,8 @@ class FakeKube:
             return _answer(error.code, error.body(), headers)
 
     async def _dispatch(self, request: web.Request) -> web.StreamResponse:
+        if (used := await self.uses.answer(request.path)) is not None:
+            return _answer(200, used)
         version = split_version(request.path)
         if version is None or not version[1]:
             self.faults.check(Call("get", request.path), "")

@@ -68,6 +68,7 @@ _ARGUMENTS: dict[str, Any] = {
     "table": tenants.QUEUES,
     "version": 1,
     "namespace": None,
+    "names": ["c1"],
     "simulation": 1,
     "submissions": [event_feed.JobBlock(1, 1, 1)],
     "until_xid": 9,

@@ -18,6 +18,7 @@ from trainmaster.protocol.agent import (
     SyncRequest,
 )
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
+from trainmaster.protocol.member_use import UsePush
 from trainmaster_agent.member_streams import StreamLine
 from trainmaster_agent.runtime.simulated.runtime import SimulatedRuntime
 from trainmaster_agent.sync import Agent
@@ -94,6 +95,9 @@ class ScriptedDispatcher:
 
     async def store_output(self, run: str, body: OutputPush) -> OutputAnswer:
         raise AssertionError("output of simulated members is not sent to be stored")
+
+    async def report_use(self, body: UsePush) -> None:
+        raise AssertionError("this dispatcher takes no reports of use")
 
     async def connect(self, stream: str, session: str) -> StreamLine:
         raise AssertionError("nobody opens streams to simulated members")

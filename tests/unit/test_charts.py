@@ -72,6 +72,7 @@ AGENT_EVERYTHING: Object = {
     "jobNamespaces": ["jobs-a", "jobs-b"],
     "olderNamespaces": [],
     "checkpoint": {"enabled": True},
+    "use": {"source": "kubelet"},
     "config": {
         "namespaces": [{"queue": "research", "namespace": "jobs-b"}, {"queue": "teams", "namespace": "jobs-{last}"}],
         "placement": {"scheduler": "volcano"},
@@ -477,6 +478,7 @@ IN_JOB_NAMESPACES = [
     ("", "pods", ["create", "patch", "delete", "deletecollection"]),
     ("", "pods/log", ["get"]),
     *(("", f"pods/{stream}", ["create", "get"]) for stream in ("exec", "attach", "portforward")),
+    ("metrics.k8s.io", "pods", ["list"]),
     ("", "services", ["get", "list", "create", "delete"]),
     ("resource.k8s.io", "resourceclaimtemplates", MADE),
     ("", "resourcequotas", READ),
@@ -630,6 +632,18 @@ def test_exec_is_granted_only_for_checkpoints_and_streams_to_members() -> None:
     assert streams(AGENT) == {"pods/exec", "pods/attach", "pods/portforward"}
     assert not streams(without)
     assert streams({**without, "checkpoint": {"enabled": True}}) == {"pods/exec"}
+
+
+def test_kubelets_are_read_only_where_the_owner_says_so() -> None:
+    def grants(values: Object) -> set[tuple[str, str]]:
+        found = {rule[:2] for role in roles(values).values() for rule in granted(role)}
+        return found & {("", "nodes/proxy"), ("metrics.k8s.io", "pods")}
+
+    assert grants(AGENT) == {("metrics.k8s.io", "pods")}
+    assert grants({**AGENT, "use": {"source": "kubelet"}}) == {("metrics.k8s.io", "pods"), ("", "nodes/proxy")}
+    off = {**AGENT, "use": {"enabled": False, "source": "kubelet"}}
+    assert not grants(off)
+    assert written(off)["useSeconds"] == 0
 
 
 def test_job_namespaces_are_restricted_and_outlive_the_chart() -> None:
@@ -806,6 +820,7 @@ def test_the_agent_is_told_what_the_chart_knows_and_what_the_owner_adds() -> Non
         "lease": {"namespace": "here", "name": NAME, "duration": "15s"},
         "checkpoint": True,
         "memberStreams": True,
+        "useSource": "kubelet",
     }
     (container,) = workloads(objects)[NAME]["spec"]["containers"]
     assert container["args"] == [

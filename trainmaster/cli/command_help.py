@@ -13,7 +13,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         *("cancel", "suspend", "resume", "retry", "rerun", "change", "schedules"),
     ),
     "Queues, clusters and cost": (
-        *("queues", "clusters", "priority-classes", "reservations", "datasets", "price-books", "burst", "usage"),
+        *("queues", "clusters", "priority-classes", "reservations", "datasets", "price-books", "burst", "usage", "top"),
         *("attainment", "simulate", "simulations"),
     ),
     "Access": ("login", "logout", "contexts", "whoami", "kubeconfig"),
@@ -94,6 +94,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "burst remove": ("burst remove overflow",),
     "attainment": ("attainment --since 90d", "attainment --queue research -o csv"),
     "usage": ("usage --since 7d --by queue,user", "usage --label team=vision --per day -o chart"),
+    "top": ("top --sort idle", f"top {_JOB} --watch", "top --by queue -o csv"),
     "webhooks": ("webhooks -o wide",),
     "webhooks secret": ("webhooks secret research/vision",),
     "webhooks rotate": ("webhooks rotate research/vision --overlap 1d",),

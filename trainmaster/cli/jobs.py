@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, assert_never
 
 import typer
 
-from trainmaster.cli import completion, config, filters, queue_position
+from trainmaster.cli import completion, config, filters, queue_position, top
 from trainmaster.cli.job_details import members_of, print_last_output, print_roles
 from trainmaster.cli.output import (
     Format,
@@ -213,6 +213,7 @@ def _print_job(item: "JobView", waits: "JobReason | None", *, wide: bool) -> Non
             ("forecast", queue_position.forecast_of(waits.forecast) if waits else None),
             ("until", f"{item.hold_until.astimezone():%Y-%m-%d %H:%M:%S}" if item.hold_until else None),
             ("message", item.message),
+            ("use", top.summary(item.use) if item.use else None),
         ]
     )
     print_roles(item, wide=wide)

@@ -7,6 +7,7 @@ import httpx
 from trainmaster.client import calls, core
 from trainmaster.client.async_transport import AsyncTransport
 from trainmaster.protocol.agent import DesiredAnswer, OutputAnswer, OutputPush, StreamPush, SyncAnswer, SyncRequest
+from trainmaster.protocol.member_use import UsePush
 
 if TYPE_CHECKING:
     from trainmaster.client.web_sockets import WebSocketLine
@@ -38,6 +39,10 @@ class AgentClient:
     async def store_output(self, run: str, body: OutputPush) -> OutputAnswer:
         """Send output of a run's members to be stored; return up to where it is."""
         return core.read_model(await self._transport.send(calls.agent_output(run, body), _ANSWER_SECONDS), OutputAnswer)
+
+    async def report_use(self, body: UsePush) -> None:
+        """Report what the members of running runs use."""
+        core.check(await self._transport.send(calls.agent_use(body), _ANSWER_SECONDS))
 
     async def connect(self, stream: str, session: str) -> "WebSocketLine":
         """Connect to a stream to a member that a user has opened."""

@@ -32,6 +32,7 @@ from trainmaster.protocol.attainment import AttainmentAnswer
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.declarations import ApplyAnswer, RevisionView, RollbackAnswer
 from trainmaster.protocol.health import HealthReport
+from trainmaster.protocol.member_use import TopAnswer, TopGroup, TopSort, UseOfJob
 from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.schedules import ScheduleView
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
@@ -243,6 +244,28 @@ class BlockingCalls:
     def queues(self, *, usage: bool = False) -> list[QueueView]:
         """Return the queues that the key may see, with jobs by state; with ``usage``, also current usage if a leader answers."""
         return self._transport.run(self._verbs.queues(usage=usage))
+
+    def use_of(self, job: str) -> UseOfJob:
+        """Return what the members of a job's latest run use, beside what was requested for them."""
+        return self._transport.run(self._verbs.use_of(job))
+
+    def top(
+        self,
+        *,
+        queue: str | None = None,
+        cluster: str | None = None,
+        user: str | None = None,
+        sort: TopSort = "cpu",
+        by: TopGroup | None = None,
+        limit: int = 100,
+    ) -> TopAnswer:
+        """Return running jobs with what they use, at most ``limit``, or with ``by`` the sums of those of each queue, cluster or user.
+
+        ``sort``: the most cores, memory or GPUs first, or with ``idle`` the smallest part of what was requested.
+        """
+        return self._transport.run(
+            self._verbs.top(queue=queue, cluster=cluster, user=user, sort=sort, by=by, limit=limit)
+        )
 
     def usage(
         self, begin: Moment, end: Moment, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None

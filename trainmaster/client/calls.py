@@ -12,6 +12,7 @@ from trainmaster.protocol.agent import OutputPush, StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.json_limits import shown
+from trainmaster.protocol.member_use import TopGroup, TopSort, UsePush
 from trainmaster.protocol.resource_kinds import KINDS, QUEUE, Kind, ResourceKind
 from trainmaster.protocol.schedules import ScheduleSpec
 from trainmaster.protocol.simulations import SimulationSpec
@@ -139,6 +140,17 @@ def list_objects(kind: Kind) -> Request:
 
 def queues(*, usage: bool) -> Request:
     return core.get(QUEUE.address, (("usage", "true" if usage else None),))
+
+
+def use_of(job: str) -> Request:
+    return core.get(job_path(job, "/use"))
+
+
+def top(
+    queue: str | None, cluster: str | None, user: str | None, sort: TopSort, by: TopGroup | None, limit: int
+) -> Request:
+    query = [("queue", queue), ("cluster", cluster), ("submittedBy", user), ("sort", sort), ("by", by)]
+    return core.get("/v1/top", [*query, ("limit", str(limit))])
 
 
 def usage(begin: Moment, end: Moment, per: Per, by: Sequence[str], queue: str | None) -> Request:
@@ -326,6 +338,10 @@ def agent_push(stream: str, body: StreamPush) -> Request:
 
 def agent_output(run: str, body: OutputPush) -> Request:
     return core.post_state(f"/agent/v1/output/{quote(run, safe='')}", body)
+
+
+def agent_use(body: UsePush) -> Request:
+    return core.post_state("/agent/v1/use", body)
 
 
 ScheduleDocument = Mapping[str, Any] | ScheduleSpec

@@ -47,6 +47,7 @@ from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 from trainmaster.protocol.health import HealthReport
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.json_limits import shown
+from trainmaster.protocol.member_use import TopAnswer, TopGroup, TopSort, UseOfJob
 from trainmaster.protocol.resource_kinds import CLUSTER, KINDS, QUEUE, Kind
 from trainmaster.protocol.schedules import SchedulePage, ScheduleView
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
@@ -297,6 +298,26 @@ class Verbs:
     def queues(self, *, usage: bool = False) -> Steps[list[QueueView]]:
         """Return the queues that the key may see, with jobs by state; with ``usage``, also current usage if a leader answers."""
         return self._models(calls.queues(usage=usage), QUEUE.member, QueueView)
+
+    def use_of(self, job: str) -> Steps[UseOfJob]:
+        """Return what the members of a job's latest run use, beside what was requested for them."""
+        return self._model(calls.use_of(job), UseOfJob)
+
+    def top(
+        self,
+        *,
+        queue: str | None = None,
+        cluster: str | None = None,
+        user: str | None = None,
+        sort: TopSort = "cpu",
+        by: TopGroup | None = None,
+        limit: int = 100,
+    ) -> Steps[TopAnswer]:
+        """Return running jobs with what they use, at most ``limit``, or with ``by`` the sums of those of each queue, cluster or user.
+
+        ``sort``: the most cores, memory or GPUs first, or with ``idle`` the smallest part of what was requested.
+        """
+        return self._model(calls.top(queue, cluster, user, sort, by, limit), TopAnswer)
 
     def usage(
         self, begin: Moment, end: Moment, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None

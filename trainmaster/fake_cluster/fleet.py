@@ -11,6 +11,7 @@ from trainmaster.protocol.agent import MOST_NODES
 from trainmaster.protocol.base import Name40, Strict, bounded
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.jobs import LabelKey, LabelValue, ResourceName
+from trainmaster.protocol.member_use import USE_SECONDS, UseSeconds
 from trainmaster.protocol.quantities import Quantity, Resources, parse_resources
 from trainmaster.protocol.states import ClusterKind
 
@@ -187,6 +188,8 @@ class Fleet(Keyed):
     """The clusters that one process simulates."""
 
     seed: int = 0
+    use_seconds: UseSeconds = USE_SECONDS
+    """Time from one report of what members use, which is made up, to the next; 0: none are sent."""
     clusters: Annotated[tuple[FleetCluster, ...], Field(min_length=1), bounded(10_000)]
 
     @field_validator("clusters")

@@ -389,6 +389,8 @@ class SyncAnswer(Lenient):
     """Parts of the sync that could not be read."""
     output_bytes: int = 0
     """The most bytes of each member's output that are stored: the first and the last half. 0: the last 64 KiB alone."""
+    takes_use: bool = False
+    """True if this dispatcher takes reports of what members use."""
 
 
 class StartRun(Lenient):

@@ -23,6 +23,7 @@ from trainmaster.protocol.agent import (
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id
 from trainmaster.protocol.json_limits import check_values
+from trainmaster.protocol.member_use import MOST_USE_VALUES, UsePush
 from trainmaster.protocol.validation_errors import mistakes_of, worded
 
 MOST_REFUSED = 100
@@ -98,6 +99,12 @@ def read_output(body: bytes) -> OutputPush:
     """Read pieces of output. Raises ValidationError for a mistake in them, ProblemError if they are too large."""
     check_values(body, MOST_PUSH_VALUES)
     return OutputPush.model_validate(_parsed(body))
+
+
+def read_use(body: bytes) -> UsePush:
+    """Read a report of use. Raises ValidationError for a mistake in it, ProblemError if it is too large."""
+    check_values(body, MOST_USE_VALUES)
+    return UsePush.model_validate(_parsed(body))
 
 
 def _parsed(body: bytes) -> Any:

@@ -23,6 +23,7 @@ from trainmaster.protocol.base import (
 from trainmaster.protocol.bursting import HoursSpec
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, Labels, RegionName, ResourceName
+from trainmaster.protocol.member_use import JobUse
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.prices import Factor, PriceFactor
 from trainmaster.protocol.quantities import Quantity, parse_quantity, parse_resources
@@ -548,6 +549,8 @@ class JobView(Lenient):
     """Its runs, oldest first; only in answers on a single job."""
     undelivered: int = 0
     """Number of undelivered webhook messages; only in answers on a single job."""
+    use: JobUse | None = None
+    """Use of its latest run, beside what was requested; only in answers on a single job."""
 
     def ran_until(self, moment: datetime) -> float | None:
         """Return the seconds for which runs of the job were running until ``moment``; None where none has. Time between runs does

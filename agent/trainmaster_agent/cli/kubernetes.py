@@ -87,7 +87,9 @@ async def run_kubernetes_agent(
             if not await _open(runtime, stop):
                 return
             client = AgentClient(url, secret)
-            agent = Agent(client, runtime, cluster=config.cluster, on_renewal=on_renewal)
+            agent = Agent(
+                client, runtime, cluster=config.cluster, on_renewal=on_renewal, use_seconds=config.use_seconds
+            )
             acting = asyncio.create_task(agent.run(stop), name="agent")
             watching = asyncio.create_task(runtime.watch_over(), name="watch-over")
             try:

@@ -116,7 +116,8 @@ def agent_run(
     os.environ.pop("TRAINMASTER_API_KEY", None)
     serve_metrics(metrics_port, "agent")
     user = None if members_as is None else user_ids(members_as)
-    _run_agent(url, secret, LocalRuntime(state_dir, declared, user), measured=metrics_port is not None)
+    runtime = LocalRuntime(state_dir, declared, user)
+    _run_agent(url, secret, runtime, declared.use_seconds, measured=metrics_port is not None)
 
 
 def read_address(url: str) -> str:
@@ -184,7 +185,7 @@ def _run_on_kubernetes(
         raise fail(str(error), Exit.USAGE) from error
 
 
-def _run_agent(url: str, secret: str, runtime: Any, *, measured: bool) -> None:
+def _run_agent(url: str, secret: str, runtime: Any, use_seconds: int, *, measured: bool) -> None:
     from trainmaster.client.aio import AgentClient
     from trainmaster_agent.sync import Agent
 
@@ -194,7 +195,7 @@ def _run_agent(url: str, secret: str, runtime: Any, *, measured: bool) -> None:
         await runtime.open()
         client = AgentClient(url, secret)
         try:
-            await Agent(client, runtime, on_renewal=on_renewal).run(stop)
+            await Agent(client, runtime, on_renewal=on_renewal, use_seconds=use_seconds).run(stop)
         finally:
             await client.aclose()
             await runtime.close()

@@ -45,6 +45,31 @@ class LogSlice:
     end: bool
 
 
+@dataclass(frozen=True, slots=True)
+class MemberUse:
+    """Present use of a member. None: unknown, which is never 0.
+
+    ``cpu``: cores, on average since the reading before; ``memory`` and ``gpu_memory``: bytes; ``gpu``: percent of the time in which
+    its GPUs were at work, on average over them.
+    """
+
+    run: str
+    role: str
+    index: int
+    cpu: float | None = None
+    memory: int | None = None
+    gpu: float | None = None
+    gpu_memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UseReading:
+    """Present use of members, as far as it is known. ``missing``: why some of it is not, for people."""
+
+    members: tuple[MemberUse, ...] = ()
+    missing: str = ""
+
+
 class RuntimeRefusedError(Exception):
     """The runtime cannot hold this run, for example because its spec needs an unsupported feature."""
 
@@ -180,6 +205,13 @@ class Runtime(Protocol):
 
     def output_lives(self, run: str, role: str, index: int) -> tuple[int, ...]:
         """Return the offsets at which the output of a member's restarts begins, in order."""
+        ...
+
+    async def member_use(self) -> UseReading:
+        """Return what the members of running runs use now.
+
+        Called again and again by one caller, in intervals of some seconds; takes no longer than one. What cannot be read is left out.
+        """
         ...
 
     async def open_stream(self, order: OpenMemberStream) -> MemberStream:

@@ -16,13 +16,14 @@ from trainmaster.protocol.agent import (
     SyncRequest,
 )
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.sync_parts import read_output, read_push, read_sync
+from trainmaster.protocol.member_use import UsePush
+from trainmaster.protocol.sync_parts import read_output, read_push, read_sync, read_use
 from trainmaster.protocol.validation_errors import mistakes_of, worded
 from trainmaster_dispatcher.api.context import Agent, App
 from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import After
-from trainmaster_dispatcher.services import agents, logs, output
+from trainmaster_dispatcher.services import agents, logs, member_use, output
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS
 
 router = APIRouter(prefix="/agent/v1", tags=["agents"])
@@ -89,6 +90,17 @@ async def store_output(
     except ValidationError as error:
         raise _invalid(error) from error
     return _json(await output.take(state.stores, caller, run, body))
+
+
+@router.post("/use", **contract(takes=UsePush, gives=Empty, refuses=_SESSION))
+async def report_use(request: Request, state: App, caller: Agent) -> Response:
+    """Use of the members of the cluster's running runs; runs that are not live there are passed over."""
+    try:
+        body = await state.agent_bodies.read(await request.body(), read_use)
+    except ValidationError as error:
+        raise _invalid(error) from error
+    await member_use.take(state.stores, caller, body)
+    return Response(b"{}", media_type="application/json")
 
 
 def _invalid(error: ValidationError) -> ProblemError:

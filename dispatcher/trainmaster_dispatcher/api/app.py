@@ -35,6 +35,7 @@ from trainmaster_dispatcher.api import (
     schedules,
     simulations,
     tenants,
+    top,
     webhooks,
 )
 from trainmaster_dispatcher.api.asgi import Envelope, Receive, Scope, Send, request_id
@@ -72,6 +73,7 @@ _ROUTERS = {
         "/v1",
         (
             jobs.router,
+            top.router,
             member_streams.users_router,
             events.router,
             tenants.router,

@@ -151,6 +151,7 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
         send_capacity=request.capacity is None and not given.capacity_mistake and not standing.has_capacity,
         refused=given.refused_in_answer,
         output_bytes=stores.settings.output_bytes,
+        takes_use=True,
     )
 
 
@@ -202,6 +203,7 @@ async def _begin_session(tx: Transaction, stores: Stores, caller: Caller, cluste
         refused=given.refused_in_answer,
         quarantined=(),
         output_bytes=stores.settings.output_bytes,
+        takes_use=True,
     )
 
 

@@ -23,6 +23,7 @@ from trainmaster_dispatcher.domain.recovery import closed_by_recovery
 from trainmaster_dispatcher.services.feed_follower import overpromised
 from trainmaster_dispatcher.services.job_actions import BulkFilter, find_key, read_job_id, to_filter
 from trainmaster_dispatcher.services.ownership import check_owns, clusters_of
+from trainmaster_dispatcher.services.use_views import shown_with_job
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store import keys, outbox, runs, scheduling, tenants
 from trainmaster_dispatcher.store.database import Transaction
@@ -189,6 +190,8 @@ async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]
     data["runs"] = [_dump(run) for run in attempts]
     if row.notifies and (given_up := await outbox.dead_of_job(tx, key)):
         data["undelivered"] = given_up
+    if row.attempt and (used := await shown_with_job(tx, key)) is not None:
+        data["use"] = used
     return data
 
 

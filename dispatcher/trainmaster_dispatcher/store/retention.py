@@ -215,6 +215,8 @@ async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
             "member_streams",
             "job_objects",
             "scheduled_jobs",
+            "run_use",
+            "member_use",
         )
         for table in owned:
             await tx.run(f"DELETE FROM {table} WHERE job_id = ANY(:ids)", ids=gone)

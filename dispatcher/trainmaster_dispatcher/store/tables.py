@@ -814,6 +814,59 @@ output_data = Table(
     comment="The embedded log store: compressed pieces of output.",
 )
 
+run_use = Table(
+    "run_use",
+    metadata,
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("sampled_at", DateTime(timezone=True), nullable=False),
+    Column("seconds", Integer, nullable=False),
+    Column("members", Integer, nullable=False),
+    Column("cpu", BigInteger),
+    Column("memory", BigInteger),
+    Column("gpu", BigInteger),
+    Column("gpu_memory", BigInteger),
+    Column("requested_cpu", BigInteger),
+    Column("requested_memory", BigInteger),
+    Column("requested_gpu", BigInteger),
+    Column("peak_memory", BigInteger),
+    Column("cpu_measured", Double, nullable=False),
+    Column("cpu_seconds", Double, nullable=False),
+    Column("cpu_requested", Double, nullable=False),
+    Column("gpu_measured", Double, nullable=False),
+    Column("gpu_seconds", Double, nullable=False),
+    Column("gpu_requested", Double, nullable=False),
+    PrimaryKeyConstraint("job_id", "attempt"),
+    comment="Use of runs: sums of the last sample, and over the measured seconds. cpu in thousandths of a core,"
+    " gpu in thousandths of a GPU at work; requested_...: for the members of which that is known. NULL: unknown.",
+)
+
+member_use = Table(
+    "member_use",
+    metadata,
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("places", JSONB(), nullable=False),
+    Column("cpu", ARRAY(Integer), nullable=False),
+    Column("memory", ARRAY(BigInteger), nullable=False),
+    Column("peak_memory", ARRAY(BigInteger), nullable=False),
+    Column("gpu", ARRAY(Integer), nullable=False),
+    Column("gpu_memory", ARRAY(BigInteger), nullable=False),
+    PrimaryKeyConstraint("job_id", "attempt"),
+    prefixes=["UNLOGGED"],
+    comment="The last sample of each run by member. places: [role, first index, number] in the order of the values; -1: unknown."
+    " Unlogged: after a crash of the database it is empty until the next samples.",
+)
+
+cluster_use = Table(
+    "cluster_use",
+    metadata,
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("reported_at", DateTime(timezone=True), nullable=False),
+    Column("missing", Text, nullable=False),
+    comment="Last report of use of each agent, and why some of the use is not known.",
+)
+
 cool_downs = Table(
     "cool_downs",
     metadata,

@@ -8,8 +8,11 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from trainmaster.protocol.admission_policy import AdmissionPolicy, QueueAdmission, longest_match
 from trainmaster.protocol.base import Name40, QueuePath, Strict, bounded, worded_pattern
 from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster.protocol.member_use import USE_SECONDS, UseSeconds
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.placement.choose import PlacementConfig
+from trainmaster_agent.runtime.kubernetes.gpu_metrics import GpuMetrics
+from trainmaster_agent.runtime.kubernetes.member_use import UseSource
 
 _DIGITS = 12
 """Digits of a hash in a namespace's name: 48 bits."""
@@ -128,6 +131,12 @@ class KubernetesCluster(Strict):
     member_streams: bool = True
     """Whether users may run commands in members, attach to them and connect to their ports; needs the permissions for that."""
     datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
+    use_seconds: UseSeconds = USE_SECONDS
+    """Time from one report of what members use to the next; 0: none are sent."""
+    use_source: UseSource = "metrics"
+    """Where the use of pods is read: in the cluster's metrics API, or at the kubelets, which needs the permission ``nodes/proxy``."""
+    gpu_metrics: GpuMetrics | None = None
+    """Where the use of GPUs is read; None: it is unknown."""
 
     @model_validator(mode="after")
     def _knows_its_namespaces(self) -> Self:

@@ -47,9 +47,11 @@ from trainmaster_agent.runtime.kubernetes.accept import RunAcceptor
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.event_handlers import EventHandlers, Watched
 from trainmaster_agent.runtime.kubernetes.garbage_collector import GarbageCollector
+from trainmaster_agent.runtime.kubernetes.gpu_metrics import GpuUse
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
 from trainmaster_agent.runtime.kubernetes.manifests import claim_template_name, roster_name
 from trainmaster_agent.runtime.kubernetes.member_streams import open_stream
+from trainmaster_agent.runtime.kubernetes.member_use import PodUse
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
@@ -70,7 +72,14 @@ from trainmaster_agent.runtime.kubernetes.served_kinds import ServedKinds
 from trainmaster_agent.runtime.kubernetes.strays import identity_of_cluster, no_pods_of
 from trainmaster_agent.runtime.kubernetes.worklist import Worklist
 from trainmaster_agent.runtime.kubernetes.workload_objects import object_name, resource_of
-from trainmaster_agent.runtime.port import LogSlice, MemberStream, RunStatus, RuntimeAwayError, StreamRefusedError
+from trainmaster_agent.runtime.port import (
+    LogSlice,
+    MemberStream,
+    RunStatus,
+    RuntimeAwayError,
+    StreamRefusedError,
+    UseReading,
+)
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +120,8 @@ class KubernetesRuntime:
         self._home = config.home(namespace)
         self._api = api
         self._config = config
+        self._use = PodUse(api, config.use_source)
+        self._gpu_use = None if config.gpu_metrics is None else GpuUse(api, config.gpu_metrics)
         self._clock = clock
         lease = config.lease
         self.lease = LeaseKeeper(
@@ -403,6 +414,11 @@ class KubernetesRuntime:
 
     def output_lives(self, run: str, role: str, index: int) -> tuple[int, ...]:
         return self._outputs.lives((run, role, index))
+
+    async def member_use(self) -> UseReading:
+        pods = [pod for tracker in self._trackers.values() for pod in tracker.pods.values()]
+        reading = await self._use.read(pods)
+        return reading if self._gpu_use is None else await self._gpu_use.added_to(reading, pods)
 
     async def open_stream(self, order: OpenMemberStream) -> MemberStream:
         if not self._config.member_streams:

@@ -6,6 +6,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.base import Name40, Strict
 from trainmaster.protocol.jobs import LabelKey, LabelValue, ResourceName
+from trainmaster.protocol.member_use import USE_SECONDS, UseSeconds
 from trainmaster.protocol.quantities import Quantity, parse_resources
 
 _MEMBERS_PER_CPU = 64
@@ -53,6 +54,8 @@ class LocalCluster(Strict):
 
     nodes: Annotated[tuple[LocalNodes, ...], Field(min_length=1)]
     datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
+    use_seconds: UseSeconds = USE_SECONDS
+    """Time from one report of what members use to the next; 0: none are sent."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:

@@ -14,10 +14,14 @@ from typing import NamedTuple
 from trainmaster_agent.runtime.local.layout import PROCESSES
 
 _PROC = Path("/proc")
+_INDEX = b"TRAINMASTER_ROLE_INDEX"
 
 
 class ProcessRow(NamedTuple):
-    """Fields of /proc/<pid>/stat. ``born`` (ticks since boot) tells a process from a later one with the same id."""
+    """Fields of /proc/<pid>/stat. ``born`` (ticks since boot) tells a process from a later one with the same id.
+
+    ``ticks``: clock ticks that it has used; ``ended_ticks``: those of its ended children, as far as it has waited for them.
+    """
 
     pid: int
     state: str
@@ -25,6 +29,8 @@ class ProcessRow(NamedTuple):
     group: int
     session: int
     born: int
+    ticks: int
+    ended_ticks: int
 
     @property
     def lives(self) -> bool:
@@ -38,7 +44,8 @@ def look(pid: int) -> ProcessRow | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the name in front may hold spaces and parentheses
-    return ProcessRow(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+    ticks, ended = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+    return ProcessRow(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), ticks, ended)
 
 
 def dies_of(pid: int, number: signal.Signals) -> bool:
@@ -94,7 +101,7 @@ def of_run(run: str, run_dir: Path) -> list[int]:
     time.
     """
     marker = f"TRAINMASTER_RUN_ID={run}".encode()
-    sessions = {pid for pid, born in _recorded(run_dir) if (leader := look(pid)) is not None and leader.born == born}
+    sessions = {pid for pid, born in recorded(run_dir) if (leader := look(pid)) is not None and leader.born == born}
     me = os.getpid()
     return [
         process.pid
@@ -118,13 +125,28 @@ def kill_leftovers(run: str, run_dir: Path) -> None:
         time.sleep(0.002)
 
 
-def _recorded(run_dir: Path) -> list[tuple[int, int]]:
+def recorded(run_dir: Path) -> list[tuple[int, int]]:
+    """Return process ids and start times of the members' first processes, as their supervisor wrote them down."""
     try:
         lines = (run_dir / PROCESSES).read_text(encoding="ascii").splitlines()
     except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
         return []
     pairs = (line.split() for line in lines)
     return [(int(pair[0]), int(pair[1])) for pair in pairs if len(pair) == 2 and all(one.isdigit() for one in pair)]
+
+
+def member_of(pid: int, run_dir: Path) -> tuple[str, int] | None:
+    """Return role and index of the member whose first process this is; None where neither environment nor output shows it."""
+    variables = dict(one.split(b"=", 1) for one in _environment(pid) if b"=" in one)
+    role, index = variables.get(b"TRAINMASTER_ROLE", b"").decode("ascii", "replace"), variables.get(_INDEX, b"")
+    if role and index.isdigit():
+        return role, int(index)
+    try:
+        target = (_PROC / str(pid) / "fd" / "1").readlink()
+    except OSError:
+        return None
+    role, _, number = target.stem.rpartition("-")
+    return (role, int(number)) if target.parent == run_dir and role and number.isdecimal() else None
 
 
 def _environment(pid: int) -> list[bytes]:

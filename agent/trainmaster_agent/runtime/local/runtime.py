@@ -14,6 +14,7 @@ from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
 from trainmaster.protocol.member_streams import MemberStreamKind, OpenMemberStream
+from trainmaster.protocol.states import RunState
 from trainmaster_agent.containment import contain, run_for_ever
 from trainmaster_agent.runtime.change_event import ChangeEvent
 from trainmaster_agent.runtime.local import layout, logs, process_table, strays
@@ -21,6 +22,7 @@ from trainmaster_agent.runtime.local.config import LocalCluster
 from trainmaster_agent.runtime.local.layout import boottime
 from trainmaster_agent.runtime.local.member_command import CommandOrders
 from trainmaster_agent.runtime.local.member_streams import OpenStreams, connect_to_port, run_command
+from trainmaster_agent.runtime.local.member_use import UseMeter
 from trainmaster_agent.runtime.local.output_bounds import MOST_OUTPUT, bound_output
 from trainmaster_agent.runtime.local.records import LocalRecord, LocalRecords, NoSpaceError, RecordState
 from trainmaster_agent.runtime.local.run_entry import Phase, RunEntry, check_name
@@ -33,6 +35,7 @@ from trainmaster_agent.runtime.port import (
     RuntimeAwayError,
     RuntimeRefusedError,
     StreamRefusedError,
+    UseReading,
 )
 
 _log = logging.getLogger(__name__)
@@ -70,6 +73,7 @@ class LocalRuntime:
         self._spawner = Spawner(self._records.state_dir, self._registry.refuse, self._on_death)
         self._strays = strays.Strays()
         self._streams = OpenStreams()
+        self._meter = UseMeter()
         self._holder = ""
         self._no_space = ""
         """Reason why no run can be recorded now; reported with the capacity, so that none is sent."""
@@ -222,6 +226,12 @@ class LocalRuntime:
         except OSError:
             return ()
         return tuple(int(line) for line in written.split() if line.isdecimal())
+
+    async def member_use(self) -> UseReading:
+        folders = {
+            run: self._records.directory(run) for run, status in self.held().items() if status.state is RunState.RUNNING
+        }
+        return UseReading(await asyncio.to_thread(self._meter.read, folders))
 
     async def open_stream(self, order: OpenMemberStream) -> MemberStream:
         options, name = order.options, f"{order.role}-{order.index}"

@@ -86,6 +86,9 @@ async def run_fleet(
     spread = min(_MOST_STAGGER, _SECONDS_EACH * len(fleet.clusters)) if stagger is None else stagger
     superseded: list[str] = []
 
+    def new_agent(client: FleetClient, runtime: SimulatedRuntime, cluster: FleetCluster) -> Agent:
+        return Agent(client, runtime, cluster=cluster.name, use_seconds=fleet.use_seconds)
+
     async def run(cluster: FleetCluster) -> None:
         folder = None if state_dir is None else state_dir / cluster.name
         runtime = SimulatedRuntime(cluster, seed=fleet.seed, state_dir=folder)
@@ -94,7 +97,7 @@ async def run_fleet(
         try:
             if await _stops_within(stop, spread * draw(fleet.seed, cluster.name, "stagger")):
                 return
-            await run_for_ever("agent", lambda: Agent(client, runtime, cluster=cluster.name).run(stop), SupersededError)
+            await run_for_ever("agent", lambda: new_agent(client, runtime, cluster).run(stop), SupersededError)
         except SupersededError as error:
             log.warning("the agent of cluster %s ends: %s", cluster.name, error)
             superseded.append(cluster.name)

@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from trainmaster.fake_cluster import output
+from trainmaster.fake_cluster import member_use, output
 from trainmaster.fake_cluster.cluster import FakeCluster
 from trainmaster.fake_cluster.fleet import FleetCluster
 from trainmaster.fake_cluster.run import FakeRun
@@ -18,7 +18,7 @@ from trainmaster.protocol.member_streams import OpenMemberStream
 from trainmaster_agent.containment import contain
 from trainmaster_agent.runtime.change_event import ChangeEvent
 from trainmaster_agent.runtime.local.layout import boot_id, boottime
-from trainmaster_agent.runtime.port import LogSlice, MemberStream, RunStatus, StreamRefusedError
+from trainmaster_agent.runtime.port import LogSlice, MemberStream, MemberUse, RunStatus, StreamRefusedError, UseReading
 from trainmaster_agent.runtime.simulated.journal import Journal
 from trainmaster_agent.runtime.simulated.statuses import status_of
 
@@ -215,6 +215,16 @@ class SimulatedRuntime:
 
     def output_lives(self, run: str, role: str, index: int) -> tuple[int, ...]:
         return ()
+
+    async def member_use(self) -> UseReading:
+        self._look()
+        return UseReading(
+            tuple(
+                MemberUse(run.id, *use)
+                for run in self.cluster.runs.values()
+                for use in member_use.use_of(run, self.cluster.now)
+            )
+        )
 
     async def open_stream(self, order: OpenMemberStream) -> MemberStream:
         raise StreamRefusedError(

@@ -108,7 +108,9 @@ trainmaster-jobs-{top}
   "placement" (dict "priorityClass" .Values.priorityClass.name)
   "lease" (dict "namespace" .Release.Namespace "name" (include "agent.fullname" .))
   "checkpoint" .Values.checkpoint.enabled
-  "memberStreams" .Values.memberStreams.enabled -}}
+  "memberStreams" .Values.memberStreams.enabled
+  "useSource" .Values.use.source -}}
+{{- if not .Values.use.enabled -}}{{- $_ := set $own "useSeconds" 0 -}}{{- end -}}
 {{- $otherwise := dict
   "namespace" (include "agent.namespaceRule" .)
   "placement" (dict "scheduler" (include "agent.scheduler" .)) -}}

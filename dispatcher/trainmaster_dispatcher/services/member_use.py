@@ -1,0 +1,237 @@
+"""The use of running jobs: samples taken from agents, and answers on them.
+
+Samples touch no row that reports, orders or the scheduler lock: nothing waits for them, and what is lost of them comes again.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.ids import BadIdError, RunRef, job_id, parse_run_id
+from trainmaster.protocol.member_use import (
+    JobUse,
+    MemberUseView,
+    ReportingCluster,
+    RunUse,
+    TopAnswer,
+    TopGroup,
+    TopJob,
+    TopSort,
+    TopSum,
+    UsedAmount,
+    UseOfJob,
+    UsePush,
+)
+from trainmaster_dispatcher.domain.member_use import (
+    UNKNOWN,
+    MemberValues,
+    measured_seconds,
+    sample,
+)
+from trainmaster_dispatcher.services import job_queries
+from trainmaster_dispatcher.services.agents import superseded
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.job_actions import BulkFilter, find_key, read_job_id
+from trainmaster_dispatcher.services.ownership import clusters_of
+from trainmaster_dispatcher.services.use_views import Requests, requests_of, use_view
+from trainmaster_dispatcher.store import agents, runs
+from trainmaster_dispatcher.store import member_use as store
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.keys import Caller
+from trainmaster_dispatcher.store.member_use import NewSample, SampledRun, StoredUse
+
+_EARLIEST = 0.5
+"""Part of an interval before which a further sample of a run is passed over: a row is written once in an interval."""
+
+
+async def take(stores: Stores, caller: Caller, body: UsePush) -> None:
+    """Store a sample of what the members of a cluster's running runs use.
+
+    Runs that are not live on the caller's cluster are passed over. Raises ProblemError SESSION_SUPERSEDED and STORE_AWAY.
+    """
+    if caller.cluster_id is None:
+        raise ProblemError(Code.FORBIDDEN, "only an agent's key opens the agent calls")
+    given: dict[RunRef, RunUse] = {}
+    for run in body.runs:
+        try:
+            given[parse_run_id(run.run)] = run
+        except BadIdError:
+            continue
+    async with stores.database.transaction() as tx:
+        if not await agents.is_current(tx, caller.cluster_id, body.session):
+            raise superseded()
+        await store.note_report(tx, caller.cluster_id, body.missing)
+        if not given:
+            return
+        live = await store.of_live(tx, caller.cluster_id, list(given))
+        each = await requests_of(tx, {run.shape_id for run in live})
+        samples = await asyncio.to_thread(_samples, given, live, each, body.seconds)
+        if samples:
+            await store.save(tx, samples, body.seconds)
+
+
+def _samples(
+    given: Mapping[RunRef, RunUse], live: Sequence[SampledRun], each: Requests, interval: int
+) -> list[NewSample]:
+    found = []
+    for run in live:
+        if run.since_last is not None and run.since_last < _EARLIEST * interval:
+            continue
+        seconds = measured_seconds(run.since_last, run.since_start, interval)
+        sums, values = sample(given[run.ref].roles, each[run.shape_id], run.sums, run.values, seconds)
+        if sums.members:
+            found.append(NewSample(run.ref, sums, values))
+    return found
+
+
+# Answers
+
+
+async def of_job(tx: Transaction, caller: Caller, text: str) -> UseOfJob:
+    """Return the use of a job's latest run, and of each of its members. Raises ProblemError NOT_FOUND."""
+    if caller.is_owner:
+        name, key = read_job_id(text)
+        row = await store.of_job(tx, key)
+        if row is None or row.job_name != name or not caller.owns(row.cluster):
+            raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r} on {clusters_of(caller)}")
+    else:
+        row = await store.of_job(tx, await find_key(tx, caller, text))
+    if row is None:
+        return UseOfJob(job=text)
+    each = await requests_of(tx, {row.shape_id})
+    values = await store.members(tx, RunRef(row.job_id, row.attempt))
+    latest = (await runs.latest(tx, [row.job_id])).get(row.job_id)
+    reported: Sequence[Mapping[str, Any]] = ((latest.result if latest else None) or {}).get("members") or ()
+    nodes = {(str(one["role"]), int(one["index"])): str(one.get("node", "")) for one in reported}
+    report = next(iter(await store.reports(tx, [row.cluster])), None)
+    return UseOfJob(
+        job=text,
+        cluster=row.cluster,
+        use=None if row.sums is None else use_view(row, each),
+        missing="" if report is None or row.is_over else report.missing,
+        members=tuple(_member_views(values, nodes, is_fresh=row.is_fresh and not row.is_over)),
+    )
+
+
+def _member_views(
+    values: MemberValues | None, nodes: Mapping[tuple[str, int], str], *, is_fresh: bool
+) -> list[MemberUseView]:
+    """Return the members of a sample, or those that the agent has reported, where there is none."""
+    if values is None:
+        return [MemberUseView(role=role, index=index, node=node) for (role, index), node in sorted(nodes.items())]
+
+    def at(column: Sequence[int], place: int, *, always: bool = False) -> int | None:
+        return column[place] if (is_fresh or always) and column and column[place] != UNKNOWN else None
+
+    found = []
+    for place, (role, index) in enumerate(values.members()):
+        cpu = at(values.cpu, place)
+        found.append(
+            MemberUseView(
+                role=role,
+                index=index,
+                node=nodes.get((role, index), ""),
+                cpu=None if cpu is None else cpu / 1000,
+                memory=at(values.memory, place),
+                peak_memory=at(values.peak_memory, place, always=True),
+                gpu=at(values.gpu, place),
+                gpu_memory=at(values.gpu_memory, place),
+            )
+        )
+    return found
+
+
+async def top(
+    tx: Transaction,
+    caller: Caller,
+    *,
+    queue: str | None,
+    cluster: str | None,
+    submitted_by: str | None,
+    sort: TopSort,
+    by: TopGroup | None,
+    limit: int,
+) -> TopAnswer:
+    """Return the running jobs that the caller may see, with their use, or the sums of groups of them. Raises ProblemError."""
+    wanted = BulkFilter(queue=queue, cluster=cluster, submitted_by=submitted_by)
+    found = await store.of_running(tx, await job_queries.filter_of(tx, caller, wanted))
+    each = await requests_of(tx, {row.shape_id for row in found})
+    reports = await store.reports(tx, sorted({row.cluster for row in found}))
+    answer = await asyncio.to_thread(_ranked, found, each, sort, limit) if by is None else None
+    groups = await asyncio.to_thread(_groups, found, each, by) if by is not None else ()
+    return TopAnswer(
+        at=datetime.now(UTC),
+        running=len(found),
+        jobs=tuple(answer or ()),
+        groups=tuple(groups),
+        clusters=tuple(
+            ReportingCluster(name=one.name, reported_at=one.reported_at, missing=one.missing) for one in reports
+        ),
+    )
+
+
+def _idle_order(use: JobUse) -> tuple[bool, float]:
+    """Return the order of the smallest used part first: of the GPUs, which cost the most, where it is known, else of the cores."""
+    percent = use.cpu.percent if use.gpu.percent is None else use.gpu.percent
+    return percent is None, percent or 0.0
+
+
+def _most_first(amount: UsedAmount) -> tuple[bool, float]:
+    return amount.used is None, -(amount.used or 0.0)
+
+
+_ORDERS: Mapping[TopSort, Callable[[JobUse], tuple[bool, float]]] = {
+    "cpu": lambda use: _most_first(use.cpu),
+    "memory": lambda use: _most_first(use.memory),
+    "gpu": lambda use: _most_first(use.gpu),
+    "idle": _idle_order,
+}
+"""The sort keys of jobs; those of which nothing is known come last."""
+
+
+def _ranked(found: Sequence[StoredUse], each: Requests, sort: TopSort, limit: int) -> list[TopJob]:
+    order = _ORDERS[sort]
+    uses = [(use_view(row, each), row) for row in found]
+    uses.sort(key=lambda one: (*order(one[0]), one[1].job_id))
+    return [
+        TopJob(
+            job=job_id(row.job_name, row.job_id),
+            queue=row.queue,
+            cluster=row.cluster,
+            user=row.submitter or "",
+            members=sum(row.sizes.values()),
+            use=use,
+        )
+        for use, row in uses[:limit]
+    ]
+
+
+def _groups(found: Sequence[StoredUse], each: Requests, by: TopGroup) -> list[TopSum]:
+    """Return the sums by group, by name. What is requested is counted only where it is known how much of it is used."""
+    members: dict[str, list[StoredUse]] = {}
+    for row in found:
+        name = {"queue": row.queue, "cluster": row.cluster, "user": row.submitter or ""}[by]
+        members.setdefault(name, []).append(row)
+    return [_sum(name, rows, [use_view(row, each) for row in rows]) for name, rows in sorted(members.items())]
+
+
+def _sum(name: str, rows: Sequence[StoredUse], uses: Sequence[JobUse]) -> TopSum:
+    def total(amounts: Sequence[UsedAmount]) -> UsedAmount:
+        known = [one for one in amounts if one.used is not None]
+        if not known:
+            return UsedAmount()
+        used, requested = sum(one.used or 0.0 for one in known), sum(one.requested or 0.0 for one in known)
+        percent = round(100 * used / requested, 1) if requested else None
+        return UsedAmount(used=round(used, 3), requested=round(requested, 3) or None, percent=percent)
+
+    return TopSum(
+        of=name,
+        jobs=len(rows),
+        known=sum(row.is_fresh for row in rows),
+        members=sum(sum(row.sizes.values()) for row in rows),
+        cpu=total([use.cpu for use in uses]),
+        memory=total([use.memory for use in uses]),
+        gpu=total([use.gpu for use in uses]),
+    )

@@ -1,0 +1,294 @@
+"""``top``: what running jobs use, beside what they requested."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmaster.cli import completion, config
+from trainmaster.cli.csv_output import print_csv
+from trainmaster.cli.output import Format, age, data_of, note, print_data, print_pairs, print_table
+from trainmaster.cli.refresh import WatchOption, repeated
+
+if TYPE_CHECKING:
+    from trainmaster.client.http import Client
+    from trainmaster.protocol.member_use import JobUse, ReportingCluster, TopAnswer, UsedAmount, UseOfJob
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(top)
+
+
+class TopFormat(StrEnum):
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class SortBy(StrEnum):
+    CPU = "cpu"
+    MEMORY = "memory"
+    GPU = "gpu"
+    IDLE = "idle"
+
+
+class GroupBy(StrEnum):
+    QUEUE = "queue"
+    CLUSTER = "cluster"
+    USER = "user"
+
+
+def top(
+    ctx: typer.Context,
+    job: Annotated[
+        str | None,
+        typer.Argument(help="Show the members of this job.", show_default=False, autocompletion=completion.jobs),
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            "-q",
+            "--queue",
+            help="Only of this queue or below it.",
+            show_default=False,
+            autocompletion=completion.queues,
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "-c", "--cluster", help="Only on this cluster.", show_default=False, autocompletion=completion.clusters
+        ),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", help="Only submitted with the key of this name.", show_default=False)
+    ] = None,
+    sort: Annotated[
+        SortBy, typer.Option("--sort", help="The most of this first; idle: the smallest part of what was requested.")
+    ] = SortBy.CPU,
+    by: Annotated[GroupBy | None, typer.Option("--by", help="Sums of groups of jobs.", show_default=False)] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="The most jobs.")] = 100,
+    watch: WatchOption = False,
+    output: Annotated[TopFormat, typer.Option("-o", "--output", help="Output format.")] = TopFormat.TABLE,
+) -> None:
+    """Show what running jobs use, beside what they requested: cores, memory and GPUs. Of one job, what each member uses.
+
+    A - is unknown: nothing was sampled for three intervals, or the agent cannot see it.
+    """
+    if job is not None and (queue or cluster or user or by):
+        raise typer.BadParameter(
+            "is for all members of one job: leave --queue, --cluster, --user and --by out", param_hint="JOB"
+        )
+    with config.connect(ctx) as client:
+        if job is not None:
+            repeated(lambda: _print_job(client.use_of(job), output), watch=watch)
+            return
+        repeated(lambda: _print_top(client, queue, cluster, user, sort, by, limit, output), watch=watch)
+
+
+def _print_top(
+    client: "Client",
+    queue: str | None,
+    cluster: str | None,
+    user: str | None,
+    sort: SortBy,
+    by: GroupBy | None,
+    limit: int,
+    output: TopFormat,
+) -> None:
+    found = client.top(
+        queue=queue,
+        cluster=cluster,
+        user=user,
+        sort=sort.value,
+        by=None if by is None else by.value,
+        limit=limit,
+    )
+    if output in (TopFormat.JSON, TopFormat.YAML):
+        print_data(data_of(found), Format(output.value))
+    elif output is TopFormat.CSV:
+        _print_top_csv(found, by)
+    elif not found.running:
+        note("no job runs that matches; `trainmaster jobs` shows those that wait")
+    elif by is not None:
+        _print_groups(found, by)
+    else:
+        _print_jobs(found)
+    for sentence in gaps(found.clusters) if output is TopFormat.TABLE else ():
+        note(sentence)
+
+
+def gaps(clusters: Sequence["ReportingCluster"]) -> list[str]:
+    """Return a sentence for each reason why something is unknown."""
+    silent = [one.name for one in clusters if one.reported_at is None]
+    sentences = []
+    if silent:
+        sentences.append(
+            f"no use is known of {_clusters(silent)}: their agents have not reported any; they report in intervals of"
+            " useSeconds (30 unless the agent's configuration says otherwise), if they are of this release"
+        )
+    by_reason: dict[str, list[str]] = {}
+    for one in clusters:
+        if one.missing:
+            by_reason.setdefault(one.missing, []).append(one.name)
+    return [*sentences, *(f"{_clusters(names)}: {reason}" for reason, names in by_reason.items())]
+
+
+def _clusters(names: Sequence[str]) -> str:
+    return f"cluster{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
+def _print_jobs(found: "TopAnswer") -> None:
+    columns = ["NAME", "QUEUE", "CLUSTER", "MEMBERS", "CPU", "MEMORY", "GPU", "SAMPLED"]
+    rows = [
+        [
+            one.job,
+            one.queue,
+            one.cluster,
+            one.members,
+            cores(one.use.cpu),
+            memory(one.use.memory),
+            gpus(one.use.gpu),
+            age(one.use.sampled_at, found.at),
+        ]
+        for one in found.jobs
+    ]
+    print_table(columns, rows)
+    if found.running > len(found.jobs):
+        note(f"{len(found.jobs)} of {found.running} running jobs; --limit shows more")
+
+
+def _print_groups(found: "TopAnswer", by: GroupBy) -> None:
+    rows = [
+        [one.of or "-", one.jobs, one.known, one.members, cores(one.cpu), memory(one.memory), gpus(one.gpu)]
+        for one in found.groups
+    ]
+    print_table([by.upper(), "JOBS", "KNOWN", "MEMBERS", "CPU", "MEMORY", "GPU"], rows)
+
+
+def _number(value: float | None) -> str:
+    """Return an amount with as many digits as matter; ``-`` where it is unknown."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _percent(amount: "UsedAmount") -> str:
+    return "" if amount.percent is None else f" ({amount.percent:.0f}%)"
+
+
+def cores(amount: "UsedAmount") -> str:
+    """Return used and requested cores: ``1.50/4 (38%)``."""
+    requested = "-" if amount.requested is None else f"{amount.requested:g}"
+    return f"{_number(amount.used)}/{requested}{_percent(amount)}"
+
+
+def memory(amount: "UsedAmount") -> str:
+    """Return used and requested memory: ``1.5Gi/8Gi (19%)``."""
+    return f"{size(amount.used)}/{size(amount.requested)}{_percent(amount)}"
+
+
+def gpus(amount: "UsedAmount") -> str:
+    """Return how much of the GPUs is at work, and how many were requested: ``72% of 8``; ``-`` without GPUs."""
+    if amount.used is None and amount.requested is None:
+        return "-"
+    percent = "-" if amount.percent is None else f"{amount.percent:.0f}%"
+    return percent if amount.requested is None else f"{percent} of {amount.requested:g}"
+
+
+def size(amount: float | None) -> str:
+    """Return bytes as text; ``-`` where they are unknown."""
+    from trainmaster.protocol.quantities import format_quantity
+
+    return "-" if amount is None else format_quantity("memory", round(amount))
+
+
+def summary(use: "JobUse") -> str:
+    """Return the use of a run in a line."""
+    parts = []
+    if use.cpu.used is not None or use.memory.used is not None:
+        parts += [f"cpu {cores(use.cpu)}", f"memory {memory(use.memory)}"]
+        parts += [f"gpu {gpus(use.gpu)}"] if use.gpu.used is not None else []
+        parts.append(age(use.sampled_at))
+    if use.peak_memory is not None:
+        parts.append(f"peak of a member {size(use.peak_memory)}")
+    for name, average in (("cpu", use.cpu_average), ("gpu", use.gpu_average)):
+        if average.percent is not None:
+            parts.append(f"{name} {average.percent:.0f}% of the requested on average")
+    return ", ".join(parts)
+
+
+def _print_job(found: "UseOfJob", output: TopFormat) -> None:
+    if output in (TopFormat.JSON, TopFormat.YAML):
+        print_data(data_of(found), Format(output.value))
+        return
+    columns = ["MEMBER", "NODE", "CPU", "MEMORY", "PEAK", "GPU", "GPU MEMORY"]
+    if output is TopFormat.CSV:
+        names = [
+            "role",
+            "index",
+            "node",
+            "cpu_cores",
+            "memory_bytes",
+            "peak_memory_bytes",
+            "gpu_percent",
+            "gpu_memory_bytes",
+        ]
+        rows: list[list[object]] = [
+            [one.role, one.index, one.node, one.cpu, one.memory, one.peak_memory, one.gpu, one.gpu_memory]
+            for one in found.members
+        ]
+        print_csv(names, [["" if cell is None else cell for cell in row] for row in rows])
+        return
+    print_pairs([("job", found.job), ("cluster", found.cluster), ("use", summary(found.use) if found.use else "")])
+    if found.members:
+        print_table(
+            columns,
+            [
+                [
+                    f"{one.role}-{one.index}",
+                    one.node or "-",
+                    _number(one.cpu),
+                    size(one.memory),
+                    size(one.peak_memory),
+                    "-" if one.gpu is None else f"{one.gpu:.0f}%",
+                    size(one.gpu_memory),
+                ]
+                for one in found.members
+            ],
+        )
+    if found.use is None:
+        note(
+            f"nothing is known of what it uses{f': {found.missing}' if found.missing else ''}; agents report running members"
+            " in intervals"
+        )
+    elif found.missing:
+        note(found.missing)
+
+
+def _print_top_csv(found: "TopAnswer", by: GroupBy | None) -> None:
+    amounts = [f"{name}_{part}" for name in ("cpu", "memory", "gpu") for part in ("used", "requested")]
+    if by is None:
+        print_csv(
+            ["job", "queue", "cluster", "user", "members", *amounts, "sampled_at"],
+            [
+                [
+                    *(one.job, one.queue, one.cluster, one.user, one.members),
+                    *_cells(one.use.cpu, one.use.memory, one.use.gpu),
+                    "" if one.use.sampled_at is None else one.use.sampled_at.isoformat(),
+                ]
+                for one in found.jobs
+            ],
+        )
+        return
+    print_csv(
+        [by.value, "jobs", "known", "members", *amounts],
+        [[one.of, one.jobs, one.known, one.members, *_cells(one.cpu, one.memory, one.gpu)] for one in found.groups],
+    )
+
+
+def _cells(*amounts: "UsedAmount") -> list[object]:
+    cells = [cell for amount in amounts for cell in (amount.used, amount.requested)]
+    return ["" if cell is None else cell for cell in cells]
