@@ -29,7 +29,7 @@ from trainmaster.protocol.member_streams import (
     frame,
 )
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
-from trainmaster_agent.runtime.port import MemberStream, RunStatus, Runtime, StreamRefusedError
+from trainmaster_agent.runtime.port import MemberStream, RunStatus, Runtime, StreamRefusedError, UseReading
 from trainmaster_agent.streams import offset_of_lines
 
 PATIENCE = 60.0
@@ -956,6 +956,17 @@ class RuntimeConformance:
         assert lab.runtime.output_end(A, "worker", 0) == len(text)
         assert lab.runtime.output_lives(A, "worker", 0) == ()
         assert lab.runtime.output_end(B, "worker", 0) is None
+
+    # Use
+
+    async def test_use_is_that_of_running_members(self, lab: Lab) -> None:
+        assert await lab.runtime.member_use() == UseReading()
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
+        await until_state(lab, A, RunState.RUNNING)
+        reading = await lab.runtime.member_use()
+        assert {(one.run, one.role) for one in reading.members} <= {(A, "worker")}
+        assert len({one.index for one in reading.members}) == len(reading.members)
+        assert all((one.memory or 0) >= 0 and (one.cpu or 0.0) >= 0 for one in reading.members)
 
     # Streams
 

@@ -7,10 +7,13 @@ import pytest
 
 from tests.conftest import FakeAgent, Service
 from tests.integration.rows import execute, value
+from tests.integration.test_metrics import page
+from trainmaster.metrics.kinds import Process
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.states import RunState
-from trainmaster_dispatcher.store import retention
+from trainmaster_dispatcher.services import gauges
+from trainmaster_dispatcher.store import member_use, retention
 
 GIB = 2**30
 
@@ -328,3 +331,23 @@ async def test_a_crash_of_the_database_loses_the_last_sample_by_member_alone(
     await age(service, 30)
     await report(agent, use(run, 100, GIB))
     assert (await service.job(job_of(run)))["use"]["peakMemory"] == 3 * GIB
+
+
+async def test_the_leader_shows_the_sums_by_cluster_and_queue(service: Service, agent: FakeAgent) -> None:
+    known, old = await running(service, agent, "a"), await running(service, agent, "b")
+    await report(agent, use(old, 2000, GIB))
+    await age(service, 100)
+    await report(agent, use(known, 500, GIB))
+    async with service.stores.database.transaction() as tx:
+        assert await member_use.sums(tx) == [
+            member_use.UseSums("private", "default", 500, GIB, None, 2000, 4 * GIB, None)
+        ]
+    await gauges.measure(service.stores, None, leads=True)
+    shown = page(Process.SCHEDULER)
+    labels = '{cluster="private",queue="default"}'
+    assert shown[f"trainmaster_used_cores{labels}"] == 0.5
+    assert shown[f"trainmaster_requested_cores{labels}"] == 2
+    assert shown[f"trainmaster_used_memory_bytes{labels}"] == GIB
+    assert f"trainmaster_used_gpus{labels}" not in shown
+    await gauges.measure(service.stores, None, leads=False)
+    assert f"trainmaster_used_cores{labels}" not in page(Process.SCHEDULER)

@@ -146,6 +146,8 @@ def test_many_members_are_sent_in_several_reports() -> None:
     members = [MemberUse(f"run-{number % 7}", "main", number // 7, cpu=1.0) for number in range(7 * 4000)]
     parts = list(parts_of(runs_of(members)))
     assert [sum(run.members for run in part) for part in parts] == [8000, 8000, 8000, 4000]
+    small = runs_of(MemberUse(f"run-{number}", "main", 0, cpu=1.0) for number in range(2500))
+    assert [len(part) for part in parts_of(small)] == [1000, 1000, 500]
     (large,) = runs_of(MemberUse("r", "m", index, cpu=1.0) for index in range(20_000))
     assert large.members == MOST_USE_MEMBERS
 

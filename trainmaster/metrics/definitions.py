@@ -198,6 +198,36 @@ cluster_lease_left_seconds = BOOK.picture(
     _SCHEDULER,
     labels=("cluster",),
 )
+used_cores = BOOK.picture(
+    "used_cores", "Cores that members of running jobs use.", _SCHEDULER, labels=("cluster", "queue")
+)
+requested_cores = BOOK.picture(
+    "requested_cores",
+    "Cores that were requested for the members of which trainmaster_used_cores is known.",
+    _SCHEDULER,
+    labels=("cluster", "queue"),
+)
+used_memory_bytes = BOOK.picture(
+    "used_memory_bytes", "Memory that members of running jobs use.", _SCHEDULER, labels=("cluster", "queue")
+)
+requested_memory_bytes = BOOK.picture(
+    "requested_memory_bytes",
+    "Memory that was requested for the members of which trainmaster_used_memory_bytes is known.",
+    _SCHEDULER,
+    labels=("cluster", "queue"),
+)
+used_gpus = BOOK.picture(
+    "used_gpus",
+    "Busy GPUs of members of running jobs; one that is busy half of the time is half a GPU.",
+    _SCHEDULER,
+    labels=("cluster", "queue"),
+)
+requested_gpus = BOOK.picture(
+    "requested_gpus",
+    "GPUs of the members of which trainmaster_used_gpus is known.",
+    _SCHEDULER,
+    labels=("cluster", "queue"),
+)
 lease_seconds = BOOK.picture("lease_seconds", "L: how long a session lease is granted.", _SCHEDULER)
 outbox_rows = BOOK.picture(
     "outbox_rows", "Webhook messages: waiting, or dead after all attempts.", _SCHEDULER, labels=("state",)

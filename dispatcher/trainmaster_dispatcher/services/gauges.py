@@ -19,8 +19,8 @@ from trainmaster_dispatcher.domain.wait_forecasts import ForecastOutcome
 from trainmaster_dispatcher.scheduling.state.plan import Plan
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.store import member_use, tenants
 from trainmaster_dispatcher.store import metrics as counting
-from trainmaster_dispatcher.store import tenants
 from trainmaster_dispatcher.store.agents import Contact
 from trainmaster_dispatcher.store.database import StoreAwayError, Transaction
 from trainmaster_dispatcher.store.jobs import Transition
@@ -42,6 +42,9 @@ LEADERS = (
     m.quarantined_objects,
     m.cluster_contact_age_seconds,
     m.cluster_lease_left_seconds,
+    *(m.used_cores, m.requested_cores),
+    *(m.used_memory_bytes, m.requested_memory_bytes),
+    *(m.used_gpus, m.requested_gpus),
     m.lease_seconds,
     m.outbox_rows,
     m.outbox_oldest_seconds,
@@ -217,7 +220,18 @@ async def _measure_content(tx: Transaction, lease: float) -> None:
     contacts = await counting.contacts(tx)
     outbox = await counting.outbox(tx)
     streams = await counting.open_streams(tx)
+    used = await member_use.sums(tx)
     m.jobs.show(jobs)
+    for picture, name, unit in (
+        (m.used_cores, "cpu", 1000),
+        (m.requested_cores, "requested_cpu", 1000),
+        (m.used_memory_bytes, "memory", 1),
+        (m.requested_memory_bytes, "requested_memory", 1),
+        (m.used_gpus, "gpu", 1000),
+        (m.requested_gpus, "requested_gpu", 1),
+    ):
+        amounts = {(row.cluster, row.queue): getattr(row, name) for row in used}
+        picture.show({labels: amount / unit for labels, amount in amounts.items() if amount is not None})
     m.oldest_queued_seconds.show({(row.spec.name,): 0.0 for row in classes} | oldest)
     m.wait_target_seconds.show(
         {(row.spec.name,): parse_duration(row.spec.longest_wait) for row in classes if row.spec.longest_wait}

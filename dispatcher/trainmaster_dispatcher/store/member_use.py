@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from trainmaster.protocol.ids import RunRef
+from trainmaster.protocol.member_use import FRESH_INTERVALS
 from trainmaster_dispatcher.domain.member_use import MemberValues, RunSums
 from trainmaster_dispatcher.store.database import Transaction, array_text, dumps
 from trainmaster_dispatcher.store.jobs import Filter
@@ -54,6 +55,19 @@ class StoredUse(NamedTuple):
     sampled_at: datetime | None
     is_fresh: bool
     sums: RunSums | None
+
+
+class UseSums(NamedTuple):
+    """The use of the running jobs of a queue on a cluster, of samples that are not too old; None where it is unknown."""
+
+    cluster: str
+    queue: str
+    cpu: int | None
+    memory: int | None
+    gpu: int | None
+    requested_cpu: int | None
+    requested_memory: int | None
+    requested_gpu: int | None
 
 
 class ClusterReport(NamedTuple):
@@ -153,11 +167,13 @@ async def note_report(tx: Transaction, cluster_id: int, missing: str) -> None:
     )
 
 
+_FRESH = f"u.sampled_at > now() - make_interval(secs => {FRESH_INTERVALS} * u.seconds)"
+"""Whether the sample ``u`` is not too old."""
 _BESIDE_SUMS = len(StoredUse._fields) - 1
 _STORED = f"""
     SELECT j.id AS job_id, j.name AS job_name, r.attempt, q.path AS queue, c.name AS cluster, k.name AS submitter,
            j.shape_id, r.sizes, r.ended_at IS NOT NULL AS is_over, u.sampled_at,
-           coalesce(u.sampled_at > now() - make_interval(secs => 3 * u.seconds), false) AS is_fresh, {_OF_SUMS}
+           coalesce({_FRESH}, false) AS is_fresh, {_OF_SUMS}
     FROM jobs j JOIN queues q ON q.id = j.queue_id
     JOIN runs r ON r.job_id = j.id AND r.attempt = j.attempt
     JOIN clusters c ON c.id = r.cluster_id
@@ -175,6 +191,21 @@ async def of_running(tx: Transaction, wanted: Filter) -> list[StoredUse]:
     condition, parameters = wanted.where()
     rows = await tx.all(f"{_STORED} WHERE r.ended_at IS NULL AND r.state = 'running' AND {condition}", **parameters)
     return _stored(rows)
+
+
+async def sums(tx: Transaction) -> Sequence[UseSums]:
+    """Return the use of running jobs by cluster and queue; pairs of which nothing is known now are left out."""
+    columns = ("cpu", "memory", "gpu", "requested_cpu", "requested_memory", "requested_gpu")
+    return await tx.all_of(
+        UseSums,
+        f"""
+        SELECT c.name AS cluster, q.path AS queue, {", ".join(f"n.{name}" for name in columns)}
+        FROM (SELECT r.cluster_id, j.queue_id, {", ".join(f"sum(u.{name})::bigint AS {name}" for name in columns)}
+              FROM run_use u JOIN runs r ON r.job_id = u.job_id AND r.attempt = u.attempt JOIN jobs j ON j.id = u.job_id
+              WHERE r.ended_at IS NULL AND r.state = 'running' AND {_FRESH} GROUP BY r.cluster_id, j.queue_id) n
+        JOIN clusters c ON c.id = n.cluster_id JOIN queues q ON q.id = n.queue_id
+        """,
+    )
 
 
 async def of_job(tx: Transaction, job_id: int) -> StoredUse | None:
