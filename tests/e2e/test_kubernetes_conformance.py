@@ -13,8 +13,8 @@ need_programs(whole_module=True)
 __all__ = ["cluster", "plane"]
 
 
-async def make_lab(cluster: Cluster, placement: dict[str, Any]) -> KubeLab:
-    """Return a lab with two nodes. ``placement`` is that of the agent's configuration."""
+async def make_lab(cluster: Cluster, placement: dict[str, Any], **config: Any) -> KubeLab:
+    """Return a lab with two nodes. ``placement`` is that of the agent's configuration, as ``config`` are further fields."""
     await cluster.kubelet.add_nodes("node", 2, allocatable={"cpu": "4", "memory": "8Gi", "pods": "110"})
     classes = await cluster.api.get("/apis/scheduling.k8s.io/v1/priorityclasses")
     if "trainmaster" not in {one["metadata"]["name"] for one in classes["items"]}:
@@ -28,6 +28,7 @@ async def make_lab(cluster: Cluster, placement: dict[str, Any]) -> KubeLab:
         open_gate=cluster.kubelet.open_gate,
         placement=placement,
         home=home,
+        **config,
     )
 
 
