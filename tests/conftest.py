@@ -317,7 +317,15 @@ def default_requests() -> str:
 
 
 @pytest.fixture
-async def service(database_url: str, redis_url: str, default_requests: str) -> AsyncIterator[Service]:
+def more_settings() -> dict[str, Any]:
+    """Settings of the dispatcher beside those that all tests have."""
+    return {}
+
+
+@pytest.fixture
+async def service(
+    database_url: str, redis_url: str, default_requests: str, more_settings: dict[str, Any]
+) -> AsyncIterator[Service]:
     """A dispatcher with clusters private, public and edge, queue ``default``, and a running scheduler."""
     settings = Settings.model_validate(
         {
@@ -327,6 +335,7 @@ async def service(database_url: str, redis_url: str, default_requests: str) -> A
             "lost_margin_seconds": 0.2,
             "default_requests": default_requests,
             "wrong_keys_per_second": 0,  # many tests show keys that are wrong
+            **more_settings,
         }
     )
     await make_local_installation(

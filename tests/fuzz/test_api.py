@@ -170,6 +170,18 @@ OBJECTS: dict[str, tuple[str, dict[str, Any]]] = {
             "end": "2036-11-30T00:00:00Z",
         },
     ),
+    "role binding": (
+        "/v1/role-bindings/fuzzed",
+        {
+            "name": "fuzzed",
+            "users": ["ana@example.com"],
+            "groups": ["fuzz"],
+            "role": "user",
+            "queues": ["fuzz"],
+            "clusters": [],
+            "description": "fuzz",
+        },
+    ),
     "burst policy": (
         "/v1/burst-policies/fuzzed",
         {

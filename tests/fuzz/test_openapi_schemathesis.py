@@ -79,6 +79,7 @@ DECLARED: dict[str, dict[str, Any]] = {
         "end": "2036-11-30T00:00:00Z",
     },
     "burst-policies": {"name": "fuzz", "queues": ["fuzz"], "budget": {"month": "100"}},
+    "role-bindings": {"name": "fuzz", "groups": ["fuzz"], "role": "user", "queues": ["fuzz"]},
 }
 """What calls find: one object of each kind that can be declared."""
 

@@ -64,7 +64,7 @@ def files() -> Files:
         },
         "datasets.json": [
             {"kind": "Dataset", "name": f"images-{n}", "size": f"{n + 1}Gi", "clusters": [f"cloud-{n}"]}
-            for n in range(25)
+            for n in range(24)
         ],
         **{f"departments/dept-{d}/queues.yaml": list(_queues(f"dept-{d}")) for d in range(5)},
         "reservations.yaml": [
@@ -77,6 +77,9 @@ def files() -> Files:
                 **window,
             }
             for n in range(10)
+        ],
+        "roles.yaml": [
+            {"kind": "RoleBinding", "name": "all", "groups": ["all"], "role": "user", "queues": ["dept-0/team-1"]}
         ],
         "tiers/classes.yaml": [
             {"kind": "PriorityClass", "name": f"tier-{n}", "value": 10 * n, "longestWait": "1h"} for n in range(20)
@@ -233,7 +236,7 @@ async def test_what_the_files_no_longer_have_is_removed_for_their_owner_alone(
     written(Path(fleet), files)
     gone = [
         *("Reservation night-9", "Reservation night-8", "BurstPolicy policy-1", "BurstPolicy policy-0"),
-        *(f"Dataset images-{n}" for n in range(24, 19, -1)),
+        *(f"Dataset images-{n}" for n in range(23, 18, -1)),
         "Queue dept-4/team-33",
     ]
 

@@ -50,6 +50,11 @@ OBJECTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"name": "over", "queues": ["default"], "budget": {"day": 10}},
         {"name": "over", "queues": ["default"], "budget": {"day": 10}, "paused": True},
     ),
+    "role binding": (
+        "/v1/role-bindings/vision",
+        {"name": "vision", "groups": ["vision"], "role": "user", "queues": ["default"]},
+        {"name": "vision", "groups": ["vision", "nlp"], "role": "user", "queues": ["default"]},
+    ),
 }
 """Of each kind: an address, an object that can be there in a new installation, and a change of it."""
 

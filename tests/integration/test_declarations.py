@@ -176,6 +176,7 @@ async def test_the_number_of_statements_does_not_depend_on_the_number_of_documen
                 "start": "2036-01-01T00:00:00Z",
                 "end": "2036-01-02T00:00:00Z",
             },
+            "RoleBinding": {"groups": ["all"], "role": "user", "queues": ["org/team-0"]},
         }
         made = [{"kind": kind, "name": name} | more.get(kind, {}) for kind, name in names if kind != "Queue"]
         made += [{"kind": "Queue", "path": f"org/{name}"} for kind, name in names if kind == "Queue"]

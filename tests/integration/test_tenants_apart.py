@@ -62,6 +62,7 @@ async def declare(service: Service) -> None:
     await put(service, f"reservations/{SECRET}", name=SECRET, queue=OTHERS, **window)
     for name, queues in ((SECRET, [OTHERS]), ("both", [OTHERS, "org/b"])):
         await put(service, f"burst-policies/{name}", name=name, queues=queues, budget={"day": "10"}, paused=True)
+    await put(service, f"role-bindings/{SECRET}", name=SECRET, groups=[SECRET], role="user", queues=[OTHERS])
 
 
 async def submit(http: httpx.AsyncClient, spec: dict[str, Any]) -> str:
@@ -151,7 +152,7 @@ async def test_no_answer_to_a_user_names_what_is_of_others(testbed: Environment)
     # Each of these would have told it.
     job = f"/v1/jobs/{testbed.preempted}"
     told_to_admins = {job, f"{job}/why", f"{job}/events", "/v1/jobs", f"/v1/jobs/{testbed.waiting}/why", "/v1/clusters"}
-    told_to_admins |= {"/v1/reservations", "/v1/burst-policies", "/v1/price-books", "/v1/queues"}
+    told_to_admins |= {"/v1/reservations", "/v1/burst-policies", "/v1/role-bindings", "/v1/price-books", "/v1/queues"}
     assert told_to_admins <= set(seen_by_admin)
 
 

@@ -57,6 +57,14 @@ EVERYTHING: Object = {
     "tenants": [{"kind": "PriorityClass", "name": "batch", "value": 100}, {"kind": "Queue", "path": "default"}],
     "settings": {"TRAINMASTER_LARGEST_BODY_BYTES": 33554432, "TRAINMASTER_WEBHOOK_ALLOW_HTTP": True},
     "webhooks": {"secret": "0123456789abcdef"},
+    "oidc": {
+        "issuer": "https://sso.example.com",
+        "clientIds": ["trainmaster", "other"],
+        "userClaims": ["email"],
+        "groupsClaim": "roles",
+        "publicClientSecret": "open",
+        "caCertificates": {"configMap": "sso-ca", "key": "root.pem"},
+    },
     "api": {"autoscaling": {"enabled": True}},
     "ingress": {"enabled": True, "host": "tm.example.com", "tlsSecret": "tls", "className": "nginx"},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -222,6 +230,9 @@ def test_a_dispatcher_needs_its_stores() -> None:
         ("dispatcher", {"settings": {"TRAINMASTER_WEBHOOK_SECRET": "x"}}, "$.settings"),
         ("dispatcher", {"tenants": [{"kind": "Cluster", "name": "east"}]}, "$.tenants[0].kind"),
         ("dispatcher", {"webhooks": {"secret": "short"}}, "$.webhooks.secret"),
+        ("dispatcher", {"oidc": {"issuer": "http://sso", "clientIds": ["a"]}}, "$.oidc.issuer"),
+        ("dispatcher", {"oidc": {"issuer": "https://sso"}}, "$.oidc"),
+        ("dispatcher", {"settings": {"TRAINMASTER_OIDC_ISSUER": "https://sso"}}, "$.settings"),
         ("dispatcher", {"ingress": {"enabled": True}}, "$.ingress.host"),
         ("dispatcher", {"api": {"replicas": 0}}, "$.api.replicas"),
         ("dispatcher", {"api": {"replica": 1}}, "$.api"),
@@ -934,6 +945,29 @@ def test_settings_reach_every_process_as_they_were_written() -> None:
         assert container["envFrom"] == [{"configMapRef": {"name": "tm-trainmaster"}}]
         names = {item["name"] for item in container["env"]}
         assert names >= {"DATABASE_URL", "REDIS_URL", "TRAINMASTER_WEBHOOK_SECRET"}
+
+
+def test_apis_know_the_issuer_and_its_authority() -> None:
+    objects = rendered("dispatcher", EVERYTHING)
+    data = of_kind(objects, "ConfigMap")["tm-trainmaster"]["data"]
+    found = {name: value for name, value in data.items() if name.startswith("TRAINMASTER_OIDC_")}
+    ca_file = found.pop("TRAINMASTER_OIDC_CA_FILE")
+    assert found == {
+        "TRAINMASTER_OIDC_ISSUER": "https://sso.example.com",
+        "TRAINMASTER_OIDC_CLIENT_IDS": "trainmaster,other",
+        "TRAINMASTER_OIDC_USER_CLAIMS": "email",
+        "TRAINMASTER_OIDC_GROUPS_CLAIM": "roles",
+        "TRAINMASTER_OIDC_PUBLIC_CLIENT_SECRET": "open",
+    }
+    spec = workloads(objects)["tm-trainmaster-api"]["spec"]
+    (volume,) = [one for one in spec["volumes"] if "configMap" in one]
+    (mount,) = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] == volume["name"]]
+    (item,) = volume["configMap"]["items"]
+    assert (volume["configMap"]["name"], item["key"]) == ("sso-ca", "root.pem")
+    assert f"{mount['mountPath']}/{item['path']}" == ca_file
+    for values, is_reached in ((EVERYTHING, True), (BUNDLED, False)):
+        egress = of_kind(rendered("dispatcher", values), "NetworkPolicy")["tm-trainmaster-api"]["spec"]["egress"]
+        assert (443 in {one["port"] for rule in egress for one in rule["ports"]}) is is_reached
 
 
 def test_apis_reach_the_scheduler_that_leads() -> None:

@@ -19,7 +19,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Access": ("login", "logout", "contexts", "whoami", "kubeconfig"),
     "Administration": (
         *("apply", "diff", "export", "get", "patch", "delete", "history", "rollback"),
-        *("keys", "audit", "webhooks"),
+        *("keys", "role-bindings", "audit", "webhooks"),
         *("doctor", "backup", "restore", "support-bundle"),
     ),
     "Processes of an installation": ("up", "serve", "scheduler", "worker", "beat", "agent", "migrate", "admin"),
@@ -117,6 +117,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "backup": ("backup --out trainmaster.backup",),
     "restore": ("restore trainmaster.backup --check", "restore trainmaster.backup"),
     "support-bundle": ("support-bundle --out bundle.tar.gz",),
+    "role-bindings": ("role-bindings", "role-bindings -o wide"),
+    "role-bindings show": ("role-bindings show vision",),
+    "role-bindings remove": ("role-bindings remove vision",),
     "keys": ("keys",),
     "keys list": ("keys list -o wide",),
     "keys make": (

@@ -11,6 +11,7 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.queue_position import Factors, QueueFigures, StartForecast, Trial
 from trainmaster.protocol.reasons import Reason
+from trainmaster.protocol.role_bindings import RoleBindingSpec
 from trainmaster.protocol.simulations import SimulationView
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import (
@@ -280,6 +281,13 @@ class ReservationList(Lenient):
     """Reservations."""
 
 
+class RoleBindingList(Lenient):
+    """Role bindings."""
+
+    role_bindings: tuple[RoleBindingSpec, ...]
+    """Role bindings."""
+
+
 class ClusterView(ClusterSpec):
     """A cluster with its contact and capacity. Only admins and the cluster's owners get the numbers of runs."""
 
@@ -415,7 +423,7 @@ class StoppedQuarantined(Lenient):
 
 
 class KeyView(Lenient):
-    """An API key without its secret."""
+    """An API key without its secret, or a person who has signed in through OpenID Connect."""
 
     model_config = example(
         id=7,
@@ -442,6 +450,10 @@ class KeyView(Lenient):
     """Cluster whose agent has the key."""
     on_behalf_of: tuple[str, ...] = ()
     """Users for whom the key may submit; a * at the end of one stands for any text."""
+    issuer: str | None = None
+    """OpenID Connect issuer of a person's account; None: this is an API key."""
+    groups: tuple[str, ...] = ()
+    """Groups of a person in the token that was last seen. Role, queues and clusters are then those that role bindings give now."""
     created_at: Timestamp
     """Time of its creation."""
     expires_at: Timestamp | None = None
@@ -453,7 +465,7 @@ class KeyView(Lenient):
 
 
 class Identity(Lenient):
-    """The key of a call, and the dispatcher that answered."""
+    """The key or the account of a call, and the dispatcher that answered."""
 
     model_config = example(id=7, name="vision-team", role="user", queues=["research/vision"], version="0.1.0")
 
@@ -469,14 +481,31 @@ class Identity(Lenient):
     """Clusters that an owner's key may look after."""
     on_behalf_of: tuple[str, ...] = ()
     """Users for whom the key may submit; a * at the end of one stands for any text."""
+    issuer: str | None = None
+    """OpenID Connect issuer of the caller's account; None: the caller has an API key."""
+    groups: tuple[str, ...] = ()
+    """Groups of the caller in the token."""
     expires_at: Timestamp | None = None
-    """Time from which it is invalid; None: it does not expire."""
+    """Time from which the key or the token is invalid; None: it does not expire."""
     version: str
     """Version of the dispatcher."""
 
 
+class SignIn(Lenient):
+    """The ways to sign in: with an API key or, if there is an issuer, with an account of it through OpenID Connect."""
+
+    model_config = example(issuer="https://sso.example.com", clientId="trainmaster")
+
+    issuer: str | None = None
+    """Address of the OpenID Connect issuer; None: there are only API keys."""
+    client_id: str | None = None
+    """Client id with which the command line asks the issuer for tokens."""
+    client_secret: str | None = None
+    """Secret of this client, where the issuer wants one of programs on people's machines, which cannot keep it."""
+
+
 class KeyList(Lenient):
-    """API keys that the caller may see."""
+    """API keys and people that the caller may see."""
 
     keys: tuple[KeyView, ...]
     """API keys."""

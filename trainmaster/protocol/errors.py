@@ -52,6 +52,7 @@ class Code(StrEnum):
     QUEUE_CLOSED = "queue-closed"
     TOO_BUSY = "too-busy"
     STORE_AWAY = "store-away"
+    ISSUER_AWAY = "issuer-away"
     SESSION_SUPERSEDED = "session-superseded"
     CLUSTER_HELD = "cluster-held"
     PROTOCOL_UNSUPPORTED = "protocol-unsupported"
@@ -85,8 +86,8 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.POD_TEMPLATE_REFUSED: (422, "The pod template is not allowed"),
     Code.DEVICES_NOT_COUNTED: (422, "Devices of the job cannot be counted"),
     Code.WEBHOOKS_OFF: (422, "This installation sends no webhooks"),
-    Code.UNAUTHENTICATED: (401, "A valid API key is needed"),
-    Code.FORBIDDEN: (403, "The API key has no right to do this"),
+    Code.UNAUTHENTICATED: (401, "A valid API key or token is needed"),
+    Code.FORBIDDEN: (403, "The caller has no right to do this"),
     Code.NOT_FOUND: (404, "The object does not exist"),
     Code.METHOD_NOT_ALLOWED: (405, "This address does not take that method"),
     Code.CONFLICT: (409, "The object exists already or has changed"),
@@ -104,6 +105,7 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.QUEUE_CLOSED: (409, "The queue takes no jobs"),
     Code.TOO_BUSY: (503, "The dispatcher is overloaded"),
     Code.STORE_AWAY: (503, "The store is unreachable"),
+    Code.ISSUER_AWAY: (503, "The OpenID Connect issuer is unreachable"),
     Code.SESSION_SUPERSEDED: (409, "A newer session of this cluster's agent has taken over"),
     Code.CLUSTER_HELD: (409, "Another agent acts for this cluster"),
     Code.PROTOCOL_UNSUPPORTED: (400, "The agent's protocol version is not supported"),

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from trainmaster.protocol.base import Strict
     from trainmaster.protocol.bursting import BurstPolicySpec
     from trainmaster.protocol.prices import PriceBookSpec
+    from trainmaster.protocol.role_bindings import RoleBindingSpec
     from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
-Kind = Literal["PriorityClass", "Queue", "PriceBook", "Cluster", "Dataset", "BurstPolicy", "Reservation"]
+Kind = Literal["PriorityClass", "Queue", "PriceBook", "Cluster", "Dataset", "BurstPolicy", "Reservation", "RoleBinding"]
 """The word for a kind in documents and calls."""
 Model = TypeVar("Model", bound="Strict", covariant=True)
 
@@ -116,6 +117,12 @@ def _reservation() -> "type[ReservationSpec]":
     return ReservationSpec
 
 
+def _role_binding() -> "type[RoleBindingSpec]":
+    from trainmaster.protocol.role_bindings import RoleBindingSpec
+
+    return RoleBindingSpec
+
+
 PRIORITY_CLASS = ResourceKind(
     kind="PriorityClass",
     name="priority class",
@@ -209,8 +216,30 @@ RESERVATION = ResourceKind(
     deletes="Remove a reservation; the nodes that it kept are free for all queues.",
     nothing="nothing is reserved; an admin reserves nodes with: trainmaster apply -f FILE",
 )
+ROLE_BINDING = ResourceKind(
+    kind="RoleBinding",
+    name="role binding",
+    address="/v1/role-bindings",
+    member="roleBindings",
+    load=_role_binding,
+    lists="Roles of people who sign in through OpenID Connect; for callers who are no admin, those that name the caller.",
+    shows="One role binding.",
+    puts="Make or change a role binding. It counts for calls within a second.",
+    deletes="Remove a role binding. People with no other one are refused within a second.",
+    columns=(
+        Column("NAME", "name"),
+        Column("ROLE", "role"),
+        Column("USERS", "users"),
+        Column("GROUPS", "groups"),
+        Column("QUEUES", "queues"),
+        Column("CLUSTERS", "clusters"),
+        Column("DESCRIPTION", "description", is_wide=True),
+    ),
+    nothing="no role is bound, so only API keys have rights; an admin binds roles with: trainmaster apply -f FILE",
+)
 
 KINDS: "Mapping[Kind, ResourceKind[Strict]]" = {
-    one.kind: one for one in (PRIORITY_CLASS, QUEUE, PRICE_BOOK, CLUSTER, DATASET, BURST_POLICY, RESERVATION)
+    one.kind: one
+    for one in (PRIORITY_CLASS, QUEUE, PRICE_BOOK, CLUSTER, DATASET, BURST_POLICY, RESERVATION, ROLE_BINDING)
 }
 """By kind, in an order in which objects can be made: each after those that it names."""

@@ -172,7 +172,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
     stores = Stores.open(settings)
     parser = Parser(settings.inline_body_bytes, _most(settings), memory=settings.parser_memory_bytes)
-    state = app.state.trainmaster = State(stores, parser)
+    state = State(stores, parser)
+    if state.issuer is not None and app.state.audience.includes(Audience.USERS):
+        from trainmaster_dispatcher.api.sign_ins import SignIns  # cryptography is not loaded without an issuer
+
+        state.sign_ins = SignIns(stores, state.keyring, state.issuer)
+        state.sign_ins.begin()
+    app.state.trainmaster = state
     # Only an api that agents can call may note that they can be served: runs are declared lost by that.
     serves_agents = app.state.audience.includes(Audience.AGENTS)
     beats = (
@@ -211,6 +217,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.agent_bodies.close()
         await state.group_commits.close()
         await state.leader.close()
+        if state.sign_ins is not None:
+            await state.sign_ins.close()
         await stores.close()
 
 

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import orjson
 from fastapi import Depends, Request, Response
@@ -45,11 +45,18 @@ from trainmaster_dispatcher.store import keys
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import AuditLine, Caller, Claim
 
+if TYPE_CHECKING:
+    from trainmaster_dispatcher.api.sign_ins import SignIns  # which loads cryptography
+
 Model = TypeVar("Model", bound=BaseModel)
 _MOST_MODEL_BYTES = 64 * 1024
 """The most bytes of a body that is parsed while nothing else is done; submissions are parsed in processes of their own."""
 _MOST_LARGE_BYTES = 1024 * 1024
 _MOST_MODEL_MARKS = 300_000
+
+_NO_ISSUER = (
+    "this is a token, and the dispatcher has no OpenID Connect issuer: it takes API keys, which look like tmk_..."
+)
 
 _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 """The caller of this context's request, once known."""
@@ -63,6 +70,9 @@ class State:
         self.parser = parser
         self.agent_bodies = AgentBodies()
         self.keyring = Keyring(stores)
+        self.issuer = stores.settings.issuer
+        self.sign_ins: SignIns | None = None
+        """None until people may sign in with accounts of the issuer."""
         self.limits = Limits(stores.settings)
         self.admissions = ClusterAdmissions(stores)
         self.followers = Followers(stores)
@@ -76,6 +86,35 @@ class State:
         self.declared_views = DeclaredViews(stores, self.leader)
         self.refusals = Refusals()
         self.member_streams = MemberStreamMeetings()
+
+    def known(self, secret: str) -> tuple[bool, Caller | None]:
+        """Return whether the caller of a key or token is known without reading the store, and the caller."""
+        if not looks_like_token(secret):
+            return self.keyring.known(secret)
+        caller = None if self.sign_ins is None else self.sign_ins.known(secret)
+        return caller is not None, caller
+
+    async def caller_of(self, secret: str, address: str) -> Caller:
+        """Return the caller of a key or token from an address. Raises ProblemError."""
+        may_look = self.limits.may_look(address)
+        if not looks_like_token(secret):
+            caller = await self.keyring.caller(secret, may_be_new=may_look)
+            if caller is None:
+                raise self.limits.wrong_key(address)
+            return caller
+        if self.sign_ins is None:
+            raise self.limits.wrong_key(address, _NO_ISSUER)
+        try:
+            return await self.sign_ins.caller(secret, may_read=may_look)
+        except ProblemError as error:
+            if error.code is Code.UNAUTHENTICATED:
+                raise self.limits.wrong_key(address, error.detail) from error
+            raise
+
+
+def looks_like_token(secret: str) -> bool:
+    """Return whether a secret is a JSON Web Token, which begins with the base64 of ``{"``, and no API key."""
+    return secret.startswith("eyJ") and "." in secret
 
 
 async def state_of(request: HTTPConnection) -> State:
@@ -100,9 +139,7 @@ async def _admitted(request: HTTPConnection, state: State) -> Caller:
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
         raise ProblemError(Code.UNAUTHENTICATED, "send the API key as 'Authorization: Bearer KEY'")
-    caller = await state.keyring.caller(secret.strip(), may_be_new=state.limits.may_look(address))
-    if caller is None:
-        raise state.limits.wrong_key(address)
+    caller = await state.caller_of(secret.strip(), address)
     _caller.set(caller)
     await state.limits.admit(request.scope, caller)
     return caller
@@ -145,7 +182,7 @@ def _role(*roles: KeyRole, goes_on: bool = False) -> Callable[..., Awaitable[Cal
         if caller.role not in roles:
             raise ProblemError(
                 Code.FORBIDDEN,
-                f"this needs the role {' or '.join(roles)}; the key {caller.name!r} has {_role_of(caller)}",
+                f"this needs the role {' or '.join(roles)}; {caller.title} has {_role_of(caller)}",
             )
         if not goes_on:
             await _check_call(request, caller)

@@ -76,7 +76,7 @@ def _problem(state: State, scope: Scope) -> ProblemError | None:
         return state.limits.keyless(address, "" if needs_key else _PAGES)
     if path.startswith(_AGENTS):
         return None
-    is_known, caller = state.keyring.known(secret.strip())
+    is_known, caller = state.known(secret.strip())
     if not needs_key:
         return state.limits.keyless(address, _PAGES) if caller is None else None
     if caller is not None and caller.is_limited:

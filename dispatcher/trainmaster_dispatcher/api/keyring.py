@@ -1,4 +1,7 @@
-"""API keys as one process has cached them. Whatever callers send, one read of the store serves all of them."""
+"""API keys, people who have signed in, and role bindings, as one process has cached them.
+
+Whatever callers send, one read of the store serves all of them.
+"""
 
 import asyncio
 import time
@@ -7,11 +10,14 @@ from contextlib import suppress
 from math import inf
 
 from trainmaster.protocol.errors import ProblemError
+from trainmaster.protocol.role_bindings import RoleBindingSpec
+from trainmaster_dispatcher.domain.role_bindings import rights_of
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.tenants import hash_key
 from trainmaster_dispatcher.store import keys
+from trainmaster_dispatcher.store import tenants as tenant_store
 from trainmaster_dispatcher.store.database import StoreAwayError
-from trainmaster_dispatcher.store.keys import Caller
+from trainmaster_dispatcher.store.keys import Caller, StoredPerson
 
 _LOOK_SECONDS = 1.0
 _LEAST_SECONDS = 0.05
@@ -28,7 +34,7 @@ _MOST_UNKNOWN = 10_000
 
 
 class Keyring:
-    """All valid keys, read again once any key was made, revoked or removed.
+    """All valid keys, people and role bindings, read again once any was made, revoked or removed.
 
     One check a second for changes serves all keys, so that hundreds of agents, each of which calls every few seconds, do not each
     cost a query, and a revoked key is refused almost at once. A key that is not cached may have been made since the last check, so
@@ -42,6 +48,14 @@ class Keyring:
         """By the key's hash: until when the key is valid, by the clock, and its caller."""
         self._until: dict[int, float] = {}
         """Until when a key is valid, by the key's number."""
+        self.bindings: tuple[RoleBindingSpec, ...] = ()
+        self._people: dict[tuple[str, str], StoredPerson] = {}
+        """By issuer and subject; also those who were revoked."""
+        self._people_by_id: dict[int, StoredPerson] = {}
+        self._bound: dict[int, bool] = {}
+        """Whether a role is bound to a person, by the person's number, for those of whom that was needed."""
+        self.generation = 0
+        """Rises with each full read."""
         self._unknown: dict[bytes, None] = {}
         """Unknown keys, oldest first."""
         self._used: set[int] = set()
@@ -80,8 +94,35 @@ class Keyring:
         return True, None if found is None or found[0] <= now else found[1]
 
     def counts(self, key_id: int) -> bool:
-        """Return whether a key was neither revoked nor expired at the last check."""
-        return self._until.get(key_id, -inf) > self._clock()
+        """Return whether a key was neither revoked nor expired at the last check; or a person neither revoked nor without a role."""
+        person = self._people_by_id.get(key_id)
+        if person is None:
+            return self._until.get(key_id, -inf) > self._clock()
+        if key_id not in self._bound:
+            self._bound[key_id] = rights_of(self.bindings, person.name, person.groups) is not None
+        return self._bound[key_id] and not person.revoked
+
+    def person(self, issuer: str, subject: str) -> StoredPerson | None:
+        """Return the person of an account as of the last read."""
+        return self._people.get((issuer, subject))
+
+    def note_use(self, key_id: int) -> None:
+        """Note that a person has made a call, to be recorded with the uses of keys."""
+        self._used.add(key_id)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Return whether the store was checked for changes within the last second."""
+        return self._looked_at > self._clock() - _LOOK_SECONDS
+
+    async def look_again(self) -> None:
+        """Check the store for changes that were made until now."""
+        await self._look(self._clock())
+
+    async def reread(self) -> None:
+        """Read everything, also what no revision tells of, such as the groups of a person."""
+        self._revision = ""
+        await self._look(self._clock())
 
     async def refresh(self) -> None:
         """Check the store for changes if nobody has for a second."""
@@ -149,6 +190,12 @@ class Keyring:
             if revision == self._revision and began - self._loaded_at <= _KEPT_SECONDS:
                 return
             found = await keys.all_that_count(tx)
+            people = await keys.people(tx)
+            bindings = await tenant_store.ROLE_BINDINGS.every(tx)
+        self._people = {(one.issuer, one.subject): one for one in people}
+        self._people_by_id = {one.id: one for one in people}
+        self.bindings, self._bound = tuple(one.spec for one in bindings), {}
+        self.generation += 1
         self._callers = {
             key: (began + (inf if one.expires_in is None else one.expires_in), one.caller) for key, one in found.items()
         }

@@ -139,12 +139,14 @@ class Limits:
         """Return whether an unknown key from this address may be looked up in the store."""
         return self._wrong_keys.has(_site(address))
 
-    def wrong_key(self, address: str) -> ProblemError:
-        """Count a wrong key; return the problem for its sender."""
+    def wrong_key(
+        self, address: str, why: str = "the API key is not known, was revoked, or has expired"
+    ) -> ProblemError:
+        """Count a wrong key or token; return the problem for its sender. ``why``: what is wrong with it."""
         pause = self._wrong_keys.take(_site(address))
         if pause:
             return _too_many("wrong-keys", "too many wrong API keys came from your address", pause)
-        return ProblemError(Code.UNAUTHENTICATED, "the API key is not known, was revoked, or has expired")
+        return ProblemError(Code.UNAUTHENTICATED, why)
 
     def keyless(self, address: str, page: str = "") -> ProblemError | None:
         """Count a call without a key; return the problem for its sender if there were too many of this ``page``."""
@@ -183,7 +185,7 @@ class Limits:
         try:
             turn = await self._turns.begin(caller.key_id, waits=caller.is_limited)
         except TooManyWaitError as error:
-            raise _too_many("at-once", f"the key {caller.name!r} makes too many calls at once", 1.0) from error
+            raise _too_many("at-once", f"{caller.title} makes too many calls at once", 1.0) from error
         meter: Meter | None = scope.get(METER)
         call.at_end(lambda: self._turns.end(turn, meter.seconds if meter else 0.0))
 
@@ -199,7 +201,7 @@ class Limits:
         place = kind, call.caller.key_id
         if most and self._counts[place] >= most:
             raise _too_many(
-                kind.value, f"the key {call.caller.name!r} has {most} open streams of {kind}, as many as it may", 5.0
+                kind.value, f"{call.caller.title} has {most} open streams of {kind}, as many as it may", 5.0
             )
         call.end()
         stream = CountedStream(kind, call.caller, wake)
@@ -228,7 +230,7 @@ class Limits:
 
 
 def _over_rate(caller: Caller, pause: float) -> ProblemError:
-    return _too_many("rate", f"the key {caller.name!r} makes too many calls", pause)
+    return _too_many("rate", f"{caller.title} makes too many calls", pause)
 
 
 def _too_many(limit: str, text: str, pause: float) -> ProblemError:

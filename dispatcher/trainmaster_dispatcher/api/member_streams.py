@@ -192,9 +192,7 @@ async def _serve_user(socket: WebSocket, job: str, kind: MemberStreamKind) -> No
     state: State = socket.app.state.trainmaster
     caller = await any_caller(socket)
     if caller.role not in (KeyRole.ADMIN, KeyRole.USER):
-        raise ProblemError(
-            Code.FORBIDDEN, f"this needs the role admin or user; the key {caller.name!r} has {caller.role}"
-        )
+        raise ProblemError(Code.FORBIDDEN, f"this needs the role admin or user; {caller.title} has {caller.role}")
     query = socket.query_params
     known = (*_OF_MEMBER, *_OF_KIND[kind])
     for name in query:

@@ -40,11 +40,12 @@ _INFO = {
     "never have it.",
     "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
 }
+_BEARER = "An API key, which begins with `tmk_`, or an ID token of the installation's OpenID Connect issuer."
 
 TAGS = {
     "jobs": "Jobs: submission, lists, actions on one or many of them, their events, their output, and why they wait.",
     "schedules": "Schedules, which submit jobs by the clock: as documents of their own, and as CronJobs of Kubernetes.",
-    "tenants": "Queues, priority classes, reservations and API keys, and the audit of what was changed or refused.",
+    "tenants": "Queues, priority classes, reservations, API keys and role bindings, and the audit of what was changed or refused.",
     "clusters": "Clusters: their declarations, the keys of their agents, and actions on them such as drain.",
     "declarations": "Declared state as a whole: documents that are applied together, the history of objects, and rollback.",
     "prices": "Price books of clusters, usage and its cost, and the history of jobs as a workload.",
@@ -72,6 +73,7 @@ def contract(
     or_gives: Mapping[int, type[BaseModel]] | None = None,
     is_once: bool = False,
     refuses: Collection[Code] = (),
+    needs_key: bool = True,
 ) -> dict[str, Any]:
     """Return arguments of a route's decorator that declare its body and its answer.
 
@@ -79,6 +81,7 @@ def contract(
     ``media_type``: of the answer; one that is no JSON has no model. ``also``: another media type that the same call can answer
     with. ``or_gives``: models of answers with other statuses. ``is_once``: the call takes an Idempotency-Key.
     ``refuses``: codes of problems beside those that follow from what the call takes; see ``problem_answers``.
+    ``needs_key`` False: the call is open to everybody.
     """
     content: dict[str, Any] = {}
     if gives is not None or media_type != "application/json":
@@ -101,6 +104,8 @@ def contract(
         extra["parameters"] = [_ONCE]
     if refuses:
         extra[problem_answers.EXTENSION] = sorted(refuses)
+    if not needs_key:
+        extra["security"] = []
     return {"status_code": status, "responses": answers} | ({"openapi_extra": extra} if extra else {})
 
 
@@ -161,9 +166,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         made = FastAPI.openapi(app)
         components = made.setdefault("components", {})
-        components["securitySchemes"] = {
-            "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key, which begins with `tmk_`."}
-        }
+        components["securitySchemes"] = {"apiKey": {"type": "http", "scheme": "bearer", "description": _BEARER}}
         schemas = components.setdefault("schemas", {})
         for name in ("HTTPValidationError", "ValidationError"):  # of FastAPI, which this API never answers with
             schemas.pop(name, None)

@@ -24,6 +24,7 @@ COMMON = (
     Code.INTERNAL,
     Code.TOO_BUSY,
     Code.STORE_AWAY,
+    Code.ISSUER_AWAY,
 )
 """Codes of refusals that do not depend on the operation."""
 

@@ -50,6 +50,16 @@ async def list_queues(state: App, caller: Person, usage: Usage = False) -> Respo
 add_routes(router, "tenants")
 
 
+@router.get("/sign-in", **contract(gives=answers.SignIn, needs_key=False))
+async def show_sign_in(state: App) -> Response:
+    """Say how people sign in: the OpenID Connect issuer, if there is one. Needs no key."""
+    issuer = state.issuer
+    if issuer is None:
+        return answer({})
+    secret = {"clientSecret": issuer.client_secret} if issuer.client_secret else {}
+    return answer({"issuer": issuer.url, "clientId": issuer.client_ids[0], **secret})
+
+
 @router.get("/whoami", **contract(gives=answers.Identity))
 async def whoami(state: App, caller: PersonOrOwner) -> Response:
     """Show the caller's key, and the version of the dispatcher."""

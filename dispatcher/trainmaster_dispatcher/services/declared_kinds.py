@@ -9,8 +9,9 @@ from typing import Any
 from trainmaster.protocol import answers
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.role_bindings import RoleBindingSpec
 from trainmaster.protocol.tenants import DatasetSpec, PriorityClassSpec, ReservationSpec
-from trainmaster_dispatcher.services import bursting, job_queries, leader_queries, pricing, tenants
+from trainmaster_dispatcher.services import bursting, job_queries, leader_queries, people, pricing, tenants
 from trainmaster_dispatcher.services.auditing import Object
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.declared import DeclaredKind, Shown
@@ -105,6 +106,15 @@ DATASET = DeclaredKind(
     before_put=tenants.check_datasets,
     put_refuses=(Code.UNKNOWN_CLUSTER,),
 )
+ROLE_BINDING = DeclaredKind(
+    table=store.ROLE_BINDINGS,
+    tag="tenants",
+    view=RoleBindingSpec,
+    list_view=answers.RoleBindingList,
+    shown=_read_by(people.list_bindings),
+    before_put=people.check_bindings,
+    put_refuses=(Code.UNKNOWN_QUEUE, Code.UNKNOWN_CLUSTER),
+)
 
 KINDS: tuple[DeclaredKind[Any, Any], ...] = (
     QUEUE,
@@ -114,6 +124,7 @@ KINDS: tuple[DeclaredKind[Any, Any], ...] = (
     PRICE_BOOK,
     BURST_POLICY,
     DATASET,
+    ROLE_BINDING,
 )
 """All kinds. Each has its own types of specification and row, which code that iterates over all kinds does not depend on."""
 

@@ -39,7 +39,7 @@ class OnBehalf:
             listed = ", ".join(caller.on_behalf_of) or "nobody"
             raise ProblemError(
                 Code.FORBIDDEN,
-                f"the key {caller.name!r} may not submit on behalf of {user!r}; it may on behalf of: {listed}."
+                f"{caller.title} may not submit on behalf of {user!r}; it may on behalf of: {listed}."
                 " An admin makes a key that may: trainmaster keys make NAME --queue PATH --on-behalf-of USER",
             )
 
@@ -58,7 +58,7 @@ class OnBehalf:
             if known is None:
                 raise ProblemError(
                     Code.FORBIDDEN,
-                    f"the key {caller.name!r} has submitted for {MOST_USERS} users, which is the most of one key",
+                    f"{caller.title} has submitted for {MOST_USERS} users, which is the most of one key",
                 )
             self._known[caller.key_id, user] = known
         return replace(caller, key_id=known, name=user, through=caller.name)

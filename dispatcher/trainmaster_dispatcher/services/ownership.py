@@ -16,5 +16,5 @@ def check_owns(caller: Caller, cluster: str) -> None:
     if caller.is_owner and not caller.owns(cluster):
         raise ProblemError(
             Code.FORBIDDEN,
-            f"this needs the role admin, or owner of cluster {cluster}; the key {caller.name!r} has owner of {clusters_of(caller)}",
+            f"this needs the role admin, or owner of cluster {cluster}; {caller.title} has owner of {clusters_of(caller)}",
         )

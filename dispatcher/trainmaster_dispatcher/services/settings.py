@@ -13,6 +13,7 @@ from trainmaster.protocol.suggestions import similar
 from trainmaster.protocol.validation_errors import sentence_of
 from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
 from trainmaster_dispatcher.domain.default_requests import read_memory_limit, read_requests
+from trainmaster_dispatcher.domain.id_claims import Issuer, check_issuer
 from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Persistence
 from trainmaster_dispatcher.scheduling.state.usage_decay import USER_HALF_LIFE
 from trainmaster_dispatcher.store import redis_address
@@ -157,6 +158,18 @@ class Settings(BaseSettings):
     start_retry_seconds: float = Field(default=30.0, ge=0)
     """How long a starting process tries to reach its store before it gives up."""
 
+    oidc_issuer: str = ""
+    """Address of the OpenID Connect issuer with whose accounts people sign in. Empty: there are only API keys."""
+    oidc_client_ids: str = Field(default="", validate_default=True)
+    """Client ids for which tokens may be made, with commas between. The command line signs in with the first."""
+    oidc_public_client_secret: str = ""
+    """Secret of the first client, which everybody gets who asks how to sign in."""
+    oidc_user_claims: str = "email,preferred_username"
+    """Claims that may have the name of a user, with commas between: the first that a token has."""
+    oidc_groups_claim: str = "groups"
+    oidc_ca_file: str = ""
+    """Certificates to verify the issuer by. Empty: those of the system."""
+
     webhook_secret: SecretStr = SecretStr("")
     """Signs webhook messages; several, with commas between, sign each. Without one no webhooks are taken or sent."""
     webhook_allow_http: bool = False
@@ -200,6 +213,25 @@ class Settings(BaseSettings):
     @classmethod
     def _is_redis(cls, value: str | None) -> str | None:
         return redis_address.check_address(value) if value else value
+
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _is_issuer(cls, value: str) -> str:
+        return check_issuer(value) if value else value
+
+    @field_validator("oidc_client_ids")
+    @classmethod
+    def _has_a_client(cls, value: str, info: ValidationInfo) -> str:
+        if info.data.get("oidc_issuer") and not _listed(value):
+            raise ValueError("must name the client that the issuer makes tokens for, as there is an OIDC_ISSUER")
+        return value
+
+    @field_validator("oidc_user_claims")
+    @classmethod
+    def _has_a_claim(cls, value: str) -> str:
+        if not _listed(value):
+            raise ValueError("must name the claim with the name of a user, such as email")
+        return value
 
     @field_validator("usage_labels")
     @classmethod
@@ -273,6 +305,20 @@ class Settings(BaseSettings):
             most=self.most_connections,
             most_per_address=self.most_connections_per_address,
             trusted_proxies=_listed(self.trusted_proxies),
+        )
+
+    @property
+    def issuer(self) -> Issuer | None:
+        """The OpenID Connect issuer; None where there is none."""
+        if not self.oidc_issuer:
+            return None
+        return Issuer(
+            self.oidc_issuer,
+            _listed(self.oidc_client_ids),
+            _listed(self.oidc_user_claims),
+            self.oidc_groups_claim,
+            self.oidc_ca_file,
+            self.oidc_public_client_secret,
         )
 
     @property

@@ -372,7 +372,7 @@ def _check_queue(caller: Caller, path: str, queues: dict[str, tenants.QueueRow],
     queue = queues.get(path)
     near = "" if queue is not None else suggestion(path, filter(caller.may_use, known))
     if not caller.may_use(path):
-        raise ProblemError(Code.FORBIDDEN, f"the key {caller.name!r} has no right to queue {path!r}{near}")
+        raise ProblemError(Code.FORBIDDEN, f"{caller.title} has no right to queue {path!r}{near}")
     if queue is None:
         raise ProblemError(
             Code.UNKNOWN_QUEUE,

@@ -10,6 +10,7 @@ from trainmaster import __version__
 from trainmaster.protocol.base import format_time
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.role_bindings import RoleBindingSpec
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.suggestions import did_you_mean, suggestion
 from trainmaster.protocol.tenants import (
@@ -20,6 +21,7 @@ from trainmaster.protocol.tenants import (
     QueueSpec,
     ReservationSpec,
 )
+from trainmaster_dispatcher.domain.role_bindings import rights_of
 from trainmaster_dispatcher.services import pricing
 from trainmaster_dispatcher.services.ownership import clusters_of
 from trainmaster_dispatcher.services.references import (
@@ -354,16 +356,19 @@ async def _owned_clusters(tx: Transaction, spec: KeySpec) -> list[int] | None:
 
 
 async def list_keys(tx: Transaction, caller: keys.Caller) -> list[dict[str, Any]]:
-    """Return all API keys without their secrets; for an owner, those of the agents of the owner's clusters."""
+    """Return all API keys without their secrets, and people with the rights that role bindings give them now; for an owner, the
+    keys of the agents of the owner's clusters.
+    """
+    bindings = [one.spec for one in await store.ROLE_BINDINGS.every(tx)] if caller.is_admin else []
     return [
         {
             "id": row.id,
             "name": row.name,
-            "hint": row.hint + "...",
-            "role": row.role,
-            "queues": list(row.queues),
-            "clusters": list(row.clusters),
+            "hint": "" if row.issuer else row.hint + "...",
+            **_rights_in(row, bindings),
             "cluster": row.cluster,
+            "issuer": row.issuer,
+            "groups": list(row.groups),
             "onBehalfOf": list(row.on_behalf_of),
             "createdAt": format_time(row.created_at),
             "expiresAt": format_time(row.expires_at) if row.expires_at else None,
@@ -373,6 +378,14 @@ async def list_keys(tx: Transaction, caller: keys.Caller) -> list[dict[str, Any]
         for row in await keys.listing(tx)
         if caller.is_admin or _is_of_own_agent(row, caller)
     ]
+
+
+def _rights_in(row: keys.ListedKey, bindings: Sequence[RoleBindingSpec]) -> dict[str, Any]:
+    """Return role, queues and clusters of a key or a person as lists show them; a person without rights has the role of a user."""
+    role, queues, clusters = row.role, list(row.queues), list(row.clusters)
+    if row.issuer is not None and (rights := rights_of(bindings, row.name, row.groups)) is not None:
+        role, queues, clusters = rights.role, list(rights.queues), list(rights.clusters)
+    return {"role": role, "queues": queues, "clusters": clusters}
 
 
 def _is_of_own_agent(row: keys.ListedKey, caller: keys.Caller) -> bool:
@@ -390,8 +403,9 @@ async def find_key(tx: Transaction, key_id: str) -> Mapping[str, Any] | None:
 
 
 async def whoami(tx: Transaction, caller: keys.Caller) -> dict[str, Any]:
-    """Return the caller's key and this release."""
+    """Return the caller's key, or the caller's account, and this release."""
     row = next((row for row in await keys.listing(tx) if row.id == caller.key_id), None)
+    until = caller.expires_at or (None if row is None else row.expires_at)
     return {
         "id": caller.key_id,
         "name": caller.name,
@@ -399,7 +413,9 @@ async def whoami(tx: Transaction, caller: keys.Caller) -> dict[str, Any]:
         "queues": list(caller.queues),
         "clusters": list(caller.clusters),
         "onBehalfOf": list(caller.on_behalf_of),
-        "expiresAt": format_time(row.expires_at) if row is not None and row.expires_at else None,
+        "issuer": caller.issuer,
+        "groups": list(caller.groups),
+        "expiresAt": None if until is None else format_time(until),
         "version": __version__,
     }
 
@@ -413,7 +429,7 @@ async def revoke_key(tx: Transaction, caller: keys.Caller, key_id: int, *, force
         if row is not None and not _is_of_own_agent(row, caller):
             raise ProblemError(
                 Code.FORBIDDEN,
-                f"key {key_id} is none of an agent of {clusters_of(caller)}, of which the key {caller.name!r} has the role owner;"
+                f"key {key_id} is none of an agent of {clusters_of(caller)}, of which {caller.title} has the role owner;"
                 " an admin may revoke it",
             )
     admins = await keys.lock_valid_admins(tx)

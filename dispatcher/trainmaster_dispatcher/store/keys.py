@@ -18,7 +18,7 @@ _CLUSTERS = """
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request, by its API key."""
+    """The caller of a request, by its API key or, of a person who has signed in, by a token of the OpenID Connect issuer."""
 
     key_id: int
     name: str
@@ -32,6 +32,17 @@ class Caller:
     """Users for whom the key may submit; a ``*`` at the end of one stands for any text."""
     through: str | None = None
     """The key by which the caller, who has none, acts."""
+    issuer: str | None = None
+    """The OpenID Connect issuer of a person's account. ``key_id`` is then the number of the person."""
+    groups: tuple[str, ...] = ()
+    """Groups of a person in the token of this call."""
+    expires_at: datetime | None = None
+    """The end of a person's token."""
+
+    @property
+    def title(self) -> str:
+        """The caller in messages, such as ``the key 'vision-team'``."""
+        return f"the key {self.name!r}" if self.issuer is None else f"the user {self.name!r}"
 
     @property
     def is_admin(self) -> bool:
@@ -88,13 +99,13 @@ class CountingKey:
 
 
 async def all_that_count(tx: Transaction) -> dict[bytes, CountingKey]:
-    """Return all keys that were neither revoked nor have expired, by hash."""
+    """Return all keys that were neither revoked nor have expired, by hash; without people, who have none."""
     rows = await tx.all(
         f"""
         SELECT k.hash, k.id, k.name, {_ROLE}, k.queues, k.cluster_id, c.name AS cluster, {_CLUSTERS}, k.on_behalf_of,
                extract(epoch FROM k.expires_at - now())::float8 AS expires_in
         FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id
-        WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
+        WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now()) AND k.issuer IS NULL
         """
     )
     return {
@@ -116,12 +127,15 @@ async def all_that_count(tx: Transaction) -> dict[bytes, CountingKey]:
 
 
 async def revision(tx: Transaction) -> str:
-    """Return a text that changes when a key is made, revoked, restored or removed, or when a cluster is made or removed."""
+    """Return a text that changes when a key or a person is made, revoked, restored or removed, when a role binding changes, or when a
+    cluster is made or removed.
+    """
     row = await tx.one(
         """
         SELECT (SELECT concat_ws(' ', count(*), max(id), count(revoked_at), max(revoked_at), sum(cardinality(clusters)))
                 FROM api_keys WHERE through_id IS NULL)
-               || '/' || (SELECT concat_ws(' ', count(*), max(id)) FROM clusters) AS revision
+               || '/' || (SELECT concat_ws(' ', count(*), max(id)) FROM clusters)
+               || '/' || (SELECT concat_ws(' ', count(*), max(id), sum(revision)) FROM role_bindings) AS revision
         """
     )
     return str(row.revision)
@@ -181,9 +195,49 @@ async def user_through(tx: Transaction, key_id: int, user: str, most: int) -> in
     return None if row is None else int(row.id)
 
 
+class StoredPerson(NamedTuple):
+    """A person who has signed in: number, account, and the name and groups in the token that was last seen."""
+
+    id: int
+    issuer: str
+    subject: str
+    name: str
+    groups: list[str]
+    revoked: bool
+
+
+async def people(tx: Transaction) -> Sequence[StoredPerson]:
+    """Return all people, also those who were revoked."""
+    return await tx.all_of(
+        StoredPerson,
+        """
+        SELECT id, issuer, subject, name, coalesce(groups, '{}') AS groups, revoked_at IS NOT NULL AS revoked
+        FROM api_keys WHERE issuer IS NOT NULL ORDER BY id
+        """,
+    )
+
+
+async def put_person(tx: Transaction, issuer: str, subject: str, name: str, groups: Sequence[str]) -> int:
+    """Store a person with these name and groups; return the number. A person who was revoked stays so."""
+    row = await tx.one(
+        """
+        INSERT INTO api_keys (name, hash, hint, role, queues, issuer, subject, groups)
+        VALUES (:name, sha256(convert_to(gen_random_uuid()::text, 'UTF8')), '', 'user', '{}', :issuer, :subject,
+                CAST(:groups AS text[]))
+        ON CONFLICT (issuer, subject) WHERE issuer IS NOT NULL
+        DO UPDATE SET name = excluded.name, groups = excluded.groups RETURNING id
+        """,
+        name=name,
+        issuer=issuer,
+        subject=subject,
+        groups=list(groups),
+    )
+    return int(row.id)
+
+
 class ListedKey(NamedTuple):
-    """An API key as admins see it. ``hint``: its first characters; ``cluster``: the cluster of an agent's key; ``clusters``: those
-    of an owner's; ``on_behalf_of``: users for whom it may submit.
+    """An API key as admins see it, or a person with ``issuer`` and ``groups``. ``hint``: its first characters; ``cluster``: the
+    cluster of an agent's key; ``clusters``: those of an owner's; ``on_behalf_of``: users for whom it may submit.
     """
 
     id: int
@@ -198,6 +252,8 @@ class ListedKey(NamedTuple):
     last_used_at: datetime | None
     clusters: list[str]
     on_behalf_of: list[str]
+    issuer: str | None
+    groups: list[str]
 
 
 async def listing(tx: Transaction) -> Sequence[ListedKey]:
@@ -205,7 +261,7 @@ async def listing(tx: Transaction) -> Sequence[ListedKey]:
         ListedKey,
         f"""
         SELECT k.id, k.name, k.hint, {_ROLE}, k.queues, c.name AS cluster, k.created_at, k.expires_at, k.revoked_at,
-               k.last_used_at, {_CLUSTERS}, k.on_behalf_of
+               k.last_used_at, {_CLUSTERS}, k.on_behalf_of, k.issuer, coalesce(k.groups, '{{}}') AS groups
         FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id WHERE k.through_id IS NULL ORDER BY k.id
         """,
     )
@@ -228,14 +284,22 @@ async def of_cluster(tx: Transaction, cluster_id: int) -> list[int]:
     return [row.id for row in rows]
 
 
-async def valid_named(tx: Transaction, name: str) -> int | None:
-    """Return the key of this name that is valid and not an agent's, if there is one.
+async def valid_named(
+    tx: Transaction, name: str, *, issuer: str | None = None, subject: str | None = None
+) -> int | None:
+    """Return the key, or the person, of this name that is valid and not an agent's, if there is one; other than this account.
 
-    Until the end of the transaction, no other one makes such a key: each asks this first.
+    Until the end of the transaction, no other one makes such a key or person: each asks this first.
     """
     await tx.one("SELECT pg_advisory_xact_lock(hashtextextended('api key ' || :name, 0))", name=name)
     row = await tx.first(
-        f"SELECT id FROM api_keys WHERE name = :name AND role <> 'agent' AND {_VALID} ORDER BY id LIMIT 1", name=name
+        f"""
+        SELECT id FROM api_keys WHERE name = :name AND role <> 'agent' AND {_VALID}
+        AND NOT coalesce(issuer = :issuer AND subject = :subject, false) ORDER BY id LIMIT 1
+        """,
+        name=name,
+        issuer=issuer,
+        subject=subject,
     )
     return None if row is None else int(row.id)
 

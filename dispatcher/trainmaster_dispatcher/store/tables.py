@@ -255,6 +255,17 @@ datasets = Table(
     _now(),
 )
 
+role_bindings = Table(
+    "role_bindings",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("spec", JSONB(), nullable=False),
+    Column("revision", Integer, nullable=False, server_default=text("1")),
+    _now(),
+    comment="Roles of people of the OpenID Connect issuer. revision: rises with each change.",
+)
+
 field_owners = Table(
     "field_owners",
     metadata,
@@ -466,12 +477,27 @@ api_keys = Table(
         Integer,
         comment="Not null: no key but a user whose jobs come through that key; it authenticates nobody.",
     ),
+    Column(
+        "issuer",
+        Text,
+        comment="Not null: no key but a person who has signed in with an account of this OpenID Connect issuer; the hash"
+        " authenticates nobody.",
+    ),
+    Column("subject", Text),
+    Column("groups", ARRAY(Text), comment="Groups of a person in the token that was last seen."),
     Index(
         "uq_api_keys_through_id_name",
         "through_id",
         "name",
         unique=True,
         postgresql_where=text("through_id IS NOT NULL"),
+    ),
+    Index(
+        "uq_api_keys_issuer_subject",
+        "issuer",
+        "subject",
+        unique=True,
+        postgresql_where=text("issuer IS NOT NULL"),
     ),
     CheckConstraint("(role = 'agent') = (cluster_id IS NOT NULL)", name="agent_has_cluster"),
 )

@@ -72,6 +72,9 @@ CLUSTERS = DeclaredTable(
 DATASETS = DeclaredTable(
     kind=resource_kinds.DATASET, table="datasets", row=StoredObject, part=Part.DATASET, feed=FeedKind.DATASET
 )
+ROLE_BINDINGS = DeclaredTable(
+    kind=resource_kinds.ROLE_BINDING, table="role_bindings", row=StoredObject, has_revision=True
+)
 
 QueueRow = DeclaredObject[QueueSpec, StoredQueue]
 ClassRow = DeclaredObject[PriorityClassSpec, StoredPriorityClass]

@@ -91,8 +91,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end -}}
 
+{{- /* Where the certificates of the authority of the OpenID Connect issuer are mounted. */ -}}
+{{- define "dispatcher.issuerCertificates" -}}
+/etc/trainmaster/issuer
+{{- end -}}
+
 {{- define "dispatcher.settings" -}}
 {{- $settings := merge (deepCopy .Values.settings) (dict "TRAINMASTER_START_RETRY_SECONDS" "120") -}}
+{{- with .Values.oidc }}
+{{- if .issuer }}
+{{- $_ := set $settings "TRAINMASTER_OIDC_ISSUER" .issuer }}
+{{- $_ := set $settings "TRAINMASTER_OIDC_CLIENT_IDS" (join "," .clientIds) }}
+{{- with .userClaims }}{{ $_ := set $settings "TRAINMASTER_OIDC_USER_CLAIMS" (join "," .) }}{{ end }}
+{{- with .groupsClaim }}{{ $_ := set $settings "TRAINMASTER_OIDC_GROUPS_CLAIM" . }}{{ end }}
+{{- with .publicClientSecret }}{{ $_ := set $settings "TRAINMASTER_OIDC_PUBLIC_CLIENT_SECRET" . }}{{ end }}
+{{- with .caCertificates }}
+{{- $_ := set $settings "TRAINMASTER_OIDC_CA_FILE" (printf "%s/ca.crt" (include "dispatcher.issuerCertificates" $)) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- range $name, $value := $settings }}
 {{ $name }}: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}
 {{- end }}

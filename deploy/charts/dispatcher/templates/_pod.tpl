@@ -144,7 +144,18 @@ spec:
             {{- include "dispatcher.locked" . | nindent 12 }}
           volumeMounts:
             - {name: tmp, mountPath: /tmp}
+            {{- if and (eq .component "api") $root.Values.oidc.caCertificates }}
+            - {name: issuer, mountPath: {{ include "dispatcher.issuerCertificates" $root }}, readOnly: true}
+            {{- end }}
       volumes:
+        {{- if eq .component "api" }}
+        {{- with $root.Values.oidc.caCertificates }}
+        - name: issuer
+          configMap:
+            name: {{ .configMap }}
+            items: [{key: {{ default "ca.crt" .key }}, path: ca.crt}]
+        {{- end }}
+        {{- end }}
         - name: tmp
           emptyDir: {sizeLimit: 256Mi}
       affinity:

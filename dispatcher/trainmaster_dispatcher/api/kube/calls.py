@@ -291,9 +291,7 @@ async def person(request: HTTPConnection) -> Caller:
     """
     caller = await any_caller(request)
     if caller.role not in (KeyRole.ADMIN, KeyRole.USER):
-        raise ProblemError(
-            Code.FORBIDDEN, f"this needs the role admin or user; the key {caller.name!r} has {caller.role}"
-        )
+        raise ProblemError(Code.FORBIDDEN, f"this needs the role admin or user; {caller.title} has {caller.role}")
     user = request.headers.get("impersonate-user")
     for name in request.headers:
         if name.startswith("impersonate-") and (user is None or name != "impersonate-user"):
@@ -315,7 +313,7 @@ async def admin(request: Request) -> Caller:
     """Return the caller, who is an admin. Raises ProblemError UNAUTHENTICATED or FORBIDDEN."""
     caller = await person(request)
     if not caller.is_admin:
-        raise ProblemError(Code.FORBIDDEN, f"this needs the role admin; the key {caller.name!r} has {caller.role}")
+        raise ProblemError(Code.FORBIDDEN, f"this needs the role admin; {caller.title} has {caller.role}")
     return caller
 
 

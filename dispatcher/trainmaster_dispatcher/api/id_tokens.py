@@ -1,0 +1,101 @@
+"""ID tokens of the OpenID Connect issuer: their signature, issuer, audience and times (OpenID Connect Core 1.0, section 3.1.3.7)."""
+
+from typing import Any, Final
+
+import jwt
+from jwt.exceptions import (
+    ExpiredSignatureError,
+    ImmatureSignatureError,
+    InvalidAudienceError,
+    InvalidSignatureError,
+    MissingRequiredClaimError,
+    PyJWTError,
+)
+
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster_dispatcher.api.issuer_keys import ALGORITHMS, IssuerKeys
+from trainmaster_dispatcher.domain.id_claims import ClaimsError, Issuer, PersonAccount, account_of
+
+LEEWAY_SECONDS: Final = 60
+"""The most that clocks of the issuer and of this machine may differ."""
+MOST_TOKEN_BYTES: Final = 16 * 1024
+_REQUIRED: Final = ("iss", "sub", "aud", "exp", "iat")
+_MOST_TRIED: Final = 10
+"""The most keys that are tried for a token that does not name its key."""
+_SHOWN: Final = 200
+
+
+async def read_token(token: str, issuer: Issuer, keys: IssuerKeys, *, may_read: bool = True) -> PersonAccount:
+    """Return who a token is for, and until when it counts.
+
+    ``may_read`` False: no keys are read of the issuer for it. Raises ProblemError UNAUTHENTICATED with what is wrong with the token,
+    or ISSUER_AWAY.
+    """
+    if len(token) > MOST_TOKEN_BYTES:
+        raise _refused(f"has {len(token)} bytes, and may have {MOST_TOKEN_BYTES}")
+    header, claims = _unverified(token)
+    algorithm, kid = header.get("alg"), header.get("kid")
+    if algorithm not in ALGORITHMS:
+        raise _refused(f"is signed by {_shown(algorithm)}, and may be by {', '.join(ALGORITHMS)}")
+    # Read before anything is verified, so that a token of somebody else makes nobody read keys.
+    if claims.get("iss") != issuer.url:
+        raise _refused(f"is of the issuer {_shown(claims.get('iss'))}, not of {issuer.url}")
+    found = await keys.find(kid, algorithm, may_read=may_read)
+    if not found:
+        raise _refused(f"is signed with the key {_shown(kid)} for {algorithm}, which {issuer.url} does not publish")
+    try:
+        return account_of(_verified(token, issuer, algorithm, found[:_MOST_TRIED]), issuer)
+    except ClaimsError as error:
+        raise _refused(str(error)) from error
+
+
+def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return header and claims of a token that anybody may have made. Raises ProblemError UNAUTHENTICATED."""
+    try:
+        parts = jwt.decode_complete(token, options={"verify_signature": False})
+    except (PyJWTError, ValueError, RecursionError) as error:
+        raise _refused(f"cannot be read: {_shown(str(error))}") from error
+    return parts["header"], parts["payload"]
+
+
+def _verified(token: str, issuer: Issuer, algorithm: str, keys: list[jwt.PyJWK]) -> dict[str, Any]:
+    """Return the claims of a token that one of the keys has signed. Raises ProblemError UNAUTHENTICATED."""
+    for key in keys:
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=[algorithm],
+                audience=list(issuer.client_ids),
+                issuer=issuer.url,
+                leeway=LEEWAY_SECONDS,
+                options={"require": list(_REQUIRED)},
+            )
+        except InvalidSignatureError:
+            continue
+        except PyJWTError as error:
+            raise _refused(_words(error, issuer)) from error
+        return claims
+    raise _refused("has a signature that is wrong")
+
+
+def _words(error: PyJWTError, issuer: Issuer) -> str:
+    match error:
+        case ExpiredSignatureError():
+            return "has expired; sign in again"
+        case ImmatureSignatureError():
+            return "is not valid yet: compare the clocks of the issuer and of the dispatcher"
+        case InvalidAudienceError():
+            return f"is for another client: its aud has to have {' or '.join(issuer.client_ids)}"
+        case MissingRequiredClaimError():
+            return f"has no claim {error.claim}"
+        case _:
+            return f"is not valid: {_shown(str(error))}"
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:_SHOWN]
+
+
+def _refused(why: str) -> ProblemError:
+    return ProblemError(Code.UNAUTHENTICATED, f"the token {why}")

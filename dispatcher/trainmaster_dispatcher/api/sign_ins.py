@@ -1,0 +1,138 @@
+"""Callers who show a token of the OpenID Connect issuer in place of an API key."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster_dispatcher.api.id_tokens import LEEWAY_SECONDS, read_token
+from trainmaster_dispatcher.api.issuer_keys import IssuerKeys
+from trainmaster_dispatcher.api.keyring import Keyring
+from trainmaster_dispatcher.domain.id_claims import Issuer, PersonAccount
+from trainmaster_dispatcher.domain.role_bindings import rights_of
+from trainmaster_dispatcher.services import people
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.tenants import hash_key
+from trainmaster_dispatcher.store.keys import Caller, StoredPerson
+
+_MOST_TOKENS = 20_000
+
+
+@dataclass(slots=True)
+class _Token:
+    """A token that was verified, by keys of ``version``. ``caller``: whose it is by what the keyring has had in ``generation``."""
+
+    account: PersonAccount
+    version: int
+    caller: Caller | None = None
+    generation: int = -1
+    unbound_in: int = -1
+    """A generation of the keyring in which no role is bound to the person."""
+    is_recorded: bool = False
+    """Whether the row of the person has had the name and groups of this token; another token may have others since."""
+
+
+class SignIns:
+    """Verified tokens by their hash. The rights of a person, and whether the person was locked out, follow from the keyring, which
+    reads them each second: a call with a token that was shown before costs no query.
+    """
+
+    def __init__(self, stores: Stores, keyring: Keyring, issuer: Issuer, now: Callable[[], float] = time.time) -> None:
+        """Raise UnreadableCertificatesError."""
+        self._stores = stores
+        self._keyring = keyring
+        self._issuer = issuer
+        self._now = now
+        self._keys = IssuerKeys(issuer)
+        self._tokens: dict[bytes, _Token] = {}
+        """Oldest first."""
+
+    def begin(self) -> None:
+        """Begin to read the issuer's keys."""
+        self._keys.begin()
+
+    async def close(self) -> None:
+        await self._keys.close()
+
+    async def caller(self, secret: str, *, may_read: bool = True) -> Caller:
+        """Return the caller of a token. ``may_read`` False: without a read of keys of the issuer.
+
+        Raises ProblemError UNAUTHENTICATED, FORBIDDEN where no role is bound to the person, and ISSUER_AWAY.
+        """
+        await self._keyring.refresh()
+        digest = hash_key(secret)
+        token = self._valid(digest)
+        if token is None:
+            account = await read_token(secret, self._issuer, self._keys, may_read=may_read)
+            token = _Token(account, self._keys.version)
+            self._remember(digest, token)
+        caller = await self._caller_of(token)
+        self._keyring.note_use(caller.key_id)
+        return caller
+
+    def known(self, secret: str) -> Caller | None:
+        """Return the caller of a token that was shown before; None where that is not known without a read of the store."""
+        token = self._valid(hash_key(secret))
+        if token is None or token.generation != self._keyring.generation or not self._keyring.is_fresh:
+            return None
+        return token.caller
+
+    def _valid(self, digest: bytes) -> _Token | None:
+        token = self._tokens.get(digest)
+        if token is None:
+            return None
+        if token.account.expires_at.timestamp() + LEEWAY_SECONDS <= self._now() or token.version != self._keys.version:
+            del self._tokens[digest]
+            return None
+        return token
+
+    def _remember(self, digest: bytes, token: _Token) -> None:
+        while len(self._tokens) >= _MOST_TOKENS:
+            del self._tokens[next(iter(self._tokens))]
+        self._tokens[digest] = token
+
+    async def _caller_of(self, token: _Token) -> Caller:
+        """Return the caller of a verified token by the bindings and people of the keyring. Raises ProblemError."""
+        if token.caller is not None and token.generation == self._keyring.generation:
+            return token.caller
+        # What changes from here on counts at the next call.
+        account, generation = token.account, self._keyring.generation
+        rights = rights_of(self._keyring.bindings, account.name, account.groups)
+        if rights is None and token.unbound_in != generation:
+            # A role may have been bound since the last check of the store.
+            await self._keyring.look_again()
+            generation = token.unbound_in = self._keyring.generation
+            rights = rights_of(self._keyring.bindings, account.name, account.groups)
+        if rights is None:
+            raise people.unbound(account.name, account.groups)
+        person = await self._person(token)
+        token.caller = Caller(
+            person.id,
+            account.name,
+            rights.role,
+            rights.queues,
+            clusters=rights.clusters,
+            issuer=self._issuer.url,
+            groups=account.groups,
+            expires_at=account.expires_at,
+        )
+        token.generation = generation
+        return token.caller
+
+    async def _person(self, token: _Token) -> StoredPerson:
+        """Return the row of a token's account, made or changed where a new token says something else. Raises ProblemError."""
+        account = token.account
+        person = self._keyring.person(self._issuer.url, account.subject)
+        has_changed = person is not None and (person.name, tuple(person.groups)) != (account.name, account.groups)
+        if person is None or (has_changed and not person.revoked and not token.is_recorded):
+            async with self._stores.database.transaction() as tx:
+                await people.put_person(tx, self._issuer.url, account.subject, account.name, account.groups)
+            await self._keyring.reread()
+            person = self._keyring.person(self._issuer.url, account.subject)
+        token.is_recorded = True
+        if person is None or person.revoked:
+            raise ProblemError(
+                Code.UNAUTHENTICATED,
+                f"an admin has locked out the account of {account.name!r}; its tokens do not count",
+            )
+        return person
