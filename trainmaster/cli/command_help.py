@@ -16,7 +16,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         *("queues", "clusters", "priority-classes", "reservations", "datasets", "price-books", "burst", "usage", "top"),
         *("attainment", "simulate", "simulations"),
     ),
-    "Access": ("login", "logout", "contexts", "whoami", "kubeconfig"),
+    "Access": ("login", "logout", "contexts", "whoami", "token", "kubeconfig"),
     "Administration": (
         *("apply", "diff", "export", "get", "patch", "delete", "history", "rollback"),
         *("keys", "role-bindings", "audit", "webhooks"),
@@ -131,12 +131,14 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "login": (
         "login https://trainmaster.example.org",
         "login https://trainmaster.example.org --key-file key --name prod",
+        "login https://trainmaster.example.org --oidc",
     ),
     "logout": ("logout", "logout prod"),
     "contexts": ("contexts",),
     "contexts use": ("contexts use prod",),
     "contexts remove": ("contexts remove prod",),
     "whoami": ("whoami", "whoami -o json"),
+    "token": ("token", "token --exec-credential"),
     "kubeconfig": ("kubeconfig > fleet.kubeconfig", "kubeconfig --namespace research-vision"),
     "version": ("version",),
     "up": ("up", "up --data ~/trainmaster --port 8470"),

@@ -1,6 +1,9 @@
-"""``login``, ``logout``, ``contexts`` and ``whoami``: which dispatcher is used, with which key."""
+"""``login``, ``logout``, ``contexts``, ``whoami``, ``token``, ``kubeconfig``: the dispatcher in use, and the key or account for it."""
 
+import math
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -12,12 +15,22 @@ from trainmaster.cli import completion, config
 from trainmaster.cli.errors import UsageError, tell
 from trainmaster.cli.output import Format, OutputOption, data_of, note, print_data, print_pairs, print_table
 from trainmaster.client.address import checked_address
-from trainmaster.client.config import Contexts, checked_key, is_this_machine, read_contexts, write_contexts
+from trainmaster.client.config import (
+    CONFIG_VARIABLE,
+    Contexts,
+    checked_key,
+    is_this_machine,
+    read_contexts,
+    write_contexts,
+)
 from trainmaster.protocol.states import Exit
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
     from trainmaster.protocol.answers import Identity
+
+EXEC_VERSION = "client.authentication.k8s.io/v1"
+"""The API version of credentials that kubectl asks a program for."""
 
 contexts_app = typer.Typer(help="List, choose and remove contexts: dispatchers with a key for each.")
 
@@ -25,7 +38,7 @@ ContextName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, 
 
 
 def register(app: typer.Typer) -> None:
-    for command in (login, logout, whoami, kubeconfig):
+    for command in (login, logout, whoami, token, kubeconfig):
         app.command()(command)
     app.add_typer(contexts_app, name="contexts")
 
@@ -45,24 +58,55 @@ def login(
     name: Annotated[
         str | None, typer.Option(help="Name of the context; by default the host of the address.", show_default=False)
     ] = None,
+    oidc: Annotated[
+        bool, typer.Option("--oidc", help="Sign in with your company's account, in a browser, in place of a key.")
+    ] = False,
 ) -> None:
-    """Store the key for a dispatcher, once the dispatcher has accepted it, and use both from now on."""
+    """Store the key for a dispatcher, once the dispatcher has accepted it, and use both from now on. With --oidc, sign in."""
     contexts = read_contexts()
     flags = config.flags_of(ctx)
     address = _address(url or flags.url or _current(contexts, flags.context))
-    origin, key = ("--key", flags.key) if flags.key is not None else _read_key(key_file, address)
-    key = checked_key(key, origin)
-    with config.open_client(config.Context(address, key)) as client:
-        identity = _owner_of_key(client, origin)
     # With an address, a context is made: another one may have a key for the same address, such as an admin's.
     in_use = "" if url or flags.url else flags.context or contexts.current
     chosen = name or in_use or urlsplit(address).netloc
     before = contexts.by_name.get(chosen)
+    if oidc:
+        if key_file is not None or flags.key is not None:
+            raise UsageError("--oidc signs in with an account, so it goes with neither --key nor --key-file")
+        _sign_in(address, chosen)
+        return
+    origin, key = ("--key", flags.key) if flags.key is not None else _read_key(key_file, address)
+    key = checked_key(key, origin)
+    with config.open_client(config.Context(address, key)) as client:
+        identity = _owner_of_key(client, origin)
     write_contexts(contexts.having(chosen, config.Context(address, key)))
     print(f"{chosen}  logged in at {address} as {identity.name} ({identity.role})")
     note(f"the key is in {config.config_path()}, which only you may read")
     if before is not None and before.key and before.key != key:
         note(f"it replaces the key of this context for {before.url}; with --name NAME both are kept")
+
+
+def _sign_in(address: str, name: str) -> None:
+    """Sign in with the issuer of a dispatcher, and store the tokens once the dispatcher has accepted them."""
+    from trainmaster.client.sign_in import DeviceFlow, terms_of
+
+    flow = DeviceFlow(terms_of(address))
+    code = flow.begin()
+    note(f"open {code.address} in a browser and enter the code {code.code}")
+    if code.whole_address:
+        note(f"  or open {code.whole_address}")
+    context = flow.finish(code, address)
+    with config.open_client(config.Context(address, context.id_token)) as client:
+        identity = client.whoami()
+    contexts = read_contexts()
+    present = contexts.by_name.get(name)
+    if present is not None and present.url.rstrip("/") == address.rstrip("/"):
+        context = replace(context, kubernetes=present.kubernetes, authority=present.authority)
+    write_contexts(contexts.having(name, context))
+    print(f"{name}  signed in at {address} as {identity.name} ({identity.role})")
+    note(f"the tokens are in {config.config_path()}, which only you may read")
+    if present is not None and present.key:
+        note(f"they replace the key of this context for {present.url}; with --name NAME both are kept")
 
 
 def _current(contexts: Contexts, name: str | None) -> str:
@@ -121,7 +165,7 @@ def logout(
         ),
     ] = None,
 ) -> None:
-    """Delete the key of a context from this machine. The key stays valid: an admin revokes it."""
+    """Delete the key or the tokens of a context from this machine. A key stays valid: an admin revokes it."""
     contexts = read_contexts()
     chosen = name or contexts.current
     if not chosen:
@@ -133,13 +177,33 @@ def logout(
 
 
 def whoami(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """Show the key in use, its rights, and the versions of this program and the dispatcher."""
+    """Show the key or the account in use, its rights, and the versions of this program and the dispatcher."""
     with config.connect(ctx) as client:
         identity, address = client.whoami(), client.url
     if output.is_data:
         print_data(data_of(identity) | {"url": address, "clientVersion": __version__}, output)
         return
     print_pairs(_pairs(identity, address))
+
+
+def token(
+    ctx: typer.Context,
+    exec_credential: Annotated[
+        bool, typer.Option("--exec-credential", help="As kubectl and client libraries of Kubernetes read it.")
+    ] = False,
+) -> None:
+    """Print the token in use, a new one if it ends soon; or the key, where nobody has signed in."""
+    from trainmaster.client.sign_in import end_of, is_token, lasting
+
+    context = config.load(config.flags_of(ctx))
+    found = lasting(context.key, context.url)
+    if not exec_credential:
+        print(found)
+        return
+    status: dict[str, object] = {"token": found}
+    if is_token(found) and (end := end_of(found)) != math.inf:
+        status["expirationTimestamp"] = f"{datetime.fromtimestamp(end, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    print_data({"apiVersion": EXEC_VERSION, "kind": "ExecCredential", "status": status}, Format.JSON)
 
 
 def kubeconfig(
@@ -150,8 +214,12 @@ def kubeconfig(
             "--namespace", "-n", help="Namespace in use: that of a queue, such as research-vision.", show_default=False
         ),
     ] = None,
+    through_exec: Annotated[
+        bool,
+        typer.Option("--exec", help="Let kubectl ask this program for the key, so that the file has no secret in it."),
+    ] = False,
 ) -> None:
-    """Print a kubeconfig by which kubectl speaks with the dispatcher. It has your key in it."""
+    """Print a kubeconfig by which kubectl speaks with the dispatcher. Has the key in it; of a sign-in, kubectl asks for tokens."""
     import os
     from base64 import b64encode
 
@@ -168,12 +236,13 @@ def kubeconfig(
         cluster["certificate-authority-data"] = b64encode(read_text(authority).encode()).decode()
     name = "trainmaster"
     used = {"cluster": name, "user": name} | ({"namespace": namespace} if namespace else {})
+    user = _exec_user(context) if through_exec or context.id_token else {"token": context.key}
     print_data(
         {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": name, "cluster": cluster}],
-            "users": [{"name": name, "user": {"token": context.key}}],
+            "users": [{"name": name, "user": user}],
             "contexts": [{"name": name, "context": used}],
             "current-context": name,
         },
@@ -181,12 +250,41 @@ def kubeconfig(
     )
 
 
+def _exec_user(context: config.Context) -> dict[str, object]:
+    """Return the user of a kubeconfig whose credential kubectl asks this program for. Raises UsageError without a stored one."""
+    import os
+
+    contexts = read_contexts()
+    stored = [
+        name for name, one in contexts.by_name.items() if one.credential == context.key and one.url == context.url
+    ]
+    name = next((name for name in (contexts.current, *stored) if name in stored), None)
+    if name is None:
+        raise UsageError(
+            f"kubectl would ask for the key of a context, and none has this one: trainmaster login {context.url}"
+        )
+    plugin: dict[str, object] = {
+        "apiVersion": EXEC_VERSION,
+        "command": "trainmaster",
+        "args": ["--context", name, "token", "--exec-credential"],
+        "interactiveMode": "IfAvailable",
+        "installHint": "kubectl gets its credential from the command line of Trainmaster: pip install trainmaster",
+    }
+    if os.environ.get(CONFIG_VARIABLE):
+        plugin["env"] = [{"name": CONFIG_VARIABLE, "value": str(config.config_path().absolute())}]
+    return {"exec": plugin}
+
+
 def _pairs(identity: "Identity", address: str) -> list[tuple[str, object]]:
     rights = {"admin": "everything", "owner": "these clusters, their agents' keys, and what runs there"}
     words = rights.get(identity.role, "jobs of these queues and of those below them")
     until = identity.expires_at
+    who: list[tuple[str, object]] = [("key", f"{identity.name} (id {identity.id})")]
+    if identity.issuer is not None:
+        who = [("user", f"{identity.name} (id {identity.id}), signed in at {identity.issuer}")]
+        who.append(("groups", ", ".join(identity.groups) or "none"))
     return [
-        ("key", f"{identity.name} (id {identity.id})"),
+        *who,
         ("role", f"{identity.role}: {words}"),
         ("clusters", ", ".join(identity.clusters) or "none any more: they were removed")
         if identity.role == "owner"
@@ -204,8 +302,14 @@ def contexts(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     if ctx.invoked_subcommand is not None:
         return
     found = read_contexts()
-    rows = [
-        {"name": name, "url": one.url, "isCurrent": name == found.current, "hasKey": bool(one.key)}
+    rows: list[dict[str, object]] = [
+        {
+            "name": name,
+            "url": one.url,
+            "isCurrent": name == found.current,
+            "hasKey": bool(one.key),
+            "issuer": one.issuer or None,
+        }
         for name, one in found.by_name.items()
     ]
     if output.is_data:
@@ -218,7 +322,8 @@ def contexts(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
 
 def _row(row: dict[str, object], current: str) -> list[object]:
     name = f"{row['name']} (in use)" if row["name"] == current else row["name"]
-    return [name, row["url"] or "-", "stored" if row["hasKey"] else "-"]
+    credential = f"account of {row['issuer']}" if row["issuer"] else "stored" if row["hasKey"] else "-"
+    return [name, row["url"] or "-", credential]
 
 
 @contexts_app.command()

@@ -5,12 +5,14 @@ import os
 import sys
 import tempfile
 from base64 import b64decode
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from trainmaster.client.config import CONTEXT_VARIABLE, KEY_VARIABLE, URL_VARIABLE
+from trainmaster.client.config import CONFIG_VARIABLE, CONTEXT_VARIABLE, KEY_VARIABLE, URL_VARIABLE
 
 _KEY_PREFIX = "tmk_"
+_PROGRAM = "trainmaster"
 _NAME = "kubectl trainmaster"
 
 
@@ -34,10 +36,29 @@ def _environment() -> dict[str, str]:
     Raises ConfigurationError.
     """
     context, cluster, user = _in_use()
+    if context and (found := _asks_this_program(user)):
+        return _with_authority(found, cluster)
     server, token = str(cluster.get("server", "")), _token(user)
     if not context or not server or not token.startswith(_KEY_PREFIX):
         return {}
-    found = {URL_VARIABLE: server, KEY_VARIABLE: token}
+    return _with_authority({URL_VARIABLE: server, KEY_VARIABLE: token}, cluster)
+
+
+def _asks_this_program(user: dict[str, Any]) -> dict[str, str]:
+    """Return the variables of the context whose credential kubectl asks this program for; none if it asks another one, or none."""
+    plugin = user.get("exec")
+    if not isinstance(plugin, dict) or Path(str(plugin.get("command", ""))).name != _PROGRAM:
+        return {}
+    words = [str(word) for word in plugin.get("args") or ()]
+    named = dict(pairwise(words)).get("--context")
+    given = plugin.get("env") or ()
+    found = {str(one.get("name")): str(one.get("value")) for one in given if isinstance(one, dict)}
+    config = {CONFIG_VARIABLE: found[CONFIG_VARIABLE]} if CONFIG_VARIABLE in found else {}
+    return config | {CONTEXT_VARIABLE: named} if named else {}
+
+
+def _with_authority(found: dict[str, str], cluster: dict[str, Any]) -> dict[str, str]:
+    """Return variables and the file with the certificate of a cluster's authority, if it names one and the environment does not."""
     if "SSL_CERT_FILE" not in os.environ and (authority := _authority(cluster)):
         found["SSL_CERT_FILE"] = authority
     return found

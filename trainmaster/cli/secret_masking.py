@@ -16,6 +16,7 @@ _NAMED_VALUE = re.compile(
 """A value behind a name that secrets have, in JSON, in JSON within a text of JSON, and as programs write options."""
 _FORMS = (
     (re.compile(r"tmk_[A-Za-z0-9_-]+"), MASK),
+    (re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"), MASK),
     (re.compile(r"([a-z][a-z0-9+.-]*://)[^\s/@\"']+@", re.IGNORECASE), rf"\1{MASK}@"),
     (re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]+", re.IGNORECASE), rf"\1 {MASK}"),
     (re.compile(r"(\"(?:env|environment|stringData|data)\"\s*:\s*)\{[^{}]*\}"), r"\1{}"),

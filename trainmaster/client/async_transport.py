@@ -31,6 +31,7 @@ class AsyncTransport:
             self._http = httpx.AsyncClient(
                 base_url=self.url,
                 headers=wire.headers(key),
+                auth=wire.authentication(key, self.url),
                 limits=wire.LIMITS,
                 trust_env=wire.goes_through_proxies(self.url),
                 verify=wire.trusted_certificates(self.url),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 URL_VARIABLE = "TRAINMASTER_URL"
 KEY_VARIABLE = "TRAINMASTER_API_KEY"
 CONTEXT_VARIABLE = "TRAINMASTER_CONTEXT"
+CONFIG_VARIABLE = "TRAINMASTER_CONFIG"
 DEFAULT = "default"
 """Name of the context that is not given one."""
 PLAIN_HTTP_VARIABLE = "TRAINMASTER_PLAIN_HTTP"
@@ -29,21 +30,35 @@ PLAIN_HTTP_VARIABLE = "TRAINMASTER_PLAIN_HTTP"
 @dataclass(frozen=True, slots=True)
 class Context:
     """A dispatcher's address and its key. ``kubernetes``: its address for kubectl, where that is another one; ``authority``: the file
-    with the certificate of its authority, where this machine does not trust it anyway.
+    with the certificate of its authority, where this machine does not trust it anyway. ``issuer``, ``client_id``, ``client_secret``,
+    ``id_token``, ``refresh_token``: of a person who has signed in through OpenID Connect in place of a key.
     """
 
     url: str
     key: str
     kubernetes: str = ""
     authority: str = ""
+    issuer: str = ""
+    client_id: str = ""
+    client_secret: str = ""
+    id_token: str = ""
+    refresh_token: str = ""
+
+    @property
+    def credential(self) -> str:
+        """The key, or the token that was stored last; empty where there is neither."""
+        return self.key or self.id_token
 
 
-_FIELDS = ("url", "key", "kubernetes", "authority")
+_FIELDS = (
+    *("url", "key", "kubernetes", "authority"),
+    *("issuer", "client_id", "client_secret", "id_token", "refresh_token"),
+)
 """The fields of a context, in a file too."""
 
 
 def config_path() -> Path:
-    given = os.environ.get("TRAINMASTER_CONFIG")
+    given = os.environ.get(CONFIG_VARIABLE)
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(given).expanduser() if given else Path(base).expanduser() / "trainmaster" / "config.yaml"
 
@@ -108,11 +123,13 @@ def load(
     url = _checked_url(url or chosen.url, given_as[0])
     if not key:
         name = contexts.at(url)
-        key = chosen.key if _is_same(chosen.url, url) else contexts.by_name[name].key if name else ""
+        key = chosen.credential if _is_same(chosen.url, url) else contexts.by_name[name].credential if name else ""
         key = checked_key(key, str(config_path())) if key else ""
     if not key:
         kept = (
-            f"; the key in {config_path()} is for {chosen.url}" if chosen.key and not _is_same(chosen.url, url) else ""
+            f"; the key in {config_path()} is for {chosen.url}"
+            if chosen.credential and not _is_same(chosen.url, url)
+            else ""
         )
         raise _wrong(
             f"no API key for {url}: give {given_as[1]} or {KEY_VARIABLE}, or use: trainmaster login {url}{kept}"

@@ -33,6 +33,7 @@ class Transport:
             self._http = httpx.Client(
                 base_url=self.url,
                 headers=wire.headers(key),
+                auth=wire.authentication(key, self.url),
                 limits=wire.LIMITS,
                 trust_env=wire.goes_through_proxies(self.url),
                 verify=wire.trusted_certificates(self.url),

@@ -19,7 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.typing import Subprotocol
 
-from trainmaster.client import core, wire
+from trainmaster.client import core, sign_in, wire
 from trainmaster.client.core import Response
 from trainmaster.protocol.errors import UnreachableError
 from trainmaster.protocol.member_streams import LARGEST_FRAME
@@ -158,7 +158,7 @@ def _address(url: str, path: str) -> str:
 
 def _options(url: str, key: str) -> Mapping[str, Any]:
     """Return the options that both kinds of connections have."""
-    headers = wire.headers(key)
+    headers = wire.headers(sign_in.lasting(key, url))
     return {
         "additional_headers": {"Authorization": headers["Authorization"]},
         "user_agent_header": headers["User-Agent"],

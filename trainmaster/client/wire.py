@@ -1,15 +1,17 @@
 """httpx for all transports: its setup, and the mapping of its values and errors to ours."""
 
+import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import urlsplit
 
 import httpx
 
+from trainmaster.client import sign_in
 from trainmaster.client.config import checked_key, is_this_machine
 from trainmaster.client.core import USER_AGENT, Request, Response
 from trainmaster.client.errors import AddressError, ConfigurationError, CutError, SilentError, UnknownHostError
@@ -33,6 +35,29 @@ _EXPIRED, _OTHER_NAME, _OTHER_ADDRESS = 10, 62, 64
 def headers(key: str) -> dict[str, str]:
     """Return the headers of each request. Raises ConfigurationError for a key that cannot be one."""
     return {"Authorization": f"Bearer {checked_key(key, 'key=')}", "User-Agent": USER_AGENT}
+
+
+class TokenAuthentication(httpx.Auth):
+    """The token of a person, replaced by a new one before it ends."""
+
+    def __init__(self, token: str, url: str) -> None:
+        self._token = token
+        self._url = url
+
+    def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        self._token = sign_in.lasting(self._token, self._url)
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        yield request
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        self._token = await asyncio.to_thread(sign_in.lasting, self._token, self._url)
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        yield request
+
+
+def authentication(key: str, url: str) -> httpx.Auth | None:
+    """Return what authenticates calls of a person who has signed in; None for a key, which the headers have."""
+    return TokenAuthentication(key, url) if sign_in.is_token(key) else None
 
 
 def timeouts(seconds: float) -> httpx.Timeout:

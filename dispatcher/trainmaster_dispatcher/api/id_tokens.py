@@ -82,7 +82,7 @@ def _verified(token: str, issuer: Issuer, algorithm: str, keys: list[jwt.PyJWK])
 def _words(error: PyJWTError, issuer: Issuer) -> str:
     match error:
         case ExpiredSignatureError():
-            return "has expired; sign in again"
+            return "has expired; sign in again: trainmaster login URL --oidc"
         case ImmatureSignatureError():
             return "is not valid yet: compare the clocks of the issuer and of the dispatcher"
         case InvalidAudienceError():
