@@ -39,7 +39,9 @@ class ServedIssuer:
     claims: dict[str, Any] = field(default_factory=dict)
     """Claims of the tokens of its token endpoint."""
     seconds: int = 3600
-    """How long the tokens of its token endpoint count."""
+    """How long the tokens of its token endpoint count from now."""
+    age: int = 0
+    """How long ago the tokens of its token endpoint were made."""
     approved: bool = True
     """Whether the person has entered the code of the device flow."""
     grants: list[str] = field(default_factory=list)
@@ -99,7 +101,7 @@ class ServedIssuer:
             return 400, {"error": "authorization_pending"}
         now = int(time.time())
         return 200, {
-            "id_token": self.token(**{"exp": now + self.seconds, **self.claims}),
+            "id_token": self.token(**{"iat": now - self.age, "exp": now + self.seconds, **self.claims}),
             "refresh_token": f"refresh-{len(self.grants)}",
             "access_token": "opaque",
             "token_type": "bearer",

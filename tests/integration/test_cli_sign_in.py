@@ -119,9 +119,9 @@ async def test_a_refusal_of_the_issuer_is_told(
 
 
 async def test_a_token_that_ends_soon_is_replaced_once(bound: Service, issuer: ServedIssuer) -> None:
-    issuer.seconds = 30  # less than the time before its end at which a token is replaced
+    issuer.seconds, issuer.age = 30, 3600  # less than the time before its end at which a token is replaced
     await login(bound)
-    issuer.seconds = 3600
+    issuer.seconds, issuer.age = 3600, 0
     first = read_contexts().by_name["fleet"]
     done, _, _ = await asyncio.gather(run("jobs"), asyncio.to_thread(_jobs_by_sdk), _jobs_by_async_sdk())
     assert done.exit_code == 0
@@ -141,6 +141,18 @@ async def _jobs_by_async_sdk() -> None:
         assert [one async for one in client.jobs()] == []
 
 
+async def test_the_token_of_another_account_is_not_taken_in_place_of_ones_own(
+    bound: Service, issuer: ServedIssuer
+) -> None:
+    await login(bound)
+    stored = read_contexts().by_name["fleet"].id_token
+    ended = issuer.token(sub="1002", email="bo@example.com", iat=1, exp=2)
+    assert sign_in.lasting(ended, bound.url) == ended
+    own = issuer.token(iat=1, exp=2)
+    assert sign_in.lasting(own, bound.url) == stored
+    assert sign_in.lasting(own, "https://other.test") == own
+
+
 async def test_a_client_that_lives_longer_than_its_token_goes_on(
     bound: Service, issuer: ServedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,12 +162,13 @@ async def test_a_client_that_lives_longer_than_its_token_goes_on(
         issuer.seconds = 7200
         # As if an hour had passed: the next request finds a token that ends soon.
         monkeypatch.setattr(sign_in, "_EARLY_SECONDS", 3601.0)
+        monkeypatch.setattr(sign_in, "_EARLY_PART", 1.0)
         await asyncio.to_thread(lambda: list(client.jobs()))
     assert read_contexts().by_name["fleet"].id_token != token
 
 
 async def test_a_sign_in_that_has_ended_says_how_to_begin_again(bound: Service, issuer: ServedIssuer) -> None:
-    issuer.seconds, issuer.refuses_refresh = 30, True
+    issuer.seconds, issuer.age, issuer.refuses_refresh = 30, 3600, True
     await login(bound)
     done = await run("jobs")
     assert done.exit_code == Exit.USAGE

@@ -78,7 +78,7 @@ def login(
     origin, key = ("--key", flags.key) if flags.key is not None else _read_key(key_file, address)
     key = checked_key(key, origin)
     with config.open_client(config.Context(address, key)) as client:
-        identity = _owner_of_key(client, origin)
+        identity = _owner_of(client, f"the key of {origin}")
     write_contexts(contexts.having(chosen, config.Context(address, key)))
     print(f"{chosen}  logged in at {address} as {identity.name} ({identity.role})")
     note(f"the key is in {config.config_path()}, which only you may read")
@@ -97,7 +97,7 @@ def _sign_in(address: str, name: str) -> None:
         note(f"  or open {code.whole_address}")
     context = flow.finish(code, address)
     with config.open_client(config.Context(address, context.id_token)) as client:
-        identity = client.whoami()
+        identity = _owner_of(client, f"the token of {context.issuer}")
     contexts = read_contexts()
     present = contexts.by_name.get(name)
     if present is not None and present.url.rstrip("/") == address.rstrip("/"):
@@ -124,8 +124,8 @@ def _address(text: str) -> str:
     return checked.replace("https://", "http://", 1) if is_this_machine(checked) else checked
 
 
-def _owner_of_key(client: "Client", origin: str) -> "Identity":
-    """Return whose the key is; end the command where the dispatcher does not accept it."""
+def _owner_of(client: "Client", credential: str) -> "Identity":
+    """Return whose the credential of a client is; end the command where the dispatcher does not accept it."""
     from trainmaster.protocol.errors import Code, ProblemError
 
     try:
@@ -134,7 +134,7 @@ def _owner_of_key(client: "Client", origin: str) -> "Identity":
         if error.code is not Code.UNAUTHENTICATED:
             raise
         tell(error.detail)
-        note(f"  {client.url} does not accept the key of {origin}; nothing was stored")
+        note(f"  {client.url} does not accept {credential}; nothing was stored")
         raise typer.Exit(Exit.DENIED) from error
 
 

@@ -33,7 +33,7 @@ knows the public key could make tokens."""
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _LEAST_RSA_BITS = 2048
 _PAUSE_SECONDS = 5.0
-"""The least time between two reads, however many tokens with unknown keys are shown."""
+"""The least time between two reads, however many tokens with unknown keys are shown: these wait for the next one together."""
 _KEPT_SECONDS = 3600.0
 """The age of keys at which they are read again, while calls go on with them."""
 _READ_SECONDS = 5.0
@@ -104,8 +104,8 @@ class IssuerKeys:
             if self._clock() - self._read_at >= _KEPT_SECONDS:
                 self._begin()
             return found
-        if may_read and (task := self._begin()) is not None:
-            await asyncio.shield(task)
+        if may_read and not self._failed_lately():
+            await asyncio.shield(self._begin())
             found = self._fitting(kid, algorithm)
         if not found and self._failure:
             raise ProblemError(
@@ -137,18 +137,19 @@ class IssuerKeys:
         """Begin to read the keys, so that the first token need not wait for them."""
         self._begin()
 
-    def _begin(self) -> "asyncio.Task[None] | None":
-        """Return the read that is under way, or a new one; None where the last one began a moment ago."""
-        if self._reading is not None and not self._reading.done():
-            return self._reading
-        if self._clock() - self._tried_at < _PAUSE_SECONDS:
-            return None
-        self._tried_at = self._clock()
-        self._reading = asyncio.create_task(self._read(), name="issuer-keys")
+    def _begin(self) -> "asyncio.Task[None]":
+        """Return the read that is under way or waits for its time, or a new one."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read(), name="issuer-keys")
         return self._reading
 
+    def _failed_lately(self) -> bool:
+        return bool(self._failure) and self._clock() - self._tried_at < _PAUSE_SECONDS
+
     async def _read(self) -> None:
-        """Read the keys. What goes wrong is logged and noted in ``_failure``."""
+        """Read the keys, some seconds after the last read at the earliest. What goes wrong is logged and noted in ``_failure``."""
+        await asyncio.sleep(max(0.0, self._tried_at + _PAUSE_SECONDS - self._clock()))
+        self._tried_at = self._clock()
         url = self._issuer.url
         try:
             async with asyncio.timeout(_READ_SECONDS):

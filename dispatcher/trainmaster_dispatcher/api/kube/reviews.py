@@ -139,5 +139,5 @@ async def review_rules(request: Request, state: App) -> Response:
 async def review_self(request: Request) -> Response:
     """Say who the caller is."""
     caller, item, _ = await _review(request, "SelfSubjectReview")
-    groups = [f"trainmaster:{caller.role}", "system:authenticated"]
+    groups = [*caller.groups, f"trainmaster:{caller.role}", "system:authenticated"]
     return json(item | {"status": {"userInfo": {"username": caller.name, "groups": groups}}}, _CREATED)
