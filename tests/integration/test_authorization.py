@@ -111,6 +111,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("GET", "/v1/keys"): OWNERS,
     ("POST", "/v1/keys"): ADMINS,
     ("DELETE", "/v1/keys/{key_id}"): OWNERS,
+    ("POST", "/v1/keys/{key_id}/restore"): ADMINS,
     ("GET", "/v1/audit"): OWNERS,
     ("POST", "/v1/apply"): ADMINS,
     ("GET", "/v1/history"): ADMINS,

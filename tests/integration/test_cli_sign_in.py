@@ -228,3 +228,14 @@ def test_tokens_are_told_from_keys() -> None:
     assert not sign_in.is_token("tmk_x")
     assert sign_in.end_of("eyJ.e30.x") == math.inf
     assert sign_in.end_of("eyJ.###.x") == math.inf
+
+
+async def test_an_admin_sees_people_and_lets_one_in_again(bound: Service, issuer: ServedIssuer) -> None:
+    await login(bound)
+    admin = ("--url", bound.url, "--key", ADMIN_KEY)
+    (line,) = [one for one in (await run(*admin, "keys")).stdout.splitlines() if "ana@example.com" in one]
+    assert "person" in line.split()
+    number = line.split()[0]
+    assert (await run(*admin, "keys", "revoke", number)).exit_code == 0
+    done = await run(*admin, "keys", "restore", number)
+    assert (done.exit_code, done.stdout) == (0, f"person {number}  restored\n")

@@ -68,8 +68,13 @@ async def test_a_person_has_the_rights_of_the_bindings_of_name_and_groups(bound:
     for path in ("a", "b"):
         await bound.http.put(f"/v1/queues/{path}", json={"path": path})
     await bind(bound, {"name": "ana", "users": ["ana@example.com"], "role": "user", "queues": ["b", "a"]})
+
+    async def has_both() -> bool:
+        return bool((await whoami(bound, issuer.token())).json()["queues"] == ["a", "b", "default"])
+
+    await eventually(has_both, 4)
     found = (await whoami(bound, issuer.token())).json()
-    assert (found["name"], found["role"], found["queues"]) == ("ana@example.com", "user", ["a", "b", "default"])
+    assert (found["name"], found["role"]) == ("ana@example.com", "user")
     assert (found["issuer"], found["groups"]) == (issuer.url, ["vision"])
     assert found["expiresAt"] is not None
     other = (await whoami(bound, issuer.token(sub="1002", email="bo@example.com"))).json()
@@ -307,6 +312,24 @@ async def test_a_person_who_was_revoked_is_locked_out(bound: Service, issuer: Se
 
     await eventually(is_refused, 4)
     assert "an admin has locked out the account" in await refusal(bound, issuer.token(email="other@example.com"))
+    assert (await bound.http.post(f"/v1/keys/{number}/restore")).status_code == 204
+
+    async def is_let_in() -> bool:
+        return (await whoami(bound, issuer.token())).status_code == 200
+
+    await eventually(is_let_in, 4)
+
+
+async def test_a_person_is_not_restored_while_another_one_has_the_name(bound: Service, issuer: ServedIssuer) -> None:
+    number = (await whoami(bound, issuer.token())).json()["id"]
+    await bound.http.delete(f"/v1/keys/{number}")
+    named = {"name": "ana@example.com", "role": "user", "queues": ["default"]}
+    key = (await bound.http.post("/v1/keys", json=named)).json()["id"]
+    refused = await bound.http.post(f"/v1/keys/{number}/restore")
+    assert (refused.status_code, f"revoke key {key} first" in refused.text) == (409, True)
+    await bound.http.delete(f"/v1/keys/{key}")
+    refused = await bound.http.post(f"/v1/keys/{key}/restore")
+    assert (refused.status_code, "an API key that was revoked stays so" in refused.text) == (404, True)
 
 
 async def test_no_person_takes_the_name_of_a_key_or_of_another_person(bound: Service, issuer: ServedIssuer) -> None:

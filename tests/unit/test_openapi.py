@@ -25,6 +25,7 @@ _WITHOUT_BODY = {
     "retryJob",
     "cordonCluster",
     "uncordonCluster",
+    "restorePerson",
     "cancelSimulation",
     "retryDeadLetter",
 }

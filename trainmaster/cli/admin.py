@@ -105,14 +105,14 @@ def amounts_of(amounts: dict[str, str]) -> str:
 
 @keys_app.callback(invoke_without_command=True)
 def keys(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """List API keys, or make and revoke them."""
+    """List API keys and people, or make and revoke them."""
     if ctx.invoked_subcommand is None:
         list_keys(ctx, output)
 
 
 @keys_app.command("list")
 def list_keys(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """List API keys, without their secrets."""
+    """List API keys, without their secrets, and people who have signed in."""
     with config.connect(ctx) as client:
         found = client.keys()
     if output.is_data:
@@ -136,7 +136,7 @@ def _key_row(key: "KeyView", moment: "datetime") -> list[object]:
         key.name,
         key.role,
         _for(key),
-        key.hint,
+        key.hint if key.issuer is None else "person",
         state,
         age(key.created_at, moment),
         age(key.last_used_at, moment),
@@ -217,6 +217,16 @@ def revoke_key(
             return
         client.revoke_key(key_id, force=force)
     print(f"key {key_id}  revoked")
+
+
+@keys_app.command("restore")
+def restore_person(
+    ctx: typer.Context, key_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)]
+) -> None:
+    """Let the tokens of a person who was revoked count again. An API key that was revoked stays so."""
+    with config.connect(ctx) as client:
+        client.restore_person(key_id)
+    print(f"person {key_id}  restored")
 
 
 def _last_question(key_id: int) -> str:

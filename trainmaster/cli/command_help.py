@@ -128,6 +128,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "keys make ann --role admin",
     ),
     "keys revoke": ("keys revoke 7",),
+    "keys restore": ("keys restore 9",),
     "login": (
         "login https://trainmaster.example.org",
         "login https://trainmaster.example.org --key-file key --name prod",

@@ -496,6 +496,10 @@ class AwaitedCalls:
         """
         return await self._transport.run(self._verbs.revoke_key(key_id, force=force))
 
+    async def restore_person(self, key_id: int) -> None:
+        """Let the tokens of a person who was revoked count again. Raises ProblemError NOT_FOUND, also for an API key, and CONFLICT."""
+        return await self._transport.run(self._verbs.restore_person(key_id))
+
     async def whoami(self) -> Identity:
         """Return the key of this client, and the dispatcher's version."""
         return await self._transport.run(self._verbs.whoami())

@@ -488,6 +488,10 @@ class BlockingCalls:
         """
         return self._transport.run(self._verbs.revoke_key(key_id, force=force))
 
+    def restore_person(self, key_id: int) -> None:
+        """Let the tokens of a person who was revoked count again. Raises ProblemError NOT_FOUND, also for an API key, and CONFLICT."""
+        return self._transport.run(self._verbs.restore_person(key_id))
+
     def whoami(self) -> Identity:
         """Return the key of this client, and the dispatcher's version."""
         return self._transport.run(self._verbs.whoami())

@@ -295,6 +295,10 @@ def revoke_key(key_id: int, *, force: bool) -> Request:
     return core.delete(f"/v1/keys/{key_id}", (("force", "true" if force else None),))
 
 
+def restore_person(key_id: int) -> Request:
+    return core.post(f"/v1/keys/{key_id}/restore", None)
+
+
 def list_audit(filters: Sequence[tuple[str, str | None]], cursor: str | None, limit: int) -> Request:
     return core.get("/v1/audit", [*filters, ("cursor", cursor), ("limit", str(limit))])
 

@@ -601,6 +601,10 @@ class Verbs:
         """
         yield from self._value(calls.revoke_key(key_id, force=force))
 
+    def restore_person(self, key_id: int) -> Steps[None]:
+        """Let the tokens of a person who was revoked count again. Raises ProblemError NOT_FOUND, also for an API key, and CONFLICT."""
+        yield from self._value(calls.restore_person(key_id))
+
     def whoami(self) -> Steps[Identity]:
         """Return the key of this client, and the dispatcher's version."""
         return self._model(calls.whoami(), Identity)

@@ -21,7 +21,7 @@ from trainmaster_dispatcher.api.context import (
 from trainmaster_dispatcher.api.declared import add_routes, change
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.parameters import Cursor, Limit, NumberInPath
-from trainmaster_dispatcher.services import job_queries, leader_queries, tenants
+from trainmaster_dispatcher.services import job_queries, leader_queries, people, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import AuditFilter
 
@@ -114,6 +114,17 @@ async def revoke_key(
         await tenants.revoke_key(tx, caller, key_id, force=force)
 
     await change(state, caller, "revoke key", str(key_id), revoke)
+    return Response(status_code=204)
+
+
+@router.post("/keys/{key_id}/restore", **contract(status=204, refuses=(Code.CONFLICT,)))
+async def restore_person(key_id: NumberInPath, state: App, caller: Admin) -> Response:
+    """Let the tokens of a person who was revoked count again, within two seconds. An API key that was revoked stays so."""
+
+    async def restore(tx: Transaction) -> None:
+        await people.restore_person(tx, key_id)
+
+    await change(state, caller, "restore key", str(key_id), restore)
     return Response(status_code=204)
 
 

@@ -70,6 +70,25 @@ async def put_person(tx: Transaction, issuer: str, subject: str, name: str, grou
     await keys.put_person(tx, issuer, subject, name, groups)
 
 
+async def restore_person(tx: Transaction, key_id: int) -> None:
+    """Let the tokens of a person who was revoked count again.
+
+    Raises ProblemError NOT_FOUND where no person has this number, also for API keys, whose secrets others may have by now; and
+    CONFLICT where a valid key or another person has the name meanwhile.
+    """
+    person = next((one for one in await keys.people(tx) if one.id == key_id), None)
+    if person is None:
+        raise ProblemError(
+            Code.NOT_FOUND, f"there is no person {key_id}; an API key that was revoked stays so: make another one"
+        )
+    other = await keys.valid_named(tx, person.name, issuer=person.issuer, subject=person.subject)
+    if other is not None:
+        raise ProblemError(
+            Code.CONFLICT, f"key {other} has the name {person.name!r} and is valid; revoke key {other} first"
+        )
+    await keys.restore_person(tx, key_id)
+
+
 def unbound(name: str, groups: Sequence[str]) -> ProblemError:
     """Return the error for a person whom no role binding names."""
     named = ", ".join(groups[:_MOST_NAMED]) + (", ..." if len(groups) > _MOST_NAMED else "")

@@ -330,6 +330,11 @@ async def revoke(tx: Transaction, key_id: int) -> bool:
     return await tx.run("UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) WHERE id = :id", id=key_id) > 0
 
 
+async def restore_person(tx: Transaction, person_id: int) -> bool:
+    """Let the tokens of a person who was revoked count again; return whether there is such a person."""
+    return await tx.run("UPDATE api_keys SET revoked_at = NULL WHERE id = :id AND issuer IS NOT NULL", id=person_id) > 0
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """An idempotency key of a caller, on a route."""
