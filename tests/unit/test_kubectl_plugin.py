@@ -58,6 +58,7 @@ def test_the_authority_of_the_cluster_is_trusted(tmp_path: Path, monkeypatch: py
         {"server": "https://tm", "certificate-authority": "/ca.pem"},
         {"token": "tmk_a"},
     )
+    monkeypatch.setenv("SSL_CERT_FILE", "/etc/ssl/all.pem")
     assert given()["SSL_CERT_FILE"] == "/ca.pem"
 
 

@@ -58,8 +58,8 @@ def _asks_this_program(user: dict[str, Any]) -> dict[str, str]:
 
 
 def _with_authority(found: dict[str, str], cluster: dict[str, Any]) -> dict[str, str]:
-    """Return variables and the file with the certificate of a cluster's authority, if it names one and the environment does not."""
-    if "SSL_CERT_FILE" not in os.environ and (authority := _authority(cluster)):
+    """Return variables and the file with the certificate of a cluster's authority, if it names one."""
+    if authority := _authority(cluster):  # before that of the environment, as kubectl has it
         found["SSL_CERT_FILE"] = authority
     return found
 

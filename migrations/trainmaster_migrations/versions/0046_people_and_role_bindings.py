@@ -8,8 +8,8 @@ Rules: see script.py.mako.
 
 from alembic import op
 
-revision = "0045"
-down_revision = "0044"
+revision = "0046"
+down_revision = "0045"
 branch_labels = None
 depends_on = None
 
