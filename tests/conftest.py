@@ -335,6 +335,7 @@ async def service(
             "lost_margin_seconds": 0.2,
             "default_requests": default_requests,
             "wrong_keys_per_second": 0,  # many tests show keys that are wrong
+            "keyless_calls_per_second": 0,  # or none, to each route
             **more_settings,
         }
     )
