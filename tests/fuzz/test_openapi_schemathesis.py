@@ -203,6 +203,7 @@ _BEYOND_SCHEMA = re.compile(
             r"success\.role|the role that success waits for",
             r"operator \w+ (needs|takes)",
             r"a budget needs at least one of",
+            r"needs at least one name in|only the role \w+ has",
             r"choose: order needs",
             r"give at least one of .* a weight above 0",
             r"cases or sweep, not both",

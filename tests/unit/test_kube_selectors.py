@@ -151,6 +151,15 @@ def test_discovery_says_the_same_in_both_forms() -> None:
         for version in group["versions"]:
             found = discovery.resources(f"{name}/{version['version']}", discovery.GROUPS[name][version["version"]])
             plain = {one["name"]: one for one in found["resources"]}
+            subresources = {
+                f"{one['resource']}/{sub['subresource']}": sub
+                for one in version["resources"]
+                for sub in one.get("subresources", ())
+            }
+            for path, sub in subresources.items():
+                listed = plain.pop(path)
+                assert sub["responseKind"] == {field: listed[field] for field in ("group", "version", "kind")}
+                assert sub["verbs"] == listed["verbs"]
             assert {one["resource"] for one in version["resources"]} == plain.keys()
             for one in version["resources"]:
                 listed = plain[one["resource"]]

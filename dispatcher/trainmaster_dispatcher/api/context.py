@@ -149,10 +149,10 @@ async def _check_call(request: Request, caller: Caller) -> None:
     """Refuse what would be ignored: parameters that the call does not have, and a body where it takes none. Raises ProblemError."""
     if caller.role is not KeyRole.AGENT:
         check_parameters(request)
-    await _check_no_body(request)
+    await check_no_body(request)
 
 
-async def _check_no_body(request: Request) -> None:
+async def check_no_body(request: Request) -> None:
     """Refuse a body with fields where the call takes none: what it says would be ignored. Raises ProblemError."""
     if request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
         return

@@ -15,11 +15,12 @@ from trainmaster_dispatcher.api.context import (
     Person,
     PersonOrOwner,
     answer,
+    check_no_body,
     note,
     read_large_model,
 )
 from trainmaster_dispatcher.api.declared import add_routes, change
-from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.openapi import check_parameters, contract
 from trainmaster_dispatcher.api.parameters import Cursor, Limit, NumberInPath
 from trainmaster_dispatcher.services import job_queries, leader_queries, people, tenants
 from trainmaster_dispatcher.store.database import Transaction
@@ -51,8 +52,10 @@ add_routes(router, "tenants")
 
 
 @router.get("/sign-in", **contract(gives=answers.SignIn, needs_key=False))
-async def show_sign_in(state: App) -> Response:
+async def show_sign_in(request: Request, state: App) -> Response:
     """Say how people sign in: the OpenID Connect issuer, if there is one. Needs no key."""
+    check_parameters(request)
+    await check_no_body(request)
     issuer = state.issuer
     if issuer is None:
         return answer({})
