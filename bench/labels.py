@@ -116,7 +116,7 @@ def queue_of(number: int) -> int:
 
 
 def expected(jobs: int) -> dict[str, dict[str, int]]:
-    """Return how many jobs each selector matches, of those that are made and the first ones: in all namespaces, and in ``NAMESPACE``."""
+    """Return how many jobs each selector matches, the first ones included: in all namespaces, and in ``NAMESPACE``."""
     chosen = {name: parse_labels(text) for name, text in (SELECTORS | EXCLUDING).items()}
     found = {name: {"all": 0, "namespace": 0} for name in chosen}
     own = [path.replace("/", "-") for path in LEAVES].index(NAMESPACE)
