@@ -50,15 +50,19 @@ class PodHandler:
         on_put: Callable[[PodSight], None],
         on_gone: Callable[[PodSight], None],
         on_new: Callable[[NewPod], None],
+        on_new_indexed: Callable[[NewPod], None],
         on_new_gone: Callable[[NewPod], None],
         on_change: Callable[[], None],
     ) -> None:
-        """``on_new``: called with a pod that a controller has made for a run, until it has an index."""
+        """``on_new``: called with a pod that a controller has made for a run, until it has an index or, as far as was seen, is gone
+        without one.
+        """
         self._inventory = inventory
         self._agent = agent
         self._on_put = on_put
         self._on_gone = on_gone
         self._on_new = on_new
+        self._on_new_indexed = on_new_indexed
         self._on_new_gone = on_new_gone
         self._on_change = on_change
         self._ours: dict[str, PodSight] = {}
@@ -72,16 +76,15 @@ class PodHandler:
             self._inventory.pod_unreadable(obj)
         if (obj["metadata"].get("labels") or {}).get(LABEL_AGENT) == self._agent:
             key, sight = key_of(obj), see(obj)
+            if any(held is not None and held.uid != obj["metadata"]["uid"] for held in self._held(key)):
+                self._lose_ours(key)  # an earlier pod of this name
             if (new := new_pod(obj)) is not None:
                 self._new[key] = new
                 self._on_new(new)
             elif (known := self._new.pop(key, None)) is not None:
-                self._on_new_gone(known)
+                self._on_new_indexed(known)
             if sight is not None:
-                before = self._ours.get(key)
                 self._ours[key] = sight
-                if before is not None and before.uid != sight.uid:
-                    self._on_gone(before)
                 self._on_put(sight)
         self._on_change()
 
@@ -95,8 +98,14 @@ class PodHandler:
             self._lose(key)
         self._on_change()
 
+    def _held(self, key: str) -> tuple[NewPod | None, PodSight | None]:
+        return self._new.get(key), self._ours.get(key)
+
     def _lose(self, key: str) -> None:
         self._inventory.pod_drop(key)
+        self._lose_ours(key)
+
+    def _lose_ours(self, key: str) -> None:
         if (new := self._new.pop(key, None)) is not None:
             self._on_new_gone(new)
         sight = self._ours.pop(key, None)
@@ -243,6 +252,7 @@ class EventHandlers:
             on_put=self._on_pod,
             on_gone=self._on_pod_gone,
             on_new=self._on_new_pod,
+            on_new_indexed=self._on_pod_indexed,
             on_new_gone=self._on_new_pod_gone,
             on_change=on_capacity_change,
         )
@@ -295,10 +305,17 @@ class EventHandlers:
             tracker.new_pods[pod.uid] = pod
             self._look_at(pod.run)
 
-    def _on_new_pod_gone(self, pod: NewPod) -> None:
+    def _on_pod_indexed(self, pod: NewPod) -> None:
         self._new_pods.pop(pod.uid, None)
         tracker = self._trackers.get(pod.run)
         if tracker is not None and tracker.new_pods.pop(pod.uid, None) is not None:
+            self._look_at(pod.run)
+
+    def _on_new_pod_gone(self, pod: NewPod) -> None:
+        self._new_pods.pop(pod.uid, None)
+        tracker = self._trackers.get(pod.run)
+        if tracker is not None:
+            tracker.lose_new(pod.uid)
             self._look_at(pod.run)
 
     def _on_pod(self, sight: PodSight) -> None:

@@ -121,6 +121,17 @@ class RunTracker:
             self.last_seen[sight.role, sight.index] = held
             del self.pods[sight.role, sight.index]
 
+    def lose_new(self, uid: str) -> None:
+        """Note that a pod no longer exists that no watch has shown with an index.
+
+        It may have one by the answer of the call that gave it, if it was removed by that: an API server removes a terminating pod
+        that waits for nothing more as soon as it is changed.
+        """
+        self.gone.add(uid)
+        self.new_pods.pop(uid, None)
+        for held in [one for one in self.pods.values() if one.uid == uid]:
+            self.lose(held)
+
     def take_object_status(self, now: float) -> float | None:
         """Report the object's status from now on, if it may change again already; else return the time at which it may."""
         sight = self.workload
