@@ -6,7 +6,17 @@ from pathlib import Path
 
 FRONT_PROXY = "front-proxy-client"
 """The common name of the API server's certificate as a front proxy."""
-_FILES = ("ca.crt", "server.crt", "server.key", "accounts.key", "accounts.pub", "front-proxy.crt", "front-proxy.key")
+_FILES = (
+    "ca.crt",
+    "server.crt",
+    "server.key",
+    "accounts.key",
+    "accounts.pub",
+    "front-proxy.crt",
+    "front-proxy.key",
+    "to-kubelet.crt",
+    "to-kubelet.key",
+)
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 _NAMES = "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc"
 
@@ -24,6 +34,9 @@ class Certificates:
     front_proxy: Path
     """By which the API server shows extension API servers that it is the one."""
     front_proxy_key: Path
+    to_kubelet: Path
+    """By which the API server is let in by real kubelets."""
+    to_kubelet_key: Path
 
     @classmethod
     def make(cls, folder: Path) -> "Certificates":
@@ -33,6 +46,13 @@ class Certificates:
                  "-addext", "keyUsage=critical,keyCertSign,cRLSign")  # fmt: skip
         made.sign(made.server, made.server_key, _NAMES, "server", "serverAuth")
         made.sign(made.front_proxy, made.front_proxy_key, "subjectAltName=DNS:front-proxy", FRONT_PROXY, "clientAuth")
+        made.sign(
+            made.to_kubelet,
+            made.to_kubelet_key,
+            "subjectAltName=DNS:to-kubelet",
+            "to-kubelet/O=system:masters",
+            "clientAuth",
+        )
         _openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-out", made.accounts_key)
         _openssl("pkey", "-in", made.accounts_key, "-pubout", "-out", made.accounts_public)
         return made

@@ -1,0 +1,88 @@
+"""Images without a registry: archives of one layer that containerd imports, made of the static ``busybox`` program of the machine."""
+
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+PAUSE = "registry.k8s.io/pause:3.10"
+BUSYBOX = "registry.example.com/busybox:1"
+"""Has all that busybox can do, runs as root, and has a ``kill`` program."""
+MISSING = "registry.example.com/missing:1"
+"""Is on no node, and its registry does not exist."""
+
+
+def static_busybox() -> Path | None:
+    """Return the path of a ``busybox`` that runs without libraries, or None."""
+    found = shutil.which("busybox")
+    if found is None:
+        return None
+    needs_libraries = subprocess.run(["ldd", found], capture_output=True, check=False).returncode == 0
+    return None if needs_libraries else Path(found)
+
+
+def write_archives(busybox: Path, folder: Path) -> list[Path]:
+    """Write the archives of all images to the folder; return their paths."""
+    applets = subprocess.run([busybox, "--list"], capture_output=True, check=True, text=True).stdout.split()
+    layer = _layer(busybox, applets)
+    return [
+        _archive(folder / "pause.tar", PAUSE, layer, ["/bin/busybox", "sleep", "2147483647"]),
+        _archive(folder / "busybox.tar", BUSYBOX, layer, ["/bin/sh"]),
+    ]
+
+
+def _layer(busybox: Path, applets: Sequence[str]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as layer:
+        for name, mode in (("bin", 0o755), ("etc", 0o755), ("root", 0o700), ("tmp", 0o1777)):
+            layer.addfile(_entry(name, tarfile.DIRTYPE, mode))
+        for name, text in (
+            ("etc/passwd", "root:x:0:0:root:/root:/bin/sh\n"),
+            ("etc/nsswitch.conf", "hosts: files dns\n"),
+        ):
+            _add(layer, name, text.encode())
+        _add(layer, "bin/busybox", busybox.read_bytes(), 0o755)
+        for applet in applets:
+            if applet != "busybox":
+                link = _entry(f"bin/{Path(applet).name}", tarfile.SYMTYPE, 0o777)
+                link.linkname = "busybox"
+                layer.addfile(link)
+    return out.getvalue()
+
+
+def _archive(path: Path, name: str, layer: bytes, command: Sequence[str]) -> Path:
+    """Write an archive as ``docker save`` does."""
+    diff_id = hashlib.sha256(layer).hexdigest()
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "created": "2026-01-01T00:00:00Z",
+            "config": {"Cmd": list(command), "Env": ["PATH=/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{diff_id}"]},
+            "history": [{"created": "2026-01-01T00:00:00Z"}],
+        }
+    ).encode()
+    config_name, layer_name = f"{hashlib.sha256(config).hexdigest()}.json", f"{diff_id}/layer.tar"
+    manifest = [{"Config": config_name, "RepoTags": [name], "Layers": [layer_name]}]
+    with tarfile.open(path, "w") as archive:
+        _add(archive, layer_name, layer)
+        _add(archive, config_name, config)
+        _add(archive, "manifest.json", json.dumps(manifest).encode())
+    return path
+
+
+def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.mode = kind, mode
+    return made
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes, mode: int = 0o644) -> None:
+    entry = _entry(name, tarfile.REGTYPE, mode)
+    entry.size = len(data)
+    archive.addfile(entry, io.BytesIO(data))

@@ -1,0 +1,216 @@
+"""The whole system with two real nodes: dispatcher, agent by its chart's role, control plane, DNS; and what users do and see."""
+
+import asyncio
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from bench.kube_stage import KubeCluster, KubeStage
+from bench.stage import ADMIN_KEY, PROGRAM
+from tests.cluster.chart import JOBS, install_agent
+from tests.cluster.control_plane import API_SERVER, CONTROLLER_MANAGER, ControlPlane
+from tests.nodes.dns import ClusterDns
+from tests.nodes.images import BUSYBOX, static_busybox, write_archives
+from tests.nodes.machine import LEASE_SECONDS, Machine, Parts
+from tests.nodes.network import GATEWAY, separate_network
+from trainmaster.client.http import Client
+from trainmaster.protocol.tenants import JobView
+
+NODES = 2
+TOLERATION_SECONDS = 5
+"""Pods of a node that is silent are evicted after this time."""
+_GRACE_SECONDS = LEASE_SECONDS + 2
+_FLAGS = {
+    API_SERVER: (
+        "--bind-address=0.0.0.0",
+        f"--advertise-address={GATEWAY}",
+        "--authorization-mode=Node",  # beside RBAC
+        "--enable-admission-plugins=NodeRestriction",
+        f"--default-not-ready-toleration-seconds={TOLERATION_SECONDS}",
+        f"--default-unreachable-toleration-seconds={TOLERATION_SECONDS}",
+    ),
+    CONTROLLER_MANAGER: ("--controllers=endpointslice-controller",),  # beside the others
+}
+_OF_THE_WHOLE_MACHINE = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
+                         "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")  # fmt: skip
+"""What kubelets set, in whichever namespace they are."""
+_SETTINGS = {"TRAINMASTER_COOL_DOWN_FACTOR": "0.1"}
+_CONFIG = {"tombstone": "2s", "patience": {"image": "15s", "container": "10s"}}
+PATIENCE = 90.0
+
+
+class NodeSystem:
+    """What the tests use: machines by number, the command line, kubectl, and jobs."""
+
+    def __init__(self, plane: ControlPlane, machines: dict[int, Machine], stage: KubeStage) -> None:
+        self.plane = plane
+        self.machines = machines
+        self.stage = stage
+        self.client = Client(stage.urls[0], ADMIN_KEY)
+
+    # Commands
+
+    def trainmaster(self, *words: str, check: bool = True) -> str:
+        """Run the command line as a user; return what it prints. Fails the test if it fails, unless ``check`` is false."""
+        code, printed = self.call(*words)
+        assert not check or code == 0, printed
+        return printed
+
+    def call(self, *words: str) -> tuple[int, str]:
+        """Run the command line as a user; return its exit code and what it prints."""
+        user = {
+            "TRAINMASTER_URL": self.stage.urls[0],
+            "TRAINMASTER_API_KEY": ADMIN_KEY,
+            "COLUMNS": "500",
+            "TERM": "dumb",
+        }
+        done = subprocess.run(
+            [*PROGRAM, *words],
+            env={**os.environ, **user},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        return done.returncode, done.stdout
+
+    def why(self, job: str) -> str:
+        """Return what ``trainmaster why`` prints, with single spaces."""
+        return re.sub(r"\s+", " ", self.trainmaster("why", job))
+
+    def kubectl(self, *words: str) -> str:
+        program = Path(os.environ["KUBEBUILDER_ASSETS"]) / "kubectl"
+        command = [str(program), "--kubeconfig", str(self.plane.kubeconfig), *words]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=180
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    # Jobs
+
+    def submit(self, name: str, script: str, **job: Any) -> str:
+        """Submit a job of one role ``main`` whose members run a shell script; return its id."""
+        return self.submit_template(name, {"command": ["sh", "-c", script]}, **job)
+
+    def submit_template(self, name: str, template: dict[str, Any], replicas: int = 1, **job: Any) -> str:
+        """Submit a job of one role ``main``; its members are small busybox containers, unless ``template`` says else."""
+        whole = {"image": BUSYBOX, "resources": {"cpu": "100m", "memory": "64Mi"}, **template}
+        role = {"name": "main", "replicas": replicas, "template": whole}
+        return self.client.submit({"name": name, "queue": "default", "roles": [role], **job})[0]
+
+    def until_state(self, job: str, *states: str, seconds: float = PATIENCE) -> JobView:
+        """Return the job once it is in one of these states."""
+        self.until(lambda: self.client.job(job).state in states, lambda: self.describe(job), seconds)
+        return self.client.job(job)
+
+    def until_ended(self, job: str, seconds: float = PATIENCE) -> JobView:
+        return self.until_state(job, "succeeded", "failed", "cancelled", seconds=seconds)
+
+    def until_why(self, job: str, pattern: str, seconds: float = PATIENCE) -> str:
+        """Return what ``why`` prints once the regular expression is found in it."""
+        found = [""]
+
+        def fits() -> bool:
+            found[0] = self.why(job)
+            return re.search(pattern, found[0]) is not None
+
+        self.until(fits, lambda: f"{pattern!r} is not in {found[0]!r}", seconds)
+        return found[0]
+
+    def until_printed(self, job: str, text: str) -> None:
+        self.until(
+            lambda: text in self.output(job),
+            lambda: f"{text!r} is not in {self.output(job)!r}; {self.describe(job)}",
+            PATIENCE,
+        )
+
+    def output(self, job: str, *options: str) -> str:
+        """Return what ``trainmaster logs`` prints of the job."""
+        return self.trainmaster("logs", job, *options, check=False)
+
+    def describe(self, job: str) -> str:
+        """Return the state of a job, for messages."""
+        view = self.client.job(job)
+        runs = [(run.state, run.category, run.message) for run in view.runs]
+        return f"{view.state}, {view.message!r}, {runs}; why: {self.why(job)}\n{self.kubectl('get', 'pods', '-A', '-o', 'wide')}"
+
+    # Nodes and pods
+
+    def pods(self, job: str) -> list[dict[str, Any]]:
+        """Return the pods of the job's latest run, as the API server has them."""
+        run = max(self.client.job(job).runs, key=lambda one: one.attempt).id
+        listing = orjson.loads(
+            self.kubectl("-n", JOBS, "get", "pods", "-l", f"trainmaster.dev/run={run}", "-o", "json")
+        )
+        items: list[dict[str, Any]] = listing["items"]
+        return items
+
+    def machine_of(self, job: str) -> Machine:
+        """Return the machine on which the only pod of a job is."""
+        (pod,) = self.pods(job)
+        return self.machines[int(pod["spec"]["nodeName"].rpartition("-")[2])]
+
+    def until_ready(self, *machines: Machine) -> None:
+        for machine in machines or self.machines.values():
+            self.until(partial(self._is_ready, machine.name), machine.last_words, PATIENCE)
+
+    def _is_ready(self, node: str) -> bool:
+        found = self.kubectl("get", "node", node, "--ignore-not-found", "-o", "json")
+        conditions = orjson.loads(found)["status"].get("conditions", ()) if found else ()
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    @staticmethod
+    def until(look: Callable[[], bool], message: Callable[[], str], seconds: float) -> None:
+        """Wait until ``look`` is true; fail the test with the message after ``seconds``."""
+        ends = time.monotonic() + seconds
+        while not look():
+            assert time.monotonic() < ends, message()
+            time.sleep(0.3)
+
+
+@contextmanager
+def kept_settings() -> Iterator[None]:
+    """Give back at the end what kubelets set for the whole machine."""
+    before = {name: (Path("/proc/sys") / name).read_text() for name in _OF_THE_WHOLE_MACHINE}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            (Path("/proc/sys") / name).write_text(value)
+
+
+@contextmanager
+def open_system(folder: Path, programs: Path) -> Iterator[NodeSystem]:
+    """Provide the system with all nodes ready; this thread is in the network of the nodes meanwhile."""
+    busybox = static_busybox()
+    assert busybox is not None
+    with ExitStack() as stack:
+        stack.enter_context(kept_settings())
+        stack.enter_context(separate_network())
+        plane = asyncio.run(ControlPlane.start(folder / "plane", node_grace_seconds=_GRACE_SECONDS, flags=_FLAGS))
+        stack.callback(lambda: asyncio.run(plane.stop()))
+        parts = Parts(plane, programs, write_archives(busybox, folder))
+        machines = {number: Machine(number, folder / f"node-{number}", parts) for number in range(1, NODES + 1)}
+        for machine in machines.values():
+            stack.callback(machine.remove)
+            machine.boot()
+        stack.callback(ClusterDns(plane, GATEWAY).close)
+        installed = asyncio.run(install_agent(plane, "north"))
+        config = {**installed.config, **_CONFIG}
+        stage = KubeStage(folder / "stage", [KubeCluster("north", installed.kubeconfig, config)], env=_SETTINGS)
+        stack.callback(stage.stop)
+        system = NodeSystem(plane, machines, stage)
+        stack.callback(system.client.close)
+        system.until_ready()
+        stage.start()
+        yield system

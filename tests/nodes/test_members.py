@@ -1,0 +1,145 @@
+"""Members of jobs on real kubelets: how they start, end, write and reach each other, as users see it."""
+
+import threading
+
+from tests.nodes.images import MISSING
+from tests.nodes.requirements import need_real_nodes
+from tests.nodes.system import NodeSystem
+from trainmaster.protocol.states import JobState
+
+need_real_nodes()
+
+EAT_MEMORY = "x=a; while :; do x=$x$x$x$x; done"
+
+
+def test_a_job_succeeds_and_its_output_is_kept(system: NodeSystem) -> None:
+    job = system.submit("hello", "echo hello from $(id -u); exit 0")
+    assert system.until_ended(job).state is JobState.SUCCEEDED
+    assert "hello from" in system.output(job)
+    assert "hello from 0" not in system.output(job)  # members run as root nowhere
+
+
+def test_an_exit_code_is_shown_with_the_failure(system: NodeSystem) -> None:
+    ended = system.until_ended(system.submit("three", "echo out of data; exit 3"))
+    run = ended.runs[0]
+    assert (ended.state, run.category, run.exit_code) == (JobState.FAILED, "exit", 3)
+    assert "exit 3" in system.why(ended.id)
+
+
+def test_a_member_above_its_memory_is_killed_and_says_so(system: NodeSystem) -> None:
+    ended = system.until_ended(system.submit("oom", EAT_MEMORY))
+    run = ended.runs[0]
+    assert (ended.state, run.category, run.exit_code) == (JobState.FAILED, "oom", 137)
+    assert "memory" in system.why(ended.id)
+
+
+def test_a_command_that_does_not_exist_fails_the_run_at_once_even_with_retries(system: NodeSystem) -> None:
+    template = {"command": ["/opt/none"]}
+    job = system.submit_template("none", template, retries={"limit": 2}, memberFailure={"action": "restartMember"})
+    ended = system.until_ended(job)
+    assert (ended.state, [run.category for run in ended.runs]) == (JobState.FAILED, ["config"])
+    assert ended.runs[0].exit_code == 128
+    assert "no such file or directory" in system.why(job)
+
+
+def test_an_image_that_does_not_exist_is_named_while_the_agent_waits_and_fails_the_run(system: NodeSystem) -> None:
+    job = system.submit_template("missing", {"image": MISSING, "command": ["true"]})
+    waits = system.until_why(job, "ErrImagePull|ImagePullBackOff")
+    assert MISSING in waits
+    ended = system.until_ended(job)
+    assert (ended.state, ended.runs[0].category) == (JobState.FAILED, "image")
+    assert MISSING in ended.message
+
+
+def test_a_cancelled_program_ends_by_itself_within_its_grace(system: NodeSystem) -> None:
+    script = "trap 'echo saved; exit 0' TERM; echo started; while :; do sleep 0.1; done"
+    job = system.submit("graceful", script, stopGrace="20s")
+    system.until_printed(job, "started")
+    system.client.cancel(job)
+    assert system.until_ended(job).state is JobState.CANCELLED
+    system.until_printed(job, "saved")
+
+
+def test_a_program_that_ignores_sigterm_is_killed_after_its_grace(system: NodeSystem) -> None:
+    script = "trap 'echo ignored' TERM; echo started; while :; do sleep 0.1; done"
+    job = system.submit("stubborn", script, stopGrace="3s")
+    system.until_printed(job, "started")
+    system.client.cancel(job)
+    assert system.until_ended(job).state is JobState.CANCELLED
+    system.until_printed(job, "ignored")
+
+
+def test_a_checkpoint_signal_reaches_the_program(system: NodeSystem) -> None:
+    script = "trap 'echo checkpointed; exit 0' USR1; echo started; while :; do sleep 0.1; done"
+    job = system.submit("checkpoint", script, checkpoint={"signal": "SIGUSR1", "grace": "20s"})
+    system.until_printed(job, "started")
+    system.client.suspend(job)
+    system.until_state(job, "held")
+    assert "checkpointed" in system.output(job)
+    system.client.cancel(job)
+
+
+def test_output_is_followed_line_by_line_and_whole(system: NodeSystem) -> None:
+    job = system.submit("lines", "for i in $(seq 40); do echo line $i; sleep 0.1; done")
+    lines: list[str] = []
+    enough = threading.Event()
+
+    def follow() -> None:
+        for piece in system.client.logs(job, follow=True):
+            lines.extend(getattr(piece, "data", "").splitlines())
+            enough.set()
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    assert enough.wait(60)
+    assert system.client.job(job).state is JobState.RUNNING  # the first lines came before the end
+    follower.join(60)
+    assert [line for line in lines if line.startswith("line ")] == [f"line {number}" for number in range(1, 41)]
+    assert system.until_ended(job).state is JobState.SUCCEEDED
+    assert system.output(job).count("line ") == 40
+
+
+def test_a_command_runs_in_a_member(system: NodeSystem) -> None:
+    job = system.submit("exec", "echo here > /tmp/file; echo ready; sleep 600")
+    system.until_printed(job, "ready")
+    assert system.trainmaster("exec", job, "--", "cat", "/tmp/file") == "here\n"
+    assert system.call("exec", job, "--", "sh", "-c", "exit 7")[0] == 7
+    system.client.cancel(job)
+    system.until_ended(job)
+
+
+def test_members_of_a_gang_reach_each_other_by_name_across_nodes(system: NodeSystem) -> None:
+    """Each member serves a word at a port and reads that of every member."""
+    script = """
+    (while :; do echo word-$TRAINMASTER_INDEX | nc -l -p 7777; done) &
+    for peer in $(cut -d: -f1 $TRAINMASTER_ADDRESSES_FILE); do
+      until word=$(nc -w 2 $peer 7777 2>/dev/null </dev/null) && [ -n "$word" ]; do sleep 0.3; done
+      echo $TRAINMASTER_INDEX got $word
+    done
+    sleep 5
+    """
+    template = {"command": ["sh", "-c", script], "resources": {"cpu": "1100m", "memory": "64Mi"}}
+    job = system.submit_template("gang", template, replicas=2)
+    system.until_state(job, "running")
+    nodes = {pod["spec"]["nodeName"] for pod in system.pods(job)}
+    assert len(nodes) == 2
+    system.until_printed(job, "0 got word-1")
+    system.until_printed(job, "1 got word-0")
+    assert system.until_ended(job).state is JobState.SUCCEEDED
+
+
+def test_a_failed_member_starts_again_and_its_output_goes_on(system: NodeSystem) -> None:
+    script = "echo life $TRAINMASTER_RESTARTS; [ $TRAINMASTER_RESTARTS -ge 2 ] || exit 9"
+    job = system.submit("again", script, memberFailure={"action": "restartMember", "limit": 3})
+    assert system.until_ended(job).state is JobState.SUCCEEDED
+    assert [f"life {number}" in system.output(job) for number in range(3)] == [True] * 3
+
+
+def test_a_member_that_fills_its_disk_is_evicted(system: NodeSystem) -> None:
+    template = {
+        "command": ["sh", "-c", "dd if=/dev/zero of=/tmp/big bs=1M count=60; sleep 600"],
+        "resources": {"cpu": "100m", "memory": "200Mi", "ephemeral-storage": "20Mi"},
+    }
+    ended = system.until_ended(system.submit_template("full", template), seconds=180)
+    assert (ended.state, ended.runs[0].category) == (JobState.FAILED, "evicted")
+    assert "ephemeral" in system.why(ended.id)
