@@ -54,7 +54,7 @@ if not os.environ.get("TRAINMASTER_DEEP"):
 gc.set_threshold(50_000, 20, 50)  # thousands of collected tests are no garbage, and would be visited again and again
 
 
-_SYSTEMS = ("tests/e2e/", "tests/faults/")
+_SYSTEMS = ("tests/e2e/", "tests/faults/", "tests/nodes/")
 _BESIDE_SYSTEMS = (
     "tests/e2e/test_wheel",
     "tests/e2e/test_image",

@@ -104,7 +104,8 @@ class _Server:
         return int(answer)
 
 
-_servers: dict[str, _Server] = {}
+_servers: dict[tuple[str, str], _Server] = {}
+"""By what they import, and the network namespace in which they, and so their forks, are."""
 
 
 def install() -> None:
@@ -167,9 +168,11 @@ def _request(wanted: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _server(imports: str) -> _Server:
-    if imports not in _servers:
-        _servers[imports] = _Server(imports)
-    return _servers[imports]
+    network = Path("/proc/thread-self/ns/net")
+    key = (imports, network.readlink().name if network.is_symlink() else "")
+    if key not in _servers:
+        _servers[key] = _Server(imports)
+    return _servers[key]
 
 
 def _start_variables(env: Any) -> dict[str, str]:

@@ -325,9 +325,7 @@ class Kubelet:
                 await self._run(pod)
         elif not pod.deleted.is_set():
             await self._report(pod, status_patch(pod))
-            await self._delete_ended(pod)
-            if pod.overdue:
-                await self._report(pod, status_patch(pod))
+            await pod.deleted.wait()
         if pod.life is None and not pod.overdue and not pod.forced:
             await self._report(pod, never_ran_patch(pod))
         await self._delete_ended(pod)

@@ -51,7 +51,9 @@ def never_ran_patch(pod: Sandbox) -> dict[str, Any]:
         "finishedAt": None,
     }
     containers = [_container_status(pod, one) | {"state": {"terminated": ended}} for one in pod.containers]
-    return {"metadata": {"uid": pod.uid}, "status": {"phase": "Failed", "containerStatuses": containers}}
+    conditions = [{"type": "PodReadyToStartContainers", "status": "False"}]
+    status = {"phase": "Failed", "containerStatuses": containers, "conditions": conditions}
+    return {"metadata": {"uid": pod.uid}, "status": status}
 
 
 def _status(pod: Sandbox) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def _status(pod: Sandbox) -> dict[str, Any]:
     ready = phase == "Running" and all(one.exit is None for one in pod.containers)
     done = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase)
     unready = {"status": "False", "reason": done or "ContainersNotReady"}
-    begun = pod.life is not None
+    begun = pod.life is not None or pod.waiting_reason is not None
     address = f"10.{64 + (pod.number >> 16) % 64}.{(pod.number >> 8) % 256}.{pod.number % 256}"
     status: dict[str, Any] = {
         "phase": phase,
@@ -71,7 +73,7 @@ def _status(pod: Sandbox) -> dict[str, Any]:
             {"type": kind, "lastTransitionTime": rfc3339(now), "reason": None, **facts}
             for kind, facts in (
                 ("PodReadyToStartContainers", {"status": "True" if begun and done is None else "False"}),
-                ("Initialized", {"status": "True"}),
+                ("Initialized", {"status": "True", **({"reason": "PodCompleted"} if phase == "Succeeded" else {})}),
                 ("ContainersReady", {"status": "True"} if ready else unready),
                 ("Ready", {"status": "True"} if ready else unready),
             )

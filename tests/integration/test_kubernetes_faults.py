@@ -414,6 +414,18 @@ async def test_without_a_permission_runs_are_returned_with_the_servers_words(
     assert 'cannot create resource "configmaps"' in lab.runtime.held()[B].message
 
 
+async def test_while_the_api_server_cannot_create_the_members_the_run_says_so_in_its_words(
+    lab: KubeLab, kube: FakeKube
+) -> None:
+    """A webhook that is away is such a case: the API server answers 500 until it is back."""
+    kube.fail_next("create", "pods", 500, times=12)
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    words = "its members cannot be created at the moment: the API server answered 500"
+    await eventually(lambda: words in lab.runtime.held()[A].message, "the run's message has the answer")
+    await until_state(lab, A, RunState.RUNNING)
+    assert "500" not in lab.runtime.held()[A].message
+
+
 async def test_runs_sent_to_a_cluster_that_is_away_are_given_back_once_it_has_said_so(
     lab: KubeLab, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
 ) -> None:

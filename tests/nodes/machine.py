@@ -27,10 +27,13 @@ _CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 _CNI_PLUGINS = ("bridge", "host-local", "loopback")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CGROUPS = Path("/sys/fs/cgroup")
+_CPU_SHARES = "16384"
+"""A node counts as sixteen processes outside of it, so that its containers are not starved on a busy machine."""
 _SOCKET = "/run/containerd/containerd.sock"
 _FIRST_PROCESS = """
 set -e
 hostname "$0"
+mount --bind "$2" /etc/resolv.conf
 mount --make-rshared /
 mount -t tmpfs tmpfs /run
 mkdir -p /run/netns /run/containerd /var/lib/cni
@@ -81,7 +84,16 @@ class Machine:
         booted = self.folder / "booted"
         booted.unlink(missing_ok=True)
         namespaces = ("--mount", "--net", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc")
-        first = ["unshare", *namespaces, "bash", "-c", _FIRST_PROCESS, self.name, str(booted)]
+        first = [
+            "unshare",
+            *namespaces,
+            "bash",
+            "-c",
+            _FIRST_PROCESS,
+            self.name,
+            str(booted),
+            str(self.folder / "node-resolv.conf"),
+        ]
         self._first = self._daemon("first", first)
         self._first.start()
         eventually_sync(booted.exists)
@@ -152,12 +164,15 @@ class Machine:
         """Return the folders of the node's cgroups: one, or with cgroup v1 one for each controller."""
         if (_CGROUPS / "cgroup.controllers").exists():
             return [_CGROUPS / self._cgroup]
-        found = (one for one in _CGROUPS.iterdir() if one.is_dir() and not one.is_symlink() and one.name != "unified")
+        found = (one for one in _CGROUPS.iterdir() if one.is_dir() and not one.is_symlink())
         return [one / self._cgroup for one in found]
 
     def _make_cgroups(self) -> None:
         for folder in self._hierarchies():
             folder.mkdir(exist_ok=True)
+        shares = _CGROUPS / "cpu" / self._cgroup / "cpu.shares"
+        if shares.exists():
+            shares.write_text(_CPU_SHARES)
         cpuset = _CGROUPS / "cpuset"
         if cpuset.is_dir():
             for name in ("cpuset.cpus", "cpuset.mems"):
@@ -186,6 +201,9 @@ class Machine:
         plugins = cni_folder()
         assert plugins is not None, "there are no network plugins"
         (self.folder / "resolv.conf").write_text("search .\n")
+        (self.folder / "node-resolv.conf").write_text(
+            f"nameserver {GATEWAY}\n"
+        )  # says at once that a registry does not exist
         (self.folder / "containerd.toml").write_text(_containerd(self.folder, plugins))
         (self.folder / "cni" / "10-bridge.conflist").write_text(json.dumps(_cni(self.folder, self.number)))
         (self.folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet()))

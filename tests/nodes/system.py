@@ -37,7 +37,9 @@ _FLAGS = {
         f"--default-not-ready-toleration-seconds={TOLERATION_SECONDS}",
         f"--default-unreachable-toleration-seconds={TOLERATION_SECONDS}",
     ),
-    CONTROLLER_MANAGER: ("--controllers=endpointslice-controller",),  # beside the others
+    CONTROLLER_MANAGER: (
+        "--controllers=endpointslice-controller,root-ca-certificate-publisher-controller",
+    ),  # beside the others
 }
 _OF_THE_WHOLE_MACHINE = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
                          "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")  # fmt: skip
@@ -205,7 +207,7 @@ def open_system(folder: Path, programs: Path) -> Iterator[NodeSystem]:
             stack.callback(machine.remove)
             machine.boot()
         stack.callback(ClusterDns(plane, GATEWAY).close)
-        installed = asyncio.run(install_agent(plane, "north"))
+        installed = asyncio.run(install_agent(plane, "north", "checkpoint.enabled=true"))
         config = {**installed.config, **_CONFIG}
         stage = KubeStage(folder / "stage", [KubeCluster("north", installed.kubeconfig, config)], env=_SETTINGS)
         stack.callback(stage.stop)

@@ -1,5 +1,7 @@
 """Faults of real nodes: kubelets that stop, machines that crash or are silent, and drains, as users see them."""
 
+from functools import partial
+
 from tests.cluster.chart import JOBS
 from tests.nodes.requirements import need_real_nodes
 from tests.nodes.system import NodeSystem
@@ -12,7 +14,9 @@ TICKS = "echo started; i=0; while [ ! -e /tmp/end ]; do i=$((i+1)); echo tick $i
 
 
 def end(system: NodeSystem, job: str) -> None:
-    system.trainmaster("exec", job, "--", "touch", "/tmp/end")
+    """Let the program end. A kubelet that has just started does not know its pods yet, and the call is made again."""
+    made = partial(system.call, "exec", job, "--", "touch", "/tmp/end")
+    system.until(lambda: made()[0] == 0, lambda: made()[1], 30)
 
 
 def test_a_job_goes_on_while_its_kubelet_starts_again(system: NodeSystem) -> None:

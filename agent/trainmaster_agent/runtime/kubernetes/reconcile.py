@@ -59,6 +59,8 @@ class Sights:
     """Grace in seconds that its members then have."""
     waits_for: str = ""
     """With emulated gangs: why the gates are still closed."""
+    prevented: str = ""
+    """Why the API server does not take what the agent does for the run at the moment, in its words."""
     last_seen: Mapping[Member, PodSight] = field(default_factory=dict)
     """Last state of members whose pod is gone: a kubelet reports a pod's end and removes the pod at almost the same time."""
     unready: Mapping[str, Unready] = field(default_factory=dict)
@@ -459,6 +461,8 @@ class Look:
     def _waits_for(self) -> str:
         """Return why the gang is not running yet, in the scheduler's own words where it has any."""
         words = self.sights.gang.message or self.sights.waits_for
+        if self.sights.prevented and len(self.pods) < len(self.wanted):
+            return f"its members cannot be created at the moment: {self.sights.prevented}"
         if not words:
             talking = next((pod for pod in self.pods.values() if pod.message and not pod.is_over), None)
             words = "" if talking is None else " ".join(talking.message.split())

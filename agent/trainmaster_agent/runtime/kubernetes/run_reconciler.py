@@ -210,6 +210,7 @@ class RunReconcilers:
             lost_at=None if lost is None else lost[0],
             lost_grace=1.0 if lost is None else lost[1],
             waits_for=tracker.waits_for,
+            prevented=tracker.prevented,
             unready=self._unready,
             last_seen=tracker.last_seen,
             opened_at=tracker.opened_at,

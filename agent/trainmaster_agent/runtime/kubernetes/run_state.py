@@ -66,6 +66,8 @@ class RunTracker:
     """The least numbers, of the gang and of each role, that the scheduler's objects have; empty where that is not known."""
     opened_at: float | None = None
     waits_for: str = ""
+    prevented: str = ""
+    """Why the API server did not do the last step, such as the creation of its objects, and is called again; empty if it did."""
     signalled: bool = False
     record_is_gone: bool = False
     namespace_is_gone: bool = False

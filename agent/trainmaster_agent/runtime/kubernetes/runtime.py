@@ -521,6 +521,7 @@ class KubernetesRuntime:
         try:
             await self._reconcilers_now.settle(tracker)
             tracker.retries = tracker.errors = 0
+            tracker.prevented = ""
         except KubeError as error:
             pause = self._refused_pause(tracker, error)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
@@ -537,6 +538,7 @@ class KubernetesRuntime:
                 extra={"run_id": tracker.run},
             )
             return _MOST_BACK_OFF
+        tracker.prevented = str(error)
         level = logging.INFO if isinstance(error, UnavailableError) else logging.WARNING
         log.log(level, "run %s: %s", tracker.run, error, extra={"run_id": tracker.run})
         return self._growing_pause(tracker)
