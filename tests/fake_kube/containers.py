@@ -96,10 +96,11 @@ class Script:
                 return Exit(SIGTERM_CODE)
 
 
-def report_waiting(pod: Object, script: Script) -> None:
-    """Report that the node has taken the pod, and its container cannot start."""
+def report_waiting(pod: Object, script: Script, address: str) -> None:
+    """Report that the node has taken the pod, which has an address, and its container cannot start."""
     reason, message = _NEVER_STARTS[script.word]
     _report_taken(pod)
+    pod["status"] |= {"podIP": address, "podIPs": [{"ip": address}]}
     _report_containers(pod, {"waiting": {"reason": reason, "message": message}}, ready=False)
     for kind in ("ContainersReady", "Ready"):
         set_condition(pod["status"], kind, "False", "ContainersNotReady", "containers with unready status")
@@ -125,6 +126,9 @@ def report_ended(pod: Object, how: Exit, began: datetime) -> None:
     pod["status"]["containerStatuses"][0]["state"] = {"terminated": first}
     for kind in ("ContainersReady", "Ready"):
         set_condition(pod["status"], kind, "False", "PodCompleted" if how.code == 0 else "PodFailed")
+    _report_torn_down(pod)
+    if how.code == 0:
+        set_condition(pod["status"], "Initialized", "True", "PodCompleted")
 
 
 def report_crashed(pod: Object, began: datetime) -> None:
@@ -134,6 +138,7 @@ def report_crashed(pod: Object, began: datetime) -> None:
     _report_containers(pod, {"terminated": ended}, ready=False)
     for kind in ("ContainersReady", "Ready"):
         set_condition(pod["status"], kind, "False", "PodFailed")
+    _report_torn_down(pod)
 
 
 def report_never_ran(pod: Object) -> None:
@@ -153,6 +158,9 @@ def report_never_ran(pod: Object) -> None:
         },
         ready=False,
     )
+    for status in pod["status"]["containerStatuses"]:
+        status["containerID"] = ""
+    _report_torn_down(pod)
 
 
 def report_deadline(pod: Object) -> None:
@@ -173,6 +181,11 @@ def _report_taken(pod: Object) -> None:
     set_condition(pod["status"], "PodScheduled", "True")
     set_condition(pod["status"], "PodReadyToStartContainers", "True")
     set_condition(pod["status"], "Initialized", "True")
+
+
+def _report_torn_down(pod: Object) -> None:
+    """Report that the pod has no network any more."""
+    set_condition(pod["status"], "PodReadyToStartContainers", "False")
 
 
 def _report_containers(pod: Object, state: Object, *, ready: bool) -> None:

@@ -4,6 +4,7 @@ Timers of the event loop, and nothing that polls. Containers are not started aga
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -67,6 +68,7 @@ class Kubelet:
         self._logs = logs
         self._lives: dict[str, _Life] = {}
         self._open_gates: set[str] = set()
+        self._numbers = itertools.count(1)
         self._stop_listening = store.listen(self._follow)
 
     def close(self) -> None:
@@ -165,7 +167,7 @@ class Kubelet:
             return
         self._set_deadline(life, pod)
         if life.script.never_starts:
-            self._report(life, lambda one: containers.report_waiting(one, life.script))
+            self._report(life, lambda one: containers.report_waiting(one, life.script, self._next_address()))
             return
         unstarted = life.script.exit_at_once
         if unstarted is not None and unstarted.never_began:
@@ -178,8 +180,7 @@ class Kubelet:
         self.starts.append(Start(life.key.namespace, life.key.name, life.uid, node_of(pod), life.began))
         for container in pod["spec"]["containers"]:
             self._logs.open(life.uid, container["name"])
-        number = len(self.starts)
-        address = f"10.{number // 65536 % 256}.{number // 256 % 256}.{number % 256}"
+        address = self._next_address()
         self._report(life, lambda one: containers.report_running(one, address, life.began))
         if life.script.word == "print":
             self._logs.write(life.uid, pod["spec"]["containers"][0]["name"], life.script.argument)
@@ -191,6 +192,10 @@ class Kubelet:
         seconds = float(life.script.argument) if life.script.word == "sleep" else 0.0
         if how is not None or life.script.word == "sleep":
             life.work = asyncio.get_running_loop().call_later(seconds, self._end, life, how or Exit(0))
+
+    def _next_address(self) -> str:
+        number = next(self._numbers)
+        return f"10.{number // 65536 % 256}.{number // 256 % 256}.{number % 256}"
 
     def _stop(self, life: _Life) -> None:
         """Send SIGTERM, and SIGKILL once the grace is over, which a later deletion may have shortened."""
