@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,7 @@ from trainmaster.protocol.agent import OpenStream, StartRun, StreamPush
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster.workload_kinds.specification import translated
 from trainmaster_agent.kube import watch
+from trainmaster_agent.kube.client import MERGE_PATCH
 from trainmaster_agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, SERVICES, Resource
 from trainmaster_agent.log_tails import LogTails
 from trainmaster_agent.output_times import OutputTimes
@@ -634,19 +636,19 @@ async def test_a_gang_in_a_rack_grows_there(racks: tuple[KubeLab, FakeNodes]) ->
     assert len(racks_of(lab, A)) == 1
 
 
-async def test_a_run_ends_whose_object_was_gone_before_any_watch_had_said_so(
-    kube: FakeKube, closed_lab: KubeLab
-) -> None:
-    jobs = Resource("batch/v1", "jobs")
-    kube.deny("watch", "jobs")
-    lab = closed_lab
-    await lab.open()
+def _order_of_a_job(container: dict[str, Any], pods: int = 1) -> StartRun:
+    """Return the order to start a Job of Kubernetes."""
     metadata = {"name": "pi", "annotations": {"trainmaster.dev/queue": "default"}}
-    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "perl:5.34.0"}]}}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
     spec = translated(
-        {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template}}
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": metadata,
+            "spec": {"parallelism": pods, "completions": pods, "template": template},
+        }
     ).spec
-    order = StartRun(
+    return StartRun(
         run=A,
         job=A[:-3],
         queue="default",
@@ -654,10 +656,48 @@ async def test_a_run_ends_whose_object_was_gone_before_any_watch_had_said_so(
         token=1,
         generation=1,
         spec=spec,
-        sizes={"main": 1},
+        sizes={"main": pods},
         placement_timeout_seconds=300,
     )
-    await lab.runtime.start(order)
+
+
+async def test_the_output_of_ended_pods_is_read_before_their_object_is_deleted_with_them(
+    kube: FakeKube, closed_lab: KubeLab
+) -> None:
+    """As the submitter of a RayJob has ended while the head still runs: nothing follows its output before."""
+    jobs = Resource("batch/v1", "jobs")
+    lab = closed_lab
+    await lab.open()
+    await lab.runtime.start(_order_of_a_job({"name": "main", "image": "sim"}, pods=2))
+    await until(lab, A, lambda status: "has made 0 of the 2 pods" in (status.message or ""))
+    job = await lab.api.get(jobs, NAMESPACE, A)
+    metadata, spec = job["spec"]["template"]["metadata"], job["spec"]["template"]["spec"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": A, "uid": job["metadata"]["uid"], "controller": True}
+    uids = []
+    for index, word in enumerate(("succeed", "run")):
+        labels = {**metadata["labels"], "batch.kubernetes.io/job-completion-index": str(index)}
+        one = {**metadata, "name": f"{A}-{index}-x", "labels": labels, "ownerReferences": [owner]}
+        containers = [{**spec["containers"][0], "command": ["sim", word]}]
+        made = await lab.api.create(PODS, NAMESPACE, {"metadata": one, "spec": {**spec, "containers": containers}})
+        uids.append(made["metadata"]["uid"])
+    await until(lab, A, lambda status: {one.state for one in status.members} == {"succeeded", "running"})
+    kube.logs.write(uids[0], "main", "the result")
+    status = {"conditions": [{"type": "Complete", "status": "True"}], "succeeded": 1}
+    await lab.api.call("PATCH", f"{jobs.path(NAMESPACE, A)}/status", body={"status": status}, content_type=MERGE_PATCH)
+    assert (await until_over(lab, A)).state is RunState.SUCCEEDED
+    kube.logs.drop(uids[0])  # as soon as a pod is removed, no node has its output
+    ended = next(one.index for one in lab.runtime.held()[A].members if one.state == "succeeded")
+    assert (await lab.runtime.read_log(A, "main", ended, 0, 100)).data == b"the result\n"
+
+
+async def test_a_run_ends_whose_object_was_gone_before_any_watch_had_said_so(
+    kube: FakeKube, closed_lab: KubeLab
+) -> None:
+    jobs = Resource("batch/v1", "jobs")
+    kube.deny("watch", "jobs")
+    lab = closed_lab
+    await lab.open()
+    await lab.runtime.start(_order_of_a_job({"name": "main", "image": "perl:5.34.0"}))
     await until(lab, A, lambda status: "has made 0 of the 1 pods" in (status.message or ""))
     await lab.api.delete(jobs, NAMESPACE, A)
     await lab.runtime.stop(stop_run(A))

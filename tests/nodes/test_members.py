@@ -2,7 +2,7 @@
 
 import threading
 
-from tests.nodes.images import MISSING
+from tests.nodes.images import BUSYBOX, MISSING
 from tests.nodes.requirements import need_real_nodes
 from tests.nodes.system import NodeSystem
 from trainmaster.protocol.states import JobState
@@ -131,6 +131,24 @@ def test_a_failed_member_starts_again_and_its_output_goes_on(system: NodeSystem)
     job = system.submit("again", script, memberFailure={"action": "restartMember", "limit": 3})
     assert system.until_ended(job).state is JobState.SUCCEEDED
     assert [f"life {number}" in system.output(job) for number in range(3)] == [True] * 3
+
+
+def test_the_output_of_a_job_of_kubernetes_is_kept_although_its_pods_are_removed_with_it(system: NodeSystem) -> None:
+    container = {
+        "name": "main",
+        "image": BUSYBOX,
+        "command": ["sh", "-c", "echo the result"],
+        "resources": {"limits": {"cpu": "100m", "memory": "64Mi"}},
+    }
+    manifest = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "pi", "annotations": {"trainmaster.dev/queue": "default"}},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}},
+    }
+    (job,) = system.client.submit(manifest)
+    assert system.until_ended(job).state is JobState.SUCCEEDED
+    system.until_printed(job, "the result")
 
 
 def test_a_member_that_fills_its_disk_is_evicted(system: NodeSystem) -> None:

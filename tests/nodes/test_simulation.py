@@ -1,4 +1,4 @@
-"""The simulated kubelet of ``tests.cluster`` and a real one, on one API server: both report the same of pods that end alike."""
+"""The simulated kubelet of ``tests.cluster`` and a real one, on one API server: both report the same of the same ends of pods."""
 
 import asyncio
 import json

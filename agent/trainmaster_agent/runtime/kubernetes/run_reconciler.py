@@ -414,6 +414,12 @@ class RunReconcilers:
         running = [pod for pod in living if pod.stage == "running" and not pod.deleting]
         for pod in sorted(running, key=lambda one: (one.role, one.index))[:_KEPT_OUTPUTS]:
             self._outputs.follow(pod, ended=False, said=self._said(tracker, pod.role, pod.index))
+        # Kubernetes removes pods that have ended at once, such as the submitter of a RayJob, whose output is that of the job.
+        ended = [pod for pod in tracker.pods.values() if pod.is_over and pod.has_started]
+        ended = sorted(ended, key=lambda pod: (pod.stage != "failed", pod.role, pod.index))[:_KEPT_OUTPUTS]
+        await asyncio.gather(
+            *(self._outputs.finish(pod, said=self._said(tracker, pod.role, pod.index)) for pod in ended)
+        )
         try:
             await self._api.delete(resource_of(kind), tracker.record.namespace, stored.name, uid=stored.uid)
         except (NotFoundError, ConflictError):
