@@ -664,7 +664,7 @@ def _order_of_a_job(container: dict[str, Any], pods: int = 1) -> StartRun:
 async def test_the_output_of_ended_pods_is_read_before_their_object_is_deleted_with_them(
     kube: FakeKube, closed_lab: KubeLab
 ) -> None:
-    """As the submitter of a RayJob has ended while the head still runs: nothing follows its output before."""
+    """The submitter of a RayJob ends like that, while the head still runs: nothing follows its output before."""
     jobs = Resource("batch/v1", "jobs")
     lab = closed_lab
     await lab.open()
