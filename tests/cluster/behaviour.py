@@ -18,12 +18,15 @@ Containers with any other command run as ``run`` does.
 """
 
 import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 ANNOTATION = "trainmaster.test/sim"
 """The words after ``sim``, for the first container."""
+WordsOf = Callable[[dict[str, Any], dict[str, Any]], Sequence[str]]
+"""Returns the words after ``sim`` for a container of a pod."""
 
 
 class Step(StrEnum):
@@ -115,6 +118,12 @@ class Behaviour:
             case End.NO_SUCH_COMMAND:
                 return NO_SUCH_COMMAND
         return None
+
+
+def is_scripted(container: dict[str, Any], annotations: dict[str, str] | None = None) -> bool:
+    """Return whether a container, or the annotation of its pod, says by itself what it does."""
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    return ANNOTATION in (annotations or {}) or words[:1] == ["sim"]
 
 
 def behaviour_of(container: dict[str, Any], annotations: dict[str, str] | None = None) -> Behaviour:

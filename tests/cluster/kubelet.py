@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp import web
 
 from tests.cluster.api import ApiError
-from tests.cluster.behaviour import CRASHED, KILLED, NO_SUCH_COMMAND
+from tests.cluster.behaviour import CRASHED, KILLED, NO_SUCH_COMMAND, WordsOf
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kubelet_port import KubeletPort
 from tests.cluster.nodes import LEASES, Shape, conditions, lease, node_object, node_path
@@ -51,6 +51,8 @@ class Kubelet:
         self._living: dict[str, Life] = {}
         self.starts: list[Life] = []
         """Every start of a pod's containers, in order."""
+        self.words_of: WordsOf | None = None
+        """Words after ``sim`` for containers whose command is another program; without it, these run until they are asked to end."""
         self.failures: list[BaseException] = []
         """What went wrong in here; ``stop`` raises the first."""
 
@@ -285,7 +287,7 @@ class Kubelet:
         if over and "deletionTimestamp" not in pod["metadata"]:
             return
         try:
-            sandbox = Sandbox.of(pod, next(self._numbers))
+            sandbox = Sandbox.of(pod, next(self._numbers), self.words_of)
         except ValueError as error:  # a word that means nothing is the test's mistake, and this pod's alone
             self.failures.append(error)
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.cluster.behaviour import Behaviour, Exit, behaviour_of
+from tests.cluster.behaviour import Behaviour, Exit, WordsOf, behaviour_of, is_scripted, parse
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Sandbox:
     life: Life | None = None
 
     @classmethod
-    def of(cls, pod: dict[str, Any], number: int) -> "Sandbox":
+    def of(cls, pod: dict[str, Any], number: int, words_of: WordsOf | None = None) -> "Sandbox":
         meta, spec = pod["metadata"], pod["spec"]
         annotations = meta.get("annotations") or {}
         made = cls(
@@ -116,7 +116,9 @@ class Sandbox:
             labels=meta.get("labels") or {},
             number=number,
             containers=[
-                Container(one["name"], one["image"], behaviour_of(one, annotations if not index else None), index)
+                Container(
+                    one["name"], one["image"], _behaviour(pod, one, annotations if not index else None, words_of), index
+                )
                 for index, one in enumerate(spec["containers"])
             ],
             init_containers=[
@@ -169,3 +171,11 @@ class Sandbox:
         if self.ended and self.life is not None:
             self.life.ended = time.monotonic()
         self.changed.set()
+
+
+def _behaviour(
+    pod: dict[str, Any], container: dict[str, Any], annotations: dict[str, str] | None, words_of: WordsOf | None
+) -> Behaviour:
+    if words_of is not None and not is_scripted(container, annotations):
+        return parse(list(words_of(pod, container)))
+    return behaviour_of(container, annotations)

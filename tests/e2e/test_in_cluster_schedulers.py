@@ -15,7 +15,8 @@ from tests import waiting
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import Cluster, need_programs, open_cluster
-from tests.cluster.schedulers import ASSETS, Installed, assets_of, installed
+from tests.cluster.schedulers import ASSETS, assets_of, installed
+from tests.cluster.shipped import Installed
 from tests.conformance.kube_lab import KubeLab
 from tests.conformance.runtime_suite import (
     RUNS,

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ HOME = "team"
 """The namespace in which the objects are made, which is that of a queue."""
 JOBS = f"/apis/batch/v1/namespaces/{HOME}/jobs"
 PROCESS = "submissions"
+VICTIMS = (PROCESS, "api-users-0", "agent-north", "scheduler-0", "api-agents-0")
+"""The processes that tests kill."""
 
 
 @dataclass
@@ -92,16 +95,26 @@ def conditions(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 async def fleet(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Fleet]:
-    await cluster.kubelet.add_nodes("node", 4, allocatable=NODE)
-    runs_here = await install_agent(cluster.plane, "north", f"queues={{default,{HOME}}}")
     (tmp_path / "origin").mkdir()
     origin = await ControlPlane.start(tmp_path / "origin")
+    try:
+        async with open_fleet(cluster, origin, tmp_path) as opened:
+            yield opened
+    finally:
+        await origin.stop()
+
+
+@asynccontextmanager
+async def open_fleet(cluster: Cluster, origin: ControlPlane, folder: Path) -> AsyncIterator[Fleet]:
+    """Provide a dispatcher that takes objects of the cluster ``origin`` and runs them on the other one."""
+    await cluster.kubelet.add_nodes("node", 4, allocatable=NODE)
+    runs_here = await install_agent(cluster.plane, "north", f"queues={{default,{HOME}}}")
     stage = KubeStage(
-        tmp_path / "stage",
+        folder / "stage",
         [KubeCluster("north", runs_here.kubeconfig, runs_here.config)],
         queues=("default", HOME, "other"),
     )
-    (tmp_path / "stage").mkdir()
+    (folder / "stage").mkdir()
     try:
         await install_agent(
             origin,
@@ -115,7 +128,7 @@ async def fleet(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Fleet]:
         await asyncio.to_thread(stage.start)
         with Client(stage.urls[0], ADMIN_KEY) as dispatcher:
             made = dispatcher.make_key(KeySpec(name="south", role=KeyRole.USER, queues=(HOME,)))
-            key = tmp_path / "submissions.key"
+            key = folder / "submissions.key"
             key.write_text(made.key)
             stage.add(
                 PROCESS,
@@ -130,7 +143,6 @@ async def fleet(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Fleet]:
                 yield Fleet(stage, api, dispatcher)
     finally:
         stage.stop()
-        await origin.stop()
 
 
 async def test_a_job_of_one_cluster_runs_in_another_and_has_its_status_and_its_events(
@@ -228,7 +240,7 @@ async def test_a_job_that_was_deleted_in_the_dispatcher_has_failed_in_its_cluste
 
 async def test_whatever_is_killed_each_job_runs_once_and_none_is_stuck(fleet: Fleet) -> None:
     chance = random.Random(21)
-    victims = [PROCESS, "api-users-0", "agent-north", "scheduler-0", "api-agents-0"] * 4
+    victims = VICTIMS * 4
     names = []
     for number, victim in enumerate(victims):
         for part in range(2):

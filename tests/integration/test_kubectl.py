@@ -6,14 +6,11 @@ import asyncio
 import json
 import os
 import shutil
-import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -24,6 +21,7 @@ from tests.cluster.fixtures import plane
 from tests.conftest import Service
 from tests.integration.scheduled import pass_time, turn
 from tests.integration.test_sdk import local_agent
+from tests.tls import OPENSSL, served_over_tls
 from tests.unit.fake_api import run
 from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
@@ -32,7 +30,6 @@ from trainmaster_agent.aggregation.server import DispatcherAccess
 __all__ = ["plane"]
 
 KUBECTL = shutil.which("kubectl", path=os.environ.get("KUBEBUILDER_ASSETS", ""))
-OPENSSL = shutil.which("openssl")
 if KUBECTL is None or OPENSSL is None:
     pytest.skip("KUBEBUILDER_ASSETS has no kubectl, or there is no openssl", allow_module_level=True)
 
@@ -76,34 +73,6 @@ _WITHOUT_PLUGIN = [
 """The folders of programs, without that of an installed plugin: kubectl complains of two plugins of one name."""
 
 
-async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
-
-
-@asynccontextmanager
-async def _tls(service: Service, folder: Path) -> AsyncIterator[tuple[str, Path]]:
-    """Serve the api over TLS; give its address and its certificate."""
-    key, certificate = folder / "key.pem", folder / "certificate.pem"
-    made = [str(OPENSSL), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(made, check=True, capture_output=True)  # noqa: ASYNC221
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    behind = urlsplit(service.url)
-
-    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from_api, to_api = await asyncio.open_connection(behind.hostname, behind.port)
-        await asyncio.gather(_copied(reader, to_api), _copied(from_api, writer))
-
-    server = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=context)
-    yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", certificate
-    server.close()
-
-
 def _calls(config: Path, folder: Path, rename: Callable[[str], str]) -> Kubectl:
     """Return a function that runs kubectl, and returns what it wrote."""
 
@@ -132,7 +101,7 @@ def _calls(config: Path, folder: Path, rename: Callable[[str], str]) -> Kubectl:
 @pytest.fixture
 async def alone(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kubectl]:
     """Return kubectl with the kubeconfig of the command line."""
-    async with _tls(service, tmp_path) as (url, certificate):
+    async with served_over_tls(service.url, tmp_path) as (url, certificate):
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         written = run("--url", url, "--key", service.http.headers["authorization"][7:], "kubeconfig")
         assert written.exit_code == 0, written.stderr
