@@ -11,7 +11,7 @@ FAILURE_SECONDS = "4"
 """How long one takes that fails: where some of a Job have to succeed, these are not too late."""
 LONG_SECONDS = "20"
 """How long one takes that its manifest lets wait for others, as by ``sleep 10000``: they have come to their end by then."""
-_SERVES = re.compile(r"sleep infinity|while true|\bsshd\b|\bray start\b|\bnginx\b|\btail -[fF]\b")
+_SERVES = re.compile(r"sleep (?:infinity|\d+d)|while true|\bsshd\b|\bray start\b|\bnginx\b|\btail -[fF]\b")
 _WAITS_LONG = re.compile(r"\bsleep \d{4,}")
 _BRANCH = re.compile(r"""== "?(\d+)"?.*?\bexit[ (]+(\d+)""", re.DOTALL)
 _OTHERWISE = re.compile(r"\belse\b.*?\bexit[ (]+(\d+)", re.DOTALL)
