@@ -35,8 +35,6 @@ KUBERNETES = "kubernetes"
 """The folder of the examples of Kubernetes itself, whose controllers are those of the control plane."""
 _RUNTIMES = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
 _PORT_OF_APPWRAPPER = 9443
-_SECOND = 1_000_000_000
-"""A duration in AppWrapper's configuration."""
 _CERTIFICATES = "/tmp/k8s-webhook-server"
 
 
@@ -150,10 +148,7 @@ async def _kuberay(it: Installed) -> None:
 
 
 async def _appwrapper(it: Installed) -> None:
-    """Start it with the names of other webhook configurations, so that it does not write certificates of its own into these.
-
-    It tries again what has failed once and soon, in place of three times after minutes.
-    """
+    """Start it with the names of other webhook configurations, so that it does not write certificates of its own into these."""
     config = yaml.safe_load(it.config("appwrapper-operator-config", "config.yaml"))
     probe = reserve_port()
     config["controllerManager"] = {
@@ -170,9 +165,6 @@ async def _appwrapper(it: Installed) -> None:
         "validatingWebhookConfigName": "none",
         "webhookServiceName": "appwrapper-webhook-service",
         "webhookSecretName": "appwrapper-webhook-server-cert",
-    }
-    config["appwrapper"] = {
-        "faultTolerance": {"failureGracePeriod": 5 * _SECOND, "resetPause": 5 * _SECOND, "retryLimit": 1}
     }
     for one in it.documents:
         if one["kind"] == "ConfigMap":

@@ -53,9 +53,18 @@ if not present():
 if helm() is None or OPENSSL is None:
     pytest.skip("there is no helm to render the agent's chart with, or no openssl", allow_module_level=True)
 
+GROUPS = {
+    "most": (KUBERNETES, *(name for name in OPERATORS if name != "mpi-operator")),
+    "mpi-operator": ("mpi-operator",),
+}
+"""What is on a cluster together: the training operator and the MPI operator have kinds of the same name."""
 AT_A_TIME = 8
 NODES = 16
 NODE = {"cpu": "256", "memory": "4096Gi", "pods": "200", "nvidia.com/gpu": "8", "ephemeral-storage": "1Ti"}
+LABELS = {"node-type": "training"}
+"""By which an example selects nodes."""
+RUNTIME = "ClusterTrainingRuntime"
+"""A kind of examples that the owner of a cluster makes."""
 ALL = ["*"]
 POLICY = {
     "level": "baseline",
@@ -67,7 +76,7 @@ _KEY = "trainmaster.dev/"
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _QUIET_SECONDS = 3.0
 """How long an object has to be running before it is taken for one that runs until it is deleted."""
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 """Seconds in which an object of which nothing is expected changes its state; others have four times as many."""
 _PATH = re.compile(r'\b((?:spec|metadata)(?:\.[\w-]+|\[\d+\]|\["[^"]+"\])+)(?=[:, ])')
 
@@ -114,16 +123,25 @@ class Example:
         return {str(one) for one in named}
 
 
-def examples() -> list[Example]:
-    """Return the files with an object that is taken as a job, of the operators that are there and of Kubernetes itself."""
+def examples(projects: tuple[str, ...]) -> list[Example]:
+    """Return the files of projects with an object that is taken as a job."""
     found = []
-    for project in (KUBERNETES, *present()):
+    for project in projects:
         for path in examples_of(project):
-            documents = [one for one in yaml.safe_load_all(path.read_text()) if one]
-            example = Example(project, path, documents)
+            try:
+                example = Example(project, path, [one for one in yaml.safe_load_all(path.read_text()) if one])
+            except yaml.YAMLError:  # kubectl says so, too
+                found.append(Example(project, path, []))
+                continue
             if example.objects:
                 found.append(example)
     return found
+
+
+def runtimes() -> list[dict[str, Any]]:
+    """Return the runtimes of Trainer's examples."""
+    documents = [one for path in examples_of("trainer") for one in yaml.safe_load_all(path.read_text())]
+    return [one for one in documents if one and one["kind"] == RUNTIME]
 
 
 @dataclass
@@ -131,6 +149,7 @@ class Site:
     """The dispatcher, kubectl for it, and the cluster where its jobs run."""
 
     folder: Path
+    examples: list[Example]
     plane: ControlPlane
     member: ApiClient
     kubelet: Kubelet
@@ -182,11 +201,15 @@ class Site:
         return found
 
 
-@pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
+@pytest.fixture(params=GROUPS)
+async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+    programs = present(*GROUPS[request.param])
+    if not programs:
+        pytest.skip(f"{ASSETS} names no folder with {' or '.join(GROUPS[request.param])}")
+    found = examples((*GROUPS[request.param],))
     for folder in ("plane", "operators", "stage"):
         (tmp_path / folder).mkdir()
-    queues = sorted({"default"} | {name for one in examples() for name in one.namespaces})
+    queues = sorted({"default"} | {name for one in found for name in one.namespaces})
     async with AsyncExitStack() as stack:
         plane = await ControlPlane.start(
             tmp_path / "plane", flags={CONTROLLER_MANAGER: [f"--controllers={CONTROLLERS}"]}
@@ -195,12 +218,14 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         member = await stack.enter_async_context(plane.client())
         kubelet = await stack.enter_async_context(await Kubelet.start(plane))
         kubelet.words_of = words_of_example
-        await kubelet.add_nodes("node", NODES, allocatable=NODE)
-        await stack.enter_async_context(operators(plane, tmp_path / "operators", present()))
+        await kubelet.add_nodes("node", NODES, allocatable=NODE, labels=LABELS)
+        await stack.enter_async_context(operators(plane, tmp_path / "operators", programs))
+        for one in runtimes() if "trainer" in programs else ():
+            await member.post("/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes", one)
         agent = await install_agent(plane, "north", f"queues={{{','.join(queues)}}}")
         namespaces = [f"trainmaster-jobs-{queue}" for queue in queues]
-        await _open_namespaces(member, namespaces, _accounts([one.objects for one in examples()]))
-        config = agent.config | {"admission": POLICY}
+        await _open_namespaces(member, namespaces, _accounts([one.objects for one in found]))
+        config = agent.config | {"admission": POLICY, "capacity": {"labels": list(LABELS)}}
         stage = KubeStage(tmp_path / "stage", [KubeCluster("north", agent.kubeconfig, config)], queues=queues)
         stack.callback(stage.stop)
         await asyncio.to_thread(stage.start)
@@ -212,7 +237,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         kubeconfig.write_text(json.dumps(_kubeconfig(url, certificate)))
         headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
         api = await stack.enter_async_context(httpx.AsyncClient(base_url=stage.urls[0], headers=headers, timeout=60))
-        yield Site(tmp_path, plane, member, kubelet, api, kubeconfig, namespaces)
+        yield Site(tmp_path, found, plane, member, kubelet, api, kubeconfig, namespaces)
 
 
 async def _open_namespaces(member: ApiClient, namespaces: list[str], accounts: set[str]) -> None:
@@ -315,7 +340,7 @@ def _end(example: Example, state: str, message: str) -> str:
 
 
 async def test_each_example_comes_to_the_end_that_is_expected_of_it(site: Site) -> None:
-    before, found, turns = await site.left(), examples(), asyncio.Semaphore(AT_A_TIME)
+    before, found, turns = await site.left(), site.examples, asyncio.Semaphore(AT_A_TIME)
 
     async def take(example: Example) -> None:
         async with AsyncExitStack() as held:
