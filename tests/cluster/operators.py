@@ -184,7 +184,7 @@ async def _spark_operator(it: Installed) -> None:
         "controller",
         "start",
         "--namespaces=",
-        "--controller-threads=10",
+        "--controller-threads=3",  # each starts a JVM
         "--enable-ui-service=true",
         f"--health-probe-bind-address=127.0.0.1:{probe}",
         SPARK_HOME=str(it.assets / "spark"),

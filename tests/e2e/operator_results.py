@@ -218,4 +218,18 @@ EXPECTED: dict[str, str] = {
     "appwrapper/wrapped-leader-worker-set.yaml": REFUSED + "spec.components[0].podSets[1].replicas",
     "appwrapper/wrapped-pod.yaml": "succeeded",
     "appwrapper/wrapped-pytorch-job.yaml": "succeeded",
+    "spark-operator/spark-pi-configmap.yaml": "succeeded",
+    "spark-operator/spark-pi-custom-resource.yaml": "succeeded",
+    "spark-operator/spark-pi-dynamic-allocation.yaml": "succeeded",
+    "spark-operator/spark-pi-emptydir.yaml": "succeeded",
+    "spark-operator/spark-pi-kube-scheduler.yaml": REFUSED + "spec.batchScheduler",
+    "spark-operator/spark-pi-pod-template.yaml": REFUSED
+    + "spec.driver.template.spec.securityContext.allowPrivilegeEscalation",
+    "spark-operator/spark-pi-prometheus-servlet.yaml": "succeeded",
+    "spark-operator/spark-pi-prometheus.yaml": REFUSED + "did not find expected key",
+    "spark-operator/spark-pi-python.yaml": "succeeded",
+    "spark-operator/spark-pi-ttl.yaml": "succeeded",
+    "spark-operator/spark-pi-volcano.yaml": REFUSED + "spec.batchScheduler",
+    "spark-operator/spark-pi-yunikorn.yaml": REFUSED + "spec.batchScheduler and 1 more",
+    "spark-operator/spark-pi.yaml": "succeeded",
 }
