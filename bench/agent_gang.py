@@ -73,10 +73,10 @@ def _all_cpu(rounds: list[dict[str, Any]], client: str) -> float:
 
 async def _bare_round(plane: ControlPlane, placement: str, start: StartRun) -> dict[str, Any]:
     members = sum(start.sizes.values())
-    async with BareKube(plane, cluster_config(placement).parallel) as bare:
+    async with BareKube(plane, cluster_config({"scheduler": placement}).parallel) as bare:
         record = KubeRunRecord(start, NAMESPACE, 1, owner_uid=await namespace_uid(plane))
         record.take(await bare.make(CONFIG_MAPS.path(HOME), record.to_config_map(CLUSTER, HOME)))
-        manifests = manifests_of(record, await find_placement(plane, placement))
+        manifests = manifests_of(record, await find_placement(plane, {"scheduler": placement}))
         for resource, body in manifests.objects():
             await bare.make(resource.path(NAMESPACE), body)
         bodies = [orjson.dumps(manifests.pod("worker", index)) for index in range(members)]
@@ -88,7 +88,7 @@ async def _bare_round(plane: ControlPlane, placement: str, start: StartRun) -> d
 
 
 async def _runtime_round(plane: ControlPlane, placement: str, start: StartRun) -> dict[str, Any]:
-    config = cluster_config(placement)
+    config = cluster_config({"scheduler": placement})
     members = sum(start.sizes.values())
     async with WatchedApi(await open_access(plane.kubeconfig), config.parallel) as api:
         runtime = KubernetesRuntime(api, config, namespace=HOME, clock=boot_time)

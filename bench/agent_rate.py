@@ -39,6 +39,7 @@ from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
 from trainmaster_agent.runtime.port import RuntimeAwayError
 from trainmaster_agent.sync import boot_time
 
+_PLACEMENT = {"scheduler": "native"}
 _FIRST = 1_000_000
 _TICK_SECONDS = 0.01
 _GATHER_SECONDS = 0.005
@@ -61,7 +62,7 @@ class Log:
 
 
 async def steady_load(plane: ControlPlane, nodes: NodesProcess, rate: float, seconds: float) -> dict[str, Any]:
-    config = cluster_config("native")
+    config = cluster_config(_PLACEMENT)
     log, first = Log(), _FIRST * round(rate)  # numbers of jobs, different in each call
     async with WatchedApi(await open_access(plane.kubeconfig), config.parallel) as api:
         runtime = KubernetesRuntime(api, config, namespace=HOME, clock=boot_time)
@@ -150,9 +151,9 @@ async def _forget_ended(runtime: KubernetesRuntime, log: Log) -> None:
 
 async def bare_writes(plane: ControlPlane, runs: int) -> dict[str, Any]:
     """Measure what the API server alone sustains: the pods are not scheduled, and no agent watches."""
-    placement = await find_placement(plane, "native")
+    placement = await find_placement(plane, _PLACEMENT)
     starts = [start_run(_FIRST // 2 + number, 1, "succeed") for number in range(2 * runs)]
-    async with BareKube(plane, cluster_config("native").parallel) as bare:
+    async with BareKube(plane, cluster_config(_PLACEMENT).parallel) as bare:
         uid = await namespace_uid(plane)
         pods = [_pod(start, placement, uid) for start in starts]
         created = await bare.seconds_for([Call("POST", PODS.path(NAMESPACE), pod)] for pod in pods[:runs])

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,11 @@ def facts(plane: ControlPlane, *, fsync: bool) -> dict[str, Any]:
     return {"version": plane.version, "etcd_fsync": fsync, "programs": list(plane.daemons)}
 
 
-def cluster_config(placement: str) -> KubernetesCluster:
+def cluster_config(placement: Mapping[str, Any]) -> KubernetesCluster:
     """Return the defaults, except for tombstones that are deleted within the measured time, so that all writes of a run
     are counted."""
     return KubernetesCluster.model_validate(
-        {"cluster": CLUSTER, "namespace": NAMESPACE, "placement": {"scheduler": placement}, "tombstone": "1s"}
+        {"cluster": CLUSTER, "namespace": NAMESPACE, "placement": placement, "tombstone": "1s"}
     )
 
 
@@ -128,15 +128,15 @@ class WatchedApi(ApiServer):
         return stored
 
 
-async def find_placement(plane: ControlPlane, name: str) -> PlacementPort:
+async def find_placement(plane: ControlPlane, placement: Mapping[str, Any]) -> PlacementPort:
     """Return the placement that the agent finds in this cluster."""
     async with ApiServer(await open_access(plane.kubeconfig)) as api:
-        return choose(PlacementConfig.model_validate({"scheduler": name}), await detect(api))
+        return choose(PlacementConfig.model_validate(placement), await detect(api))
 
 
 def manifests_of(record: KubeRunRecord, placement: PlacementPort) -> Manifests:
     """Return the manifests that the agent would create for a run."""
-    config = cluster_config("auto")
+    config = cluster_config({})
     return Manifests(
         record,
         facts_of(record.start),
@@ -156,9 +156,14 @@ async def namespace_uid(plane: ControlPlane, name: str = NAMESPACE) -> str:
         return str((await api.get(NAMESPACES.path(None, name)))["metadata"]["uid"])
 
 
-async def clear(plane: ControlPlane) -> None:
-    """Delete everything that was created for runs, and wait until it is gone."""
+async def clear(plane: ControlPlane, also: Iterable[Resource] = ()) -> None:
+    """Delete everything that was created for runs, and wait until it is gone.
+
+    ``also``: kinds of which every object in the jobs' namespace is deleted before the pods, which it may hold back.
+    """
     async with plane.client() as api:
+        for resource in also:
+            await api.delete(resource.path(NAMESPACE))
         await api.delete(PODS.path(NAMESPACE), query={"labelSelector": _OURS, "gracePeriodSeconds": 0})
         for namespace in (NAMESPACE, HOME):
             await api.delete(CONFIG_MAPS.path(namespace), query={"labelSelector": _OURS})
@@ -178,4 +183,4 @@ async def until_nothing_is_left(plane: ControlPlane) -> None:
                 for one in (await api.get(path, {"labelSelector": _OURS_BY_RUN, "limit": 1}))["items"]
             ]
 
-        await eventually(gone, 60)
+        await eventually(gone, 300)

@@ -5,16 +5,16 @@ kinds and webhooks stay out of the way of other tests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, suppress
-from typing import Any, ClassVar
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from typing import ClassVar
 
 import pytest
 
 from tests import waiting
-from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import Cluster, need_programs, open_cluster
+from tests.cluster.kueue_queues import KUEUE, make_kueue_queue, set_kueue_quota
 from tests.cluster.schedulers import ASSETS, assets_of, installed
 from tests.cluster.shipped import Installed
 from tests.conformance.kube_lab import KubeLab
@@ -216,7 +216,8 @@ class TestYuniKorn(OnItsScheduler):
     scheduler = "yunikorn"
 
 
-KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+QUOTA = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi"}
+"""What the nodes have."""
 
 
 class TestKueue(OnItsScheduler):
@@ -227,13 +228,8 @@ class TestKueue(OnItsScheduler):
     not_offered = frozenset({"memberRestart", "gangRestart", "resize"})
 
     async def prepare(self, cluster: Cluster) -> None:
-        flavors = await _answered(lambda: cluster.api.get(f"{KUEUE}/resourceflavors"))
-        if not flavors["items"]:
-            await cluster.api.post(f"{KUEUE}/resourceflavors", _of_kueue("ResourceFlavor", "any", {}))
-            await cluster.api.post(f"{KUEUE}/clusterqueues", _cluster_queue("all"))
-        await cluster.api.patch(f"{KUEUE}/clusterqueues/all", _cluster_queue("all"))  # a test may have changed it
-        queue = _of_kueue("LocalQueue", "default", {"clusterQueue": "all"})
-        await cluster.api.post(f"{KUEUE}/namespaces/{cluster.namespace}/localqueues", queue)
+        await set_kueue_quota(cluster.api, QUOTA)
+        await make_kueue_queue(cluster.api, cluster.namespace)
 
     async def clear(self, cluster: Cluster) -> None:
         await cluster.api.delete(f"{KUEUE}/namespaces/{cluster.namespace}/workloads")
@@ -241,8 +237,7 @@ class TestKueue(OnItsScheduler):
     async def add_place(self, cluster: Cluster) -> None:
         """Add a node, and its CPU to the quota, as Kueue counts nodes only where topologies are set up."""
         await super().add_place(cluster)
-        wider = _cluster_queue("all", cpu="10")
-        await _answered(lambda: cluster.api.patch(f"{KUEUE}/clusterqueues/all", wider))
+        await set_kueue_quota(cluster.api, {**QUOTA, "cpu": "10"})
 
     async def test_a_gang_is_admitted_runs_and_leaves_nothing(self, cluster: Cluster, lab: KubeLab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=3), Part(WAITS_FOR_GATE, name="ps")))
@@ -323,19 +318,6 @@ class TestKueue(OnItsScheduler):
         await waiting.eventually(is_gone, 30)
 
 
-async def _answered(call: Callable[[], Awaitable[Any]]) -> Any:
-    """Return the answer of a call that an API server may refuse for a while: its kind is new, or the webhook of it starts."""
-    found: list[Any] = []
-
-    async def is_answered() -> bool:
-        with suppress(ApiError):
-            found.append(await call())
-        return bool(found)
-
-    await waiting.eventually(is_answered, 30)
-    return found[0]
-
-
 def _job_of_kubernetes(run: str, *, parallelism: int, cpu: str, placement_timeout: float = 300.0) -> StartRun:
     container = {
         "name": "main",
@@ -364,15 +346,3 @@ def _job_of_kubernetes(run: str, *, parallelism: int, cpu: str, placement_timeou
         sizes={"main": parallelism},
         placement_timeout_seconds=placement_timeout,
     )
-
-
-def _cluster_queue(name: str, cpu: str = "8") -> dict[str, Any]:
-    """Return a queue with as much as the nodes have."""
-    amounts = {"cpu": cpu, "memory": "16Gi", "ephemeral-storage": "100Gi"}
-    quotas = [{"name": resource, "nominalQuota": amount} for resource, amount in amounts.items()]
-    group = {"coveredResources": [one["name"] for one in quotas], "flavors": [{"name": "any", "resources": quotas}]}
-    return _of_kueue("ClusterQueue", name, {"namespaceSelector": {}, "resourceGroups": [group]})
-
-
-def _of_kueue(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec}

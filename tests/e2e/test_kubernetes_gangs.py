@@ -121,3 +121,43 @@ async def test_a_gang_that_must_share_a_rack_waits_for_one_with_room(cluster: Cl
         cluster.kubelet.open_gate(RUN)
         assert (await until(runtime, lambda status: status.state.is_terminal)).state is RunState.SUCCEEDED
         await nothing_is_left(cluster, runtime)
+
+
+OTHER = "gang-0000002-r1"
+
+
+async def nodes_of(cluster: Cluster, runtime: KubernetesRuntime, start: StartRun) -> list[str]:
+    """Start a run; return the node of each of its members."""
+    await runtime.start(start)
+    try:
+        await eventually(lambda: runtime.held()[start.run].state is RunState.RUNNING, f"{start.run} runs", 30)
+    except AssertionError as error:
+        raise AssertionError(f"{start.run}: {runtime.held()[start.run]}") from error
+    return sorted(life.node for life in cluster.kubelet.started({"trainmaster.dev/run": start.run}))
+
+
+async def all_end(cluster: Cluster, runtime: KubernetesRuntime) -> None:
+    cluster.kubelet.open_gate(RUN)
+    for run in list(runtime.held()):
+        await eventually(lambda run=run: runtime.held()[run].state.is_terminal, f"{run} ends", 60)  # type: ignore[misc]
+        await runtime.forget(run)
+    await nothing_is_left(cluster, runtime)
+
+
+@pytest.mark.parametrize("scheduler", ["native", "gates"])
+async def test_members_fill_nodes_in_use_and_leave_empty_ones_free(cluster: Cluster, scheduler: str) -> None:
+    """kube-scheduler alone would place each member on the emptiest node."""
+    await cluster.kubelet.add_nodes("node", 6, allocatable={"cpu": "4", "memory": "16Gi", "pods": "20"})
+    async with agent(cluster, scheduler) as runtime:
+        first = await nodes_of(cluster, runtime, a_gang(3))
+        assert len(set(first)) == 1, "three members of 1 CPU on one node of 4"
+        again = await nodes_of(cluster, runtime, a_gang(5).model_copy(update={"run": OTHER}))
+        assert (again.count(first[0]), len(set(again))) == (1, 2), "one beside the first gang, and a node of four"
+        await all_end(cluster, runtime)
+
+
+async def test_where_planned_nodes_are_not_preferred_members_are_spread(cluster: Cluster) -> None:
+    await cluster.kubelet.add_nodes("node", 6, allocatable={"cpu": "4", "memory": "16Gi", "pods": "20"})
+    async with agent(cluster, "native", placement={"preferPlannedNodes": False}) as runtime:
+        assert len(set(await nodes_of(cluster, runtime, a_gang(3)))) > 1
+        await all_end(cluster, runtime)

@@ -70,6 +70,8 @@ class PlacementConfig(Strict):
     """KAI, Kueue: the Topology to use. Empty: every existing one."""
     tiers: dict[LabelKey, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     """Volcano: the tier of HyperNodes by the node label of a level, in addition to those that HyperNodes name."""
+    prefer_planned_nodes: bool = True
+    """Whether pods prefer the nodes on which best fit has them, within the node groups of the dispatcher's plan."""
     numa: bool = False
     """Volcano, KAI, coscheduling: whether the scheduler's NUMA plugin is on."""
 

@@ -20,8 +20,10 @@ from trainmaster_agent.placement.requirements import lacks_numa, needs_group
 GATE = "trainmaster.dev/gang"
 
 
-def opening_patch(pod_gates: Sequence[Mapping[str, Any]], selector: Mapping[str, str]) -> dict[str, Any]:
-    """Return the merge patch that removes our gate from a pod's ``spec.schedulingGates`` and adds to its node selector.
+def opening_patch(
+    pod_gates: Sequence[Mapping[str, Any]], selector: Mapping[str, str], affinity: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the merge patch that removes our gate from a pod's ``spec.schedulingGates`` and adds to its node selector and affinity.
 
     Gates of others stay. If one of them is removed meanwhile, this patch would add it again: the API refuses that (422), and the
     pod has to be read anew.
@@ -29,6 +31,8 @@ def opening_patch(pod_gates: Sequence[Mapping[str, Any]], selector: Mapping[str,
     spec: dict[str, Any] = {"schedulingGates": [dict(gate) for gate in pod_gates if gate.get("name") != GATE] or None}
     if selector:
         spec["nodeSelector"] = dict(selector)
+    if affinity:
+        spec["affinity"] = dict(affinity)
     return {"spec": spec}
 
 

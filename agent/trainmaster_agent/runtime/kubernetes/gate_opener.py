@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from trainmaster.cluster_model.packing import Assignment, PackingShortfall
 from trainmaster.protocol.agent import HOST_LEVEL
@@ -21,6 +22,7 @@ from trainmaster_agent.placement.gates import GATE, opening_patch
 from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
+from trainmaster_agent.runtime.kubernetes.node_plan import divide
 from trainmaster_agent.runtime.kubernetes.record import Progress
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
@@ -35,12 +37,14 @@ class GateOpener:
         placement: PlacementPort,
         patience: float,
         clock: Callable[[], float],
+        prefers_planned_nodes: bool,
     ) -> None:
         self._api = api
         self._node_capacity = node_capacity
         self._placement = placement
         self._patience = patience
         self._clock = clock
+        self._prefers_planned_nodes = prefers_planned_nodes
         self.waiting: dict[str, float] = {}
         """Runs that wait for free capacity, with the time of their acceptance."""
 
@@ -52,7 +56,6 @@ class GateOpener:
         confirm: Callable[[], Awaitable[None]],
     ) -> Progress | None:
         """Open the gates if there is free capacity. Returns a changed record where all members have to be recreated."""
-        self._node_capacity.settle(tracker.run, tracker.pods.values())
         gated = [pod for pod in tracker.pods.values() if GATE in pod.gates and not pod.deleting]
         if not gated:
             self.waiting.pop(tracker.run, None)
@@ -67,7 +70,7 @@ class GateOpener:
             self.waiting.pop(tracker.run, None)
             tracker.waits_for, tracker.opened_at = "", None
             await confirm()
-            await asyncio.gather(*(self._open_one(tracker, pod, {}) for pod in gated))
+            await asyncio.gather(*(self._open_one(tracker, pod, {}, {}) for pod in gated))
             return None
         if isinstance(found, PackingShortfall):
             tracker.waits_for = found.sentence
@@ -80,8 +83,9 @@ class GateOpener:
         tracker.opened_at = self._clock()
         tracker.next_look = min(tracker.next_look, tracker.opened_at + self._patience)
         selector = self._selector(tracker, manifests, places, levels)
+        wishes = self._wishes(manifests, places, chosen)
         await confirm()
-        await asyncio.gather(*(self._open_one(tracker, pod, selector) for pod in chosen))
+        await asyncio.gather(*(self._open_one(tracker, pod, selector, wishes.get(pod.uid, {})) for pod in chosen))
         return None
 
     def _shows_pods(self, tracker: RunTracker, manifests: Manifests) -> bool:
@@ -126,8 +130,17 @@ class GateOpener:
             return {HOST_LEVEL: next(iter(places))}
         return {levels.get(name, name): value for name, value in self._node_capacity.domain(places, level).items()}
 
-    async def _open_one(self, tracker: RunTracker, pod: PodSight, selector: Mapping[str, str]) -> None:
-        patch = opening_patch([{"name": name} for name in pod.gates], selector)
+    def _wishes(self, manifests: Manifests, places: Assignment, pods: list[PodSight]) -> dict[str, dict[str, Any]]:
+        """Return by uid the affinity by which each of these pods prefers its node."""
+        if not self._prefers_planned_nodes:
+            return {}
+        nodes = divide([(pod.role, pod.index) for pod in pods], places)
+        return {pod.uid: manifests.preference(pod.role, nodes[pod.role, pod.index]) for pod in pods}
+
+    async def _open_one(
+        self, tracker: RunTracker, pod: PodSight, selector: Mapping[str, str], affinity: Mapping[str, Any]
+    ) -> None:
+        patch = opening_patch([{"name": name} for name in pod.gates], selector, affinity)
         try:
             stored = await self._api.patch(PODS, pod.namespace, pod.name, patch)
         except NotFoundError:

@@ -1,7 +1,7 @@
 """Manifests of a run's members and their objects, from the run's record. Pure."""
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -73,6 +73,8 @@ class Manifests:
         self._sizes = record.progress.sizes or record.start.sizes
         self._roster = Roster(record.start, facts.spec, self._sizes, port)
         self._products = products
+        self._own_preferences: set[str] = set()
+        """Roles whose templates prefer nodes themselves."""
         self._bases = {role.name: self._base(role) for role in facts.spec.roles}
         self._raw = {name: orjson.dumps(base) for name, base in self._bases.items()}
         """Base pods as JSON, copied in a tenth of the time that ``deepcopy`` takes: gangs have thousands of members."""
@@ -118,12 +120,19 @@ class Manifests:
         """Return whether the controller of an object makes the pods."""
         return self._facts.workload is not None
 
-    def workload(self) -> KubeObject:
-        """Return the object whose controller makes the pods, with what the placement adds to their templates."""
+    def workload(self, nodes: Mapping[str, Collection[str]] | None = None) -> KubeObject:
+        """Return the object whose controller makes the pods, with what the placement adds to their templates.
+
+        ``nodes``: by role those that its pods prefer.
+        """
         kind, workload = self._facts.workload, self._facts.spec.workload
         if kind is None or workload is None:
             raise ValueError("the run has no object of its own")
-        body = assembled(workload, {role.name: self._workload_template(role.name) for role in self._facts.spec.roles})
+        wishes = nodes or {}
+        templates = {
+            role.name: self._workload_template(role.name, wishes.get(role.name, ())) for role in self._facts.spec.roles
+        }
+        body = assembled(workload, templates)
         metadata = body.setdefault("metadata", {})
         number = self._record.progress.round
         rounds = {LABEL_ROUND: str(number)} if number else {}
@@ -133,16 +142,20 @@ class Manifests:
         self._placement.dress_object(self.gang, kind, body)
         return KubeObject(resource_of(kind), kind.named(body, {LABEL_RUN: self._record.start.run}))
 
-    def _workload_template(self, role: str) -> dict[str, Any]:
+    def _workload_template(self, role: str, nodes: Collection[str]) -> dict[str, Any]:
         template: dict[str, Any] = orjson.loads(self._raw[role])
+        self._prefer_nodes(role, template["spec"], nodes)
         if role not in self._facts.late or self._placement.rejoins:
             self._placement.dress(self.gang, self._gang_roles[role], template)
         else:
             self._placement.dress_alone(template)
         return {"metadata": template["metadata"], "spec": template["spec"]}
 
-    def pod(self, role: str, index: int, *, beside: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Return one member's manifest; with ``beside``, of one that joins a running gang on a node with these labels."""
+    def pod(self, role: str, index: int, *, beside: Mapping[str, str] | None = None, node: str = "") -> dict[str, Any]:
+        """Return one member's manifest; with ``beside``, of one that joins a running gang on a node with these labels.
+
+        ``node``: the one that it prefers, if any.
+        """
         run = self._record.start.run
         member = member_id(run, role, index)
         pod: dict[str, Any] = orjson.loads(self._raw[role])
@@ -161,6 +174,7 @@ class Manifests:
                 *({"name": name, "value": value} for name, value in env.items() if name not in names),
                 *own,
             ]
+        self._prefer_nodes(role, spec, (node,) if node else ())
         self._keep_apart(role, index, pod)
         if beside is None or self._placement.rejoins:
             self._placement.dress(self.gang, self._gang_roles[role], pod)
@@ -254,6 +268,11 @@ class Manifests:
 
         This spares scarce products for jobs that need them. A node preference of the job itself overrides this one.
         """
+        affinity = spec.get("affinity") or {}
+        node = affinity.get("nodeAffinity") or {} if isinstance(affinity, dict) else None
+        if not isinstance(node, dict) or node.get(_PREFERRED):
+            self._own_preferences.add(role.name)  # a malformed affinity is left for the API server to refuse
+            return
         if not any("/" in name for name in self._facts.roles[role.name].requests):
             return
         groups = [group for group, roles in self._record.start.pins.items() if role.name in roles]
@@ -264,11 +283,26 @@ class Manifests:
             }
             for label, values in self._products(groups).items()
         ]
-        affinity = spec.get("affinity") or {}
-        node = affinity.get("nodeAffinity") or {} if isinstance(affinity, dict) else None
-        # A malformed affinity is left for the API server to refuse.
-        if terms and isinstance(node, dict) and not node.get(_PREFERRED):
+        if terms:
             spec["affinity"] = {**affinity, "nodeAffinity": {**node, _PREFERRED: terms}}
+
+    def preference(self, role: str, node: str) -> dict[str, Any]:
+        """Return the ``affinity`` with which a patch lets a pod of this role prefer a node; nothing where the job has its own."""
+        spec: dict[str, Any] = {"affinity": orjson.loads(self._raw[role])["spec"].get("affinity")}
+        if not self._prefer_nodes(role, spec, (node,)):
+            return {}
+        return {"nodeAffinity": {_PREFERRED: spec["affinity"]["nodeAffinity"][_PREFERRED]}}
+
+    def _prefer_nodes(self, role: str, spec: dict[str, Any], nodes: Collection[str]) -> bool:
+        """Add the wish for these nodes; return whether it was added: a node preference of the job itself overrides it."""
+        if not nodes or role in self._own_preferences:
+            return False
+        affinity = spec.get("affinity") or {}
+        node = affinity.get("nodeAffinity") or {}
+        fields = [{"key": "metadata.name", "operator": "In", "values": sorted(nodes)}]
+        term = {"weight": 100, "preference": {"matchFields": fields}}
+        spec["affinity"] = {**affinity, "nodeAffinity": {**node, _PREFERRED: [*(node.get(_PREFERRED) or ()), term]}}
+        return True
 
     def _claim_template(self, role: str, template: MemberTemplate) -> dict[str, Any]:
         """Return the object from which a claim is made for each member of a role, with its devices."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from trainmaster.cluster_model.eligibility import pod_toleration
 from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingShortfall, place
 from trainmaster.protocol.jobs import AffinityTerm
+from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.kube.pods import PodSight
@@ -71,6 +72,35 @@ class NodeCapacity:
 
         ``beside``: a node with a member of the gang, in whose domain of ``level`` the others have to be.
         """
+        nodes, free = self._ledger(run)
+        if level is not None and beside:
+            domain = next((node.domain(level) for node in nodes if node.name == beside), None)
+            nodes = [node for node in nodes if node.domain(level) == domain]
+        return place(nodes, free, _needs(facts, sizes, pods), level)
+
+    def follow(
+        self,
+        run: str,
+        facts: Facts,
+        plan: MemberPlacement,
+        pods: Mapping[str, Mapping[str, object]],
+        level: str | None,
+    ) -> Assignment | None:
+        """Find nodes now in the node groups of the dispatcher's plan; None if they do not have the room, or there is no plan."""
+        nodes, free = self._ledger(run) if plan else ([], {})
+        by_group: dict[str | None, list[Node]] = {}
+        for node in nodes:
+            by_group.setdefault(self._inventory.group_of(node.name), []).append(node)
+        found: Assignment = {}
+        for group, roles in plan.items():
+            part = place(by_group.get(group, ()), free, _needs(facts, roles, pods), level)
+            if isinstance(part, PackingShortfall):
+                return None
+            found |= part
+        return found or None
+
+    def _ledger(self, run: str) -> tuple[list[Node], dict[str, Resources]]:
+        """Return the nodes that take members, and their free amounts beside all pods and what is reserved for other runs than this."""
         nodes: list[Node] = []
         free: dict[str, Resources] = {}
         taken = self._promised(but=run)
@@ -78,14 +108,7 @@ class NodeCapacity:
             nodes.append(Node(name, allocatable, labels, taints, path))
             used = taken.get(name)
             free[name] = left if used is None else {res: max(0, n - used.get(res, 0)) for res, n in left.items()}
-        needs = [
-            _need(role.name, sizes.get(role.name, 0), role.requests, pods[role.name], role.max_per_node)
-            for role in facts.roles.values()
-        ]
-        if level is not None and beside:
-            domain = next((node.domain(level) for node in nodes if node.name == beside), None)
-            nodes = [node for node in nodes if node.domain(level) == domain]
-        return place(nodes, free, needs, level)
+        return nodes, free
 
     def keep(self, run: str, facts: Facts, places: Assignment) -> None:
         """Reserve these nodes' capacity for a run."""
@@ -96,7 +119,11 @@ class NodeCapacity:
 
     def settle(self, run: str, pods: Iterable[PodSight]) -> None:
         """Drop the reservation once all members have nodes, because then the pods themselves are counted."""
-        if run in self._kept and all(pod.node for pod in pods):
+        kept = self._kept.get(run)
+        if kept is None:
+            return
+        placed = [pod.node for pod in pods]
+        if all(placed) and len(placed) >= sum(amounts["pods"] for amounts in kept.values()):
             del self._kept[run]
 
     def drop(self, run: str) -> None:
@@ -138,6 +165,13 @@ def _total(parts: Iterable[tuple[Resources, int]]) -> Resources:
         for name, amount in requests.items():
             total[name] = total.get(name, 0) + amount * count
     return total
+
+
+def _needs(facts: Facts, sizes: Mapping[str, int], pods: Mapping[str, Mapping[str, object]]) -> list[Need]:
+    return [
+        _need(role.name, sizes.get(role.name, 0), role.requests, pods[role.name], role.max_per_node)
+        for role in facts.roles.values()
+    ]
 
 
 def _need(role: str, count: int, requests: Resources, pod: Mapping[str, object], apart: int | None) -> Need:

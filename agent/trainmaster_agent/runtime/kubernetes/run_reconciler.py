@@ -31,12 +31,14 @@ from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import PODS
 from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROUND, LABEL_RUN, PodSight, see
 from trainmaster_agent.placement.port import GangState, PlacementPort
+from trainmaster_agent.placement.requirements import needs_group
 from trainmaster_agent.runtime.kubernetes.checkpoint import send_checkpoint
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.gate_opener import GateOpener
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.node_health import Unready
+from trainmaster_agent.runtime.kubernetes.node_plan import find_nodes
 from trainmaster_agent.runtime.kubernetes.output import Outputs
 from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, ReconcileLimits, Sights, reconcile
 from trainmaster_agent.runtime.kubernetes.record import (
@@ -118,7 +120,9 @@ class RunReconcilers:
             start=parse_duration(patience.start),
             opened=parse_duration(patience.opened),
         )
-        self.opener = GateOpener(api, node_capacity, placement, self._limits.opened, clock)
+        self.opener = GateOpener(
+            api, node_capacity, placement, self._limits.opened, clock, config.placement.prefer_planned_nodes
+        )
         self._creating = asyncio.Semaphore(config.parallel)
         """Creations wait here and not in the client, so that the Lease is checked right before each one is sent."""
 
@@ -138,6 +142,7 @@ class RunReconcilers:
                     continue
                 await self._record_store.save(tracker, await self._with_output(tracker, found.progress))
                 continue
+            self._node_capacity.settle(tracker.run, tracker.pods.values())
             self.tell(tracker, found)
             if found.over or not await self._act(tracker, found):
                 return
@@ -388,7 +393,11 @@ class RunReconcilers:
             await self._prepare(tracker, manifests)
             await self._lease.confirm()
             await self._record_store.confirm(tracker)
-            resource, body = manifests.workload()
+            nodes: dict[str, set[str]] = {}
+            members = tracker.facts.wanted(tracker.sizes)
+            for (role, _), node in self._find_nodes(tracker, manifests, members).items():
+                nodes.setdefault(role, set()).add(node)
+            resource, body = manifests.workload(nodes)
             # What was written for another version of the kind has to be told, and not to be dropped.
             stored = await self._create_once(tracker, resource, body, strict=True)
         except RefusedError as error:
@@ -470,6 +479,7 @@ class RunReconcilers:
         if not await self._may_create(tracker, manifests):
             return True
         ends = self._ends_of_earlier_lives(tracker, members)
+        nodes = self._find_nodes(tracker, manifests, members)
         try:
             await self._prepare(tracker, manifests)
             await self._list_members(tracker, manifests)
@@ -479,7 +489,8 @@ class RunReconcilers:
                 batch = members[begin : begin + _BATCH]
                 # All calls finish before an error is handled: one in flight would create a pod of a run that is over.
                 outcomes = await asyncio.gather(
-                    *(self._create_pod(tracker, manifests, member) for member in batch), return_exceptions=True
+                    *(self._create_pod(tracker, manifests, member, nodes.get(member, "")) for member in batch),
+                    return_exceptions=True,
                 )
                 for outcome in outcomes:
                     if isinstance(outcome, BaseException):
@@ -495,6 +506,13 @@ class RunReconcilers:
         else:
             await self._record_store.save(tracker, complete)
         return True
+
+    def _find_nodes(self, tracker: RunTracker, manifests: Manifests, members: Sequence[Member]) -> dict[Member, str]:
+        """Return the nodes that new members prefer; none for those behind gates, whose nodes are found when these open."""
+        is_gated = self._placement_of(tracker).emulated and needs_group(manifests.gang)
+        if is_gated or not self._config.placement.prefer_planned_nodes:
+            return {}
+        return find_nodes(tracker, manifests, members, self._node_capacity)
 
     async def _may_create(self, tracker: RunTracker, manifests: Manifests) -> bool:
         """Return whether anything may be created for a run; one that this cluster cannot run at all is returned. Raises KubeError."""
@@ -607,8 +625,8 @@ class RunReconcilers:
                 raise _still_there(held) from None
             return held
 
-    async def _create_pod(self, tracker: RunTracker, manifests: Manifests, member: Member) -> None:
-        body = manifests.pod(*member, beside=self._beside(tracker, manifests))
+    async def _create_pod(self, tracker: RunTracker, manifests: Manifests, member: Member, node: str) -> None:
+        body = manifests.pod(*member, beside=self._beside(tracker, manifests), node=node)
         name = body["metadata"]["name"]
         try:
             async with self._creating:

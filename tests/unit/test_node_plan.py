@@ -1,0 +1,165 @@
+"""Planned nodes of members: found by best fit within the dispatcher's plan, divided among members, and preferred by their pods."""
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.test_capacity_inventory import inventory, node, pod
+from tests.unit.test_kubernetes_manifests import A_GPU, PLANNED, PREFERRED, made, role
+from tests.unit.workload_manifests import SAMPLES
+from trainmaster.cluster_model.packing import Assignment, PackingShortfall
+from trainmaster.protocol.agent import StartRun
+from trainmaster.workload_kinds.specification import translated
+from trainmaster_agent.kube.pods import PodSight, see
+from trainmaster_agent.placement.gates import GATE, opening_patch
+from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
+from trainmaster_agent.runtime.kubernetes.node_plan import divide
+from trainmaster_agent.runtime.kubernetes.run_spec import Facts, facts_of
+
+RUN, OTHER = "bert-7k2p9xq-r1", "gpt-7k2p9xq-r1"
+PODS: dict[str, dict[str, object]] = {"worker": {}}
+
+
+def facts(replicas: int, cpu: str, **fields: Any) -> Facts:
+    template = {"image": "train:1", "command": ["train"], "resources": {"cpu": cpu}}
+    worker = {"name": "worker", "replicas": replicas, "template": template, **fields}
+    start = StartRun(
+        run=RUN,
+        job=RUN.removesuffix("-r1"),
+        queue="research/nlp",
+        attempt=1,
+        token=1,
+        generation=1,
+        spec={"kind": "Job", "name": "bert", "queue": "research/nlp", "roles": [worker]},
+        sizes={"worker": replicas},
+        placement_timeout_seconds=300,
+    )
+    return facts_of(start)
+
+
+def bound(run: str, name: str, on: str) -> PodSight:
+    labels = {"trainmaster.dev/agent": "north", "trainmaster.dev/run": run, "trainmaster.dev/role": "worker"}
+    metadata = {"name": name, "namespace": "jobs", "uid": name, "labels": {**labels, "trainmaster.dev/index": "0"}}
+    sight = see({"metadata": metadata, "spec": {"nodeName": on, "containers": []}, "status": {"phase": "Pending"}})
+    assert sight is not None
+    return sight
+
+
+class TestTheDispatchersPlan:
+    """Two groups: nodes of 8 and of 4 CPU."""
+
+    def test_decides_the_node_group_even_if_another_one_would_fit_better(self) -> None:
+        ledger = inventory(node("big"), node("small", allocatable={"cpu": "4"}))
+        ledger.report()
+        capacity = NodeCapacity(ledger)
+        big = ledger.group_of("big")
+        assert big is not None
+        wanted = facts(2, "2")
+        assert capacity.follow(RUN, wanted, {big: {"worker": 2}}, PODS, None) == {"big": {"worker": 2}}
+        assert capacity.find(RUN, wanted, {"worker": 2}, PODS, None) == {"small": {"worker": 2}}
+
+    def test_may_split_a_role_over_groups(self) -> None:
+        ledger = inventory(node("big"), node("small", allocatable={"cpu": "4"}))
+        ledger.report()
+        plan = {str(ledger.group_of("big")): {"worker": 1}, str(ledger.group_of("small")): {"worker": 2}}
+        found = NodeCapacity(ledger).follow(RUN, facts(3, "2"), plan, PODS, None)
+        assert found == {"big": {"worker": 1}, "small": {"worker": 2}}
+
+    def test_is_not_followed_where_its_group_is_full_or_gone(self) -> None:
+        ledger = inventory(node("big"), node("small", allocatable={"cpu": "4"}), pod(on="small", own=True, cpu="3"))
+        ledger.report()
+        capacity, small = NodeCapacity(ledger), str(ledger.group_of("small"))
+        assert capacity.follow(RUN, facts(2, "2"), {small: {"worker": 2}}, PODS, None) is None
+        assert capacity.follow(RUN, facts(2, "2"), {"gone": {"worker": 2}}, PODS, None) is None
+        assert capacity.follow(RUN, facts(2, "2"), {}, PODS, None) is None
+
+    def test_fills_the_fullest_node_of_its_group(self) -> None:
+        ledger = inventory(*(node(f"n{number}") for number in range(4)), pod(on="n2", own=True, cpu="5"))
+        ledger.report()
+        plan = {str(ledger.group_of("n1")): {"worker": 1}}
+        assert NodeCapacity(ledger).follow(RUN, facts(1, "3"), plan, PODS, None) == {"n2": {"worker": 1}}
+
+
+class TestReservedNodes:
+    def test_are_not_planned_for_another_run_until_all_pods_are_bound(self) -> None:
+        ledger = inventory(node("n1"), node("n2"))
+        capacity, both = NodeCapacity(ledger), facts(2, "8")
+        first = capacity.find(RUN, both, {"worker": 2}, PODS, None)
+        assert not isinstance(first, PackingShortfall)
+        capacity.keep(RUN, both, first)
+        assert isinstance(capacity.find(OTHER, both, {"worker": 1}, PODS, None), PackingShortfall)
+        capacity.settle(RUN, [])
+        capacity.settle(RUN, [bound(RUN, "a", "n1")])
+        assert isinstance(capacity.find(OTHER, both, {"worker": 1}, PODS, None), PackingShortfall), (
+            "a controller makes more"
+        )
+        capacity.settle(RUN, [bound(RUN, "a", "n1"), bound(RUN, "b", "")])
+        assert isinstance(capacity.find(OTHER, both, {"worker": 1}, PODS, None), PackingShortfall), (
+            "one has no node yet"
+        )
+        capacity.settle(RUN, [bound(RUN, "a", "n1"), bound(RUN, "b", "n2")])
+        assert not isinstance(capacity.find(OTHER, both, {"worker": 1}, PODS, None), PackingShortfall), "pods count now"
+
+
+@given(st.integers(1, 6).flatmap(lambda most: st.tuples(st.just(most), st.lists(st.integers(1, most), max_size=8))))
+def test_members_are_divided_so_that_a_node_has_at_most_one_of_those_that_repel_each_other(
+    drawn: tuple[int, list[int]],
+) -> None:
+    """Members whose indexes have the same remainder repel each other where at most so many may be on a node."""
+    most, counts = drawn
+    places: Assignment = {f"n{number}": {"worker": count} for number, count in enumerate(counts)}
+    members = [("worker", index) for index in range(sum(counts))]
+    found = divide(members, places)
+    assert Counter(found.values()) == {name: roles["worker"] for name, roles in places.items()}
+    for name in places:
+        hands = [index % most for (_, index), on in found.items() if on == name]
+        assert len(hands) == len(set(hands))
+
+
+def test_roles_are_divided_apart() -> None:
+    places: Assignment = {"n1": {"ps": 1, "worker": 1}, "n2": {"worker": 2}}
+    members = [("worker", 0), ("worker", 1), ("worker", 5), ("ps", 0)]
+    assert divide(members, places) == {("ps", 0): "n1", ("worker", 0): "n1", ("worker", 1): "n2", ("worker", 5): "n2"}
+
+
+def wish(*nodes: str) -> dict[str, Any]:
+    return {
+        "weight": 100,
+        "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [*nodes]}]},
+    }
+
+
+class TestAPod:
+    def test_prefers_its_node(self) -> None:
+        spec = made(role(replicas=2)).pod("worker", 1, node="n7")["spec"]
+        assert spec["affinity"] == {"nodeAffinity": {PREFERRED: [wish("n7")]}}
+        assert "affinity" not in made(role(replicas=2)).pod("worker", 1)["spec"]
+
+    def test_prefers_the_planned_product_as_well(self) -> None:
+        terms = made(role(template=A_GPU), **PLANNED).pod("worker", 0, node="n7")["spec"]["affinity"]["nodeAffinity"]
+        assert [sorted(one["preference"]) for one in terms[PREFERRED]] == [["matchExpressions"], ["matchFields"]]
+
+    def test_is_left_alone_where_the_job_prefers_nodes_itself(self) -> None:
+        own = {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {"matchExpressions": []}}]}}
+        manifests = made(role(podTemplate={"spec": {"containers": [{"name": "main", "image": "i"}], "affinity": own}}))
+        assert manifests.pod("worker", 0, node="n7")["spec"]["affinity"] == own
+        assert manifests.preference("worker", "n7") == {}
+
+    def test_repels_others_as_before(self) -> None:
+        affinity = made(role(replicas=4, maxPerNode=2)).pod("worker", 3, node="n7")["spec"]["affinity"]
+        assert sorted(affinity) == ["nodeAffinity", "podAntiAffinity"]
+
+    def test_behind_a_gate_gets_its_wish_when_the_gate_is_opened(self) -> None:
+        affinity = made(role(replicas=4, maxPerNode=2)).preference("worker", "n7")
+        assert opening_patch([{"name": GATE}], {}, affinity) == {
+            "spec": {"schedulingGates": None, "affinity": {"nodeAffinity": {PREFERRED: [wish("n7")]}}}
+        }
+
+
+def test_pods_that_a_controller_makes_prefer_the_nodes_of_their_role() -> None:
+    spec = translated(SAMPLES["batch/v1 Job"].manifest).spec
+    (name,) = (one["name"] for one in spec["roles"])
+    body = made(*spec["roles"], workload=spec["workload"]).workload({name: {"n2", "n1"}}).body
+    assert body["spec"]["template"]["spec"]["affinity"] == {"nodeAffinity": {PREFERRED: [wish("n1", "n2")]}}
