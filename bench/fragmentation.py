@@ -197,7 +197,7 @@ class Trial:
     async def _until_counted(self) -> None:
         """Wait until the agent's ledger has the devices of runs that have ended."""
         async with asyncio.timeout(60):
-            while sum(self._free().values()) != _NODES * _GPUS - self._planner.used:
+            while sum(self._free().values()) != _NODES * _GPUS - self._planner.used:  # noqa: ASYNC110 - soon
                 await asyncio.sleep(0.02)
 
     def _free(self) -> dict[str, int]:

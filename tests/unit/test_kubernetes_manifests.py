@@ -72,6 +72,7 @@ def made(
     pins: dict[str, dict[str, int]] | None = None,
     products: dict[str, tuple[str, str]] | None = None,
     holder: str = "",
+    prefers_nodes: bool = False,
     **spec: Any,
 ) -> Manifests:
     start = StartRun(
@@ -106,6 +107,7 @@ def made(
         run_as_user=run_as_user,
         await_names=await_names,
         holder=holder,
+        prefers_nodes=prefers_nodes,
     )
 
 

@@ -22,9 +22,10 @@ RUN, OTHER = "bert-7k2p9xq-r1", "gpt-7k2p9xq-r1"
 PODS: dict[str, dict[str, object]] = {"worker": {}}
 
 
-def facts(replicas: int, cpu: str, **fields: Any) -> Facts:
+def facts(replicas: int, cpu: str, preferred: str | None = None) -> Facts:
     template = {"image": "train:1", "command": ["train"], "resources": {"cpu": cpu}}
-    worker = {"name": "worker", "replicas": replicas, "template": template, **fields}
+    worker = {"name": "worker", "replicas": replicas, "template": template}
+    topology = {"topology": {"preferred": preferred}} if preferred else {}
     start = StartRun(
         run=RUN,
         job=RUN.removesuffix("-r1"),
@@ -32,7 +33,7 @@ def facts(replicas: int, cpu: str, **fields: Any) -> Facts:
         attempt=1,
         token=1,
         generation=1,
-        spec={"kind": "Job", "name": "bert", "queue": "research/nlp", "roles": [worker]},
+        spec={"kind": "Job", "name": "bert", "queue": "research/nlp", "roles": [worker], **topology},
         sizes={"worker": replicas},
         placement_timeout_seconds=300,
     )
@@ -82,6 +83,54 @@ class TestTheDispatchersPlan:
         assert NodeCapacity(ledger).follow(RUN, facts(1, "3"), plan, PODS, None) == {"n2": {"worker": 1}}
 
 
+RACK = "rack"
+LEVELS = {"levels": [{"level": RACK, "label": "example.com/rack"}]}
+
+
+def in_rack(name: str, rack: str, cpu: str = "8") -> dict[str, Any]:
+    return node(name, labels={"example.com/rack": rack}, allocatable={"cpu": cpu})
+
+
+class TestAPreferredLevel:
+    """Two racks: best fit alone would begin with the small node of the one and go on in the other."""
+
+    def test_keeps_a_gang_together_where_a_domain_has_room(self) -> None:
+        ledger = inventory(in_rack("a1", "a", "2"), in_rack("b1", "b"), in_rack("b2", "b"), **LEVELS)
+        wanted = facts(4, "2", preferred=RACK)
+        assert NodeCapacity(ledger).find(RUN, wanted, {"worker": 4}, PODS, None) == {"b1": {"worker": 4}}
+        loose = facts(4, "2")
+        assert NodeCapacity(ledger).find(RUN, loose, {"worker": 4}, PODS, None) == {
+            "a1": {"worker": 1},
+            "b1": {"worker": 3},
+        }
+
+    def test_gives_way_where_none_has(self) -> None:
+        ledger = inventory(in_rack("a1", "a", "4"), in_rack("b1", "b", "4"), **LEVELS)
+        found = NodeCapacity(ledger).find(RUN, facts(4, "2", preferred=RACK), {"worker": 4}, PODS, None)
+        assert found == {"a1": {"worker": 2}, "b1": {"worker": 2}}
+
+    def test_leads_those_who_come_later_to_the_others(self) -> None:
+        ledger = inventory(in_rack("a1", "a", "2"), in_rack("b1", "b"), in_rack("b2", "b"), **LEVELS)
+        find = NodeCapacity(ledger).find
+        assert find(RUN, facts(1, "2", preferred=RACK), {"worker": 1}, PODS, None, "b1") == {"b1": {"worker": 1}}
+        assert find(RUN, facts(1, "2"), {"worker": 1}, PODS, None, "b1") == {"a1": {"worker": 1}}
+
+    def test_never_breaks_the_required_one(self) -> None:
+        """Racks of the same name in two zones, and a zone that has no room for all in one of its racks."""
+        ledger = inventory(
+            *(
+                node(f"{zone}{rack}", labels={"topology.kubernetes.io/zone": zone, "example.com/rack": rack})
+                for zone in "yz"
+                for rack in "ab"
+            ),
+            levels=[{"level": "zone", "label": "topology.kubernetes.io/zone"}, *LEVELS["levels"]],
+        )
+        wanted = facts(2, "8", preferred=RACK)
+        found = NodeCapacity(ledger).find(RUN, wanted, {"worker": 2}, PODS, "zone")
+        assert not isinstance(found, PackingShortfall)
+        assert len({name[0] for name in found}) == 1, found
+
+
 class TestReservedNodes:
     def test_are_not_planned_for_another_run_until_all_pods_are_bound(self) -> None:
         ledger = inventory(node("n1"), node("n2"))
@@ -107,7 +156,7 @@ class TestReservedNodes:
 def test_members_are_divided_so_that_a_node_has_at_most_one_of_those_that_repel_each_other(
     drawn: tuple[int, list[int]],
 ) -> None:
-    """Members whose indexes have the same remainder repel each other where at most so many may be on a node."""
+    """Members repel each other if their indexes have the same remainder by the most that a node may have."""
     most, counts = drawn
     places: Assignment = {f"n{number}": {"worker": count} for number, count in enumerate(counts)}
     members = [("worker", index) for index in range(sum(counts))]
@@ -136,6 +185,15 @@ class TestAPod:
         spec = made(role(replicas=2)).pod("worker", 1, node="n7")["spec"]
         assert spec["affinity"] == {"nodeAffinity": {PREFERRED: [wish("n7")]}}
         assert "affinity" not in made(role(replicas=2)).pod("worker", 1)["spec"]
+
+    def test_of_a_gang_is_not_spread_over_nodes_as_pods_of_a_service_are(self) -> None:
+        (constraint,) = made(role(replicas=2), prefers_nodes=True).pod("worker", 0)["spec"]["topologySpreadConstraints"]
+        assert (constraint["whenUnsatisfiable"], "labelSelector" in constraint) == ("ScheduleAnyway", False)
+        own = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]
+        template = {"spec": {"containers": [{"name": "main", "image": "i"}], "topologySpreadConstraints": own}}
+        pod = made(role(replicas=2, podTemplate=template), prefers_nodes=True).pod("worker", 0)
+        assert pod["spec"]["topologySpreadConstraints"] == own
+        assert "topologySpreadConstraints" not in made(role(replicas=2)).pod("worker", 0)["spec"]
 
     def test_prefers_the_planned_product_as_well(self) -> None:
         terms = made(role(template=A_GPU), **PLANNED).pod("worker", 0, node="n7")["spec"]["affinity"]["nodeAffinity"]

@@ -30,6 +30,9 @@ _DEADLINE_SLACK = 60
 _ROSTER_VOLUME = "trainmaster-roster"
 _CLAIM = "devices"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_NO_SPREADING = [{"maxSkew": 1, "topologyKey": HOST_LEVEL, "whenUnsatisfiable": "ScheduleAnyway"}]
+"""A constraint that selects no pods. Without any, kube-scheduler spreads pods of a service, such as a gang's, over nodes and zones:
+https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/#internal-default-constraints"""
 _UNKNOWN_USER = {"HOME": "/tmp", "USER": "nonroot"}  # noqa: S108 - of the member's own file system
 """A user whom the image does not know has no home, and no name: Python's ``getpass``, and so PyTorch and Ray, fail without one."""
 _LABEL_HAND = "trainmaster.dev/hand"
@@ -53,8 +56,11 @@ class Manifests:
         run_as_user: int | None = None,
         await_names: AwaitNames | None = None,
         holder: str = "",
+        prefers_nodes: bool = False,
     ) -> None:
         """``holder``: the records in which the run is.
+
+        ``prefers_nodes``: whether pods are to prefer planned nodes.
 
         ``products``: by label the products of devices in node groups, where nodes have others, too.
 
@@ -62,6 +68,7 @@ class Manifests:
 
         ``run_as_user``: of members whose template names no user; None: the image's own.
         """
+        self._prefers_nodes = prefers_nodes
         self._run_as_user = run_as_user
         self._await_names = await_names
         self._record = record
@@ -238,6 +245,8 @@ class Manifests:
         spec.setdefault("enableServiceLinks", False)
         spec["terminationGracePeriodSeconds"] = max(1, math.ceil(self._facts.stop_grace))
         self._prefer(role, spec)
+        if self._prefers_nodes and self.size > 1:
+            spec.setdefault("topologySpreadConstraints", _NO_SPREADING)
         limit = self._facts.time_limit
         if limit is not None and not self.is_workload:
             spec["activeDeadlineSeconds"] = math.ceil(limit) + _DEADLINE_SLACK

@@ -70,13 +70,18 @@ class NodeCapacity:
     ) -> Assignment | PackingShortfall:
         """Find nodes for ``sizes`` members now, beside all pods and all capacity reserved for other gangs.
 
+        They are in one domain of the level that the job prefers, if there is one with room, and always in one of ``level``.
+
         ``beside``: a node with a member of the gang, in whose domain of ``level`` the others have to be.
         """
         nodes, free = self._ledger(run)
-        if level is not None and beside:
-            domain = next((node.domain(level) for node in nodes if node.name == beside), None)
-            nodes = [node for node in nodes if node.domain(level) == domain]
-        return place(nodes, free, _needs(facts, sizes, pods), level)
+        needs = _needs(facts, sizes, pods)
+        preferred = facts.spec.topology.preferred
+        if preferred is not None and preferred != level:
+            close = place(_around(_around(nodes, beside, level), beside, preferred), free, needs, preferred)
+            if not isinstance(close, PackingShortfall) and _shares(nodes, close, level):
+                return close
+        return place(_around(nodes, beside, level), free, needs, level)
 
     def follow(
         self,
@@ -165,6 +170,19 @@ def _total(parts: Iterable[tuple[Resources, int]]) -> Resources:
         for name, amount in requests.items():
             total[name] = total.get(name, 0) + amount * count
     return total
+
+
+def _around(nodes: list[Node], beside: str, level: str | None) -> list[Node]:
+    """Return the nodes in the domain of ``level`` that the node ``beside`` is in; all without a level or such a node."""
+    if level is None or not beside:
+        return nodes
+    domain = next((node.domain(level) for node in nodes if node.name == beside), None)
+    return [node for node in nodes if node.domain(level) == domain]
+
+
+def _shares(nodes: list[Node], places: Assignment, level: str | None) -> bool:
+    """Return whether all of these places are in one domain of ``level``."""
+    return level is None or len({node.domain(level) for node in nodes if node.name in places}) == 1
 
 
 def _needs(facts: Facts, sizes: Mapping[str, int], pods: Mapping[str, Mapping[str, object]]) -> list[Need]:

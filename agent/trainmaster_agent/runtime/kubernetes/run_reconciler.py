@@ -294,6 +294,7 @@ class RunReconcilers:
                 await_names=self._config.await_names,
                 holder=self._record_store.holder,
                 products=self._products,
+                prefers_nodes=self._config.placement.prefer_planned_nodes,
             )
             tracker.made_for = key
         return tracker.manifests
