@@ -4,12 +4,17 @@ The agent acts under the very role that its chart gives it.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from tests import waiting
 from tests.cluster.agent import agent
+from tests.cluster.api import ApiError
 from tests.cluster.chart import JOBS, NAMESPACE, helm
 from tests.cluster.fixtures import Cluster, cluster, need_programs, plane
 from tests.conformance.runtime_suite import eventually
@@ -160,4 +165,62 @@ async def test_where_planned_nodes_are_not_preferred_members_are_spread(cluster:
     await cluster.kubelet.add_nodes("node", 6, allocatable={"cpu": "4", "memory": "16Gi", "pods": "20"})
     async with agent(cluster, "native", placement={"preferPlannedNodes": False}) as runtime:
         assert len(set(await nodes_of(cluster, runtime, a_gang(3)))) > 1
+        await all_end(cluster, runtime)
+
+
+GPU = "nvidia.com/gpu"
+ZONES = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
+
+
+@pytest.fixture
+async def zones(cluster: Cluster) -> AsyncIterator[None]:
+    """Let the API server take NodeResourceTopologies."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    document = yaml.safe_load((Path(__file__).parents[1] / "crds/noderesourcetopology.yaml").read_text())
+    with suppress(ApiError):  # an earlier test has created it
+        await cluster.api.post(path, document)
+
+    async def is_served() -> bool:
+        with suppress(ApiError):
+            return bool(await cluster.api.get(ZONES))
+        return False
+
+    await waiting.eventually(is_served)
+    yield
+    await cluster.api.delete(ZONES)
+
+
+async def test_a_member_is_pinned_to_a_node_of_which_a_zone_is_free(cluster: Cluster, zones: None) -> None:
+    """kube-scheduler knows of no zones: either node has four free devices, the first one two in each zone."""
+    devices = {"cpu": "16", "memory": "64Gi", "pods": "20", GPU: "8"}
+    for name, free in (("split", (2, 2)), ("whole", (0, 4))):
+        await cluster.kubelet.add_node(name, allocatable=devices)
+        parts = [{"name": GPU, "capacity": "4", "allocatable": "4", "available": str(left)} for left in free]
+        await cluster.api.post(
+            ZONES,
+            {
+                "apiVersion": "topology.node.k8s.io/v1alpha2",
+                "kind": "NodeResourceTopology",
+                "metadata": {"name": name},
+                "topologyPolicies": ["SingleNUMANodeContainerLevel"],
+                "zones": [
+                    {"name": f"node-{number}", "type": "Node", "resources": [part]} for number, part in enumerate(parts)
+                ],
+            },
+        )
+    role = {
+        "name": "worker",
+        "replicas": 1,
+        "template": {"image": "sim", "command": ["sim", "gate", RUN], "resources": {"cpu": "1", GPU: "4"}},
+    }
+    start = a_gang(1, roles=[role], topology={"numa": "singleNode"})
+    async with agent(cluster, "gates", placement={"numa": True}) as runtime:
+        assert "numa" in (await runtime.capacity()).capabilities
+        assert await nodes_of(cluster, runtime, start) == ["whole"]
+        pods = (await cluster.api.get(f"/api/v1/namespaces/{JOBS}/pods"))["items"]
+        assert [pod["spec"]["nodeSelector"] for pod in pods] == [{"kubernetes.io/hostname": "whole"}]
+        second = start.model_copy(update={"run": OTHER, "placement_timeout_seconds": 5})
+        await runtime.start(second)
+        await eventually(lambda: runtime.held()[OTHER].state.is_terminal, "the second is returned", 60)
+        assert "within the NUMA zones of a node" in runtime.held()[OTHER].message
         await all_end(cluster, runtime)

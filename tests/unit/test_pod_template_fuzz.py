@@ -70,7 +70,7 @@ def make_everything(template: dict[str, Any], policy: AdmissionPolicy) -> None:
                 for beside in (None, {"zone": "a"}):
                     orjson.dumps(manifests.pod("worker", 0, beside=beside))
                 for gang_role in manifests.gang.roles:
-                    _need(gang_role.name, 1, facts.roles["worker"].requests, gang_role.pod, 1)
+                    _need(gang_role.name, 1, facts.roles["worker"].requests, gang_role.pod, 1, "none")
 
 
 def test_the_pod_that_is_mutated_is_allowed_by_every_policy() -> None:

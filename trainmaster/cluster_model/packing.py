@@ -12,12 +12,15 @@ What the dispatcher's fit accepts, ``place`` can place as well (``tests/unit/tes
 With several roles and other nodes than were reported, either side may miss a packing that the other one finds.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, permutations
 
 from trainmaster.cluster_model.best_fit import MOST_ORDERS, dominant, leftover
 from trainmaster.cluster_model.eligibility import describe, is_tolerated, obstruction
+from trainmaster.cluster_model.numa_policies import STRICT_NUMA, NumaPolicy
+from trainmaster.cluster_model.numa_zones import NodeZones
 from trainmaster.protocol.agent import HOST_LEVEL, Taint
 from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role, Toleration
 from trainmaster.protocol.quantities import Resources, format_quantity, format_resources
@@ -39,6 +42,8 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     topology: tuple[tuple[str, str], ...] = ()
+    zones: NodeZones | None = None
+    """NUMA zones, where the node reports them."""
 
     def domain(self, level: str) -> tuple[str, ...] | None:
         """Return the node's domain at ``level`` with all wider ones, as two zones may have a rack ``r1``; None without one."""
@@ -63,6 +68,8 @@ class Need:
     node_affinity: tuple[AffinityTerm, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     max_per_node: int | None = None
+    numa: str = NumaPolicy.NONE
+    """NUMA policy that the node has to keep for the member."""
 
     @classmethod
     def of(cls, role: Role, template: MemberTemplate, count: int, more: Resources | None = None) -> "Need":
@@ -80,17 +87,33 @@ class Need:
     def suits(self, node: Node) -> bool:
         """Return whether this node may take such a member if it is empty enough."""
         found = obstruction(node.labels, node.taints, self.node_selector.items(), self.node_affinity, self.tolerations)
-        return found is None
+        return found is None and self._zones_obstacle(node) is None
 
     def obstacle(self, node: Node) -> str | None:
         """Return why this node may not take such a member however empty it is, as a sentence; None when it may."""
         found = obstruction(node.labels, node.taints, self.node_selector.items(), self.node_affinity, self.tolerations)
-        return None if found is None else describe(found)
+        return self._zones_obstacle(node) if found is None else describe(found)
+
+    def _zones_obstacle(self, node: Node) -> str | None:
+        if self.numa not in STRICT_NUMA:
+            return None
+        if node.zones is None:
+            return f"it reports no NUMA zones, and the job asks for {self.numa}"
+        if not node.zones.keeps(self.numa):
+            return f"its NUMA policy is {node.zones.policy}, and the job asks for {self.numa}"
+        return None
 
     def count_fitting(self, free: Resources) -> int:
-        """Return how many of these members fit into the free amounts ``free`` of one node."""
+        """Return how many of these members fit into the free amounts ``free`` of one node, whatever its zones have free."""
         most = self.count if self.max_per_node is None else min(self.count, self.max_per_node)
         return min([most, *(free.get(name, 0) // amount for name, amount in self.resources.items() if amount)])
+
+    def count_fitting_on(self, node: Node, free: Resources, in_zones: Mapping[tuple[int, ...], int]) -> int:
+        """Return how many of these members fit into the free amounts of a node and its zones, beside members planned ``in_zones``."""
+        most = self.count_fitting(free)
+        if node.zones is None or most <= 0:
+            return most
+        return node.zones.count(in_zones, self.resources, self.numa, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +180,22 @@ class _Gang:
         self, nodes: Sequence[Node], eligible: Mapping[str, Sequence[Node]], needs: Iterable[Need], key: _Key
     ) -> Assignment | PackingShortfall:
         left = {node.name: dict(self._free.get(node.name, {})) for node in nodes}
+        in_zones: dict[str, Counter[tuple[int, ...]]] = {node.name: Counter() for node in nodes if node.zones}
         assignment: Assignment = {}
         for need in needs:
             missing = need.count
             fitting = [
-                (node, most) for node in eligible[need.role] if (most := need.count_fitting(left[node.name])) > 0
+                (node, most)
+                for node in eligible[need.role]
+                if (most := need.count_fitting_on(node, left[node.name], in_zones.get(node.name, {}))) > 0
             ]
             # Filling a node makes it a still better fit than the others, so one order serves all members of a role.
             for node, most in sorted(fitting, key=lambda one: key(need, one[0], left[one[0].name])):
                 taken = min(missing, most)
                 for name, amount in need.resources.items():
                     left[node.name][name] = left[node.name].get(name, 0) - amount * taken
+                if node.zones is not None:
+                    in_zones[node.name][node.zones.need(need.resources)] += taken
                 assignment.setdefault(node.name, {})[need.role] = taken
                 missing -= taken
                 if missing == 0:
@@ -242,6 +270,8 @@ def _explain(
         if amount > freest:
             return f"role {need.role} needs {_say(name, amount)} on one node, the freest node has {_bare(name, freest)}"
     each = format_resources(need.resources)
+    if need.numa in STRICT_NUMA:
+        each = f"{each} within the NUMA zones of a node ({need.numa})"
     apart = "" if need.max_per_node is None else f", at most {need.max_per_node} on a node"
     return f"role {need.role} needs room for {need.count} members of {each} each{apart}, there is room for {placed}"
 

@@ -96,6 +96,16 @@ class UsableNode(NamedTuple):
     path: Path
     free: Resources
     allocatable: Resources
+    zones: "UsableZones | None"
+    """Its NUMA zones, where its kubelet holds pods to them."""
+
+
+class UsableZones(NamedTuple):
+    """NUMA zones of a node: ``allocatable`` beside foreign pods only, ``free`` beside all pods, both as lower bounds."""
+
+    policy: str
+    allocatable: tuple[Resources, ...]
+    free: tuple[Resources, ...]
 
 
 class Inventory(PodLedger):
@@ -262,7 +272,7 @@ class Inventory(PodLedger):
                 taints = tuple(Taint(key=key, value=value, effect=effect) for key, value, effect in host.taints)
                 path = self._layout.path(host.name, labels)
                 allocatable = {name: max(0, amount) for name, amount in host.free()} | {"pods": host.slots}
-                yield UsableNode(host.name, labels, taints, path, host.free_now(), allocatable)
+                yield UsableNode(host.name, labels, taints, path, host.free_now(), allocatable, _usable_zones(host))
 
     def labels_of(self, node: str) -> dict[str, str]:
         """Return all labels of a node; nothing for a node that does not exist."""
@@ -406,3 +416,9 @@ class Inventory(PodLedger):
         if self._marked[Mark.UNREADABLE]:
             notes.append(f"requests that cannot be read, of pods such as {min(self._marked[Mark.UNREADABLE])}")
         return tuple(notes)
+
+
+def _usable_zones(host: Host) -> UsableZones | None:
+    if host.zones is None or host.zones.policy not in STRICT_NUMA:
+        return None
+    return UsableZones(host.zones.policy, tuple(dict(zone) for zone in host.zones_free()), host.zones_now())

@@ -33,6 +33,7 @@ class Host:
         "label_values",
         "name",
         "own",
+        "own_pinned",
         "own_pods",
         "per_node",
         "pinned",
@@ -41,6 +42,7 @@ class Host:
         "state",
         "taints",
         "traits",
+        "unreported",
         "zones",
     )
 
@@ -62,6 +64,10 @@ class Host:
         """Use of foreign pods that each node gets; part of ``foreign``."""
         self.pinned: Resources = {}
         """The most that foreign pods may use of its NUMA zones."""
+        self.own_pinned: Resources = {}
+        """The most that our members may use of its NUMA zones."""
+        self.unreported: Resources = {}
+        """The most that pods that came since the last report of its NUMA zones may use of them."""
         self.pods = 0
         """Number of all pods on it."""
         self.own_pods = 0
@@ -82,16 +88,20 @@ class Host:
     def add(self, pod: BoundPod, sign: int = 1) -> None:
         """Count a pod, or with ``sign`` -1 stop counting it."""
         self.pods += sign
+        # Devices belong to a zone whatever the quality of service.
+        is_pinned = pod.mark & Mark.PINNED
+        pinned = pod.requests if is_pinned else [one for one in pod.requests if "/" in one[0]]
+        if sign > 0:
+            _add(self.unreported, pinned, 1)
         if pod.mark & Mark.OWN:
             self.own_pods += sign
             _add(self.own, pod.requests, sign)
+            _add(self.own_pinned, pinned, sign)
             return
         _add(self.foreign, pod.requests, sign)
         if pod.mark & Mark.PER_NODE:
             _add(self.per_node, pod.requests, sign)
-        # Devices belong to a zone whatever the quality of service.
-        is_pinned = pod.mark & Mark.PINNED
-        _add(self.pinned, pod.requests if is_pinned else [one for one in pod.requests if "/" in one[0]], sign)
+        _add(self.pinned, pinned, sign)
 
     def free(self) -> Amounts:
         """Return the exact allocatable amounts beside foreign pods; below zero where more is bound than exists."""
@@ -122,6 +132,29 @@ class Host:
             used = dict(taken)
             out.append(tuple([(name, amount - min(used.get(name, 0), pinned.get(name, 0))) for name, amount in most]))
         return tuple(out)
+
+    def zones_now(self) -> tuple[Resources, ...]:
+        """Return what is left in each NUMA zone beside all pods, as a lower bound.
+
+        What the last report does not account for may be in any zone, so it is subtracted from each: what pods request beyond the used
+        amounts, and what pods that came since then request, as the report may contain others that have ended.
+        """
+        if self.zones is None:
+            return ()
+        reported: Resources = {}
+        for _, taken in self.zones.zones:
+            _add(reported, taken, 1)
+        unseen = {
+            name: max(
+                self.pinned.get(name, 0) + self.own_pinned.get(name, 0) - reported.get(name, 0),
+                self.unreported.get(name, 0),
+            )
+            for name in {*self.pinned, *self.own_pinned, *self.unreported}
+        }
+        return tuple(
+            {name: max(0, amount - dict(taken).get(name, 0) - max(0, unseen.get(name, 0))) for name, amount in most}
+            for most, taken in self.zones.zones
+        )
 
     def free_now(self) -> Resources:
         """Return the amounts left beside all pods; ``pods`` (slots) is one of them."""

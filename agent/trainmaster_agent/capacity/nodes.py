@@ -108,7 +108,8 @@ def read_zones(obj: dict[str, Any]) -> Zones | None:
             continue
         resources = zone.get("resources") or ()
         most = _amounts({one["name"]: one.get("allocatable", one.get("capacity")) for one in resources})
-        left = _amounts({one["name"]: one["available"] for one in resources if "available" in one})
+        available = {one["name"]: one["available"] for one in resources if "available" in one}
+        left = dict.fromkeys(available, 0) | _amounts(available)  # an amount of zero is one, too
         taken = {name: amount - left[name] for name, amount in most.items() if left.get(name, amount) < amount}
         zones.append((tuple(sorted(most.items())), tuple(sorted(taken.items()))))
     return Zones(policy, tuple(sorted(zones)) if len(zones) <= MOST_ZONES else ())

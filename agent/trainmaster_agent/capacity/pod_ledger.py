@@ -82,6 +82,7 @@ class PodLedger:
 
     def _set_zones(self, host: Host, obj: dict[str, Any] | None) -> None:
         zones = None if obj is None else read_zones(obj)
+        host.unreported = {}
         if zones != host.zones:
             host.zones = zones
             self._dirty.add(host)

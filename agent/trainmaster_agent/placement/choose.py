@@ -73,7 +73,7 @@ class PlacementConfig(Strict):
     prefer_planned_nodes: bool = True
     """Whether pods prefer the nodes on which best fit has them, within the node groups of the dispatcher's plan."""
     numa: bool = False
-    """Volcano, KAI, coscheduling: whether the scheduler's NUMA plugin is on."""
+    """Volcano, KAI, coscheduling: whether the scheduler's NUMA plugin is on. Gates: whether nodes report their NUMA zones."""
 
     def rules(self, default: str) -> QueueRules:
         return QueueRules(self.queues, self.default_queue or default)
@@ -100,7 +100,7 @@ def choose(config: PlacementConfig, found: ServedApis, provisioning_class: str |
 
 def _choose(config: PlacementConfig, found: ServedApis) -> PlacementPort:
     name = _automatic(found) if config.scheduler == "auto" else config.scheduler
-    if config.numa and name not in ("volcano", "kai", "coscheduling"):
+    if config.numa and name not in ("volcano", "kai", "coscheduling", "gates"):
         raise PlacementUnavailableError(f"placement.numa is true, and {name} does not know NUMA zones")
     match name:
         case "volcano":
@@ -116,7 +116,7 @@ def _choose(config: PlacementConfig, found: ServedApis) -> PlacementPort:
         case "yunikorn":
             return YuniKorn(config.rules(""), config.scheduler_name or "yunikorn", config.preemptible)
         case _:
-            return Gates(config.scheduler_name)
+            return Gates(config.scheduler_name, config.numa)
 
 
 def _automatic(found: ServedApis) -> Scheduler:

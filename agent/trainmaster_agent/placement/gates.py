@@ -15,7 +15,7 @@ from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.placement.base import PlacementDefaults
 from trainmaster_agent.placement.conditions import why_pods_wait
 from trainmaster_agent.placement.port import Gang, GangRole, GangState
-from trainmaster_agent.placement.requirements import lacks_numa, needs_group
+from trainmaster_agent.placement.requirements import lacks_numa, waits_for_nodes
 
 GATE = "trainmaster.dev/gang"
 
@@ -40,6 +40,8 @@ def opening_patch(
 class Gates(PlacementDefaults):
     scheduler_name: str = ""
     """Name of the scheduler; empty: the cluster's default one."""
+    numa: bool = False
+    """Whether nodes report their NUMA zones, so that members are pinned to nodes whose zones are free."""
 
     @property
     def name(self) -> str:
@@ -47,19 +49,20 @@ class Gates(PlacementDefaults):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset((Capability.GANG, Capability.RESIZE, Capability.TOPOLOGY))
+        extra = (Capability.NUMA,) if self.numa else ()
+        return frozenset((Capability.GANG, Capability.RESIZE, Capability.TOPOLOGY, *extra))
 
     @property
     def emulated(self) -> bool:
         return True
 
     def lacks(self, gang: Gang) -> str | None:
-        return lacks_numa(gang, "a scheduler without gangs")
+        return lacks_numa(gang, "a scheduler without gangs", numa=self.numa)
 
     def dress(self, gang: Gang, role: GangRole, pod: dict[str, Any]) -> None:
         if self.scheduler_name:
             pod["spec"]["schedulerName"] = self.scheduler_name
-        if needs_group(gang):
+        if waits_for_nodes(gang):
             pod["spec"]["schedulingGates"] = [*(pod["spec"].get("schedulingGates") or []), {"name": GATE}]
 
     def read(self, gang: Gang, objects: Sequence[Mapping[str, Any]], pods: Sequence[PodSight]) -> GangState:

@@ -11,6 +11,11 @@ def needs_group(gang: Gang) -> bool:
     return gang.size > 1 or gang.required is not None
 
 
+def waits_for_nodes(gang: Gang) -> bool:
+    """Return whether pods have to wait until nodes are found for them: those of a gang, or those with a strict NUMA policy."""
+    return needs_group(gang) or gang.numa in STRICT_NUMA
+
+
 def starters(gang: Gang) -> int:
     """Return the number of members that have to start together, at least the roles' own minimums."""
     return sum(count for _, count in gang.quorum())

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.cluster_model.packing import Assignment, PackingShortfall
 from trainmaster.protocol.agent import HOST_LEVEL
 from trainmaster_agent.kube.client import ApiServer
@@ -83,9 +84,15 @@ class GateOpener:
         tracker.opened_at = self._clock()
         tracker.next_look = min(tracker.next_look, tracker.opened_at + self._patience)
         selector = self._selector(tracker, manifests, places, levels)
-        wishes = self._wishes(manifests, places, chosen)
+        nodes = divide([(pod.role, pod.index) for pod in chosen], places)
         await confirm()
-        await asyncio.gather(*(self._open_one(tracker, pod, selector, wishes.get(pod.uid, {})) for pod in chosen))
+        await asyncio.gather(
+            *(
+                self._open_one(tracker, pod, selector | self._pin(tracker, node), self._wish(manifests, pod, node))
+                for pod in chosen
+                for node in [nodes[pod.role, pod.index]]
+            )
+        )
         return None
 
     def _shows_pods(self, tracker: RunTracker, manifests: Manifests) -> bool:
@@ -130,12 +137,15 @@ class GateOpener:
             return {HOST_LEVEL: next(iter(places))}
         return {levels.get(name, name): value for name, value in self._node_capacity.domain(places, level).items()}
 
-    def _wishes(self, manifests: Manifests, places: Assignment, pods: list[PodSight]) -> dict[str, dict[str, Any]]:
-        """Return by uid the affinity by which each of these pods prefers its node."""
-        if not self._prefers_planned_nodes:
+    def _wish(self, manifests: Manifests, pod: PodSight, node: str) -> dict[str, Any]:
+        """Return the affinity by which a pod prefers its node."""
+        return manifests.preference(pod.role, node) if self._prefers_planned_nodes else {}
+
+    def _pin(self, tracker: RunTracker, node: str) -> dict[str, str]:
+        """Return the label of a member's node where only the agent knows that its NUMA zones have room; else nothing."""
+        if tracker.facts.spec.topology.numa not in STRICT_NUMA:
             return {}
-        nodes = divide([(pod.role, pod.index) for pod in pods], places)
-        return {pod.uid: manifests.preference(pod.role, nodes[pod.role, pod.index]) for pod in pods}
+        return {HOST_LEVEL: self._node_capacity.label(node, HOST_LEVEL) or node}
 
     async def _open_one(
         self, tracker: RunTracker, pod: PodSight, selector: Mapping[str, str], affinity: Mapping[str, Any]

@@ -4,11 +4,13 @@ import time
 from collections.abc import Iterable, Mapping
 
 from trainmaster.cluster_model.eligibility import pod_toleration
+from trainmaster.cluster_model.numa_policies import NumaPolicy
+from trainmaster.cluster_model.numa_zones import NodeZones
 from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingShortfall, place
 from trainmaster.protocol.jobs import AffinityTerm
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.quantities import Resources
-from trainmaster_agent.capacity.inventory import Inventory
+from trainmaster_agent.capacity.inventory import Inventory, UsableZones
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts
 
@@ -20,6 +22,8 @@ class NodeCapacity:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
+        self.binds_zones = False
+        """Whether members with a NUMA policy get nodes by the ledger of zones, as no scheduler looks after that."""
         self._kept: dict[str, dict[str, Resources]] = {}
         """By run: the capacity reserved on each node."""
         self._sorts: tuple[list[Node], dict[str, Resources]] = [], {}
@@ -38,8 +42,8 @@ class NodeCapacity:
     def _lack(self, facts: Facts, pods: Mapping[str, Mapping[str, object]]) -> str | None:
         nodes, free = self._unlike_nodes()
         for role in facts.roles.values():
-            need = _need(role.name, 1, role.requests, pods[role.name], None)
-            if any(need.suits(node) and need.count_fitting(free[node.name]) for node in nodes):
+            (need,) = self._needs(facts, {role.name: 1}, pods)
+            if any(need.suits(node) and need.count_fitting_on(node, free[node.name], {}) for node in nodes):
                 continue  # ``place`` would sort all nodes to find the best one
             found = place(nodes, free, [need])
             if isinstance(found, PackingShortfall):
@@ -52,9 +56,10 @@ class NodeCapacity:
         if now < self._sorts_until:
             return self._sorts
         kinds: dict[tuple[object, ...], Node] = {}
-        for name, labels, taints, path, _, allocatable in self._inventory.standing():
-            key = (tuple(labels.items()), taints, path, tuple(allocatable.items()))
-            kinds.setdefault(key, Node(name, allocatable, labels, taints, path))
+        for name, labels, taints, path, _, allocatable, usable in self._inventory.standing():
+            zones = None if usable is None else NodeZones.of(usable.policy, usable.allocatable, usable.allocatable)
+            key = (tuple(labels.items()), taints, path, tuple(allocatable.items()), zones)
+            kinds.setdefault(key, Node(name, allocatable, labels, taints, path, zones))
         self._sorts = list(kinds.values()), {node.name: node.allocatable for node in kinds.values()}
         self._sorts_until = now + _SORTS_SECONDS
         return self._sorts
@@ -75,7 +80,7 @@ class NodeCapacity:
         ``beside``: a node with a member of the gang, in whose domain of ``level`` the others have to be.
         """
         nodes, free = self._ledger(run)
-        needs = _needs(facts, sizes, pods)
+        needs = self._needs(facts, sizes, pods)
         preferred = facts.spec.topology.preferred
         if preferred is not None and preferred != level:
             close = place(_around(_around(nodes, beside, level), beside, preferred), free, needs, preferred)
@@ -98,7 +103,7 @@ class NodeCapacity:
             by_group.setdefault(self._inventory.group_of(node.name), []).append(node)
         found: Assignment = {}
         for group, roles in plan.items():
-            part = place(by_group.get(group, ()), free, _needs(facts, roles, pods), level)
+            part = place(by_group.get(group, ()), free, self._needs(facts, roles, pods), level)
             if isinstance(part, PackingShortfall):
                 return None
             found |= part
@@ -109,11 +114,21 @@ class NodeCapacity:
         nodes: list[Node] = []
         free: dict[str, Resources] = {}
         taken = self._promised(but=run)
-        for name, labels, taints, path, left, allocatable in self._inventory.standing():
-            nodes.append(Node(name, allocatable, labels, taints, path))
+        for name, labels, taints, path, left, allocatable, usable in self._inventory.standing():
             used = taken.get(name)
+            zones = None if usable is None else _zones(usable, used or {})
+            nodes.append(Node(name, allocatable, labels, taints, path, zones))
             free[name] = left if used is None else {res: max(0, n - used.get(res, 0)) for res, n in left.items()}
         return nodes, free
+
+    def _needs(self, facts: Facts, sizes: Mapping[str, int], pods: Mapping[str, Mapping[str, object]]) -> list[Need]:
+        """Return what the members of each role need of nodes."""
+        numa = facts.spec.topology.numa if self.binds_zones else NumaPolicy.NONE
+        return [
+            _need(role.name, sizes[role.name], role.requests, pods[role.name], role.max_per_node, numa)
+            for role in facts.roles.values()
+            if sizes.get(role.name)
+        ]
 
     def keep(self, run: str, facts: Facts, places: Assignment) -> None:
         """Reserve these nodes' capacity for a run."""
@@ -141,7 +156,7 @@ class NodeCapacity:
     def domain(self, places: Assignment, level: str) -> Mapping[str, str]:
         """Return the path of the domain at ``level`` that contains all of these places."""
         node = next(iter(places))
-        for name, _, _, path, _, _ in self._inventory.standing():
+        for name, _, _, path, *_ in self._inventory.standing():
             if name == node:
                 found = {}
                 for key, value in path:
@@ -185,14 +200,13 @@ def _shares(nodes: list[Node], places: Assignment, level: str | None) -> bool:
     return level is None or len({node.domain(level) for node in nodes if node.name in places}) == 1
 
 
-def _needs(facts: Facts, sizes: Mapping[str, int], pods: Mapping[str, Mapping[str, object]]) -> list[Need]:
-    return [
-        _need(role.name, sizes.get(role.name, 0), role.requests, pods[role.name], role.max_per_node)
-        for role in facts.roles.values()
-    ]
+def _zones(usable: UsableZones, promised: Resources) -> NodeZones:
+    """Return the zones of a node; what is promised to members that are not bound yet may come to be in any of them."""
+    free = [{name: max(0, amount - promised.get(name, 0)) for name, amount in zone.items()} for zone in usable.free]
+    return NodeZones.of(usable.policy, usable.allocatable, free)
 
 
-def _need(role: str, count: int, requests: Resources, pod: Mapping[str, object], apart: int | None) -> Need:
+def _need(role: str, count: int, requests: Resources, pod: Mapping[str, object], apart: int | None, numa: str) -> Need:
     """Return what a member needs of its node, from its manifest."""
     spec: dict[str, object] = dict(pod)
     terms: list[AffinityTerm] = []
@@ -212,4 +226,5 @@ def _need(role: str, count: int, requests: Resources, pod: Mapping[str, object],
         node_affinity=tuple(terms),
         tolerations=tuple(pod_toleration(one) for one in spec.get("tolerations") or ()),  # type: ignore[attr-defined]
         max_per_node=apart,
+        numa=numa,
     )

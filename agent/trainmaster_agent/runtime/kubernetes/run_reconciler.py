@@ -31,7 +31,7 @@ from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import PODS
 from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROUND, LABEL_RUN, PodSight, see
 from trainmaster_agent.placement.port import GangState, PlacementPort
-from trainmaster_agent.placement.requirements import needs_group
+from trainmaster_agent.placement.requirements import waits_for_nodes
 from trainmaster_agent.runtime.kubernetes.checkpoint import send_checkpoint
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.gate_opener import GateOpener
@@ -510,7 +510,7 @@ class RunReconcilers:
 
     def _find_nodes(self, tracker: RunTracker, manifests: Manifests, members: Sequence[Member]) -> dict[Member, str]:
         """Return the nodes that new members prefer; none for those behind gates, whose nodes are found when these open."""
-        is_gated = self._placement_of(tracker).emulated and needs_group(manifests.gang)
+        is_gated = self._placement_of(tracker).emulated and waits_for_nodes(manifests.gang)
         if is_gated or not self._config.placement.prefer_planned_nodes:
             return {}
         return find_nodes(tracker, manifests, members, self._node_capacity)

@@ -206,6 +206,7 @@ class KubernetesRuntime:
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
                 contain("older anchor", error, run=name)
         self._placement = await self._choose_placement()
+        self._node_capacity.binds_zones = self._placement.emulated and Capability.NUMA in self._placement.capabilities
         self._reconcilers = self._make_reconcilers(self._placement)
         self._watch_all(self._placement)
         try:
