@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.unit.test_placement_gangs import ON_A_RACK, RACK
+from trainmaster.cluster_model.capabilities import Capability
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import ForbiddenError, NotFoundError
 from trainmaster_agent.placement.choose import (
@@ -194,7 +195,13 @@ async def test_coscheduling_goes_to_the_profile_that_is_named() -> None:
     assert placement.scheduler_name == "default-scheduler"
 
 
-@pytest.mark.parametrize("scheduler", ["native", "gates", "yunikorn"])
+def test_gates_pin_members_to_zones_where_nodes_report_them() -> None:
+    for numa in (True, False):
+        placement = choose(PlacementConfig(scheduler="gates", numa=numa), ServedApis())
+        assert (Capability.NUMA in placement.capabilities) is numa
+
+
+@pytest.mark.parametrize("scheduler", ["native", "yunikorn"])
 def test_numa_is_refused_where_the_scheduler_does_not_know_it(scheduler: str) -> None:
     config = PlacementConfig.model_validate({"scheduler": scheduler, "numa": True})
     with pytest.raises(PlacementUnavailableError, match="does not know NUMA zones"):
