@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from trainmaster.cluster_model.device_products import PRODUCT_LABELS, VENDOR_PRODUCT_LABELS, product_label
 from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.protocol.agent import NodeGroup, Pool, Taint
-from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.capacity.device_classes import DeviceLedger
 from trainmaster_agent.capacity.groups import OUT, Grid, Grouped, Grouper, NodeTraits, as_group
 from trainmaster_agent.capacity.hypernodes import HyperNodes
 from trainmaster_agent.capacity.node_cache import Host
+from trainmaster_agent.capacity.node_index import NodeIndex, UsableNode, UsableZones
 from trainmaster_agent.capacity.nodes import NodeState
 from trainmaster_agent.capacity.pod_ledger import PodLedger
 from trainmaster_agent.capacity.pods import Mark
@@ -87,27 +87,6 @@ class Capacity(NamedTuple):
     """Rises whenever the content has changed."""
 
 
-class UsableNode(NamedTuple):
-    """A node that takes members. ``free``: exact amounts beside all pods; ``allocatable``: beside foreign pods only."""
-
-    name: str
-    labels: dict[str, str]
-    taints: tuple[Taint, ...]
-    path: Path
-    free: Resources
-    allocatable: Resources
-    zones: "UsableZones | None"
-    """Its NUMA zones, where its kubelet holds pods to them."""
-
-
-class UsableZones(NamedTuple):
-    """NUMA zones of a node: ``allocatable`` beside foreign pods only, ``free`` beside all pods, both as lower bounds."""
-
-    policy: str
-    allocatable: tuple[Resources, ...]
-    free: tuple[Resources, ...]
-
-
 class Inventory(PodLedger):
     """The ledger of one cluster. Takes objects as raw JSON, as watches deliver them."""
 
@@ -116,6 +95,7 @@ class Inventory(PodLedger):
     ) -> None:
         """``clock``: seconds of the epoch, by which reports of the autoscaler become too old; None: they never do."""
         super().__init__(config, own_label)
+        self._index = NodeIndex(self._describe)
         self.pool_reports = PoolReports(config, clock)
         self._topologies: dict[tuple[Kind, str], dict[str, Any]] = {}
         self._hyper_specs: dict[str, dict[str, Any]] = {}
@@ -246,8 +226,11 @@ class Inventory(PodLedger):
     def group_of(self, node: str) -> str | None:
         """Return the node's group in the last report, or None. Valid until the version rises."""
         host = self._hosts.get(node)
-        traits = None if host is None or host.traits is None else self._grouped.group(host.traits)
-        group = None if traits is None else self._shown.get(traits)
+        return None if host is None else self._group_named(host.traits)
+
+    def _group_named(self, traits: NodeTraits | None) -> str | None:
+        grouped = None if traits is None else self._grouped.group(traits)
+        group = None if grouped is None else self._shown.get(grouped)
         return None if group is None else group.name
 
     def products_of(self, groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -264,15 +247,40 @@ class Inventory(PodLedger):
 
     def standing(self) -> Iterator[UsableNode]:
         """Yield the nodes that take members, as they are now."""
+        yield from self._indexed().nodes()
+
+    def sorts(self) -> Iterator[tuple[str | None, Mapping[str, UsableNode]]]:
+        """Yield the nodes that take members, by name, those with the same capacity and taints in the same place together, and their
+        group in the last report.
+        """
+        for sort, nodes in self._indexed().sorts():
+            yield self._group_named(sort.traits), nodes
+
+    def usable(self, node: str) -> UsableNode | None:
+        """Return a node that takes members."""
+        return self._indexed().named(node)
+
+    def _indexed(self) -> NodeIndex:
         self._find_layout()
         self._count_devices()
-        for host in self._hosts.values():
-            if host.is_offered:
-                labels = host.labels
-                taints = tuple(Taint(key=key, value=value, effect=effect) for key, value, effect in host.taints)
-                path = self._layout.path(host.name, labels)
-                allocatable = {name: max(0, amount) for name, amount in host.free()} | {"pods": host.slots}
-                yield UsableNode(host.name, labels, taints, path, host.free_now(), allocatable, _usable_zones(host))
+        changed, self._dirty.unindexed = self._dirty.unindexed, set()
+        for name in changed:
+            self._index.put(name, self._hosts.get(name))
+        return self._index
+
+    def _describe(self, host: Host) -> UsableNode | None:
+        if not host.is_offered:
+            return None
+        labels = host.labels
+        taints = tuple(Taint(key=key, value=value, effect=effect) for key, value, effect in host.taints)
+        path = self._layout.path(host.name, labels)
+        allocatable = {name: max(0, amount) for name, amount in host.free()} | {"pods": host.slots}
+        return UsableNode(host.name, labels, taints, path, host.free_now(), allocatable, _usable_zones(host))
+
+    @property
+    def node_count(self) -> int:
+        """Return the number of nodes that take members."""
+        return len(self._indexed())
 
     def labels_of(self, node: str) -> dict[str, str]:
         """Return all labels of a node; nothing for a node that does not exist."""
@@ -353,6 +361,7 @@ class Inventory(PodLedger):
         if now is not None:
             self._fine[now] += 1
         host.traits = now
+        self._dirty.unindexed.add(host.name)
         return True
 
     def _traits(self, host: Host) -> NodeTraits | None:

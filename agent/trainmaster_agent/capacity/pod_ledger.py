@@ -8,6 +8,7 @@ from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.capacity.device_classes import DeviceLedger, NodeDevices
 from trainmaster_agent.capacity.node_cache import BoundPod, Host
+from trainmaster_agent.capacity.node_index import ChangedHosts
 from trainmaster_agent.capacity.nodes import NodeState, read_node, read_zones
 from trainmaster_agent.capacity.pods import Mark, node_of, read_pod
 
@@ -26,7 +27,7 @@ class PodLedger:
         self._config = config
         self._own_label = own_label
         self._hosts: dict[str, Host] = {}
-        self._dirty: set[Host] = set()
+        self._dirty = ChangedHosts()
         """Nodes that changed since the last report."""
         self._pods: dict[str, BoundPod] = {}
         self._ours: dict[str, Resources] = {}
@@ -82,8 +83,8 @@ class PodLedger:
 
     def _set_zones(self, host: Host, obj: dict[str, Any] | None) -> None:
         zones = None if obj is None else read_zones(obj)
-        host.unreported = {}
-        if zones != host.zones:
+        if zones != host.zones or host.unreported:
+            host.unreported = {}
             host.zones = zones
             self._dirty.add(host)
 

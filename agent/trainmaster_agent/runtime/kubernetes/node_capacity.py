@@ -10,7 +10,8 @@ from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingSho
 from trainmaster.protocol.jobs import AffinityTerm
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.quantities import Resources
-from trainmaster_agent.capacity.inventory import Inventory, UsableZones
+from trainmaster_agent.capacity.inventory import Inventory
+from trainmaster_agent.capacity.node_index import UsableNode, UsableZones
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts
 
@@ -28,6 +29,11 @@ class NodeCapacity:
         """By run: the capacity reserved on each node."""
         self._sorts: tuple[list[Node], dict[str, Resources]] = [], {}
         self._sorts_until = 0.0
+
+    @property
+    def count(self) -> int:
+        """Return the number of nodes."""
+        return self._inventory.node_count
 
     def never(self, facts: Facts, pods: Mapping[str, Mapping[str, object]]) -> str | None:
         """Return why no node could take a member even with none of ours running; None if nodes could, or may come."""
@@ -79,8 +85,12 @@ class NodeCapacity:
 
         ``beside``: a node with a member of the gang, in whose domain of ``level`` the others have to be.
         """
-        nodes, free = self._ledger(run)
         needs = self._needs(facts, sizes, pods)
+        if len(needs) == 1 and level is None and facts.spec.topology.preferred is None:
+            found = place(*self._few(run, needs[0]), needs)
+            if not isinstance(found, PackingShortfall):
+                return found  # else all nodes are looked at, for the words
+        nodes, free = self._ledger(run)
         preferred = facts.spec.topology.preferred
         if preferred is not None and preferred != level:
             close = place(_around(_around(nodes, beside, level), beside, preferred), free, needs, preferred)
@@ -97,28 +107,48 @@ class NodeCapacity:
         level: str | None,
     ) -> Assignment | None:
         """Find nodes now in the node groups of the dispatcher's plan; None if they do not have the room, or there is no plan."""
-        nodes, free = self._ledger(run) if plan else ([], {})
-        by_group: dict[str | None, list[Node]] = {}
-        for node in nodes:
-            by_group.setdefault(self._inventory.group_of(node.name), []).append(node)
         found: Assignment = {}
         for group, roles in plan.items():
-            part = place(by_group.get(group, ()), free, self._needs(facts, roles, pods), level)
+            needs = self._needs(facts, roles, pods)
+            few = len(needs) == 1 and level is None
+            nodes, free = self._few(run, needs[0], group) if few else self._ledger(run, group)
+            part = place(nodes, free, needs, level)
             if isinstance(part, PackingShortfall):
                 return None
             found |= part
         return found or None
 
-    def _ledger(self, run: str) -> tuple[list[Node], dict[str, Resources]]:
-        """Return the nodes that take members, and their free amounts beside all pods and what is reserved for other runs than this."""
+    def _ledger(self, run: str, group: str | None = None) -> tuple[list[Node], dict[str, Resources]]:
+        """Return the nodes that take members, of a node group or all, and their free amounts beside all pods and what is reserved for
+        other runs than this.
+        """
         nodes: list[Node] = []
         free: dict[str, Resources] = {}
         taken = self._promised(but=run)
-        for name, labels, taints, path, left, allocatable, usable in self._inventory.standing():
-            used = taken.get(name)
-            zones = None if usable is None else _zones(usable, used or {})
-            nodes.append(Node(name, allocatable, labels, taints, path, zones))
-            free[name] = left if used is None else {res: max(0, n - used.get(res, 0)) for res, n in left.items()}
+        for of, sort in self._inventory.sorts():
+            if group is None or of == group:
+                for usable in sort.values():
+                    node, free[node.name] = _beside(usable, taken.get(usable.name))
+                    nodes.append(node)
+        return nodes, free
+
+    def _few(self, run: str, need: Need, group: str | None = None) -> tuple[list[Node], dict[str, Resources]]:
+        """Return as much of the ledger as one role needs: of nodes with the same capacity no more than it has members."""
+        nodes: list[Node] = []
+        free: dict[str, Resources] = {}
+        taken = self._promised(but=run)
+        for of, sort in self._inventory.sorts():
+            if (group is not None and of != group) or not need.count_fitting(next(iter(sort.values())).free):
+                continue
+            missing = need.count
+            for name, usable in sort.items():
+                node, left = _beside(usable, taken.get(name))
+                if need.suits(node):
+                    nodes.append(node)
+                    free[name] = left
+                    missing -= name not in taken
+                    if not missing:
+                        break
         return nodes, free
 
     def _needs(self, facts: Facts, sizes: Mapping[str, int], pods: Mapping[str, Mapping[str, object]]) -> list[Need]:
@@ -156,15 +186,12 @@ class NodeCapacity:
     def domain(self, places: Assignment, level: str) -> Mapping[str, str]:
         """Return the path of the domain at ``level`` that contains all of these places."""
         node = next(iter(places))
-        for name, _, _, path, *_ in self._inventory.standing():
-            if name == node:
-                found = {}
-                for key, value in path:
-                    found[key] = value
-                    if key == level:
-                        break
-                return found
-        return {}
+        usable, found = self._inventory.usable(node), {}
+        for key, value in () if usable is None else usable.path:
+            found[key] = value
+            if key == level:
+                break
+        return found
 
     def _promised(self, but: str) -> dict[str, Resources]:
         total: dict[str, Resources] = {}
@@ -198,6 +225,15 @@ def _around(nodes: list[Node], beside: str, level: str | None) -> list[Node]:
 def _shares(nodes: list[Node], places: Assignment, level: str | None) -> bool:
     """Return whether all of these places are in one domain of ``level``."""
     return level is None or len({node.domain(level) for node in nodes if node.name in places}) == 1
+
+
+def _beside(usable: UsableNode, promised: Resources | None) -> tuple[Node, Resources]:
+    """Return a node, and what it has free beside what is promised to members that are not bound yet."""
+    name, labels, taints, path, free, allocatable, zones = usable
+    node = Node(name, allocatable, labels, taints, path, None if zones is None else _zones(zones, promised or {}))
+    if promised is None:
+        return node, free
+    return node, {resource: max(0, amount - promised.get(resource, 0)) for resource, amount in free.items()}
 
 
 def _zones(usable: UsableZones, promised: Resources) -> NodeZones:

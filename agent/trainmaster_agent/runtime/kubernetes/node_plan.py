@@ -14,11 +14,19 @@ from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.run_spec import Member
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
+_MOST_NODES = 1000
+"""Nodes of a cluster in which gangs of several roles, or with a level, have planned nodes: all nodes are looked at for each."""
+
 
 def find_nodes(
     tracker: RunTracker, manifests: Manifests, members: Sequence[Member], node_capacity: NodeCapacity
 ) -> dict[Member, str]:
-    """Return the node of each of these members, and reserve it for them; nothing if there is no room for all of them now."""
+    """Return the node of each of these members, and reserve it for them; nothing if there is no room for all of them now, or if the
+    cluster has too many nodes to look at all of them.
+    """
+    spec = tracker.facts.spec
+    if node_capacity.count > _MOST_NODES and (len(spec.roles) > 1 or spec.topology.required or spec.topology.preferred):
+        return {}
     sizes = Counter(role for role, _ in members)
     pods = {role.name: role.pod for role in manifests.gang.roles}
     level, facts = tracker.facts.spec.topology.required, tracker.facts
