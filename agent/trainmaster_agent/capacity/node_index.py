@@ -32,7 +32,7 @@ class UsableNode(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """What nodes have in common that differ in names and labels alone."""
+    """Properties of nodes that differ in names and labels alone."""
 
     traits: NodeTraits | None
     """Of the last report."""
