@@ -278,14 +278,18 @@ async def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schedulers", type=scheduler_names, default=["native", "coscheduling", "kai"])
     parser.add_argument("--gangs", type=int, default=200)
     parser.add_argument("--load", type=float, default=0.75, help="part of all GPUs that may be in use")
     parser.add_argument("--patience", type=float, default=20.0, help="seconds until a gang must have nodes")
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    options = parser().parse_args()
     need_programs(SCHEDULER, CONTROLLER_MANAGER)
     with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
         result = uvloop.run(measure(Path(folder), options))

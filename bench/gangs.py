@@ -282,7 +282,7 @@ def scheduler_names(text: str) -> list[str]:
     return names
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--schedulers", type=scheduler_names, default=list(SCHEDULERS), help="names with commas; default: all"
@@ -292,7 +292,11 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=5, help="members of each of these")
     parser.add_argument("--rounds", type=int, default=3, help="of runtime and bare requests")
     parser.add_argument("--fsync", action="store_true", help="etcd waits for the disk with every write")
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    options = parser().parse_args()
     need_programs(SCHEDULER, CONTROLLER_MANAGER)
     with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
         result = uvloop.run(measure(Path(folder), options))

@@ -1,10 +1,10 @@
-"""Benchmarks of the Kubernetes API, with few jobs: what they measure is there, and what they count is right."""
+"""Benchmarks with little load: what they measure is there, and what they count is right."""
 
 from pathlib import Path
 
 import pytest
 
-from bench import informers, labels
+from bench import fragmentation, gangs, informers, labels
 from tests.cluster.control_plane import assets
 
 _NEEDS_CONTROL_PLANE = pytest.mark.skipif(assets() is None, reason="KUBEBUILDER_ASSETS has no control plane")
@@ -38,3 +38,24 @@ def test_lists_by_labels_have_as_many_jobs_as_match(tmp_path: Path, hub: bool) -
         assert set(etcd["ours"]) == {_API_SERVICE, _SERVICE}
         assert etcd["keys"][0] == etcd["keys"][1]
         assert not [one for one in etcd["written_meanwhile"] if "lease" not in one]
+
+
+@_NEEDS_CONTROL_PLANE
+async def test_gangs_are_bound_with_the_runtime_and_by_bare_requests(tmp_path: Path) -> None:
+    words = ["--schedulers", "native,gates", "--members", "10", "--gangs", "4", "--size", "3", "--rounds", "1"]
+    found = await gangs.measure(tmp_path, gangs.parser().parse_args(words))
+    assert found["left_out"] == []
+    for one in found["schedulers"].values():
+        for load in (one["one_gang"], one["many_gangs"]):
+            assert 0 < load["bare_all_bound_seconds"] < 60
+            assert 0 < load["all_bound_seconds"] <= load["all_running_seconds"]
+
+
+@_NEEDS_CONTROL_PLANE
+async def test_planned_nodes_keep_whole_nodes_free(tmp_path: Path) -> None:
+    words = ["--schedulers", "native", "--gangs", "12", "--load", "0.3"]
+    found = await fragmentation.measure(tmp_path, fragmentation.parser().parse_args(words))
+    off, on = found["schedulers"]["native"]["off"], found["schedulers"]["native"]["on"]
+    assert (on["gangs"], on["not_planned"], on["not_placed"], on["as_planned"]) == (12, 0, 0, 1.0)
+    assert on["free_nodes_mean"] > off["free_nodes_mean"]
+    assert on["free_nodes_mean"] <= on["free_nodes_possible_mean"]

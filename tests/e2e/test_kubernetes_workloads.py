@@ -230,3 +230,18 @@ async def test_a_pod_that_was_submitted_is_made_by_the_agent_as_it_was_written(c
         assert (pod["metadata"]["labels"]["app"], pod["spec"]["terminationGracePeriodSeconds"]) == ("x", 5)
         assert (await runtime.read_log(RUN, "pod", 0, 0, 100)).data == b"hello\n"
         await nothing_is_left(cluster, runtime)
+
+
+async def test_a_job_whose_pods_are_refused_says_why(cluster: Cluster) -> None:
+    """The Job controller tells it in an event alone: the Job itself has no condition."""
+    await cluster.kubelet.add_nodes("node", 1, allocatable=NODE)
+    async with agent(cluster, "gates", admission={"serviceAccounts": ["nobody-made-it"]}) as runtime:
+        start = a_job("run")
+        start.spec["roles"][0]["podTemplate"]["spec"]["serviceAccountName"] = "nobody-made-it"
+        await runtime.start(start)
+        status = await until(runtime, lambda one: "FailedCreate" in one.message)
+        assert f"its Job has made 0 of the 1 pods that start together; Job {RUN}: FailedCreate: " in status.message
+        assert 'serviceaccount "nobody-made-it" not found' in status.message
+        account = {"metadata": {"name": "nobody-made-it"}}
+        await cluster.api.post(f"/api/v1/namespaces/{JOBS}/serviceaccounts", account)
+        await until(runtime, lambda one: one.state is RunState.RUNNING, 120)

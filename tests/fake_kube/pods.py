@@ -124,9 +124,20 @@ def _check_gates(name: str, after: Object, before: Object) -> None:
         selector, narrower = before.get("nodeSelector") or {}, after.get("nodeSelector") or {}
         if all(narrower.get(key) == value for key, value in selector.items()):
             before["nodeSelector"] = after["nodeSelector"] = None
-        if "affinity" not in before and set(after.get("affinity") or {}) <= {"nodeAffinity"}:
-            after.pop("affinity", None)
+        required = "requiredDuringSchedulingIgnoredDuringExecution"
+        rules, narrowed = _node_rules(before), _node_rules(after)
+        if rules.get(required) in (None, narrowed.get(required)):  # preferences may change
+            for spec in (before, after):
+                if set(spec.get("affinity") or {}) <= {"nodeAffinity"}:
+                    spec.pop("affinity", None)
+                else:
+                    spec["affinity"]["nodeAffinity"] = None
     after["schedulingGates"] = before["schedulingGates"] = None
+
+
+def _node_rules(spec: Object) -> Object:
+    rules: Object = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    return rules
 
 
 def _check_deadline(name: str, after: Object, before: Object) -> None:

@@ -116,15 +116,16 @@ class ApiServer:
         *,
         selector: str = "",
         name: str = "",
+        fields: str = "",
         page: int = _PAGE,
     ) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
         """Yield all objects by pages, each with the resource version to watch from. Raises GoneError when listing took too long.
 
-        ``name``: of the only object that is listed.
+        ``name``: of the only object that is listed; ``fields``: a field selector.
         """
         query = {"limit": str(page)}
-        if name:
-            query["fieldSelector"] = f"metadata.name={name}"
+        if name or fields:
+            query["fieldSelector"] = fields or f"metadata.name={name}"
         if selector:
             query["labelSelector"] = selector
         while True:

@@ -11,11 +11,10 @@ from typing import Any
 from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import ConflictError, RefusedError
-from trainmaster_agent.kube.paths import Resource
+from trainmaster_agent.kube.paths import EVENTS
 
 log = logging.getLogger(__name__)
 
-_EVENTS = Resource("v1", "events", "Event")
 _COMPONENT = "trainmaster"
 _LEFT_OUT = frozenset(("RunMoved", "RunStatus"))
 """Reasons of events that say no more than the status does."""
@@ -35,7 +34,7 @@ class EventCopies:
         """Create the events of a job that the object has not. Raises KubeError."""
         metadata = remote["metadata"]
         selector = f"involvedObject.name={metadata['name']},involvedObject.uid={metadata['uid']}"
-        path = _EVENTS.path(metadata["namespace"])
+        path = EVENTS.path(metadata["namespace"])
         found = (await self._dispatcher.call("GET", path, query={"fieldSelector": selector})).get("items") or []
         for one in found[self._known.get(metadata["uid"], 0) :]:
             if one["reason"] not in _LEFT_OUT:
@@ -75,7 +74,7 @@ class EventCopies:
         }
         with suppress(ConflictError):
             try:
-                await self._local.create(_EVENTS, metadata["namespace"], body)
+                await self._local.create(EVENTS, metadata["namespace"], body)
             except ConflictError:
                 raise
             except RefusedError as error:  # events are for people: nothing depends on them

@@ -69,6 +69,8 @@ class Sights:
     """With emulated gangs: time at which the gates of this round were opened."""
     workload: WorkloadSight | None = None
     """The object whose controller makes the pods, where the run has one and it exists."""
+    warning: str = ""
+    """The last warning of the cluster about that object, while pods of it are missing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.node_health import Unready
 from trainmaster_agent.runtime.kubernetes.node_plan import find_nodes
+from trainmaster_agent.runtime.kubernetes.object_warnings import read_warning
 from trainmaster_agent.runtime.kubernetes.output import Outputs
 from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, ReconcileLimits, Sights, reconcile
 from trainmaster_agent.runtime.kubernetes.record import (
@@ -136,7 +137,7 @@ class RunReconcilers:
             if tracker.facts.workload is not None:
                 await self._look_at_workload(tracker)
             found = self._assessment(tracker)
-            tracker.next_look = min(found.wake_at or float("inf"), late_growth(tracker))
+            tracker.next_look = min(found.wake_at or float("inf"), late_growth(tracker), tracker.warning_due)
             if found.progress is not None:
                 if found.progress.ended_at is not None and await self._has_unseen_pods(tracker):
                     continue
@@ -220,6 +221,7 @@ class RunReconcilers:
             last_seen=tracker.last_seen,
             opened_at=tracker.opened_at,
             workload=tracker.workload,
+            warning=tracker.warning,
         )
 
     def _said(self, tracker: RunTracker, role: str, index: int) -> int:
@@ -345,6 +347,7 @@ class RunReconcilers:
                 tracker.workload = see_workload(kind, stored)
         if tracker.new_pods:
             await self._give_indexes(tracker)
+        await read_warning(self._api, tracker, self._clock())
 
     async def _give_indexes(self, tracker: RunTracker) -> None:
         """Label pods that the object's controller has made with the members that they are."""

@@ -81,6 +81,10 @@ class RunTracker:
     """Members that a growth has added, with the time."""
     workload: WorkloadSight | None = None
     """The object whose controller makes the pods, where it exists."""
+    warning: str = ""
+    """The last warning about the object or what its controller has made, while pods of it are missing."""
+    warning_due: float = float("inf")
+    """When warnings are read next."""
     new_pods: dict[str, NewPod] = field(default_factory=dict)
     """Pods of that controller without an index, by uid."""
     object_status: Mapping[str, object] | None = None

@@ -99,7 +99,8 @@ class WorkloadLook(Look):
             return super()._waits_for()
         if missing == len(early) and self.sights.gang.message:
             return self.sights.gang.message
-        return f"its {self._kind()} has made {len(early) - missing} of the {len(early)} pods that start together"
+        made = f"its {self._kind()} has made {len(early) - missing} of the {len(early)} pods that start together"
+        return f"{made}; {self.sights.warning}" if self.sights.warning else made
 
     def _missing(self) -> tuple[Member, ...]:
         return ()
