@@ -139,17 +139,27 @@ class TestReservedNodes:
         assert not isinstance(first, PackingShortfall)
         capacity.keep(RUN, both, first)
         assert isinstance(capacity.find(OTHER, both, {"worker": 1}, PODS, None), PackingShortfall)
-        capacity.settle(RUN, [])
-        capacity.settle(RUN, [bound(RUN, "a", "n1")])
+        capacity.settle(RUN, [], has_run=False)
+        capacity.settle(RUN, [bound(RUN, "a", "n1")], has_run=False)
         assert isinstance(capacity.find(OTHER, both, {"worker": 1}, PODS, None), PackingShortfall), (
             "a controller makes more"
         )
-        capacity.settle(RUN, [bound(RUN, "a", "n1"), bound(RUN, "b", "")])
+        capacity.settle(RUN, [bound(RUN, "a", "n1"), bound(RUN, "b", "")], has_run=False)
         assert isinstance(capacity.find(OTHER, both, {"worker": 1}, PODS, None), PackingShortfall), (
             "one has no node yet"
         )
-        capacity.settle(RUN, [bound(RUN, "a", "n1"), bound(RUN, "b", "n2")])
+        capacity.settle(RUN, [bound(RUN, "a", "n1"), bound(RUN, "b", "n2")], has_run=False)
         assert not isinstance(capacity.find(OTHER, both, {"worker": 1}, PODS, None), PackingShortfall), "pods count now"
+
+    def test_of_a_gang_that_has_run_are_free_once_no_pod_awaits_a_node(self) -> None:
+        """The controller of an object makes no pods for members that have ended."""
+        ledger = inventory(node("n1"), node("n2"))
+        capacity, both = NodeCapacity(ledger), facts(2, "8")
+        capacity.keep(RUN, both, {"n1": {"worker": 1}, "n2": {"worker": 1}})
+        capacity.settle(RUN, [bound(RUN, "a", "")], has_run=True)
+        assert isinstance(capacity.find(OTHER, both, {"worker": 2}, PODS, None), PackingShortfall)
+        capacity.settle(RUN, [bound(RUN, "a", "n1")], has_run=True)
+        assert not isinstance(capacity.find(OTHER, both, {"worker": 2}, PODS, None), PackingShortfall)
 
 
 @given(st.integers(1, 6).flatmap(lambda most: st.tuples(st.just(most), st.lists(st.integers(1, most), max_size=8))))

@@ -167,13 +167,16 @@ class NodeCapacity:
             for node, roles in places.items()
         }
 
-    def settle(self, run: str, pods: Iterable[PodSight]) -> None:
-        """Drop the reservation once all members have nodes, because then the pods themselves are counted."""
+    def settle(self, run: str, pods: Iterable[PodSight], *, has_run: bool) -> None:
+        """Drop the reservation once all members have nodes, because then the pods themselves are counted.
+
+        ``has_run``: the gang was complete, so that no more pods are awaited than exist.
+        """
         kept = self._kept.get(run)
         if kept is None:
             return
         placed = [pod.node for pod in pods]
-        if all(placed) and len(placed) >= sum(amounts["pods"] for amounts in kept.values()):
+        if all(placed) and (has_run or len(placed) >= sum(amounts["pods"] for amounts in kept.values())):
             del self._kept[run]
 
     def drop(self, run: str) -> None:

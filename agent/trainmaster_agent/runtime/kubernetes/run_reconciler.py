@@ -143,7 +143,7 @@ class RunReconcilers:
                     continue
                 await self._record_store.save(tracker, await self._with_output(tracker, found.progress))
                 continue
-            self._node_capacity.settle(tracker.run, tracker.pods.values())
+            self._node_capacity.settle(tracker.run, tracker.pods.values(), has_run=tracker.has_run)
             self.tell(tracker, found)
             if found.over or not await self._act(tracker, found):
                 return
