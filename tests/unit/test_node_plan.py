@@ -229,5 +229,6 @@ class TestAPod:
 def test_pods_that_a_controller_makes_prefer_the_nodes_of_their_role() -> None:
     spec = translated(SAMPLES["batch/v1 Job"].manifest).spec
     (name,) = (one["name"] for one in spec["roles"])
-    body = made(*spec["roles"], workload=spec["workload"]).workload({name: {"n2", "n1"}}).body
+    body = made(*spec["roles"], workload=spec["workload"], prefers_nodes=True).workload({name: {"n2", "n1"}}).body
     assert body["spec"]["template"]["spec"]["affinity"] == {"nodeAffinity": {PREFERRED: [wish("n1", "n2")]}}
+    assert "topologySpreadConstraints" not in body["spec"]["template"]["spec"], "TrainJobs have no such field"

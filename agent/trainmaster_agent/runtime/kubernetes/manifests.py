@@ -245,7 +245,7 @@ class Manifests:
         spec.setdefault("enableServiceLinks", False)
         spec["terminationGracePeriodSeconds"] = max(1, math.ceil(self._facts.stop_grace))
         self._prefer(role, spec)
-        if self._prefers_nodes and self.size > 1:
+        if self._prefers_nodes and self.size > 1 and not self.is_workload:  # not every kind's templates have that field
             spec.setdefault("topologySpreadConstraints", _NO_SPREADING)
         limit = self._facts.time_limit
         if limit is not None and not self.is_workload:
