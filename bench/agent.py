@@ -14,19 +14,14 @@ the same where nothing queues.
 """
 
 import argparse
-import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
 from bench.agent_gang import gang_rounds
 from bench.agent_rate import bare_writes, steady_load
-from bench.agent_setup import control_plane, facts, need_programs
+from bench.agent_setup import control_plane, facts, print_measured
 from bench.cpu import load_average
 from bench.kube_nodes import NodesProcess
-from tests.cluster.control_plane import CONTROLLER_MANAGER, SCHEDULER
 
 _NODES, _ALLOCATABLE = 20, {"cpu": "64", "memory": "512Gi", "pods": "1000"}
 
@@ -60,10 +55,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="for which they are offered")
     parser.add_argument("--fsync", action="store_true", help="etcd waits for the disk with every write")
     options = parser.parse_args()
-    need_programs(SCHEDULER, CONTROLLER_MANAGER)
-    with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
-        result = uvloop.run(measure(Path(folder), options))
-    print(json.dumps(result, indent=2))
+    print_measured(measure, options)
 
 
 if __name__ == "__main__":

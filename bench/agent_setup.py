@@ -1,15 +1,20 @@
 """The set-up of the benchmarks of the Kubernetes agent: a control plane, what the agent needs in it, and runs to start."""
 
+import argparse
+import json
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from bench.cpu import cpu_seconds
 from tests.cluster.api import ApiClient, ApiError
-from tests.cluster.control_plane import ETCD, ControlPlane, assets
+from tests.cluster.control_plane import CONTROLLER_MANAGER, ETCD, SCHEDULER, ControlPlane, assets
 from tests.cluster.fixtures import has_default_account
 from tests.conformance.kube_lab import PRIORITY_CLASS
 from tests.waiting import eventually
@@ -40,6 +45,16 @@ def need_programs(*programs: str) -> None:
     if assets(*programs) is None:
         wanted = ", ".join(("etcd", "kube-apiserver", *programs))
         sys.exit(f"KUBEBUILDER_ASSETS must name a folder with {wanted}: this benchmark needs a real control plane")
+
+
+def print_measured(
+    measure: Callable[[Path, argparse.Namespace], Coroutine[Any, Any, dict[str, Any]]], options: argparse.Namespace
+) -> None:
+    """Run a benchmark that needs a whole control plane in a temporary folder, and print its figures as JSON."""
+    need_programs(SCHEDULER, CONTROLLER_MANAGER)
+    with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
+        result = uvloop.run(measure(Path(folder), options))
+    print(json.dumps(result, indent=2))
 
 
 @asynccontextmanager

@@ -15,7 +15,6 @@ packed anew. ``fragmented``: the share of free GPUs that are on nodes in use, in
 
 import argparse
 import asyncio
-import json
 import random
 import statistics
 import tempfile
@@ -26,11 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
-from bench.agent_setup import HOME, NAMESPACE, cluster_config, manifests_of, need_programs
+from bench.agent_setup import HOME, NAMESPACE, cluster_config, manifests_of, print_measured
 from bench.gangs import Site, scheduler_names, site_of
-from tests.cluster.control_plane import CONTROLLER_MANAGER, SCHEDULER
 from trainmaster.protocol.agent import CapacityReport, StartRun, StopRun
 from trainmaster.protocol.ids import job_id, run_id
 from trainmaster.protocol.placement import MemberPlacement
@@ -289,11 +285,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    options = parser().parse_args()
-    need_programs(SCHEDULER, CONTROLLER_MANAGER)
-    with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
-        result = uvloop.run(measure(Path(folder), options))
-    print(json.dumps(result, indent=2))
+    print_measured(measure, parser().parse_args())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ the default scheduler places them one by one, which is no gang.
 
 import argparse
 import asyncio
-import json
 import re
 import ssl
 import statistics
@@ -28,7 +27,6 @@ from typing import Any
 
 import aiohttp
 import orjson
-import uvloop
 
 from bench.agent_setup import (
     CLUSTER,
@@ -42,13 +40,13 @@ from bench.agent_setup import (
     find_placement,
     manifests_of,
     namespace_uid,
-    need_programs,
+    print_measured,
     start_run,
 )
 from bench.bare_kube import BareKube, Call
 from bench.cpu import load_average
 from bench.kube_nodes import NodesProcess
-from tests.cluster.control_plane import CONTROLLER_MANAGER, SCHEDULER, ControlPlane
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kueue_queues import make_kueue_queue, set_kueue_quota
 from tests.cluster.schedulers import assets_of, installed, released
 from trainmaster.protocol.agent import StartRun
@@ -304,11 +302,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    options = parser().parse_args()
-    need_programs(SCHEDULER, CONTROLLER_MANAGER)
-    with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
-        result = uvloop.run(measure(Path(folder), options))
-    print(json.dumps(result, indent=2))
+    print_measured(measure, parser().parse_args())
 
 
 if __name__ == "__main__":

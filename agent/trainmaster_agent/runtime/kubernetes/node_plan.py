@@ -24,12 +24,12 @@ def find_nodes(
     """Return the node of each of these members, and reserve it for them; nothing if there is no room for all of them now, or if the
     cluster has too many nodes to look at all of them.
     """
-    spec = tracker.facts.spec
-    if node_capacity.count > _MOST_NODES and (len(spec.roles) > 1 or spec.topology.required or spec.topology.preferred):
+    facts = tracker.facts
+    topology, level = facts.spec.topology, facts.spec.topology.required
+    if node_capacity.count > _MOST_NODES and (len(facts.roles) > 1 or level or topology.preferred):
         return {}
     sizes = Counter(role for role, _ in members)
     pods = {role.name: role.pod for role in manifests.gang.roles}
-    level, facts = tracker.facts.spec.topology.required, tracker.facts
     at_work = next((pod.node for pod in tracker.pods.values() if pod.node), "")
     places: Assignment | PackingShortfall | None = None
     if not at_work and sizes == Counter(tracker.sizes):
