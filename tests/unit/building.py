@@ -5,10 +5,12 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Self
 
-from trainmaster.protocol.agent import CapacityReport, NodeGroup, Pool, ReportedAdmission, Taint
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Pool, ReportedAdmission, Sharing, Taint
 from trainmaster.protocol.bursting import BurstPolicySpec, HoursSpec
+from trainmaster.protocol.device_parts import parse_counted
+from trainmaster.protocol.jobs import GpuPart
 from trainmaster.protocol.prices import PriceBookSpec, to_nanos
-from trainmaster.protocol.quantities import parse_quantity, parse_resources
+from trainmaster.protocol.quantities import parse_resources
 from trainmaster.protocol.quota import parse_flavor
 from trainmaster.protocol.reasons import Reason, Verdict
 from trainmaster.protocol.states import ClusterKind, FairBy, Order, OrderBy, Preemption, QueueState
@@ -52,22 +54,40 @@ def nodes(
     labels: dict[str, str] | None = None,
     taints: tuple[Taint, ...] = (),
     at: tuple[tuple[str, str], ...] = (),
+    sharing: Sharing | None = None,
     **free: str | int,
 ) -> NodeGroup:
     """Return a group of equivalent nodes; ``at`` is its topology path from wide to narrow."""
     return NodeGroup(
-        name=name, count=count, free=amounts(**(free or {"cpu": 4})), labels=labels or {}, taints=taints, topology=at
+        name=name,
+        count=count,
+        free=amounts(**(free or {"cpu": 4})),
+        labels=labels or {},
+        taints=taints,
+        topology=at,
+        sharing=sharing,
     )
 
 
-def role(size: int = 1, name: str = "worker", *, least: int | None = None, **more: Any) -> RoleShape:
-    """Return a role of ``size`` members; ``more`` are other fields of a role, and what each member needs: by default one CPU."""
+def role(
+    size: int = 1,
+    name: str = "worker",
+    *,
+    least: int | None = None,
+    gpu_part: dict[str, str] | None = None,
+    **more: Any,
+) -> RoleShape:
+    """Return a role of ``size`` members; ``more`` are other fields of a role, and what each member needs: by default one CPU.
+
+    ``gpu_part``: the field ``gpu`` of a template.
+    """
     fields = {
         key: more.pop(key)
         for key in ("node_selector", "affinity", "tolerations", "max_per_node", "numa")
         if key in more
     }
-    return RoleShape(name, size, size if least is None else least, amounts(**(more or {"cpu": 1})), **fields)
+    part = {} if gpu_part is None else GpuPart.model_validate(gpu_part).amounts
+    return RoleShape(name, size, size if least is None else least, amounts(**(more or {"cpu": 1})) | part, **fields)
 
 
 def gang(*roles: RoleShape, least: int | None = None, **fields: Any) -> Shape:
@@ -223,7 +243,7 @@ class StateBuilder:
         ):
             for text, value in (given or {}).items():
                 flavor = flavor_of(text)
-                amount = parse_quantity(flavor.resource, str(value))
+                amount = parse_counted(flavor.resource, str(value))
                 quotas[flavor] = replace(quotas.get(flavor, Quota()), **{field_name: amount})
         for text, weighed in (weights or {}).items():
             quotas[flavor_of(text)] = replace(quotas.get(flavor_of(text), Quota()), weight=weighed)
@@ -249,7 +269,7 @@ class StateBuilder:
                 consolidation=consolidation,
                 max_running_per_user=max_running_per_user,
                 limits_per_user={
-                    Flavor(name): parse_quantity(name, str(amount)) for name, amount in (limits_per_user or {}).items()
+                    Flavor(name): parse_counted(name, str(amount)) for name, amount in (limits_per_user or {}).items()
                 },
             )
         )

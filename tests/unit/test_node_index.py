@@ -1,6 +1,7 @@
 """The index of nodes: always that of the objects as they are, and a few nodes of each sort are enough to place one role."""
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import given
@@ -10,6 +11,7 @@ from tests.unit.test_capacity_inventory import inventory, node, pod
 from tests.unit.test_node_plan import facts
 from tests.unit.test_numa_ledger import topology
 from trainmaster.cluster_model.packing import Assignment, PackingShortfall, place
+from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 
@@ -63,16 +65,11 @@ def test_is_the_same_whatever_happened_before(seed: int) -> None:
     assert shown(made) == shown(fresh)
 
 
-def forms(places: Assignment | PackingShortfall, made: Inventory) -> list[tuple[Any, ...]] | None:
-    """Return what the chosen nodes have, and the members of each: names do not matter."""
+def forms(places: Assignment | PackingShortfall, free: Mapping[str, Resources]) -> list[tuple[Any, ...]] | None:
+    """Return what the chosen nodes have free, and the members of each: names do not matter."""
     if isinstance(places, PackingShortfall):
         return None
-    found = []
-    for name, roles in places.items():
-        usable = made.usable(name)
-        assert usable is not None
-        found.append((sorted(usable.free.items()), roles["worker"]))
-    return sorted(found, key=str)
+    return sorted(((sorted(free[name].items()), roles["worker"]) for name, roles in places.items()), key=str)
 
 
 @given(st.integers(0, 100_000), st.integers(1, 5), st.integers(1, 4))
@@ -97,7 +94,7 @@ def test_a_few_nodes_of_each_sort_give_the_packing_of_all(seed: int, members: in
     nodes, free = capacity._ledger(RUN)
     whole = place(nodes, free, capacity._needs(wanted, {"worker": members}, pods))
     few = capacity.find(RUN, wanted, {"worker": members}, pods, None)
-    assert forms(few, made) == forms(whole, made)
+    assert forms(few, free) == forms(whole, free)
     for name in few if isinstance(few, dict) and pods is not PODS else ():
         usable = made.usable(name)
         assert usable is not None

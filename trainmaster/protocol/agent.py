@@ -94,6 +94,28 @@ class Numa(Lenient):
     """Free amounts of each zone beside our own members, of resources that belong to zones. Others belong to the whole node."""
 
 
+MOST_SHARED_DEVICES = 1000
+"""The most devices of a node that several pods share."""
+
+
+class Sharing(Lenient):
+    """Devices of each node of a group of which members can have parts."""
+
+    device: LabelName
+    """Resource that counts whole devices of the sort, by which jobs name them."""
+    resource: LabelName = ""
+    """Resource of ``free`` that counts what of them is free; empty: ``device`` itself."""
+    replicas: Annotated[int, Field(ge=1, le=1000)] = 1
+    """1: members share a device in any parts. More: ``resource`` counts the replicas into which each device is divided by this number,
+    and a member gets one of them."""
+    open: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=1000)], ...], bounded(MOST_SHARED_DEVICES, first_only=True)
+    ] = ()
+    """Free thousandths of each device that other pods than our members have parts of. ``free`` does not count these devices."""
+    memory: Large = 0
+    """Bytes of memory of each device; 0 if that is not known."""
+
+
 MOST_SECONDS_AGO = 366 * 86_400.0
 
 
@@ -114,6 +136,8 @@ class NodeGroup(Lenient):
     """Topology domains from wide to narrow, such as (("zone", "a"), ("rack", "r1")), without the host itself."""
     numa: Numa | None = None
     """NUMA zones, where the agent knows them."""
+    sharing: Sharing | None = None
+    """Devices that members can share; None: only whole devices are offered."""
 
 
 class Pool(NodeGroup):

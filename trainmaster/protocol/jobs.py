@@ -9,10 +9,11 @@ from pydantic import BeforeValidator, Field, StringConstraints, field_validator,
 
 from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict, bounded, example, worded_pattern
 from trainmaster.protocol.device_claims import claimed, device_resource
+from trainmaster.protocol.device_parts import DEFAULT_DEVICE, memory_resource, part_resource, thousandths
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.pod_requests import pod_requests
-from trainmaster.protocol.quantities import Quantity, Resources, parse_resources
+from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import ClusterKind, FailureCategory, JobState
 
@@ -180,6 +181,35 @@ class DeviceRequest(Strict):
     """CEL expressions that each device has to satisfy, beside those of its class."""
 
 
+class GpuPart(Strict):
+    """A part of one GPU that each member gets; it shares the GPU with other members. Give ``fraction`` or ``memory``."""
+
+    fraction: Quantity | None = None
+    """Fraction of a GPU, more than 0 and less than 1, such as ``0.5``; a thousandth is the smallest."""
+    memory: Quantity | None = None
+    """Memory on a GPU, such as ``20Gi``: which part of a GPU that is depends on its product."""
+    resource: ResourceName = DEFAULT_DEVICE
+    """Resource that counts whole GPUs of the sort."""
+
+    @model_validator(mode="after")
+    def _one_amount(self) -> Self:
+        if (self.fraction is None) == (self.memory is None):
+            raise ValueError("give either fraction or memory")
+        if "/" not in self.resource:
+            raise ValueError(f"resource must be that of a device, such as {DEFAULT_DEVICE}, not {self.resource}")
+        if not self.amounts:
+            raise ValueError("memory must be above 0")
+        return self
+
+    @property
+    def amounts(self) -> Resources:
+        """The part as an amount of the resource that counts such parts."""
+        if self.fraction is not None:
+            return {part_resource(self.resource): thousandths(self.fraction)}
+        found = parse_quantity("memory", self.memory or "0")
+        return {memory_resource(self.resource): found} if found else {}
+
+
 class MemberTemplate(Strict):
     """Command and needs of each member of a role."""
 
@@ -197,6 +227,8 @@ class MemberTemplate(Strict):
     """Amounts that each member requests, by resource, such as ``cpu``, ``memory`` or ``nvidia.com/gpu``."""
     devices: Annotated[tuple[DeviceRequest, ...], bounded(16)] = ()
     """Devices of Dynamic Resource Allocation that each member gets, beside ``resources``."""
+    gpu: GpuPart | None = None
+    """Part of one GPU that each member gets, instead of whole GPUs among ``resources``."""
     ports: Annotated[tuple[Port, ...], bounded(100)] = ()
     """Ports that each member listens on."""
     node_selector: Selector = Field(default_factory=dict)
@@ -242,10 +274,20 @@ class MemberTemplate(Strict):
             raise ValueError("two ports of a member have the same name or number")
         return value
 
+    @model_validator(mode="after")
+    def _whole_gpus_or_a_part(self) -> Self:
+        if self.gpu is not None and self.gpu.resource in self.resources:
+            raise ValueError(
+                f"gpu is a part of one {self.gpu.resource}, so resources cannot have whole ones: leave out one of the two"
+            )
+        return self
+
     @property
     def amounts(self) -> Resources:
-        """Amounts of each member: the resources that it requests, and its devices."""
+        """Amounts of each member: the resources that it requests, its devices, and its part of a GPU."""
         amounts = parse_resources(self.resources)
+        if self.gpu is not None:
+            amounts |= self.gpu.amounts
         for one in self.devices:
             resource = device_resource(one.device_class)
             amounts[resource] = amounts.get(resource, 0) + one.count

@@ -1,4 +1,4 @@
-"""Requests of a template's pod, counted as Kubernetes' scheduler counts them.
+"""Requests of a template's pod, counted as Kubernetes' scheduler counts them, and the part of a GPU that its annotations request.
 
 Formula: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
 (KEP-753); resources of whole pods: KEP-2837.
@@ -6,6 +6,7 @@ Formula: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#
 
 from typing import Any
 
+from trainmaster.protocol.device_parts import annotated_part
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.json_limits import JsonNode, shown
 from trainmaster.protocol.quantities import Resources, parse_quantity
@@ -20,7 +21,7 @@ def pod_requests(template: dict[str, Any]) -> Resources:
     Raises ValueError with the path of the first quantity, or other part, that is invalid.
     """
     mistakes: list[Mistake] = []
-    amounts = read_requests(JsonNode(template, "", mistakes).get("spec"))
+    amounts = read_requests(JsonNode(template, "", mistakes).get("spec")) | annotated_part(template, mistakes)
     if mistakes:
         raise ValueError(f"{mistakes[0].path}: {mistakes[0].message}")
     return amounts

@@ -15,7 +15,8 @@ from trainmaster.protocol.base import text_schema
 from trainmaster.protocol.json_limits import shown
 
 Resources = dict[str, int]
-"""Amounts by resource name: thousandths for ``cpu``, bytes for ``memory`` and storage, a count for devices."""
+"""Amounts by resource name: thousandths for ``cpu``, bytes for ``memory`` and storage, a count for devices. Parts of devices:
+``device_parts``."""
 
 _FORM = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,3}))?")
 _SUFFIX = {
@@ -87,9 +88,9 @@ def _meant(text: str) -> str:
 @lru_cache(maxsize=16_384)
 def format_quantity(resource: str, amount: int) -> str:
     """Return the amount as people read it: ``1500`` thousandths of CPU is ``1.5``, 2**30 bytes are ``1Gi``."""
-    if resource == "cpu":
+    if resource == "cpu" or resource.startswith("part:"):
         return f"{Decimal(amount).scaleb(-3):.3f}".rstrip("0").rstrip(".")
-    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+    if resource in ("memory", "ephemeral-storage") or resource.startswith(("hugepages-", "memory:")):
         for suffix, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
             if amount >= size:
                 return f"{amount / size:.2f}".rstrip("0").rstrip(".") + suffix
@@ -105,8 +106,15 @@ def format_apart(resource: str, one: int, other: int) -> tuple[str, str]:
 def format_resources(resources: Resources) -> str:
     """Return resources as one line for people: ``cpu 2, memory 4Gi``."""
     return (
-        ", ".join(f"{name} {format_quantity(name, amount)}" for name, amount in sorted(resources.items())) or "nothing"
+        ", ".join(f"{format_name(name)} {format_quantity(name, amount)}" for name, amount in sorted(resources.items()))
+        or "nothing"
     )
+
+
+def format_name(resource: str) -> str:
+    """Return the name of a resource as people read it: ``part of nvidia.com/gpu`` of the one that counts parts of devices."""
+    kind, colon, device = resource.partition(":")
+    return f"{kind} of {device.replace(':', '/')}" if colon else resource
 
 
 def _to_text(value: object) -> object:

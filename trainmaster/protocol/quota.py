@@ -5,8 +5,9 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, model_validator
 
 from trainmaster.protocol.base import Strict, text_schema
+from trainmaster.protocol.device_parts import parse_counted
 from trainmaster.protocol.jobs import ResourceName
-from trainmaster.protocol.quantities import Quantity, parse_quantity
+from trainmaster.protocol.quantities import Quantity
 from trainmaster.protocol.states import ClusterKind
 
 _NAME: TypeAdapter[str] = TypeAdapter(ResourceName)
@@ -76,9 +77,9 @@ class QuotaSpec(Strict):
     """Weight for this flavor, instead of the queue's."""
 
     def amount(self, name: str, resource: str) -> int | None:
-        """Return the quantity ``name`` in the resource's unit; None if it was not given."""
+        """Return the quantity ``name`` in the resource's unit, of a device in thousandths; None if it was not given."""
         text = getattr(self, name)
-        return None if text is None else parse_quantity(resource, text)
+        return None if text is None else parse_counted(resource, text)
 
     def check(self, resource: str) -> Self:
         """Check that the quantities are consistent. Raises ValueError."""

@@ -11,6 +11,7 @@ from trainmaster.protocol.agent import HOST_LEVEL, MOST_NODES
 from trainmaster.protocol.base import Name40, Strict, worded_pattern
 from trainmaster.protocol.jobs import AffinityTerm, LabelKey, LabelValue, ResourceName
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
+from trainmaster_agent.capacity.shared_gpus import GpuSharing
 
 OTHERS = "others"
 """Grid entry for all resources that are not named."""
@@ -138,6 +139,8 @@ class CapacityConfig(Strict):
     autoscaler: AutoscalerConfig = Field(default_factory=AutoscalerConfig)
     ignore_nodes: Selector | None = None
     """Nodes that Trainmaster must not use."""
+    gpu_sharing: GpuSharing = GpuSharing.REPLICAS
+    """Way in which jobs get parts of GPUs: ``replicas`` (time-slicing or MPS of NVIDIA's device plugin), ``kai`` or ``none``."""
     ignore_taints: tuple[LabelKey, ...] = ()
     """Keys of taints that the pods of all jobs tolerate in this cluster. These taints are not reported."""
 

@@ -13,6 +13,7 @@ from trainmaster.cluster_model.device_products import PRODUCT_LABELS, VENDOR_PRO
 from trainmaster.protocol.agent import MOST_NODES, NodeGroup, Numa, Taint
 from trainmaster.protocol.quantities import Resources, format_quantity
 from trainmaster_agent.capacity.nodes import Amounts, TaintKey
+from trainmaster_agent.capacity.shared_gpus import TraitsOfSharing, as_sharing
 from trainmaster_agent.capacity.topology import Path
 
 OUT = TaintKey("trainmaster.dev/out-of-use", "", "NoSchedule")
@@ -32,6 +33,8 @@ class NodeTraits(NamedTuple):
     """Free amounts of each node, rounded down to the grid."""
     numa: tuple[str, tuple[Amounts, ...]] | None
     """NUMA policy, and the free amounts of each zone."""
+    sharing: TraitsOfSharing | None = None
+    """GPUs that members can share."""
 
 
 class _Stage(NamedTuple):
@@ -169,12 +172,15 @@ def _coarser(traits: NodeTraits, stage: _Stage, dropped: frozenset[str], grid: G
         traits.topology if stage.topology else (),
         grid.floored(traits.free),
         None if numa is None else (numa[0], tuple(sorted(grid.floored(zone) for zone in numa[1]))),
+        traits.sharing,
     )
 
 
 def name_of(traits: NodeTraits) -> str:
     """Return the product or machine in short, and a hash of 60 bits of everything."""
-    digest = b32hexencode(blake2b(repr(traits).encode(), digest_size=10).digest()).decode().lower()[:12]
+    # Names of groups that share nothing are those of earlier releases.
+    content = repr(traits).replace(", sharing=None)", ")")
+    digest = b32hexencode(blake2b(content.encode(), digest_size=10).digest()).decode().lower()[:12]
     labels = dict(traits.labels)
     kinds = (*VENDOR_PRODUCT_LABELS, "node.kubernetes.io/instance-type")
     product = next((labels[key] for key in kinds if labels.get(key)), "nodes")
@@ -195,4 +201,5 @@ def as_group(traits: NodeTraits, count: int) -> NodeGroup:
         taints=tuple(Taint(key=one.key, value=one.value, effect=one.effect) for one in traits.taints),
         topology=traits.topology,
         numa=numa,
+        sharing=None if traits.sharing is None else as_sharing(traits.sharing),
     )

@@ -25,6 +25,7 @@ from trainmaster_agent.capacity.pods import Mark
 from trainmaster_agent.capacity.pool_nodes import NodeOffer
 from trainmaster_agent.capacity.pool_reports import PoolReports
 from trainmaster_agent.capacity.pools import reported
+from trainmaster_agent.capacity.shared_gpus import traits_of_sharing
 from trainmaster_agent.capacity.topology import Layout, Path, find_layout
 from trainmaster_agent.containment import contain
 
@@ -376,7 +377,9 @@ class Inventory(PodLedger):
             # Only then does it matter what each zone has free.
             zones = host.zones_free() if policy in STRICT_NUMA else ()
             numa = (policy, tuple(sorted(self._grid.floored(zone) for zone in zones)))
-        return NodeTraits(labels, host.taints, topology, self._grid.floored(host.free()), numa)
+        shares = [(pod.share, bool(pod.mark & Mark.OWN)) for pod in host.sharers if pod.share is not None]
+        sharing = traits_of_sharing(self.gpu_parts, dict(host.allocatable), host.labels, shares)
+        return NodeTraits(labels, host.taints, topology, self._grid.floored(host.free()), numa, sharing)
 
     def _face(self, host: Host) -> tuple[tuple[tuple[str, str], ...], Path]:
         if host.face is None:

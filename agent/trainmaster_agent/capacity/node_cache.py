@@ -7,18 +7,20 @@ from trainmaster_agent.capacity.device_classes import NO_DEVICES
 from trainmaster_agent.capacity.groups import NodeTraits
 from trainmaster_agent.capacity.nodes import Amounts, NodeState, TaintKey, Zones
 from trainmaster_agent.capacity.pods import Mark
+from trainmaster_agent.capacity.shared_gpus import Share
 from trainmaster_agent.capacity.topology import Path
 
 
 class BoundPod:
     """A pod that is bound to a node."""
 
-    __slots__ = ("host", "mark", "requests")
+    __slots__ = ("host", "mark", "requests", "share")
 
-    def __init__(self, host: "Host", requests: Amounts, mark: Mark) -> None:
+    def __init__(self, host: "Host", requests: Amounts, mark: Mark, share: Share | None = None) -> None:
         self.host = host
         self.requests = requests
         self.mark = mark
+        self.share = share
 
 
 class Host:
@@ -38,6 +40,7 @@ class Host:
         "per_node",
         "pinned",
         "pods",
+        "sharers",
         "slots",
         "state",
         "taints",
@@ -68,6 +71,8 @@ class Host:
         """The most that our members may use of its NUMA zones."""
         self.unreported: Resources = {}
         """The most that pods that came since the last report of its NUMA zones may use of them."""
+        self.sharers: set[BoundPod] = set()
+        """Pods on GPUs that KAI shares."""
         self.pods = 0
         """Number of all pods on it."""
         self.own_pods = 0
@@ -88,6 +93,8 @@ class Host:
     def add(self, pod: BoundPod, sign: int = 1) -> None:
         """Count a pod, or with ``sign`` -1 stop counting it."""
         self.pods += sign
+        if pod.share is not None:
+            (self.sharers.add if sign > 0 else self.sharers.discard)(pod)
         # Devices belong to a zone whatever the quality of service.
         is_pinned = pod.mark & Mark.PINNED
         pinned = pod.requests if is_pinned else [one for one in pod.requests if "/" in one[0]]

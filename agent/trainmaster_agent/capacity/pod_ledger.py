@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from typing import Any, TypeVar
 
+from trainmaster.protocol.device_parts import DEFAULT_DEVICE
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.capacity.device_classes import DeviceLedger, NodeDevices
@@ -11,6 +12,7 @@ from trainmaster_agent.capacity.node_cache import BoundPod, Host
 from trainmaster_agent.capacity.node_index import ChangedHosts
 from trainmaster_agent.capacity.nodes import NodeState, read_node, read_zones
 from trainmaster_agent.capacity.pods import Mark, node_of, read_pod
+from trainmaster_agent.capacity.shared_gpus import RENAMED, GpuParts, GpuSharing, read_share
 
 _MIG_STRATEGY = ("nvidia.com/mig.strategy", "mixed")
 
@@ -41,6 +43,8 @@ class PodLedger:
         self._layout_is_stale = True
         self._pool_nodes = Counter[str]()
         self._mixed_mig: set[str] = set()
+        self._renamed: set[str] = set()
+        """Nodes that offer replicas of GPUs as a resource of their own."""
         self._once: dict[Any, Any] = {}
 
     def free_now(self, node: str) -> Resources:
@@ -65,6 +69,7 @@ class PodLedger:
             host.state, host.slots = state, facts.slots
             host.taints, host.allocatable = self._one(facts.taints), self._one(facts.allocatable)
             self._dirty.add(host)
+            self._note_replicas(host)
 
     def node_drop(self, name: str) -> None:
         host = self._hosts.get(name)
@@ -72,6 +77,22 @@ class PodLedger:
             self._relabel(host, {})
             host.state, host.taints, host.allocatable, host.slots = NodeState.UNKNOWN, (), (), 0
             self._dirty.add(host)
+            self._note_replicas(host)
+
+    def _note_replicas(self, host: Host) -> None:
+        """Note whether a node offers replicas of GPUs as a resource of their own. If it is the first or last, all are read again."""
+        had_any = bool(self._renamed)
+        if any(name == RENAMED for name, _ in host.allocatable):
+            self._renamed.add(host.name)
+        else:
+            self._renamed.discard(host.name)
+        if bool(self._renamed) != had_any:
+            self._dirty.update(self._hosts.values())
+
+    @property
+    def gpu_parts(self) -> GpuParts:
+        """Return the way in which this cluster gives pods parts of GPUs."""
+        return GpuParts(self._config.gpu_sharing, RENAMED if self._renamed else DEFAULT_DEVICE)
 
     def numa_put(self, obj: dict[str, Any]) -> None:
         """Take a NodeResourceTopology; it has the name of its node."""
@@ -99,18 +120,23 @@ class PodLedger:
             self.pod_drop(key)
             return
         requests, mark = read_pod(obj, self._own_label)
+        share = None
+        if self._config.gpu_sharing is GpuSharing.KAI:
+            share = read_share(obj)
+            mark &= ~Mark.SHARES
         if is_own and key not in self._ours:
             self._ours[key] = dict(requests)
             self._devices.pod_changed(key)
         before = self._pods.get(key)
         if before is not None:
-            if before.mark == mark and before.requests == requests and before.host.name == node:
+            known = before.mark, before.requests, before.share, before.host.name
+            if known == (mark, requests, share, node):
                 return
             self._unbind(key)
         if node is None:
             return
         host = self._host(node)
-        pod = self._pods[key] = BoundPod(host, self._one(requests), mark)
+        pod = self._pods[key] = BoundPod(host, self._one(requests), mark, share)
         host.add(pod)
         self._dirty.add(host)
         for one, keys in self._marked.items():

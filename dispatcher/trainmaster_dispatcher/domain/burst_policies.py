@@ -8,9 +8,10 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from trainmaster.protocol.bursting import BurstPolicySpec, Choose, Day, HoursSpec, SpotUse, minutes_of
+from trainmaster.protocol.device_parts import parse_counted
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.prices import to_nanos
-from trainmaster.protocol.quantities import Resources, parse_quantity
+from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.domain.budgets import Budget, Commitment, Span
 from trainmaster_dispatcher.domain.prices import MICROS
 
@@ -188,7 +189,7 @@ def policy_of(key: int, spec: BurstPolicySpec, revision: int = 0) -> BurstPolicy
         class_at_least=when.class_at_least,
         jobs=at_most.jobs,
         nodes=at_most.nodes,
-        resources={name: parse_quantity(name, text) for name, text in at_most.resources.items()},
+        resources={name: parse_counted(name, text) for name, text in at_most.resources.items()},
         ramp=None if at_most.ramp is None else Ramp(at_most.ramp.jobs, parse_duration(at_most.ramp.every)),
         time_limit=_seconds(spec.time_limit),
         spot=spec.spot,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import NamedTuple
 
+from trainmaster.protocol.device_parts import WHOLE, device_of, is_part
 from trainmaster.protocol.prices import NANOS, PriceBookSpec, PricesSpec, to_nanos
 from trainmaster.protocol.quota import parse_flavor
 
@@ -76,7 +77,13 @@ class Tariff:
     """The cost of a byte that leaves the cluster, in the installation's currency: for scores, not for bills."""
 
     def rate(self, place: PricedResource) -> Rate | None:
-        """Return the rate of the product, else that of the resource; on spot nodes the spot price, if there is one."""
+        """Return the rate of the product, else that of the resource; on spot nodes the spot price, if there is one.
+
+        A thousandth of a device costs a thousandth of the device.
+        """
+        if is_part(place.resource):
+            whole = self.rate(place._replace(resource=device_of(place.resource)))
+            return None if whole is None else whole._replace(unit=whole.unit * WHOLE)
         for spot in (True, False) if place.spot else (False,):
             for product in (place.product, "") if place.product else ("",):
                 found = self.rates.get(PricedResource(place.resource, product, spot))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import NamedTuple
 
+from trainmaster.protocol.device_parts import WHOLE, device_of, is_part
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster_dispatcher.domain.prices import MICROS, Cost, PricedResource, PriceHistory
 
@@ -66,7 +67,10 @@ def hours(begin: int, end: int) -> Iterator[tuple[int, int, int]]:
 
 
 def usage_of(stretches: Sequence[UsageSpan], prices: PriceHistory) -> dict[UsagePart, Used]:
-    """Return what a run has used. Money is rounded once for each part, so the parts add up to the reported cost of the run."""
+    """Return what a run has used. Money is rounded once for each part, so the parts add up to the reported cost of the run.
+
+    Parts of devices, in thousandths, are counted as devices.
+    """
     sums: dict[UsagePart, _Sum] = {}
     for stretch in stretches:
         for hour, begin, end in hours(stretch.begin, stretch.end):
@@ -80,10 +84,15 @@ def usage_of(stretches: Sequence[UsageSpan], prices: PriceHistory) -> dict[Usage
                     if rate is not None:
                         cost = rate.weight(amount, until - since)
                         into.costs[cost.unit] = into.costs.get(cost.unit, 0) + cost.total
-    return {
-        part: Used(one.amount, sum(Cost(total, unit).nanos for unit, total in one.costs.items()))
-        for part, one in sums.items()
-    }
+    found: dict[UsagePart, Used] = {}
+    for part, one in sums.items():
+        place, amount = part.place, one.amount
+        if is_part(place.resource):
+            place, amount = place._replace(resource=device_of(place.resource)), amount // WHOLE
+        used = found.setdefault(UsagePart(part.hour, place), Used())
+        used.amount += amount
+        used.cost += sum(Cost(total, unit).nanos for unit, total in one.costs.items())
+    return found
 
 
 class Resize(NamedTuple):

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster.protocol.device_parts import device_of, is_device, is_part, part_in_thousandths, part_resource
 from trainmaster.protocol.durations import parse_duration
 from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, isolate, note
 from trainmaster_dispatcher.domain.job_events import JobEventKind
@@ -29,13 +30,25 @@ RUNS = PricedResource("runs")
 """Counts runs that have had nodes, in the hour of their end."""
 
 
+class ChargedGroup(NamedTuple):
+    """Properties of a node group by which runs there are charged. ``memory``: bytes of each shared device; 0 if unknown."""
+
+    product: str = ""
+    is_spot: bool = False
+    memory: int = 0
+
+    @classmethod
+    def of(cls, group: NodeGroup) -> "ChargedGroup":
+        return cls(product_of(group), is_spot(group.labels), group.sharing.memory if group.sharing is not None else 0)
+
+
 @dataclass(slots=True)
 class Charges:
     """Data needed to compute the usage of runs, read once for many of them."""
 
     prices: Mapping[int, PriceHistory]
-    groups: Mapping[int, Mapping[str, tuple[str, bool]]]
-    """By cluster and node group: the group's product, and whether it is spot."""
+    groups: Mapping[int, Mapping[str, "ChargedGroup"]]
+    """By cluster and node group."""
     shapes: Mapping[int, Shape]
     resizes: Mapping[tuple[int, int], Sequence[tuple[Resize, Mapping[str, int] | None]]]
     """By job and attempt, in order, each with the sizes before it where they were recorded."""
@@ -62,13 +75,18 @@ class Charges:
         found = self._amounts.get(key)
         if found is None:
             groups = self.groups.get(row.cluster_id, {})
+            unknown = ChargedGroup(memory=min((one.memory for one in groups.values() if one.memory), default=0))
             roles = {role.name: role.needs for role in self.shapes[row.shape_id].roles}
             amounts: dict[PricedResource, int] = {}
             for (group, role), count in by_group(sizes, row.placement).items():
-                product, spot = groups.get(group, ("", False))
+                of_group = groups.get(group, unknown)
                 for resource, amount in roles.get(role, {}).items():
-                    place = PricedResource(resource, product if "/" in resource else "", spot)
-                    amounts[place] = amounts.get(place, 0) + amount * count
+                    name, each = resource, amount
+                    if is_part(resource):
+                        name = part_resource(device_of(resource))
+                        each = part_in_thousandths(resource, amount, of_group.memory)
+                    place = PricedResource(name, of_group.product if is_device(name) else "", of_group.is_spot)
+                    amounts[place] = amounts.get(place, 0) + each * count
             found = self._amounts[key] = amounts, sum(sizes.values())
         return found
 
@@ -81,12 +99,12 @@ async def charges(tx: Transaction, rows: Sequence[UsedRun]) -> Charges:
         resize = Resize(row.at, row.sizes, is_wish=row.kind == JobEventKind.RESIZE)
         resizes.setdefault((row.job_id, row.attempt), []).append((resize, row.before))
     shapes = await store.shapes(tx, {row.shape_id for row in rows})
-    groups, unknown = dict[int, Mapping[str, tuple[str, bool]]](), dict[int, Exception]()
+    groups, unknown = dict[int, Mapping[str, ChargedGroup]](), dict[int, Exception]()
     for cluster in await scheduling.clusters(tx, sorted({row.cluster_id for row in rows})):
         if cluster.report is not None:
             try:
                 report = CapacityReport.model_validate(cluster.report)
-                groups[cluster.id] = {one.name: (product_of(one), is_spot(one.labels)) for one in report.groups}
+                groups[cluster.id] = {one.name: ChargedGroup.of(one) for one in report.groups}
             except Exception as error:  # noqa: BLE001 - raised again for each run there
                 unknown[cluster.id] = error
     readable = dict[int, Shape]()

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
 
+from trainmaster.protocol.device_parts import WHOLE, device_of, is_part
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.domain.usage import total_cost
@@ -98,7 +99,8 @@ def _clusters(outcome: StudyOutcome) -> list[ClusterUse]:
             amounts = stay.amounts(needs, outcome.products[stay.cluster])
             seconds = stay.ended_at - stay.placed_at
             for place, amount in amounts.items():
-                held[stay.cluster][place.resource] += amount * seconds
+                part = amount / WHOLE if is_part(place.resource) else amount
+                held[stay.cluster][device_of(place.resource)] += part * seconds
             tariff = outcome.tariffs[stay.cluster]
             if not tariff.is_free:
                 costs[stay.cluster] += total_cost(stay.used(amounts, tariff))

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from trainmaster.protocol.device_parts import device_of, is_device, is_part, part_in_thousandths, part_resource
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import RunState
 from trainmaster_dispatcher.domain.prices import MICROS, PricedResource, PriceHistory, Tariff, is_spot
@@ -32,7 +33,10 @@ class Stay(NamedTuple):
         for (group, role), count in by_group(self.sizes, self.placement).items():
             product, labels = groups.get(group, ("", {}))
             for resource, amount in needs[role].items():
-                found[PricedResource(resource, product if "/" in resource else "", is_spot(labels))] += amount * count
+                name, each = resource, amount
+                if is_part(resource):
+                    name, each = part_resource(device_of(resource)), part_in_thousandths(resource, amount, 0)
+                found[PricedResource(name, product if is_device(name) else "", is_spot(labels))] += each * count
         return dict(found)
 
     def used(self, amounts: Mapping[PricedResource, int], tariff: Tariff) -> dict[UsagePart, Used]:

@@ -14,12 +14,14 @@ from trainmaster.protocol.ids import member_id
 from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role
 from trainmaster.protocol.placement import COMING
 from trainmaster.workload_kinds.specification import assembled
+from trainmaster_agent.capacity.shared_gpus import GpuParts
 from trainmaster_agent.kube.paths import CONFIG_MAPS, RESOURCE_CLAIM_TEMPLATES, SERVICES
 from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
 from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, PlacementPort
 from trainmaster_agent.runtime.kubernetes import name_wait
 from trainmaster_agent.runtime.kubernetes.config import AwaitNames
 from trainmaster_agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
+from trainmaster_agent.runtime.kubernetes.gpu_parts import hand_over
 from trainmaster_agent.runtime.kubernetes.record import KubeRunRecord, run_labels
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts
 from trainmaster_agent.runtime.kubernetes.template_bounds import limit_to_requests, select_own_run
@@ -57,8 +59,11 @@ class Manifests:
         await_names: AwaitNames | None = None,
         holder: str = "",
         prefers_nodes: bool = False,
+        gpu_parts: GpuParts | None = None,
     ) -> None:
-        """``holder``: the records in which the run is.
+        """``gpu_parts``: the way in which pods get parts of GPUs here.
+
+        ``holder``: the records in which the run is.
 
         ``prefers_nodes``: whether pods are to prefer planned nodes.
 
@@ -69,6 +74,7 @@ class Manifests:
         ``run_as_user``: of members whose template names no user; None: the image's own.
         """
         self._prefers_nodes = prefers_nodes
+        self._gpu_parts = gpu_parts or GpuParts()
         self._run_as_user = run_as_user
         self._await_names = await_names
         self._record = record
@@ -270,7 +276,9 @@ class Manifests:
         }
         if not self.is_workload:
             made |= {"namespace": self._record.namespace, "ownerReferences": [self._record.owner()]}
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec}
+        hand_over(self._gpu_parts, pod, self._facts.roles[role.name].requests)
+        return pod
 
     def _prefer(self, role: Role, spec: dict[str, Any]) -> None:
         """Prefer nodes with the planned product for members that may have any product of a device.

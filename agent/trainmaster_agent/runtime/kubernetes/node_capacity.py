@@ -12,6 +12,7 @@ from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.capacity.node_index import UsableNode, UsableZones
+from trainmaster_agent.capacity.shared_gpus import GpuParts
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts
 
@@ -155,15 +156,23 @@ class NodeCapacity:
         """Return what the members of each role need of nodes."""
         numa = facts.spec.topology.numa if self.binds_zones else NumaPolicy.NONE
         return [
-            _need(role.name, sizes[role.name], role.requests, pods[role.name], role.max_per_node, numa)
+            _need(
+                *(role.name, sizes[role.name], self.gpu_parts.on_node(role.requests), pods[role.name]),
+                *(role.max_per_node, numa),
+            )
             for role in facts.roles.values()
             if sizes.get(role.name)
         ]
 
+    @property
+    def gpu_parts(self) -> GpuParts:
+        """Return the way in which members get parts of GPUs."""
+        return self._inventory.gpu_parts
+
     def keep(self, run: str, facts: Facts, places: Assignment) -> None:
         """Reserve these nodes' capacity for a run."""
         self._kept[run] = {
-            node: _total((facts.roles[role].requests, count) for role, count in roles.items())
+            node: _total((self.gpu_parts.on_node(facts.roles[role].requests), count) for role, count in roles.items())
             for node, roles in places.items()
         }
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from trainmaster.protocol.agent import RunEnd
-from trainmaster.protocol.quantities import format_quantity
+from trainmaster.protocol.quantities import format_name, format_quantity
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.placement.port import GangState
@@ -482,7 +482,8 @@ class Look:
         if role.max_per_node is not None and role.max_per_node < self.sizes.get(name, 0):
             apart = f", at most {role.max_per_node} on a node"
         parts = [
-            f"{format_quantity(one, n)} {'CPU' if one == 'cpu' else one}" for one, n in sorted(role.requests.items())
+            f"{format_quantity(one, n)} {'CPU' if one == 'cpu' else format_name(one)}"
+            for one, n in sorted(role.requests.items())
         ]
         return f"{name}: {', '.join(parts) or 'nothing'} each{apart}"
 

@@ -297,6 +297,7 @@ class RunReconcilers:
                 holder=self._record_store.holder,
                 products=self._products,
                 prefers_nodes=self._config.placement.prefer_planned_nodes,
+                gpu_parts=self._node_capacity.gpu_parts,
             )
             tracker.made_for = key
         return tracker.manifests

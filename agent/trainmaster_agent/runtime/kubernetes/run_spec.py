@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from trainmaster.cluster_model.gang_minimum import gang_minimum
 from trainmaster.protocol.agent import StartRun
+from trainmaster.protocol.device_parts import is_part
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import JobSpec, MemberFailure
 from trainmaster.protocol.pod_requests import pod_requests
@@ -80,7 +81,7 @@ def facts_of(start: StartRun) -> Facts:
             role.amounts,
             parse_resources(role.template.resources)
             if role.template is not None
-            else pod_requests(role.pod_template or {}),
+            else {name: amount for name, amount in pod_requests(role.pod_template or {}).items() if not is_part(name)},
         )
     return Facts(
         spec=spec,

@@ -13,6 +13,7 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from trainmaster.protocol.bursting import SpotUse
+from trainmaster.protocol.device_parts import format_counted
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Token, Verdict
 from trainmaster.protocol.states import ClusterKind
@@ -24,11 +25,12 @@ from trainmaster_dispatcher.scheduling.cycle import explain
 from trainmaster_dispatcher.scheduling.cycle.cluster_selection import admitted, narrowing, option_grown
 from trainmaster_dispatcher.scheduling.cycle.context import CycleContext
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Size, products_on
+from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
 from trainmaster_dispatcher.scheduling.quotas.quota import Obstacle
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey
 from trainmaster_dispatcher.scheduling.selection.cost_estimate import groups_of, hourly
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster, Queue
-from trainmaster_dispatcher.scheduling.state.flavors import Product
+from trainmaster_dispatcher.scheduling.state.flavors import Product, by_resource
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, load_of
 from trainmaster_dispatcher.scheduling.state.plan import Fault, Granted
@@ -155,7 +157,14 @@ class Bursts:
         run = granted.run(self.cycle.now)
         self.account(self._state.policies[granted.policy_id]).start(job.id, run.commitment)
         nodes = nodes_of(self._state, option.cluster, needs_of(self._state, job.shape_id, option))
-        self._granted.append((granted.policy_id, nodes, option.size.needs))
+        self._granted.append((granted.policy_id, nodes, self._amounts_of(job.shape_id, option)))
+
+    def _amounts_of(self, shape_id: int, option: Option) -> Resources:
+        """Return what an option needs by resource, devices in thousandths."""
+        members = [
+            (group, role, many) for group, of in option.fitted.placement.items() for role, many in of.items() if many
+        ]
+        return by_resource(self._state.places_at(option.cluster.id, shape_id, members))
 
     def _ask(self, policy: BurstPolicy, first: First) -> BurstStart | BurstRefusal:
         limit = self._limit(policy, first.key, first.queue)
@@ -305,10 +314,11 @@ class Bursts:
             sentence = f"its jobs hold {nodes:.3g} of at most {policy.nodes} nodes, this one needs {more:.3g}"
             for_ever = more > policy.nodes + _EPSILON
             return BurstRefusal(policy.name, Token.BURST_LIMIT, sentence, is_for_ever=for_ever)
+        amounts = self._amounts_of(shape_id, option) if policy.resources else {}
         for name, most in policy.resources.items():
-            needs = option.size.needs.get(name, 0)
+            needs = amounts.get(name, 0)
             if needs and held.get(name, 0) + needs > most:
-                has, wants, top = (explain.amount(name, one) for one in (held.get(name, 0), needs, most))
+                has, wants, top = (format_counted(name, one) for one in (held.get(name, 0), needs, most))
                 sentence = f"its jobs hold {has} of at most {top} {name}, this one needs {wants}"
                 return BurstRefusal(policy.name, Token.BURST_LIMIT, sentence, is_for_ever=needs > most)
         return None
@@ -581,7 +591,7 @@ def needs_of(state: SchedulerState, shape_id: int, option: Option) -> Needs:
 
 def nodes_of(state: SchedulerState, cluster: Cluster, needs: Needs) -> float:
     """Return the number of whole nodes that these members take up; each counts by the resource of which it takes the largest part."""
-    groups = {name: one.free for name, one in groups_of(cluster).items()}
+    groups = {name: NodeBucket.of(one, 1).sums() for name, one in groups_of(cluster).items()}
     total = 0.0
     for name, each, many in needs:
         free = groups.get(name)
@@ -593,7 +603,7 @@ def nodes_of(state: SchedulerState, cluster: Cluster, needs: Needs) -> float:
 
 
 def held_by_all(state: SchedulerState, policy: BurstPolicy) -> tuple[float, Resources]:
-    """Return the nodes and the resources that the runs of a policy hold."""
+    """Return the nodes and the resources, devices in thousandths, that the runs of a policy hold."""
     nodes, resources = 0.0, Resources()
     for run in state.burst_runs.get(policy.id, {}).values():
         part, needs = held_by(state, run)
@@ -603,13 +613,11 @@ def held_by_all(state: SchedulerState, policy: BurstPolicy) -> tuple[float, Reso
 
 
 def held_by(state: SchedulerState, run: LiveRun) -> tuple[float, Resources]:
-    """Return the nodes and the resources that a run holds."""
+    """Return the nodes and the resources, devices in thousandths, that a run holds."""
     roles = {role.name: role.needs for role in state.shapes[run.shape_id].roles}
-    cluster, resources = state.clusters.get(run.cluster_id), Resources()
+    cluster = state.clusters.get(run.cluster_id)
     needs = [(key.group, roles[key.role], many) for key, many in load_of(run)]
-    for _, each, many in needs:
-        _add_all(resources, {name: amount * many for name, amount in each.items()})
-    return (0.0 if cluster is None else nodes_of(state, cluster, needs)), resources
+    return (0.0 if cluster is None else nodes_of(state, cluster, needs)), by_resource(state.places_of(run))
 
 
 def _add_all(into: Resources, more: Resources) -> None:

@@ -6,6 +6,7 @@ It counts nothing: a choice is only a proposal.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from trainmaster.protocol.device_parts import device_of, is_memory_part
 from trainmaster.protocol.reasons import Check, Reason, Verdict
 from trainmaster_dispatcher.domain.run_times import RunSeconds
 from trainmaster_dispatcher.domain.shapes import RoleShape
@@ -279,7 +280,8 @@ def narrowing(cycle: CycleContext, queue: Queue, shape_id: int) -> tuple[bool, s
     state = cycle.index.state
     flavors = [flavor for above in state.ancestry(queue.id) for flavor in above.quotas if flavor.product or flavor.kind]
     flavors += cycle.quotas.tree.narrowed_kept
+    names = {name for role in state.shapes[shape_id].roles for name in role.needs}
     if not flavors:
-        return False, ""
-    needed = {name for role in state.shapes[shape_id].roles for name in role.needs}
+        return any(map(is_memory_part, names)), ""
+    needed = set(map(device_of, names))
     return True, next((flavor.resource for flavor in flavors if flavor.product and flavor.resource in needed), "")

@@ -8,7 +8,6 @@ from math import ceil, inf
 from trainmaster.protocol.durations import format_duration
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.prices import NANOS
-from trainmaster.protocol.quantities import format_quantity
 from trainmaster.protocol.reasons import NOT_BY_POLICY, Check, Reason, Tier, Token, Verdict
 from trainmaster_dispatcher.domain.budgets import Excess
 from trainmaster_dispatcher.domain.burst_policies import Bounds
@@ -159,11 +158,6 @@ def clock(at: float) -> str:
 def span(seconds: float) -> str:
     """Return a duration as people say it."""
     return format_duration(seconds)
-
-
-def amount(resource: str, of: int) -> str:
-    """Return an amount of a resource as people read it."""
-    return format_quantity(resource, of)
 
 
 def money(nanos: int) -> str:

@@ -58,12 +58,12 @@ def lay_out(
 ) -> list[NodeBucket] | None:
     """Return the nodes of one group after its members are packed best-fit in this order; None if some member finds no node.
 
-    Return None, too, for nodes that report NUMA zones. The result equals that of ``fill`` for one kind after the other;
+    Return None, too, for nodes with NUMA zones or shared devices. The result equals that of ``fill`` for one kind after the other;
     tuples make it fast, because a group with a hundred kinds of members is packed again each time a member comes or
     goes. ``members``: the needs of one member, the indexes of the devices it names, and the number of members.
     """
     group = entries[0].group
-    if entries[0].zones:
+    if entries[0].zones or group.sharing is not None:
         return None
     nodes: dict[Tuple, int] = {}
     for one in entries:

@@ -9,11 +9,13 @@ only on the runs in it, and is computed again only when they change.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from weakref import WeakValueDictionary
 
 from trainmaster.cluster_model.best_fit import dominant
+from trainmaster.cluster_model.shared_devices import counted_resource
 from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.device_parts import device_of, is_device, memory_resource, part_resource
 from trainmaster.protocol.placement import COMING
 from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.domain.shapes import RoleKey, RoleShape, Terms
@@ -21,7 +23,6 @@ from trainmaster_dispatcher.scheduling.packing.best_fit import Ranking, fill
 from trainmaster_dispatcher.scheduling.packing.bin_layout import MemberKind, in_rounds, lay_out
 from trainmaster_dispatcher.scheduling.packing.eligibility import LabelIndex, allows
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, split
-from trainmaster_dispatcher.scheduling.packing.numa import zones_of
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.scheduling.state.flavors import Product, product_of
 from trainmaster_dispatcher.scheduling.state.live_runs import LoadKey
@@ -120,11 +121,7 @@ class FreeCapacity:
     def empty(cls, report: CapacityReport) -> "FreeCapacity":
         """Return the free capacity of the cluster without any run of ours."""
         free_capacity = cls(
-            {
-                group.name: (NodeBucket(group, group.free, group.count, zones_of(group)),)
-                for group in report.groups
-                if group.count
-            }
+            {group.name: (NodeBucket.of(group, group.count),) for group in report.groups if group.count}
         )
         names = {name for group in report.groups for name in group.free}
         free_capacity.names = tuple(
@@ -187,6 +184,8 @@ class FreeCapacity:
         """Replace groups by what a packing leaves of them; ``taken``: what the packing uses in all."""
         self.groups.update(changed)
         self._most.clear()
+        if any(entries and entries[0].group.sharing is not None for entries in changed.values()):
+            self._total = None
         if self._total is not None:
             self._total = self._total | {name: self._total.get(name, 0) - amount for name, amount in taken.items()}
         if self._rankings:
@@ -200,9 +199,24 @@ class FreeCapacity:
             self._total = {}
             for entries in self.groups.values():
                 for one in entries:
-                    for name, amount in one.free.items():
+                    for name, amount in one.sums().items():
                         self._total[name] = self._total.get(name, 0) + amount * one.count
         return self._total
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """The resources of devices that members share: their sums change by more, or less, than what members take or free."""
+        return frozenset(
+            name
+            for entries in self.groups.values()
+            for one in entries[:1]
+            if (sharing := one.group.sharing) is not None
+            for name in (
+                counted_resource(sharing),
+                part_resource(sharing.device),
+                memory_resource(sharing.device),
+            )
+        )
 
 
 Load = Mapping[str, Mapping[LoadKey, int]]
@@ -221,7 +235,7 @@ def _fill_eligible(
     if role is None:
         return 0
     names = [name for name, entries in free_capacity.groups.items() if entries and allows(role, entries[0].group)]
-    if any("/" in name and state.flavors.products_matter(name) for name in role.needs):
+    if any(is_device(name) and state.flavors.products_matter(device_of(name)) for name in role.needs):
         product = state.product_at(cluster_id, key.group)
         names = [name for name in names if product_of(free_capacity.groups[name][0].group) == product]
     missing, _ = fill(free_capacity.groups, role.needs, count, names, max_per_node=role.max_per_node, numa=role.numa)
@@ -244,7 +258,7 @@ def grown(
         many = pool.most if ever else pool.count
         if many:
             coming = pool.model_copy(update={"name": COMING + pool.name})
-            groups[coming.name] = (NodeBucket(coming, pool.free, many, zones_of(coming)),)
+            groups[coming.name] = (NodeBucket.of(coming, many),)
     for key, count in free_capacity.pending.items():
         if key.group in groups:
             most = _most_on_a_node(state, key, count)

@@ -16,15 +16,16 @@ from trainmaster.cluster_model.best_fit import MOST_ORDERS
 from trainmaster.cluster_model.device_products import product_label
 from trainmaster.cluster_model.gang_minimum import split_minimum
 from trainmaster.cluster_model.numa_policies import NumaPolicy
-from trainmaster.protocol.agent import HOST_LEVEL, CapacityReport
+from trainmaster.protocol.agent import HOST_LEVEL, CapacityReport, NodeGroup
+from trainmaster.protocol.device_parts import device_of
 from trainmaster.protocol.placement import MemberPlacement
-from trainmaster.protocol.quantities import Resources, format_apart
+from trainmaster.protocol.quantities import Resources, format_apart, format_name
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.packing.best_fit import Ranking, fill, tightest
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity, by_size
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket
 from trainmaster_dispatcher.scheduling.packing.numa import names_of
-from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Product, plain, product_of
+from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Product, charge_anywhere, product_of
 
 
 def products_on(report: CapacityReport | None, device: str, *, grown: bool = False) -> list[Product | None]:
@@ -35,8 +36,12 @@ def products_on(report: CapacityReport | None, device: str, *, grown: bool = Fal
     if not device or report is None:
         return [None]
     groups = (*report.groups, *report.pools) if grown else report.groups
-    labels = {product_of(group): product_label(group.labels) for group in groups if group.free.get(device)}
+    labels = {product_of(group): product_label(group.labels) for group in groups if _offers(group, device)}
     return [Product(device, name, labels[name]) for name in sorted(labels)] or [None]
+
+
+def _offers(group: NodeGroup, device: str) -> bool:
+    return bool(group.free.get(device)) or (group.sharing is not None and group.sharing.device == device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Size:
     """The total number of members."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "charge", {plain(name): amount for name, amount in self.needs.items() if amount})
+        object.__setattr__(self, "charge", charge_anywhere(self.needs))
         object.__setattr__(self, "total", sum(self.members.values()))
 
 
@@ -333,7 +338,7 @@ def _pack(
 
 def eligible_groups(role: RoleShape, free_capacity: FreeCapacity, product: Product | None = None) -> tuple[str, ...]:
     """Return the groups whose nodes are eligible for a role's members, computed once for all objects of a cluster."""
-    narrowed = product if product is not None and product.resource in role.needs else None
+    narrowed = product if product is not None and product.resource in map(device_of, role.needs) else None
     key = (role.terms, narrowed)
     found = free_capacity.eligible.get(key)
     if found is None:
@@ -382,7 +387,7 @@ def short_of(role: RoleShape, most: Resources) -> str | None:
 def lacks(name: str, amount: int, best: int) -> str:
     """Return the sentence that no node has enough of a resource for a single member; ``best``: the largest amount on one node."""
     need, has = format_apart(name, amount, best)
-    return f"needs {need} {name} on one node, the best node has {has}"
+    return f"needs {need} {format_name(name)} on one node, the best node has {has}"
 
 
 def _zones_too_small(role: RoleShape, nodes: list[NodeBucket]) -> str:

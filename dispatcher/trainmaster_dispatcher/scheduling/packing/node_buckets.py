@@ -3,7 +3,17 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trainmaster.protocol.agent import NodeGroup
+from trainmaster.cluster_model.shared_devices import (
+    Devices,
+    after,
+    counted_resource,
+    fitting,
+    largest_parts,
+    part_of,
+    sum_of_parts,
+)
+from trainmaster.protocol.agent import NodeGroup, Sharing
+from trainmaster.protocol.device_parts import is_part
 from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.scheduling.packing import numa as numa_zones
@@ -18,10 +28,23 @@ class NodeBucket:
     count: int
     zones: numa_zones.Zones = ()
     """The free amounts in the NUMA zones of each node, where they are reported."""
+    open: tuple[int, ...] = ()
+    """Free thousandths of each device of a node that is used in part, ascending. ``free`` has the largest part that is left."""
+
+    @classmethod
+    def of(cls, group: NodeGroup, count: int) -> "NodeBucket":
+        """Return nodes of a group without any members of ours."""
+        zones, sharing = numa_zones.zones_of(group), group.sharing
+        if sharing is None:
+            return cls(group, group.free, count, zones)
+        devices = Devices(
+            group.free.get(counted_resource(sharing), 0), tuple(sorted(one for one in sharing.open if one))
+        )
+        return cls(group, group.free | largest_parts(sharing, devices), count, zones, devices.open)
 
     def some(self, count: int) -> "NodeBucket":
         """Return an entry with ``count`` such nodes."""
-        return NodeBucket(self.group, self.free, count, self.zones)
+        return NodeBucket(self.group, self.free, count, self.zones, self.open)
 
     def takes(self, needs: Resources) -> bool:
         free = self.free
@@ -32,8 +55,19 @@ class NodeBucket:
 
     def holds(self, needs: Resources) -> int:
         """Return the number of members with these needs that fit on one of the nodes."""
-        free = self.free
+        free, sharing = self.free, self.group.sharing
+        if sharing is not None and (part := part_of(sharing, needs)):
+            most = self.holds({name: amount for name, amount in needs.items() if not is_part(name)})
+            return min(most, fitting(sharing, self._devices(sharing), part))
         return min((free.get(name, 0) // amount for name, amount in needs.items() if amount), default=MOST_MEMBERS)
+
+    def sums(self) -> Resources:
+        """Return the free amounts of one node; of parts of devices, of all of its devices together."""
+        sharing = self.group.sharing
+        return self.free if sharing is None else self.free | sum_of_parts(sharing, self._devices(sharing))
+
+    def _devices(self, sharing: Sharing) -> Devices:
+        return Devices(self.free.get(counted_resource(sharing), 0), self.open)
 
     def holds_in_zones(self, needs: Resources, most: int, numa: str) -> int:
         """Return the number of members under a NUMA policy that fit on one of the nodes, up to ``most``."""
@@ -44,10 +78,17 @@ class NodeBucket:
 
     def less(self, needs: Resources, members: int, many: int, numa: str = "") -> "NodeBucket":
         """Return ``many`` of the nodes, each with ``members`` more members on it."""
-        free = dict(self.free)
+        free, left, sharing = dict(self.free), self.open, self.group.sharing
         for name, amount in needs.items():
             free[name] = free.get(name, 0) - amount * members
-        return NodeBucket(self.group, free, many, self._zones_left(needs, members, numa) if self.zones else ())
+        if sharing is not None:
+            whole = counted_resource(sharing)
+            devices = Devices(free.get(whole, 0), left)
+            if part := part_of(sharing, needs):
+                devices = after(sharing, devices, part, members)
+            free |= largest_parts(sharing, devices) | {whole: devices.whole}
+            left = devices.open
+        return NodeBucket(self.group, free, many, self._zones_left(needs, members, numa) if self.zones else (), left)
 
     def _zones_left(self, needs: Resources, members: int, numa: str) -> numa_zones.Zones:
         request = numa_zones.zone_request(self.group, needs, numa) if numa else None
@@ -74,7 +115,7 @@ def split(groups: Groups, one: NodeBucket, needs: Resources, parts: Iterable[tup
 
 def _join(entries: list[NodeBucket], entry: NodeBucket) -> None:
     for index, other in enumerate(entries):
-        if other.free == entry.free and other.zones == entry.zones:
+        if other.free == entry.free and other.zones == entry.zones and other.open == entry.open:
             entries[index] = other.some(other.count + entry.count)
             return
     entries.append(entry)

@@ -168,7 +168,7 @@ def _merged(buckets: Iterable[NodeBucket]) -> list[NodeBucket]:
     found: dict[tuple[object, ...], NodeBucket] = {}
     for one in buckets:
         if one.count:
-            amounts = (*sorted(one.free.items()), one.zones)
+            amounts = (*sorted(one.free.items()), one.zones, one.open)
             same = found.get(amounts)
             found[amounts] = one if same is None else same.some(same.count + one.count)
     return list(found.values())

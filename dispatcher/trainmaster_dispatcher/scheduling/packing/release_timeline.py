@@ -279,7 +279,9 @@ class ReleaseTimeline:
                 lacks = lacking.get(name)
                 if lacks is None:
                     free = self._free_of(name)
-                    lacks = lacking[name] = {one: need - free.get(one, 0) for one, need in needs.items()}
+                    lacks = lacking[name] = {
+                        one: need - free.get(one, 0) for one, need in needs.items() if one not in self._empty.shared
+                    }
                 for one, amount in needs_of_load(state, key).items():
                     if one in lacks:
                         lacks[one] -= amount * count

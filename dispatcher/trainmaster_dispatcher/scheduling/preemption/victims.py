@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from trainmaster.protocol.device_parts import device_of
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import Preemption
 from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts, FreeCapacity, add_members
@@ -25,7 +26,7 @@ from trainmaster_dispatcher.scheduling.packing.node_layout import NodeLayout
 from trainmaster_dispatcher.scheduling.preemption.what_if import ClearedCluster, Victim, WhatIf
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
-from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, Product, product_of
+from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, Product, plain, product_of
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey
 from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, LoadKey, load_of, members_of, surplus_of
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
@@ -384,7 +385,8 @@ class VictimSearch:
             return ""
         flavors = [flavor for above in self.state.ancestry(queue.id) for flavor in above.quotas]
         flavors += sorted(self.quotas.tree.guaranteed)
-        return next((flavor.resource for flavor in flavors if flavor.product and size.needs.get(flavor.resource)), "")
+        needed = {plain(device_of(name)) for name, amount in size.needs.items() if amount}
+        return next((flavor.resource for flavor in flavors if flavor.product and plain(flavor.resource) in needed), "")
 
     def what_if(
         self,
@@ -414,12 +416,12 @@ class VictimSearch:
         cluster = self.state.clusters[cluster_id]
         groups = cluster.report.groups if cluster.report is not None else ()
         out: Amounts = {}
-        for name, amount in size.needs.items():
+        for flavor, amount in size.charge.items():
+            name = flavor.resource
             products = {product_of(group) for group in groups if group.free.get(name)} if "/" in name else {""}
             if product is not None and name == product.resource:
                 products = {product.name}
-            if amount:
-                out[Flavor(name, products.pop() if len(products) == 1 else "", cluster.kind.value)] = amount
+            out[Flavor(name, products.pop() if len(products) == 1 else "", cluster.kind.value)] = amount
         return self.state.flavors.charge(out)
 
     def _guess(

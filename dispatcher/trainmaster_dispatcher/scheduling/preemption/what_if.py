@@ -92,9 +92,9 @@ class ClearedCluster:
             free: Resources = {}
             most: Resources = {}
             for one in entries:
-                for resource, amount in one.free.items():
+                for resource, amount in one.sums().items():
                     free[resource] = free.get(resource, 0) + amount * one.count
-                    most[resource] = max(most.get(resource, 0), amount)
+                    most[resource] = max(most.get(resource, 0), one.free[resource])
             known = self._packed_groups[name] = members, entries, free, most
         return known[1:]
 
@@ -148,12 +148,15 @@ class WhatIf:
     """The role of the gang's only member; None for a gang of several."""
     _eligible: tuple[str, ...] = ()
     """The groups that are eligible for it."""
+    _shared: frozenset[str] = frozenset()
+    """Resources of which sums say too little, see ``FreeCapacity.shared``."""
     _was_over: bool = False
     """Whether quota was an obstacle at the beginning: then any run that ends may be the one that helps."""
 
     def __post_init__(self) -> None:
         self.load = dict(self.cleared.load)
         self._free = dict(self.cleared.total())
+        self._shared = self.cleared.layouts.empty(self.cleared.cluster_id).shared
         self._groups = _UNKNOWN
         if not self.cleared.has_strays:
             self._groups = self.cleared.layouts.empty(self.cleared.cluster_id).groups
@@ -174,13 +177,15 @@ class WhatIf:
             return self.has_total()
         total, most = self.cleared.total(), self.cleared.most()
         return all(
-            most.get(name, 0) + self._free.get(name, 0) - total.get(name, 0) >= amount
+            most.get(name, 0) + self._free.get(name, 0) - total.get(name, 0) >= amount or name in self._shared
             for name, amount in self._role.needs.items()
         )
 
     def has_total(self) -> bool:
         """Return whether the sum of the free amounts of all nodes is enough."""
-        return all(self._free.get(name, 0) >= amount for name, amount in self.size.needs.items())
+        return all(
+            self._free.get(name, 0) >= amount or name in self._shared for name, amount in self.size.needs.items()
+        )
 
     def could_ever_fit(self) -> bool:
         """Return whether an eligible node has enough for the only member of a gang once all else has ended; of others, True."""
@@ -221,7 +226,8 @@ class WhatIf:
         """Return whether one node of a group may have enough for the member: its largest free amounts plus all that was freed."""
         most, freed = self.cleared.group(name)[2], self._freed.get(name, {})
         return all(
-            most.get(resource, 0) + freed.get(resource, 0) >= amount for resource, amount in self.size.needs.items()
+            most.get(resource, 0) + freed.get(resource, 0) >= amount or resource in self._shared
+            for resource, amount in self.size.needs.items()
         )
 
     def _free_capacity(self) -> FreeCapacity:

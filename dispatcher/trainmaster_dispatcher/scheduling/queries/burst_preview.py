@@ -6,9 +6,10 @@ from decimal import Decimal
 from math import ceil, inf
 
 from trainmaster.protocol.bursting import PolicyStatus, Preview, Standing
+from trainmaster.protocol.device_parts import format_counted
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.prices import NANOS
-from trainmaster.protocol.quantities import Resources, format_quantity
+from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.domain.budgets import Commitment
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy
 from trainmaster_dispatcher.domain.prices import MICROS
@@ -96,7 +97,7 @@ def _status(state: SchedulerState, index: ClusterIndex, policy: BurstPolicy, now
         name=policy.name,
         jobs=len(runs),
         nodes=round(nodes, 3),
-        resources={name: format_quantity(name, amount) for name, amount in sorted(resources.items())},
+        resources={name: format_counted(name, amount) for name, amount in sorted(resources.items())},
         budgets=tuple(
             Standing(
                 span=one.window.span.value,

@@ -28,7 +28,7 @@ from trainmaster_dispatcher.scheduling.queries.wait_forecaster import WaitForeca
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster, Queue
-from trainmaster_dispatcher.scheduling.state.flavors import plain
+from trainmaster_dispatcher.scheduling.state.flavors import charge_anywhere
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
 from trainmaster_dispatcher.scheduling.state.plan import Plan
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
@@ -87,7 +87,7 @@ def try_out(
 def _cannot_run(quotas: QuotaTree, index: ClusterIndex, queue: Queue, shape_id: int) -> Reason | None:
     """Return why the job can never run as specified; None if it can."""
     least = index.sizes_of(shape_id)[-1]
-    obstacle = quotas.never(queue.id, {plain(name): amount for name, amount in least.needs.items() if amount})
+    obstacle = quotas.never(queue.id, charge_anywhere(least.needs))
     if obstacle is not None:
         return explain.over_quota(obstacle, for_ever=True)
     possible = possible_cluster(index, queue, shape_id)

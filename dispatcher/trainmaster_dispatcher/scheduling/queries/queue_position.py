@@ -25,7 +25,7 @@ from trainmaster_dispatcher.scheduling.quotas.fair_share import (
 )
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
-from trainmaster_dispatcher.scheduling.state.flavors import plain
+from trainmaster_dispatcher.scheduling.state.flavors import charge_anywhere
 from trainmaster_dispatcher.scheduling.state.jobs import PRIORITY_SECONDS, ClassKey, StaticKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
@@ -110,7 +110,7 @@ def _among_users(
         for role in shape.roles if shape is not None else ():
             for name, amount in role.needs.items():
                 needs[name] = needs.get(name, 0) + amount * role.replicas
-        there = ((amount, quotas.capacity.get(plain(name), 0)) for name, amount in needs.items())
+        there = ((amount, quotas.capacity.get(flavor, 0)) for flavor, amount in charge_anywhere(needs).items())
         return max((amount / has for amount, has in there if has > 0), default=0.0) / weight
 
     own = head(state.key_of(job), job.key)

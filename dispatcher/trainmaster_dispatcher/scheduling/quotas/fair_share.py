@@ -29,7 +29,7 @@ from trainmaster.protocol.states import OrderBy
 from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.declared_objects import PriorityClass, Queue
-from trainmaster_dispatcher.scheduling.state.flavors import Flavor, plain
+from trainmaster_dispatcher.scheduling.state.flavors import Flavor, charge_anywhere
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, StaticKey
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
@@ -444,7 +444,7 @@ _NOTHING = "-"
 
 def charge_of(shape: Shape) -> Mapping[Flavor, int]:
     """Return what a gang needs of each resource."""
-    return {plain(name): amount for name, amount in shape.total.items() if amount}
+    return charge_anywhere(shape.total)
 
 
 class FairShareQueue:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from trainmaster.protocol.quantities import format_apart
 from trainmaster.protocol.reasons import Token
 from trainmaster_dispatcher.domain.redaction import protected
 from trainmaster_dispatcher.scheduling.state.declared_objects import Queue
@@ -371,7 +370,7 @@ class QuotaTree:
             for flavor, _, most in limits:
                 need = charge.get(flavor, 0)
                 if need > most:
-                    needed, allowed = format_apart(flavor.resource, need, most)
+                    needed, allowed = flavor.format_apart(need, most)
                     text = f"it needs {needed} {flavor}, and queue {queue.path} is limited to {allowed}"
                     return Obstacle(Token.QUEUE_LIMIT, queue, text)
             if queue.max_running == 0:
@@ -382,7 +381,7 @@ class QuotaTree:
             for flavor, most in queue.limits_per_user.items():
                 need = charge.get(flavor, 0)
                 if need > most:
-                    needed, allowed_text = format_apart(flavor.resource, need, most)
+                    needed, allowed_text = flavor.format_apart(need, most)
                     text = f"it needs {needed} {flavor}, and each user may have {allowed_text} in queue {queue.path}"
                     return Obstacle(Token.USER_LIMIT, queue, text)
         return None

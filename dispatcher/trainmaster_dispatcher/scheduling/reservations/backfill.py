@@ -26,6 +26,7 @@ from trainmaster_dispatcher.scheduling.packing.free_capacity import (
     FreeCapacity,
 )
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, fit, take
+from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
 from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, LoadKey
@@ -293,8 +294,5 @@ class Reservations:
         return frozenset(
             group.name
             for group in (report.groups if report is not None else ())
-            if any(
-                allows(role, group) and all(group.free.get(name, 0) >= need for name, need in role.needs.items())
-                for role in shape.roles
-            )
+            if any(allows(role, group) and NodeBucket.of(group, 1).takes(role.needs) for role in shape.roles)
         )

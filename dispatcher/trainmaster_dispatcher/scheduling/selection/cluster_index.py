@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from trainmaster.protocol.device_parts import counted
 from trainmaster.protocol.placement import COMING
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Verdict
@@ -322,9 +323,14 @@ class ClusterIndex:
     def _capacity_of(self, cluster: Cluster) -> Amounts:
         places: Amounts = {}
         for group in cluster.report.groups if cluster.report is not None else ():
+            sharing = group.sharing
             for name, amount in group.free.items():
+                total = counted(name, amount) * group.count
+                if sharing is not None and name == sharing.resource != sharing.device:
+                    device = Flavor(sharing.device, product_of(group), cluster.kind.value)
+                    places[device] = places.get(device, 0) + total // sharing.replicas
                 place = Flavor(name, product_of(group) if "/" in name else "", cluster.kind.value)
-                places[place] = places.get(place, 0) + amount * group.count
+                places[place] = places.get(place, 0) + total
         return self.state.flavors.charge(places)
 
     def take(self, option: Option) -> None:

@@ -3,6 +3,15 @@
 from collections.abc import Mapping
 
 from trainmaster.protocol.agent import NodeGroup
+from trainmaster.protocol.device_parts import (
+    WHOLE,
+    device_of,
+    is_device,
+    is_part,
+    memory_resource,
+    part_in_thousandths,
+    part_resource,
+)
 from trainmaster.protocol.placement import COMING
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.quantities import Resources
@@ -38,13 +47,19 @@ def prices_of(cluster: Cluster, product: Product | None = None) -> Prices:
     for group in groups_of(cluster).values():
         its_product, spot = product_of(group), is_spot(group.labels)
         for resource in group.free:
-            is_device = "/" in resource
-            if is_device and product is not None and its_product != product.name:
+            if is_device(resource) and product is not None and its_product != product.name:
                 continue
-            rate = cluster.tariff.rate(PricedResource(resource, its_product if is_device else "", spot))
+            rate = cluster.tariff.rate(PricedResource(resource, its_product if is_device(resource) else "", spot))
             if rate is not None:
                 price = rate.price / NANOS / NANOS / rate.unit / 3600
                 found[resource] = max(price, found.get(resource, 0.0))
+        if group.sharing is not None and (product is None or its_product == product.name):
+            device = group.sharing.device
+            rate = cluster.tariff.rate(PricedResource(device, its_product, spot))
+            if rate is not None:
+                price = rate.price / NANOS / NANOS / rate.unit / 3600
+                for name, unit in ((part_resource(device), WHOLE), (memory_resource(device), group.sharing.memory)):
+                    found[name] = max(price / unit if unit else 0.0, found.get(name, 0.0))
     return found
 
 
@@ -73,18 +88,27 @@ def _hourly(
     for resource, each in role.needs.items():
         highest, amount = 0, each * count
         for name, group in groups_of(cluster).items():
-            if (groups is not None and name not in groups) or resource not in group.free or not allows(role, group):
+            if (groups is not None and name not in groups) or not _has(group, resource) or not allows(role, group):
                 continue
-            its_product, is_device = product_of(group), "/" in resource
-            if is_device and product is not None and its_product != product.name:
+            its_product = product_of(group)
+            if is_device(resource) and product is not None and its_product != product.name:
                 continue
             rate = cluster.tariff.rate(
-                PricedResource(resource, its_product if is_device else "", is_spot(group.labels))
+                PricedResource(device_of(resource), its_product if is_device(resource) else "", is_spot(group.labels))
             )
-            if rate is not None:
+            if rate is not None and is_part(resource):
+                part = part_in_thousandths(resource, each, group.sharing.memory if group.sharing is not None else 0)
+                highest = max(highest, -(-part * count * rate.price // (rate.unit * WHOLE * NANOS)))
+            elif rate is not None:
                 highest = max(highest, -(-amount * rate.price // (rate.unit * NANOS)))
         total += highest
     return total
+
+
+def _has(group: NodeGroup, resource: str) -> bool:
+    if is_part(resource):
+        return group.sharing is not None and group.sharing.device == device_of(resource)
+    return resource in group.free
 
 
 def cost_of(shape: Shape, needs: Resources, prices: Prices) -> float:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList
 
+from trainmaster.protocol.device_parts import is_memory_part
 from trainmaster.protocol.states import ClusterKind, FairBy, Order, OrderBy
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy
 from trainmaster_dispatcher.domain.datasets import Dataset
@@ -52,6 +53,8 @@ class DeclaredState:
         self.clusters: dict[int, Cluster] = {}
         self._ancestry: dict[int, tuple[Queue, ...]] = {}
         self._flavors: Flavors | None = None
+        self._has_memory_parts = False
+        """Whether any shape ever had members that need a part of a device's memory: their charge depends on the device."""
         self.queue_revision = 0
         """The number of changes of any queue."""
         self._changes = Changes()
@@ -105,7 +108,8 @@ class DeclaredState:
     def flavors(self) -> Flavors:
         """The flavors that any queue has a quota on."""
         if self._flavors is None:
-            self._flavors = Flavors(flavor for queue in self.queues.values() for flavor in queue.quotas)
+            narrowed = (flavor for queue in self.queues.values() for flavor in queue.quotas)
+            self._flavors = Flavors(narrowed, varies=self._has_memory_parts)
         return self._flavors
 
     def set_advance(self, reservations: Iterable[AdvanceReservation]) -> None:
@@ -170,6 +174,13 @@ class DeclaredState:
         if self.shapes.get(shape_id, shape) != shape:
             self._changes.is_everything = True
         self.shapes[shape_id] = shape
+        self._note_memory_parts((shape,))
+
+    def _note_memory_parts(self, shapes: Iterable[Shape]) -> None:
+        if not self._has_memory_parts and any(
+            is_memory_part(name) for shape in shapes for role in shape.roles for name in role.needs
+        ):
+            self._has_memory_parts, self._flavors = True, None
 
     def limit_of(self, shape_id: int | None, queue_id: int) -> float:
         """Return the expected run time of a job in seconds: its own limit, else the nearest one of its queues, else infinity.

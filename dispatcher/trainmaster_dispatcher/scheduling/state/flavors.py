@@ -3,6 +3,8 @@
 The usage of a member is counted by *place*: resource, product of its node group, kind of its cluster. A place is charged to every
 flavor that it matches, so ``nvidia.com/gpu`` counts all GPUs, ``nvidia.com/gpu@product=H100`` those of one product, and
 ``cpu@kind=public`` the rented cores; each flavor is a counter of its own, and the limits of all of them apply.
+
+Devices are counted in thousandths: a part of a GPU counts as that part of one, on the same flavors as whole GPUs.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +14,8 @@ from typing import NamedTuple
 
 from trainmaster.cluster_model.device_products import product_label
 from trainmaster.protocol.agent import NodeGroup
-from trainmaster.protocol.quantities import format_quantity
+from trainmaster.protocol.device_parts import counted, device_of, format_counted, is_device, is_memory_part
+from trainmaster.protocol.quantities import Resources, format_apart
 
 
 class Flavor(NamedTuple):
@@ -30,7 +33,11 @@ class Flavor(NamedTuple):
         return f"{self.resource}@{','.join(parts)}" if parts else self.resource
 
     def format(self, amount: int) -> str:
-        return format_quantity(self.resource, amount)
+        return format_counted(self.resource, amount)
+
+    def format_apart(self, one: int, other: int) -> tuple[str, str]:
+        """Return texts of two different amounts that differ."""
+        return format_apart("cpu" if is_device(self.resource) else self.resource, one, other)
 
 
 class Product(NamedTuple):
@@ -42,7 +49,17 @@ class Product(NamedTuple):
 
 
 Amounts = dict[Flavor, int]
-"""Amounts by flavor or by place, in the unit of the resource."""
+"""Amounts by flavor or by place: thousandths of devices, the unit of any other resource."""
+
+
+def charge_anywhere(needs: Resources) -> "Amounts":
+    """Return what needs are charged on flavors that are not narrowed; without parts of memory, whose charge depends on the place."""
+    found: Amounts = {}
+    for name, amount in needs.items():
+        if amount and not is_memory_part(name):
+            flavor = plain(device_of(name))
+            found[flavor] = found.get(flavor, 0) + counted(name, amount)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +98,14 @@ def product_of(group: NodeGroup) -> str:
 class Flavors:
     """All flavors that any queue has a quota on, and the flavors that each place is charged to."""
 
-    def __init__(self, narrowed: Iterable[Flavor]) -> None:
+    def __init__(self, narrowed: Iterable[Flavor], *, varies: bool = False) -> None:
+        """``varies``: there are jobs of which the amounts themselves depend on the place."""
         self._narrowed: dict[str, list[Flavor]] = {}
         for flavor in sorted(set(narrowed)):
             if flavor.product or flavor.kind:
                 self._narrowed.setdefault(flavor.resource, []).append(flavor)
-        self.any_narrowed = bool(self._narrowed)
+        self.any_narrowed = bool(self._narrowed) or varies
+        """Whether a charge depends on the place."""
         self._matching: dict[Flavor, tuple[Flavor, ...]] = {}
 
     def products_matter(self, resource: str) -> bool:
@@ -109,6 +128,14 @@ class Flavors:
             for flavor in known.get(place) or self.of(place):
                 out[flavor] = out.get(flavor, 0) + amount
         return out
+
+
+def by_resource(places: Mapping[Flavor, int]) -> Resources:
+    """Return amounts by place as amounts by resource, devices in thousandths."""
+    found: Resources = {}
+    for place, amount in places.items():
+        found[place.resource] = found.get(place.resource, 0) + amount
+    return found
 
 
 @lru_cache(maxsize=1024)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.device_parts import parse_counted
 from trainmaster.protocol.durations import parse_duration
-from trainmaster.protocol.quantities import parse_quantity, parse_resources
+from trainmaster.protocol.quantities import parse_quantity
 from trainmaster.protocol.quota import QuotaSpec, parse_flavor
 from trainmaster.protocol.states import ClusterKind, Preemption, QueueState
 from trainmaster.protocol.tenants import (
@@ -56,7 +57,9 @@ def queue_of(key: int, parent: int | None, spec: QueueSpec) -> Queue:
         fair_by=spec.fair_by,
         user_weights=dict(spec.user_weights),
         max_running_per_user=spec.max_running_per_user,
-        limits_per_user={Flavor(name): amount for name, amount in parse_resources(spec.limits_per_user).items()},
+        limits_per_user={
+            Flavor(name): amount for name, text in spec.limits_per_user.items() if (amount := parse_counted(name, text))
+        },
         weights=weights_of(spec.profile),
         price_factor=spec.price_factor,
         regions=frozenset(spec.allowed_regions),
@@ -76,12 +79,16 @@ def dataset_of(spec: DatasetSpec) -> Dataset:
 
 def _quota(resource: str, spec: QuotaSpec) -> Quota:
     return Quota(
-        guaranteed=spec.amount("guaranteed", resource) or 0,
-        limit=spec.amount("limit", resource),
-        borrowing=spec.amount("borrowing_limit", resource),
-        lending=spec.amount("lending_limit", resource),
+        guaranteed=_counted(resource, spec.guaranteed) or 0,
+        limit=_counted(resource, spec.limit),
+        borrowing=_counted(resource, spec.borrowing_limit),
+        lending=_counted(resource, spec.lending_limit),
         weight=spec.weight,
     )
+
+
+def _counted(resource: str, text: str | None) -> int | None:
+    return None if text is None else parse_counted(resource, text)
 
 
 def class_of(key: int, spec: PriorityClassSpec) -> PriorityClass:

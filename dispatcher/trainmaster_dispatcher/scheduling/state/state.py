@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from sortedcontainers import SortedList
 
+from trainmaster.protocol.device_parts import counted, device_of, is_device
 from trainmaster.protocol.placement import COMING
 from trainmaster_dispatcher.domain.budgets import Window, add_commitment
 from trainmaster_dispatcher.domain.burst_policies import NOTHING_SPENT, Spending
@@ -64,6 +65,8 @@ class SchedulerState(DeclaredState):
         self._keys: dict[int, ClassKey] = {}
         self._products: dict[int, dict[str, str]] = {}
         """By cluster and node group: the product by which runs were charged; under the empty name, the kind of the cluster."""
+        self._memory: dict[int, dict[str, int]] = {}
+        """By cluster and node group: bytes of each device of which members can have parts."""
         self._places: dict[int, dict[tuple[int, Sizes, Placed], Amounts]] = {}
         """By cluster: the amounts of equivalent runs by place."""
         self.load: dict[int, dict[str, dict[LoadKey, int]]] = {}
@@ -130,6 +133,7 @@ class SchedulerState(DeclaredState):
         """Return a fork that knows these shapes as well."""
         fork = self.fork()
         fork.shapes = {**self.shapes, **shapes}
+        fork._note_memory_parts(shapes.values())
         return fork
 
     def fork_with(
@@ -208,31 +212,37 @@ class SchedulerState(DeclaredState):
             self.clusters[cluster.id] = cluster
             self._changes.clusters.add(cluster.id)
             products = {"": cluster.kind.value}
+            memory = dict[str, int]()
             if cluster.report is not None:
-                products |= {group.name: product_of(group) for group in cluster.report.groups}
-                products |= {COMING + pool.name: product_of(pool) for pool in cluster.report.pools}
-            self._call_places(cluster.id, products)
+                named = [(one.name, one) for one in cluster.report.groups]
+                named += [(COMING + one.name, one) for one in cluster.report.pools]
+                products |= {name: product_of(one) for name, one in named}
+                memory = {name: one.sharing.memory for name, one in named if one.sharing is not None}
+            self._call_places(cluster.id, products, memory)
 
     def drop_cluster(self, cluster_id: int) -> None:
         self._own()
         gone = self.clusters.pop(cluster_id, None)
         if gone is not None and gone.only_queues:
             self._access = {}
-        self._call_places(cluster_id, {})
+        self._call_places(cluster_id, {}, {})
         self._changes.clusters.add(cluster_id)
 
     def product_at(self, cluster_id: int, group: str) -> str:
         """Return the product of the devices of a node group, or of a pool by the name of its future group; empty if there is none."""
         return self._products.get(cluster_id, {}).get(group, "")
 
-    def _call_places(self, cluster_id: int, products: dict[str, str]) -> None:
-        """Charge the runs of a cluster again if the products of its places have changed: products by group, the kind by ``""``."""
-        if products == self._products.get(cluster_id, {}):
+    def _call_places(self, cluster_id: int, products: dict[str, str], memory: dict[str, int]) -> None:
+        """Charge the runs of a cluster again if its places have changed: products by group, the kind by ``""``; ``memory``: see
+        ``_memory``.
+        """
+        if (products, memory) == (self._products.get(cluster_id, {}), self._memory.get(cluster_id, {})):
             return
         runs = self.runs_on.get(cluster_id, {}).values()
         for run in runs:
             self._charge(run, -1)
         self._products[cluster_id] = products
+        self._memory[cluster_id] = memory
         self._places.pop(cluster_id, None)
         for run in runs:
             self._charge(run, 1)
@@ -448,9 +458,18 @@ class SchedulerState(DeclaredState):
         for group, role, count in members:
             product = products.get(group, "") if group else ""
             for resource, amount in needs.get(role, {}).items():
-                place = Flavor(resource, product if "/" in resource else "", kind)
+                if is_device(resource):
+                    place = Flavor(device_of(resource), product, kind)
+                    amount = counted(resource, amount, self._memory_at(cluster_id, group))
+                else:
+                    place = Flavor(resource, "", kind)
                 out[place] = out.get(place, 0) + amount * count
         return out
+
+    def _memory_at(self, cluster_id: int, group: str) -> int:
+        """Return the memory of each shared device of a node group; of an unknown group, the least of its cluster; 0: unknown."""
+        known = self._memory.get(cluster_id, {})
+        return known[group] if group in known else min(known.values(), default=0)
 
     def set_avoided(self, avoided: dict[int, tuple[int, ...]], for_room: Iterable[int] = ()) -> None:
         """Replace the clusters that are left out, for all jobs. ``for_room``: the jobs that a cluster returned for want of room."""

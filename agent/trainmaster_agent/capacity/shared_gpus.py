@@ -1,0 +1,127 @@
+"""GPUs of which members can have parts: how a cluster shares them, and what of them is free.
+
+* With replicas, NVIDIA's device plugin offers each GPU several times (time-slicing or MPS): a member gets one of the replicas, on a
+  node that divides its GPUs into so few that this is the part it needs. Parts of memory are not offered: time-slicing does not
+  divide it.
+* KAI gives pods parts by annotations, and holds each shared GPU with a pod of its own, which requests the whole GPU:
+  https://github.com/kai-scheduler/KAI-Scheduler, ``docs/gpu-sharing`` and ``pkg/binder/binding/resourcereservation``.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from trainmaster.protocol.agent import Sharing
+from trainmaster.protocol.device_parts import (
+    DEFAULT_DEVICE,
+    WHOLE,
+    annotated_part,
+    device_of,
+    is_part,
+    part_in_thousandths,
+)
+from trainmaster.protocol.quantities import Resources
+from trainmaster_agent.capacity.nodes import Amounts
+
+GPU_GROUP = "runai-gpu-group"
+"""Label of KAI on pods that share a GPU, and on the pod that holds it."""
+RENAMED = f"{DEFAULT_DEVICE}.shared"
+"""Resource of replicas where the device plugin is told to rename them (``renameByDefault``)."""
+REPLICAS_LABEL, _MEMORY = "nvidia.com/gpu.replicas", "nvidia.com/gpu.memory"
+"""Labels of NVIDIA's GPU feature discovery: replicas of each GPU, and its memory in MiB."""
+_MIB = 2**20
+
+
+class GpuSharing(StrEnum):
+    """Ways in which a cluster gives pods parts of GPUs."""
+
+    NONE = "none"
+    REPLICAS = "replicas"
+    KAI = "kai"
+
+
+class GpuParts(NamedTuple):
+    """The way in which a cluster gives pods parts of GPUs. ``replica``: the resource of replicas."""
+
+    way: GpuSharing = GpuSharing.NONE
+    replica: str = DEFAULT_DEVICE
+
+    def on_node(self, needs: Resources) -> Resources:
+        """Return what a member takes of the resources that its node reports; of parts that KAI gives, nothing."""
+        if not any(map(is_part, needs)):
+            return needs
+        found: Resources = {}
+        for name, amount in needs.items():
+            if not is_part(name) or self.way is GpuSharing.NONE or device_of(name) != DEFAULT_DEVICE:
+                found[name] = found.get(name, 0) + amount
+            elif self.way is GpuSharing.REPLICAS:
+                found[self.replica] = found.get(self.replica, 0) + 1
+        return found
+
+
+class Share(NamedTuple):
+    """A pod's place on a GPU that KAI shares. ``part``: what it takes by its annotations; nothing for the pod that holds the GPU."""
+
+    group: str
+    part: Amounts
+
+
+class TraitsOfSharing(NamedTuple):
+    """The fields of ``Sharing`` as a node has them."""
+
+    resource: str
+    replicas: int
+    open: tuple[int, ...]
+    memory: int
+
+
+def read_share(obj: Mapping[str, Any]) -> Share | None:
+    """Return the place of a pod on a shared GPU; None for a pod that has none."""
+    metadata = obj["metadata"]
+    group = (metadata.get("labels") or {}).get(GPU_GROUP)
+    if not group:
+        return None
+    return Share(str(group), tuple(annotated_part({"metadata": metadata}, []).items()))
+
+
+def traits_of_sharing(
+    parts: GpuParts, allocatable: Mapping[str, int], labels: Mapping[str, str], shares: Iterable[tuple[Share, bool]]
+) -> TraitsOfSharing | None:
+    """Return the sharing of a node's GPUs; None where members get whole ones only.
+
+    ``shares``: the places of its pods on shared GPUs, and whether the pods are ours.
+    """
+    replicas = _number(labels.get(REPLICAS_LABEL))
+    memory = _number(labels.get(_MEMORY)) * _MIB
+    if parts.way is GpuSharing.REPLICAS and replicas > 1 and allocatable.get(parts.replica):
+        return TraitsOfSharing(parts.replica, min(replicas, WHOLE), (), 0)
+    if parts.way is GpuSharing.KAI and allocatable.get(DEFAULT_DEVICE) and replicas <= 1:
+        return TraitsOfSharing(DEFAULT_DEVICE, 1, _open(shares, memory), memory)
+    return None
+
+
+def as_sharing(traits: TraitsOfSharing) -> Sharing:
+    return Sharing(
+        device=DEFAULT_DEVICE,
+        resource="" if traits.resource == DEFAULT_DEVICE else traits.resource,
+        replicas=traits.replicas,
+        open=traits.open,
+        memory=traits.memory,
+    )
+
+
+def _open(shares: Iterable[tuple[Share, bool]], memory: int) -> tuple[int, ...]:
+    """Return what of each shared GPU is free beside the pods of others. A GPU that no pod holds yet counts as free altogether."""
+    taken: dict[str, int] = {}
+    held = set[str]()
+    for share, is_own in shares:
+        taken.setdefault(share.group, 0)
+        if not share.part:
+            held.add(share.group)
+        elif not is_own:
+            taken[share.group] += sum(part_in_thousandths(name, amount, memory) for name, amount in share.part)
+    return tuple(sorted(max(0, WHOLE - amount) for group, amount in taken.items() if group in held))
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 10 else 0
