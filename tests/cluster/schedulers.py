@@ -3,7 +3,7 @@
 ``TRAINMASTER_SCHEDULER_ASSETS`` names a folder with a folder for each of them:
 
     volcano/       VERSION  manifests/*.yaml  vc-scheduler vc-controller-manager vc-webhook-manager
-    kai/           VERSION  manifests/*.yaml  scheduler binder podgrouper podgroupcontroller queuecontroller
+    kai/           VERSION  manifests/*.yaml  scheduler binder podgrouper podgroupcontroller queuecontroller [admission]
     coscheduling/  VERSION  manifests/*.yaml  kube-scheduler controller
     yunikorn/      VERSION  manifests/*.yaml  yunikorn-scheduler
     kueue/         VERSION  manifests/*.yaml  manager
@@ -24,6 +24,8 @@ from tests.waiting import eventually
 
 ASSETS = "TRAINMASTER_SCHEDULER_ASSETS"
 _FAST = ("--kube-api-qps=1000", "--kube-api-burst=2000")
+RESERVATIONS_OF_KAI = "kai-resource-reservation"
+"""Namespace of the pods by which KAI holds GPUs that others share."""
 _QUEUES_OF_KAI = "/apis/scheduling.run.ai/v2/queues"
 
 
@@ -86,7 +88,10 @@ async def _volcano(it: Installed) -> None:
 async def _kai(it: Installed) -> None:
     await it.create_objects()
     async with it.plane.client() as api:
-        await api.post("/api/v1/namespaces", {"metadata": {"name": "kai-resource-reservation"}})
+        await api.post("/api/v1/namespaces", {"metadata": {"name": RESERVATIONS_OF_KAI}})
+        await api.post(
+            f"/api/v1/namespaces/{RESERVATIONS_OF_KAI}/serviceaccounts", {"metadata": {"name": RESERVATIONS_OF_KAI}}
+        )
         for one in it.documents:
             if one["kind"] == "Queue":
                 await api.post(_QUEUES_OF_KAI, one)
@@ -124,6 +129,45 @@ async def _kai(it: Installed) -> None:
         )
     it.run("queuecontroller", "--enable-webhook=false", f"--metrics-listen-address=127.0.0.1:{reserve_port()}", *fast)
     await it.answers("scheduler", port)
+
+
+async def admit_gpu_parts(it: Installed) -> None:
+    """Start KAI's program that admits pods with parts of GPUs, and create its webhooks as KAI's operator does."""
+    port = reserve_port()
+    it.serving_certificates()
+    it.run(
+        "admission",
+        "--gpu-sharing-enabled",
+        "--gpu-fraction-runtime-class-name=",
+        f"--webhook-addr={port}",
+        f"--metrics-bind-address=127.0.0.1:{reserve_port()}",
+        f"--health-probe-bind-address=127.0.0.1:{reserve_port()}",
+        TMPDIR=str(it.folder),
+    )
+    await it.answers("admission", port)
+    for kind, path, operations in (
+        ("MutatingWebhookConfiguration", "/mutate--v1-pod", ["CREATE"]),
+        ("ValidatingWebhookConfiguration", "/validate--v1-pod", ["CREATE", "UPDATE"]),
+    ):
+        webhook = {
+            "name": "admission.run.ai",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "failurePolicy": "Fail",
+            "clientConfig": {"service": {"path": path}},
+            "matchConditions": [{"name": "kai", "expression": "object.spec.schedulerName == 'kai-scheduler'"}],
+            "rules": [{"operations": operations, "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}],
+        }
+        name = f"{kind.partition('Webhook')[0].lower()}-kai-admission"
+        it.documents.append(
+            {
+                "apiVersion": "admissionregistration.k8s.io/v1",
+                "kind": kind,
+                "metadata": {"name": name},
+                "webhooks": [webhook],
+            }
+        )
+    await it.create_webhooks(port)
 
 
 async def _coscheduling(it: Installed) -> None:

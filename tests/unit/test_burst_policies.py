@@ -442,7 +442,7 @@ def test_what_an_admin_wrote_is_read_in_seconds_billionths_and_units() -> None:
         class_at_least="high",
         jobs=20,
         nodes=5,
-        resources={"cpu": 1500, "memory": 4 * 2**30, "nvidia.com/gpu": 8},
+        resources={"cpu": 1500, "memory": 4 * 2**30, "nvidia.com/gpu": 8000},
         ramp=Ramp(2, 300.0),
         time_limit=7200.0,
         spot=SpotUse.ONLY,

@@ -102,7 +102,7 @@ def test_wait_is_a_way_to_disconnect() -> None:
 UNKNOWN: dict[str, tuple[dict[str, Any], str, str]] = {
     "at the top": ({"replicas": 2}, "replicas", "roles[].replicas"),
     "in a role": ({"roles": worker(image="x")}, "roles[0].image", "roles[].template.image"),
-    "in a template": ({"roles": template(gpus=1)}, "roles[0].template.gpus", "; did you mean gpu?"),
+    "in a template": ({"roles": template(gpus=1)}, "roles[0].template.gpus", "gpu"),
     "in a port": (
         {"roles": template(ports=[{"name": "a", "port": 1, "hostPort": 1}])},
         "roles[0].template.ports[0].hostPort",

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.unit.building import GPU, StateBuilder, amounts, gang, nodes, role
-from trainmaster.cluster_model.shared_devices import Devices, after, fitting, largest_parts, part_of, sum_of_parts
+from trainmaster.cluster_model.shared_devices import (
+    Devices,
+    after,
+    drain,
+    fitting,
+    largest_parts,
+    part_of,
+    sum_of_parts,
+)
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Sharing
 from trainmaster.protocol.device_parts import device_of, is_part, memory_resource, part_resource
 from trainmaster.protocol.jobs import MemberTemplate, Role
@@ -134,7 +142,15 @@ class TestDevices:
             assert max(named) == largest_parts(KAI, devices)[PART]
 
     def test_members_that_find_nothing_take_devices_that_do_not_exist(self) -> None:
-        assert after(KAI, Devices(1), 600, 3) == Devices(-2, (400, 400, 400))
+        assert after(KAI, Devices(1), 600, 3) == Devices(-2, (400,))
+
+    @given(st.integers(0, 3), st.lists(st.integers(1, 999), max_size=4), st.integers(0, 6000))
+    def test_an_amount_in_pieces_is_taken_of_what_there_is(self, whole: int, open_: list[int], taken: int) -> None:
+        before = Devices(whole, tuple(sorted(open_)))
+        left = drain(KAI, before, taken)
+        there = sum_of_parts(KAI, before)[PART]
+        assert sum_of_parts(KAI, left)[PART] == max(0, there - taken)
+        assert left.whole == min(whole, (there - taken) // 1000) or left.whole >= 0
 
     def test_memory_depends_on_the_device(self) -> None:
         assert part_of(KAI, {MEMORY: 20 * 2**30}) == 250

@@ -70,19 +70,35 @@ def fitting(sharing: Sharing, devices: Devices, part: int) -> int:
 
 
 def after(sharing: Sharing, devices: Devices, part: int, members: int) -> Devices:
-    """Return the devices after members take a part each; for those that find none, devices that do not exist: a number below zero."""
+    """Return the devices after members take a part each; for one that finds none, a whole device, also of those that do not exist."""
     if sharing.replicas > 1:
         return Devices(devices.whole - members, devices.open)
     whole, left = devices.whole, list(devices.open)
     for _ in range(members):
         place = bisect_left(left, part)
         if place == len(left):
+            there = WHOLE if whole > 0 else 0
             whole -= 1
-            there = max(WHOLE, part)
         else:
             there = left.pop(place)
         if there > part:
             insort(left, there - part)
+    return Devices(whole, tuple(left))
+
+
+def drain(sharing: Sharing, devices: Devices, thousandths: int) -> Devices:
+    """Return the devices after an amount is taken in any pieces, of those in use first; what is missing is a number below zero."""
+    if sharing.replicas > 1:
+        return Devices(devices.whole - -(-thousandths // replica(sharing)), devices.open)
+    left = []
+    for one in devices.open:
+        taken = min(one, thousandths)
+        thousandths -= taken
+        if one > taken:
+            left.append(one - taken)
+    whole = devices.whole - -(-thousandths // WHOLE)
+    if thousandths % WHOLE and whole >= 0:
+        insort(left, WHOLE - thousandths % WHOLE)
     return Devices(whole, tuple(left))
 
 

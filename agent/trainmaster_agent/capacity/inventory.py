@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from trainmaster.cluster_model.device_products import PRODUCT_LABELS, VENDOR_PRODUCT_LABELS, product_label
 from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.protocol.agent import NodeGroup, Pool, Taint
+from trainmaster.protocol.device_parts import DEFAULT_DEVICE
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.capacity.device_classes import DeviceLedger
 from trainmaster_agent.capacity.groups import OUT, Grid, Grouped, Grouper, NodeTraits, as_group
@@ -25,7 +26,7 @@ from trainmaster_agent.capacity.pods import Mark
 from trainmaster_agent.capacity.pool_nodes import NodeOffer
 from trainmaster_agent.capacity.pool_reports import PoolReports
 from trainmaster_agent.capacity.pools import reported
-from trainmaster_agent.capacity.shared_gpus import traits_of_sharing
+from trainmaster_agent.capacity.shared_gpus import SharedGpus, memory_of, shared_gpus, traits_of_sharing
 from trainmaster_agent.capacity.topology import Layout, Path, find_layout
 from trainmaster_agent.containment import contain
 
@@ -378,8 +379,13 @@ class Inventory(PodLedger):
             zones = host.zones_free() if policy in STRICT_NUMA else ()
             numa = (policy, tuple(sorted(self._grid.floored(zone) for zone in zones)))
         shares = [(pod.share, bool(pod.mark & Mark.OWN)) for pod in host.sharers if pod.share is not None]
-        sharing = traits_of_sharing(self.gpu_parts, dict(host.allocatable), host.labels, shares)
-        return NodeTraits(labels, host.taints, topology, self._grid.floored(host.free()), numa, sharing)
+        shared = shared_gpus(shares, memory_of(host.labels)) if shares else SharedGpus()
+        sharing = traits_of_sharing(self.gpu_parts, dict(host.allocatable), host.labels, shared)
+        free = host.free()
+        if shared.ours:
+            # The pods by which KAI holds these GPUs are not ours, but those for which it does are.
+            free = tuple([(name, amount + shared.ours * (name == DEFAULT_DEVICE)) for name, amount in free])
+        return NodeTraits(labels, host.taints, topology, self._grid.floored(free), numa, sharing)
 
     def _face(self, host: Host) -> tuple[tuple[tuple[str, str], ...], Path]:
         if host.face is None:

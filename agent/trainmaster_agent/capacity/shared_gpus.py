@@ -75,6 +75,16 @@ class TraitsOfSharing(NamedTuple):
     memory: int
 
 
+class SharedGpus(NamedTuple):
+    """GPUs of a node that KAI holds for pods that share them.
+
+    ``open``: what of each is free beside pods of others, in thousandths, where there are such. ``ours``: the number of the rest.
+    """
+
+    open: tuple[int, ...] = ()
+    ours: int = 0
+
+
 def read_share(obj: Mapping[str, Any]) -> Share | None:
     """Return the place of a pod on a shared GPU; None for a pod that has none."""
     metadata = obj["metadata"]
@@ -85,18 +95,14 @@ def read_share(obj: Mapping[str, Any]) -> Share | None:
 
 
 def traits_of_sharing(
-    parts: GpuParts, allocatable: Mapping[str, int], labels: Mapping[str, str], shares: Iterable[tuple[Share, bool]]
+    parts: GpuParts, allocatable: Mapping[str, int], labels: Mapping[str, str], shared: SharedGpus
 ) -> TraitsOfSharing | None:
-    """Return the sharing of a node's GPUs; None where members get whole ones only.
-
-    ``shares``: the places of its pods on shared GPUs, and whether the pods are ours.
-    """
-    replicas = _number(labels.get(REPLICAS_LABEL))
-    memory = _number(labels.get(_MEMORY)) * _MIB
+    """Return the sharing of a node's GPUs; None where members get whole ones only."""
+    replicas, memory = _number(labels.get(REPLICAS_LABEL)), memory_of(labels)
     if parts.way is GpuSharing.REPLICAS and replicas > 1 and allocatable.get(parts.replica):
         return TraitsOfSharing(parts.replica, min(replicas, WHOLE), (), 0)
     if parts.way is GpuSharing.KAI and allocatable.get(DEFAULT_DEVICE) and replicas <= 1:
-        return TraitsOfSharing(DEFAULT_DEVICE, 1, _open(shares, memory), memory)
+        return TraitsOfSharing(DEFAULT_DEVICE, 1, shared.open, memory)
     return None
 
 
@@ -110,17 +116,26 @@ def as_sharing(traits: TraitsOfSharing) -> Sharing:
     )
 
 
-def _open(shares: Iterable[tuple[Share, bool]], memory: int) -> tuple[int, ...]:
-    """Return what of each shared GPU is free beside the pods of others. A GPU that no pod holds yet counts as free altogether."""
+def shared_gpus(shares: Iterable[tuple[Share, bool]], memory: int) -> SharedGpus:
+    """Return the shared GPUs of a node. ``shares``: the places of its pods on them, and whether the pods are ours.
+
+    A report does not change with our own members, so a GPU that only they share counts as free.
+    """
     taken: dict[str, int] = {}
     held = set[str]()
     for share, is_own in shares:
-        taken.setdefault(share.group, 0)
         if not share.part:
             held.add(share.group)
         elif not is_own:
-            taken[share.group] += sum(part_in_thousandths(name, amount, memory) for name, amount in share.part)
-    return tuple(sorted(max(0, WHOLE - amount) for group, amount in taken.items() if group in held))
+            more = sum(part_in_thousandths(name, amount, memory) for name, amount in share.part)
+            taken[share.group] = taken.get(share.group, 0) + more
+    open_ = sorted(max(0, WHOLE - amount) for group, amount in taken.items() if group in held)
+    return SharedGpus(tuple(open_), len(held - taken.keys()))
+
+
+def memory_of(labels: Mapping[str, str]) -> int:
+    """Return the bytes of memory of each GPU of a node; 0 if no label names them."""
+    return _number(labels.get(_MEMORY)) * _MIB
 
 
 def _number(text: str | None) -> int:

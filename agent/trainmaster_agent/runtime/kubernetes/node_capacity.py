@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from trainmaster.cluster_model.eligibility import pod_toleration
 from trainmaster.cluster_model.numa_policies import NumaPolicy
@@ -142,7 +143,10 @@ class NodeCapacity:
             if (group is not None and of != group) or not need.count_fitting(next(iter(sort.values())).free):
                 continue
             missing = need.count
-            for name, usable in sort.items():
+            promised = [(name, sort[name]) for name in taken if name in sort]
+            for name, usable in chain(promised, sort.items()):  # those of which some is promised differ from each other
+                if name in free:
+                    continue
                 node, left = _beside(usable, taken.get(name))
                 if need.suits(node):
                     nodes.append(node)

@@ -15,14 +15,14 @@ from weakref import WeakValueDictionary
 from trainmaster.cluster_model.best_fit import dominant
 from trainmaster.cluster_model.shared_devices import counted_resource
 from trainmaster.protocol.agent import CapacityReport
-from trainmaster.protocol.device_parts import device_of, is_device, memory_resource, part_resource
+from trainmaster.protocol.device_parts import device_of, is_device, is_part, memory_resource, part_resource
 from trainmaster.protocol.placement import COMING
 from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.domain.shapes import RoleKey, RoleShape, Terms
 from trainmaster_dispatcher.scheduling.packing.best_fit import Ranking, fill
 from trainmaster_dispatcher.scheduling.packing.bin_layout import MemberKind, in_rounds, lay_out
 from trainmaster_dispatcher.scheduling.packing.eligibility import LabelIndex, allows
-from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, split
+from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, drain_parts, split
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
 from trainmaster_dispatcher.scheduling.state.flavors import Product, product_of
 from trainmaster_dispatcher.scheduling.state.live_runs import LoadKey
@@ -166,7 +166,10 @@ class FreeCapacity:
 
     def _take_in_pieces(self, needs: Resources, count: int, eligible: tuple[str, ...]) -> None:
         """Subtract members that this packing has no node for: they do run on their cluster, and what they use is not free."""
+        drain_parts(self.groups, eligible, needs, count)
         for name, amount in needs.items():
+            if is_part(name):
+                continue
             missing = amount * count
             for one in [one for group in eligible for one in self.groups[group]]:
                 free = max(one.free.get(name, 0), 0)

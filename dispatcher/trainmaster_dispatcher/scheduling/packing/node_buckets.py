@@ -7,13 +7,14 @@ from trainmaster.cluster_model.shared_devices import (
     Devices,
     after,
     counted_resource,
+    drain,
     fitting,
     largest_parts,
     part_of,
     sum_of_parts,
 )
 from trainmaster.protocol.agent import NodeGroup, Sharing
-from trainmaster.protocol.device_parts import is_part
+from trainmaster.protocol.device_parts import WHOLE, is_part, part_resource
 from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.scheduling.packing import numa as numa_zones
@@ -78,17 +79,30 @@ class NodeBucket:
 
     def less(self, needs: Resources, members: int, many: int, numa: str = "") -> "NodeBucket":
         """Return ``many`` of the nodes, each with ``members`` more members on it."""
-        free, left, sharing = dict(self.free), self.open, self.group.sharing
+        free, sharing = dict(self.free), self.group.sharing
         for name, amount in needs.items():
             free[name] = free.get(name, 0) - amount * members
-        if sharing is not None:
-            whole = counted_resource(sharing)
-            devices = Devices(free.get(whole, 0), left)
-            if part := part_of(sharing, needs):
-                devices = after(sharing, devices, part, members)
-            free |= largest_parts(sharing, devices) | {whole: devices.whole}
-            left = devices.open
-        return NodeBucket(self.group, free, many, self._zones_left(needs, members, numa) if self.zones else (), left)
+        zones = self._zones_left(needs, members, numa) if self.zones else ()
+        if sharing is None:
+            return NodeBucket(self.group, free, many, zones)
+        devices = Devices(free.get(counted_resource(sharing), 0), self.open)
+        if part := part_of(sharing, needs):
+            devices = after(sharing, devices, part, members)
+        return self._with(sharing, devices, free, many, zones)
+
+    def _with(
+        self, sharing: Sharing, devices: Devices, free: Resources, many: int, zones: numa_zones.Zones
+    ) -> "NodeBucket":
+        amounts = free | largest_parts(sharing, devices) | {counted_resource(sharing): devices.whole}
+        return NodeBucket(self.group, amounts, many, zones, devices.open)
+
+    def drained(self, thousandths: int) -> "NodeBucket":
+        """Return one of the nodes after an amount of its devices is taken in any pieces, more than it has if need be."""
+        sharing = self.group.sharing
+        if sharing is None:
+            raise ValueError(f"nodes of group {self.group.name} share no devices")
+        devices = drain(sharing, self._devices(sharing), thousandths)
+        return self._with(sharing, devices, self.free, 1, self.zones)
 
     def _zones_left(self, needs: Resources, members: int, numa: str) -> numa_zones.Zones:
         request = numa_zones.zone_request(self.group, needs, numa) if numa else None
@@ -113,9 +127,50 @@ def split(groups: Groups, one: NodeBucket, needs: Resources, parts: Iterable[tup
     groups[one.group.name] = entries
 
 
+def drain_parts(groups: Groups, names: Iterable[str], needs: Resources, count: int) -> None:
+    """Take the parts of devices that members need of nodes of these groups, in pieces, although no device has them free."""
+    shared = [one for name in names for one in groups[name] if one.group.sharing is not None]
+    if not shared:
+        return
+    missing = min(_part_on(one, needs) for one in shared) * count
+    for one in shared:
+        for _ in range(one.count):
+            there = _thousandths_on(one)
+            if missing and there > 0:
+                taken = min(there, missing)
+                missing -= taken
+                _replace_one(groups, one, one.drained(taken))
+    if missing:
+        first = groups[shared[0].group.name][0]
+        _replace_one(groups, first, first.drained(missing + _thousandths_on(first)))
+
+
+def _part_on(one: NodeBucket, needs: Resources) -> int:
+    return 0 if one.group.sharing is None else min(part_of(one.group.sharing, needs), WHOLE)
+
+
+def _thousandths_on(one: NodeBucket) -> int:
+    return 0 if one.group.sharing is None else one.sums()[part_resource(one.group.sharing.device)]
+
+
+def _replace_one(groups: Groups, one: NodeBucket, by: NodeBucket) -> None:
+    """Replace one of the nodes of an entry that is equal to ``one`` but for its number."""
+    name = one.group.name
+    entries = [each for each in groups[name] if not _is_equal(each, one)]
+    left = sum(each.count for each in groups[name] if _is_equal(each, one)) - 1
+    if left:
+        entries.append(one.some(left))
+    _join(entries, by)
+    groups[name] = entries
+
+
+def _is_equal(one: NodeBucket, other: NodeBucket) -> bool:
+    return one.free == other.free and one.zones == other.zones and one.open == other.open
+
+
 def _join(entries: list[NodeBucket], entry: NodeBucket) -> None:
     for index, other in enumerate(entries):
-        if other.free == entry.free and other.zones == entry.zones and other.open == entry.open:
+        if _is_equal(other, entry):
             entries[index] = other.some(other.count + entry.count)
             return
     entries.append(entry)
