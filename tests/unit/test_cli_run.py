@@ -160,6 +160,25 @@ def test_a_job_is_run_again_as_it_was_or_changed(api: Api) -> None:
     assert sent(api) == SPEC | {"queue": "p", "roles": [{"name": "main", "template": template}]}
 
 
+def test_a_part_of_a_gpu_replaces_whole_ones_and_the_other_way_round(api: Api) -> None:
+    run("run", "--queue", "q", "--gpus", "0.5", "--cpus", "2", "true")
+    template = {"command": ["true"], "resources": {"cpu": "2"}, "gpu": {"fraction": "0.5"}}
+    assert sent(api)["roles"] == [{"name": "main", "template": template}]
+    whole = {"command": ["true"], "resources": {"nvidia.com/gpu": "2", "cpu": "1"}}
+    api.has_job("succeeded", spec=SPEC | {"roles": [{"name": "main", "template": whole}]})
+    run("rerun", JOB, "--gpus", "250m")
+    assert sent(api)["roles"][0]["template"] == {
+        "command": ["true"],
+        "resources": {"cpu": "1"},
+        "gpu": {"fraction": "250m"},
+    }
+    part = {"command": ["true"], "gpu": {"fraction": "0.5"}}
+    api.has_job("succeeded", spec=SPEC | {"roles": [{"name": "main", "template": part}]})
+    run("rerun", JOB, "--gpus", "1")
+    assert sent(api)["roles"][0]["template"] == {"command": ["true"], "resources": {"nvidia.com/gpu": "1"}}
+    assert "--gpus: " in run("run", "--queue", "q", "--gpus", "0.0", "--", "true").stderr
+
+
 def test_a_wrong_option_of_a_job_that_is_run_again_is_told_by_its_name(api: Api) -> None:
     api.has_job("succeeded")
     done = run("rerun", JOB, "--memory", "8GB")

@@ -12,6 +12,7 @@ from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
 from trainmaster.protocol.agent import HOST_LEVEL, StartRun
 from trainmaster.protocol.quantities import parse_resources
 from trainmaster.workload_kinds.specification import translated
+from trainmaster_agent.capacity.shared_gpus import GpuParts
 from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
 from trainmaster_agent.placement.coscheduling import Coscheduling
 from trainmaster_agent.placement.gates import GATE, Gates
@@ -73,6 +74,7 @@ def made(
     products: dict[str, tuple[str, str]] | None = None,
     holder: str = "",
     prefers_nodes: bool = False,
+    gpu_parts: GpuParts | None = None,
     **spec: Any,
 ) -> Manifests:
     start = StartRun(
@@ -108,6 +110,7 @@ def made(
         await_names=await_names,
         holder=holder,
         prefers_nodes=prefers_nodes,
+        gpu_parts=gpu_parts,
     )
 
 

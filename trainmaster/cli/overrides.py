@@ -1,5 +1,6 @@
 """Options that replace parts of jobs' specifications: of ``run``, ``submit`` and ``rerun``. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -43,7 +44,10 @@ TimeLimit = Annotated[
     typer.Option("--time-limit", metavar="TIME", help="Longest time of a run, such as 2h.", show_default=False),
 ]
 Gpus = Annotated[
-    str | None, typer.Option("--gpus", metavar="N", help=f"GPUs of each member ({GPU}).", show_default=False)
+    str | None,
+    typer.Option(
+        "--gpus", metavar="N", help=f"GPUs of each member ({GPU}), or a part of one, such as 0.5.", show_default=False
+    ),
 ]
 Cpus = Annotated[
     str | None, typer.Option("--cpus", metavar="N", help="CPUs of each member, such as 4 or 500m.", show_default=False)
@@ -136,6 +140,10 @@ class Overrides:
         template = out.get("template")
         if (template is None or isinstance(template, Mapping)) and (self.template or self.resources or self.env):
             made = {**(template or {}), **self.template}
+            if GPU in self.resources:
+                made.pop("gpu", None)
+            elif "gpu" in self.template and isinstance(made.get("resources"), Mapping):
+                made["resources"] = {name: amount for name, amount in made["resources"].items() if name != GPU}
             for name, values in (("env", self.env), ("resources", self.resources)):
                 present = made.get(name)
                 if values:
@@ -189,6 +197,8 @@ def overrides(
     template: dict[str, Any] = {"image": image, "command": list(command) if command else None}
     if command:
         template["args"] = []
+    if gpus is not None and _PART.fullmatch(gpus):
+        template["gpu"], gpus = {"fraction": gpus}, None
     return Overrides(
         fields=_given(fields),
         labels=pairs_of(labels, "--label"),
@@ -200,6 +210,10 @@ def overrides(
             {"kinds": [kind.value for kind in kinds or ()] or None, "clusters": list(clusters or ()) or None}
         ),
     )
+
+
+_PART = re.compile(r"0?\.[0-9]+|[0-9]{1,3}m")
+"""A quantity below 1."""
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

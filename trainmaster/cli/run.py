@@ -31,6 +31,7 @@ _OPTIONS = {
     "roles[0].template.resources.cpu": "--cpus",
     "roles[0].template.resources.memory": "--memory",
     f'roles[0].template.resources["{overrides.GPU}"]': "--gpus",
+    "roles[0].template.gpu": "--gpus",
     "roles[0].replicas": "--replicas",
     "roles[0].template.command": "COMMAND",
     "placement.clusters": "--cluster",
