@@ -52,11 +52,18 @@ def nodes(
     labels: dict[str, str] | None = None,
     taints: tuple[Taint, ...] = (),
     at: tuple[tuple[str, str], ...] = (),
+    shared: bool = False,
     **free: str | int,
 ) -> NodeGroup:
-    """Return a group of equivalent nodes; ``at`` is its topology path from wide to narrow."""
+    """Return a group of equivalent nodes; ``at`` is its topology path from wide to narrow; ``shared``: with pods of others."""
     return NodeGroup(
-        name=name, count=count, free=amounts(**(free or {"cpu": 4})), labels=labels or {}, taints=taints, topology=at
+        name=name,
+        count=count,
+        free=amounts(**(free or {"cpu": 4})),
+        labels=labels or {},
+        taints=taints,
+        topology=at,
+        shared=shared,
     )
 
 
@@ -64,7 +71,7 @@ def role(size: int = 1, name: str = "worker", *, least: int | None = None, **mor
     """Return a role of ``size`` members; ``more`` are other fields of a role, and what each member needs: by default one CPU."""
     fields = {
         key: more.pop(key)
-        for key in ("node_selector", "affinity", "tolerations", "max_per_node", "numa")
+        for key in ("node_selector", "affinity", "tolerations", "max_per_node", "numa", "exclusive")
         if key in more
     }
     return RoleShape(name, size, size if least is None else least, amounts(**(more or {"cpu": 1})), **fields)

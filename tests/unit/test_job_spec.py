@@ -486,6 +486,11 @@ CAPABILITIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "members apart": ({"roles": worker(replicas=3, maxPerNode=2)}, ("gang", "maxPerNode")),
     "nothing for a node that may take them all": ({"roles": worker(replicas=2, maxPerNode=2)}, ("gang",)),
     "NUMA where it is required": ({"topology": {"numa": "singleNode"}}, ("numa",)),
+    "nodes for single members": ({"topology": {"exclusive": "node"}}, ("exclusiveNodes",)),
+    "one member per node is implied": (
+        {"topology": {"exclusive": "node"}, "roles": worker(replicas=3, maxPerNode=1)},
+        ("exclusiveNodes", "gang", "maxPerNode"),
+    ),
     "no NUMA where it is only wished": ({"topology": {"numa": "bestEffort"}}, ()),
     "pod templates": ({"roles": [{"name": "a", "podTemplate": {"spec": {"containers": []}}}]}, ("podTemplate",)),
 }

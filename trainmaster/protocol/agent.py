@@ -114,6 +114,8 @@ class NodeGroup(Lenient):
     """Topology domains from wide to narrow, such as (("zone", "a"), ("rack", "r1")), without the host itself."""
     numa: Numa | None = None
     """NUMA zones, where the agent knows them."""
+    shared: bool = False
+    """True if pods of others, beside one per node of a DaemonSet and static ones, are bound to each of the nodes."""
 
 
 class Pool(NodeGroup):

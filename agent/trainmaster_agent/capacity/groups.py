@@ -32,6 +32,8 @@ class NodeTraits(NamedTuple):
     """Free amounts of each node, rounded down to the grid."""
     numa: tuple[str, tuple[Amounts, ...]] | None
     """NUMA policy, and the free amounts of each zone."""
+    shared: bool = False
+    """Whether foreign pods are on the node, beside those that each node gets."""
 
 
 class _Stage(NamedTuple):
@@ -169,6 +171,7 @@ def _coarser(traits: NodeTraits, stage: _Stage, dropped: frozenset[str], grid: G
         traits.topology if stage.topology else (),
         grid.floored(traits.free),
         None if numa is None else (numa[0], tuple(sorted(grid.floored(zone) for zone in numa[1]))),
+        traits.shared,
     )
 
 
@@ -195,4 +198,5 @@ def as_group(traits: NodeTraits, count: int) -> NodeGroup:
         taints=tuple(Taint(key=one.key, value=one.value, effect=one.effect) for one in traits.taints),
         topology=traits.topology,
         numa=numa,
+        shared=traits.shared,
     )

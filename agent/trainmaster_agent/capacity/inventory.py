@@ -275,7 +275,17 @@ class Inventory(PodLedger):
         taints = tuple(Taint(key=key, value=value, effect=effect) for key, value, effect in host.taints)
         path = self._layout.path(host.name, labels)
         allocatable = {name: max(0, amount) for name, amount in host.free()} | {"pods": host.slots}
-        return UsableNode(host.name, labels, taints, path, host.free_now(), allocatable, _usable_zones(host))
+        return UsableNode(
+            host.name,
+            labels,
+            taints,
+            path,
+            host.free_now(),
+            allocatable,
+            _usable_zones(host),
+            host.is_shared,
+            host.own_pods > 0,
+        )
 
     @property
     def node_count(self) -> int:
@@ -376,7 +386,7 @@ class Inventory(PodLedger):
             # Only then does it matter what each zone has free.
             zones = host.zones_free() if policy in STRICT_NUMA else ()
             numa = (policy, tuple(sorted(self._grid.floored(zone) for zone in zones)))
-        return NodeTraits(labels, host.taints, topology, self._grid.floored(host.free()), numa)
+        return NodeTraits(labels, host.taints, topology, self._grid.floored(host.free()), numa, host.is_shared)
 
     def _face(self, host: Host) -> tuple[tuple[tuple[str, str], ...], Path]:
         if host.face is None:
