@@ -240,6 +240,14 @@ class TestPods:
     def test_other_members_have_no_rule(self) -> None:
         assert "affinity" not in made(role(replicas=2)).pod("worker", 0)["spec"]
 
+    def test_members_know_that_they_are_alone(self) -> None:
+        def local(**fields: Any) -> set[str]:
+            env = made(role(replicas=2), **fields).pod("worker", 1)["spec"]["containers"][0]["env"]
+            return {f"{one['name']}={one['value']}" for one in env if "TRAINMASTER_LOCAL" in one["name"]}
+
+        assert local(topology={"exclusive": "node"}) == {"TRAINMASTER_LOCAL_RANK=0", "TRAINMASTER_LOCAL_SIZE=1"}
+        assert local() == set(), "the node is not known before the pod is bound"
+
 
 # -- the simulated cluster
 
