@@ -195,6 +195,14 @@ def test_the_packer_places_each_member_alone_on_a_node_it_may_have(
         assert sum(on.get(need.role, 0) for on in outcome.values()) == need.count
 
 
+def test_the_members_of_a_second_role_get_other_nodes() -> None:
+    two = [Node(f"n{number}", {"cpu": 4}) for number in range(2)]
+    needs = [Need(name, 1, {"cpu": 1}, exclusive=True) for name in ("head", "worker")]
+    outcome = place(two, {one.name: dict(one.allocatable) for one in two}, needs)
+    assert not isinstance(outcome, PackingShortfall)
+    assert sorted(list(on) for on in outcome.values()) == [["head"], ["worker"]]
+
+
 # -- pods
 
 
@@ -284,6 +292,14 @@ class TestTheSimulatedCluster:
         sim.start(whole("a", simulated_role(replicas=2), pins={"g2": {"worker": 2}}), 0.0)
         sim.start(order("b", simulated_role(replicas=8), labels={"run-time": "1h"}, pins={"g1": {"worker": 8}}), 0.0)
         assert [state(sim, run) for run in "ab"] == [RunState.RUNNING, RunState.RUNNING]
+
+    def test_in_a_domain_of_a_level_only_empty_nodes_are_taken(self) -> None:
+        sim = cluster(group(count=4, topology={"rack": 2}))
+        sim.start(order("x", labels={"run-time": "1h"}), 0.0)
+        near = {"exclusive": "node", "required": "rack"}
+        for run in ("y", "z"):
+            sim.start(order(run, simulated_role(replicas=2), labels={"run-time": "1h"}, topology=near), 0.0)
+        assert [state(sim, run) for run in "xyz"] == [RunState.RUNNING, RunState.RUNNING, RunState.PENDING]
 
     def test_a_member_that_leaves_devices_idle_is_returned_with_the_reason(self) -> None:
         sim = cluster(group("gpu", count=1, gpus=8))

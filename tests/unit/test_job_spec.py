@@ -517,3 +517,25 @@ def test_a_pod_template_is_read_as_kubernetes_reads_it() -> None:
 def test_a_toleration_that_the_scheduler_cannot_read_never_reaches_it(wrong: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="Input should be"):
         shape_bytes(spec(roles=pod(tolerations=[{"key": "a", **wrong}])))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"roles": worker(replicas=4, maxPerNode=2)}, "maxPerNode of role 'main' has to be 1 or left out, not 2"),
+        (
+            {"roles": worker(replicas=4, minReplicas=1), "elastic": {}},
+            "elastic cannot be combined with topology.exclusive",
+        ),
+        ({"topology": {"exclusive": "rack"}}, "must be node, not 'rack'"),
+    ],
+)
+def test_what_contradicts_a_node_for_each_member_is_a_mistake(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        spec(**({"topology": {"exclusive": "node"}} | change))
+    assert any(message in one.message for one in mistakes_of(caught.value)), mistakes_of(caught.value)
+
+
+def test_one_member_on_a_node_may_be_said_twice() -> None:
+    said = spec(roles=worker(replicas=4, maxPerNode=1), topology={"exclusive": "node"})
+    assert said.topology.to_wire() == {"exclusive": "node"}

@@ -1,5 +1,6 @@
 """Exclusive members: each has a node for itself, with all its devices, in the fit, under load, in forecasts and in preemption."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -16,7 +17,9 @@ from trainmaster.protocol.reasons import Check
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape, shape_from, shape_of
 from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts, FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Shortfall, fit, fit_many, size_choices, take
+from trainmaster_dispatcher.scheduling.packing.node_layout import NodeLayout
 from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
+from trainmaster_dispatcher.scheduling.state.declared_objects import MoveTerms
 
 CLASS = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
 
@@ -81,6 +84,9 @@ class TestFit:
         both = gang(role(1, "head", exclusive=True, cpu=1), role(2, exclusive=True, cpu=1))
         assert isinstance(fitted(both, room_of(nodes(2, cpu=8))), Shortfall)
         assert placed(both, room_of(nodes(3, cpu=8))) == {"nodes": {"head": 1, "worker": 2}}
+
+    def test_members_that_request_nothing_are_alone_as_well(self) -> None:
+        assert isinstance(fitted(alone(2, cpu=0), room_of(nodes(1, cpu=0))), Shortfall)
 
     def test_a_node_with_any_member_is_not_taken(self) -> None:
         free = room_of(nodes(1, cpu=8))
@@ -257,6 +263,13 @@ def test_an_exclusive_gang_fits_once_nodes_are_empty() -> None:
     assert earliest(builder, alone(2, cpu=1)) == NOW + 900
 
 
+def test_one_exclusive_member_waits_for_the_last_run_of_a_node() -> None:
+    builder = StateBuilder().cluster("c", nodes(1, cpu=4))
+    builder.run("short", simple(cpu=1, limit=100), on="c", placement=held())
+    builder.run("long", simple(cpu=1, limit=900), on="c", placement=held())
+    assert earliest(builder, alone(cpu=1)) == NOW + 900
+
+
 def test_the_end_of_an_exclusive_run_frees_its_whole_node() -> None:
     exclusive = gang(role(1, exclusive=True, cpu=1), time_limit_seconds=100)
     builder = StateBuilder().cluster("c", nodes(1, cpu=4)).run("r", exclusive, on="c", placement=held())
@@ -280,6 +293,60 @@ def test_an_exclusive_run_is_preempted_for_what_its_node_has_beside_it() -> None
     builder = StateBuilder().cluster("c", nodes(1, cpu=4)).job("j", simple(cpu=4), of="high")
     builder.run("r", alone(cpu=1), on="c", placement=held(), of="low")
     assert evicted(builder) == ["r"]
+
+
+TERMS = MoveTerms(after=600.0, most_lost=600.0, most_an_hour=10)
+
+
+def on_two_nodes(first: Shape, second: Shape, wide: Shape) -> StateBuilder:
+    """Return a cluster of two nodes of 4 CPU with a run on each, and a job for which runs may be moved."""
+    builder = StateBuilder().queue("main", consolidation=TERMS).cluster("c", nodes(2, "g", cpu=4))
+    for name, shape in (("a", first), ("b", second)):
+        builder.run(name, shape, on="c", placement=held("g"), ago=7200)
+    builder.job("wide", wide, age=3600).returned_for_room("wide", by="c")
+    return builder.on_nodes("c", ("a", "g", "n1"), ("b", "g", "n2"))
+
+
+def saving(shape: Shape) -> Shape:
+    return replace(shape, capabilities=("checkpoint",))
+
+
+def test_a_run_is_moved_that_leaves_an_exclusive_job_a_node() -> None:
+    assert len(evicted(on_two_nodes(saving(simple(cpu=1)), saving(simple(cpu=1)), alone(cpu=1)))) == 1
+
+
+def test_no_run_is_moved_beside_an_exclusive_one() -> None:
+    assert evicted(on_two_nodes(saving(alone(cpu=1)), saving(simple(cpu=1)), alone(cpu=1))) == []
+
+
+def test_nodes_one_by_one_have_nothing_left_beside_an_exclusive_member() -> None:
+    builder = on_two_nodes(alone(cpu=1), simple(cpu=1), simple(cpu=1))
+    reported = builder.state.member_nodes
+    assert reported is not None
+    layout = NodeLayout(builder.engine.layouts, 1, builder.state.load[1], reported[1])
+    assert sorted(one.free["cpu"] for one in layout.entries("g")) == [0, 3000]
+    numbers = builder.ids
+    layout.remove(numbers["b"])
+    assert layout.helps(numbers["b"], alone(cpu=1).roles)
+    layout.remove(numbers["a"])
+    assert layout.helps(numbers["a"], simple(cpu=4).roles)
+    layout.put_back(numbers["b"])
+    layout.put_back(numbers["a"])
+    assert sorted(one.free["cpu"] for one in layout.entries("g")) == [0, 3000]
+
+
+def test_a_run_whose_node_has_others_does_not_help_an_exclusive_job() -> None:
+    builder = StateBuilder().cluster("c", nodes(1, "g", cpu=4))
+    for name in ("a", "b"):
+        builder.run(name, simple(cpu=1), on="c", placement=held("g"))
+    builder.on_nodes("c", ("a", "g", "n1"), ("b", "g", "n1"))
+    reported = builder.state.member_nodes
+    assert reported is not None
+    layout = NodeLayout(builder.engine.layouts, 1, builder.state.load[1], reported[1])
+    layout.remove(builder.ids["a"])
+    assert not layout.helps(builder.ids["a"], alone(cpu=1).roles)
+    layout.remove(builder.ids["b"])
+    assert layout.helps(builder.ids["b"], alone(cpu=1).roles)
 
 
 def test_a_job_that_no_node_may_have_alone_says_why() -> None:

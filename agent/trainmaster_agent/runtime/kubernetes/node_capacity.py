@@ -146,7 +146,7 @@ class NodeCapacity:
             missing = need.count
             for name, usable in sort.items():
                 node, left = _beside(usable, taken.get(name), is_whole=name in whole)
-                if need.suits(node) and not (need.exclusive and node.has_members):
+                if need.suits(node):
                     nodes.append(node)
                     free[name] = left
                     missing -= name not in taken
