@@ -1,5 +1,6 @@
 """Nodes that a member has for itself, on the side of the cluster: the agent's ledger and report, pods, and simulated nodes."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -238,12 +239,15 @@ class TestPods:
         first, second = self.terms(made(worker, topology={"exclusive": "node"}).pod("worker", 0)["spec"])
         assert (first["topologyKey"], second) == ("zone", self.TERM)
 
-    def test_pods_that_a_controller_makes_have_the_rule_as_well(self) -> None:
-        spec = translated(SAMPLES["batch/v1 Job"].manifest).spec
-        body = made(*spec["roles"], workload=spec["workload"], topology={"exclusive": "node"}).workload().body
-        template = body["spec"]["template"]
-        assert self.terms(template["spec"]) == [self.TERM]
-        assert template["metadata"]["labels"]["trainmaster.dev/exclusive"] == "node"
+    @pytest.mark.parametrize("kind", [name for name in SAMPLES if name != "v1 Pod"])
+    def test_pods_that_a_controller_makes_have_the_rule_as_well(self, kind: str) -> None:
+        spec = translated(SAMPLES[kind].manifest).spec
+        manifests = made(*spec["roles"], workload=spec["workload"], topology={"exclusive": "node"})
+        assert manifests.is_workload
+        text = json.dumps(manifests.workload().body)
+        rule = json.dumps({"requiredDuringSchedulingIgnoredDuringExecution": [self.TERM]}, sort_keys=True)
+        assert json.dumps(json.loads(text), sort_keys=True).count(rule) == len(spec["roles"])
+        assert text.count("trainmaster.dev/exclusive") == len(spec["roles"])
 
     def test_other_members_have_no_rule(self) -> None:
         assert "affinity" not in made(role(replicas=2)).pod("worker", 0)["spec"]

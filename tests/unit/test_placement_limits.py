@@ -133,6 +133,12 @@ def test_a_single_member_with_a_level_is_a_group_of_its_own() -> None:
     assert dressed(Gates(), gang)["spec"]["schedulingGates"] == [{"name": GATE}]
 
 
+def test_a_single_exclusive_member_waits_behind_a_gate_for_an_empty_node() -> None:
+    alone = a_gang(a_role("main", 1), is_exclusive=True)
+    assert dressed(Gates(), alone)["spec"]["schedulingGates"] == [{"name": GATE}]
+    assert "schedulingGates" not in dressed(Gates(), a_gang(a_role("main", 1)))["spec"]
+
+
 def test_gates_of_others_stay_when_ours_is_opened() -> None:
     pod = a_pod(WHOLE, LAUNCHER)
     pod["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
