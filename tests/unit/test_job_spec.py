@@ -46,7 +46,7 @@ roles:
       nodeAffinity: [{key: cpus, operator: Gt, values: ["16"]}]
       tolerations: [{key: gpu, operator: Exists, effect: NoSchedule}]
 minMember: 5
-topology: {required: rack, preferred: block, numa: bestEffort}
+topology: {required: rack, preferred: block, numa: bestEffort, exclusive: node}
 placement: {clusters: [a], kinds: [private, edge], selector: {region: eu}, datasets: [c4], emulatedGang: false}
 timeLimit: 2h
 stopGrace: 30
@@ -353,7 +353,12 @@ def specs(draw: st.DrawFn) -> JobSpec:
                 "minMember": st.integers(1, sum(role["replicas"] for role in made)),
                 "topology": st.fixed_dictionaries(
                     {},
-                    optional={"required": words, "preferred": words, "numa": st.sampled_from(["none", "restricted"])},
+                    optional={
+                        "required": words,
+                        "preferred": words,
+                        "numa": st.sampled_from(["none", "restricted"]),
+                        "exclusive": st.just("node"),
+                    },
                 ),
                 "placement": st.fixed_dictionaries(
                     {},
