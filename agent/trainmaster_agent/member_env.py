@@ -6,8 +6,9 @@ Pure. The names without prefix are those that PyTorch's distributed package read
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from trainmaster.cluster_model.device_products import is_gpu
+from trainmaster.cluster_model.device_products import processes_of
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.ids import member_id
 from trainmaster.protocol.jobs import JobSpec
@@ -22,18 +23,33 @@ class Seat:
     rank: int
 
 
+class LocalSeat(NamedTuple):
+    """A member's place among the members of its run on its node: its rank by that of the run, and their number."""
+
+    rank: int
+    size: int
+
+
+ALONE = LocalSeat(0, 1)
+
+
+def local_seats(node_of: Mapping[Seat, str]) -> dict[Seat, LocalSeat]:
+    """Return the place of each member among those on its node."""
+    on_node: dict[str, list[Seat]] = {}
+    for seat in sorted(node_of, key=lambda one: one.rank):
+        on_node.setdefault(node_of[seat], []).append(seat)
+    return {seat: LocalSeat(rank, len(those)) for those in on_node.values() for rank, seat in enumerate(those)}
+
+
 def seats(run: StartRun) -> tuple[Seat, ...]:
     """Return the seats of all members of a run, by rank."""
     places = ((role["name"], index) for role in run.spec["roles"] for index in range(run.sizes.get(role["name"], 0)))
     return tuple(Seat(role, index, rank) for rank, (role, index) in enumerate(places))
 
 
-def gpus_per_member(spec: JobSpec) -> dict[str, int]:
-    """Return how many GPUs each member has, by role, as its template requests them."""
-    found = {}
-    for role in spec.roles:
-        found[role.name] = sum(amount for name, amount in role.amounts.items() if is_gpu(name))
-    return found
+def processes_per_member(spec: JobSpec) -> dict[str, int]:
+    """Return how many processes a launcher starts in a member, by role: one for each of its devices, at least one."""
+    return {role.name: processes_of(role.amounts) for role in spec.roles}
 
 
 def member_environment(
@@ -43,11 +59,13 @@ def member_environment(
     addresses: dict[Seat, tuple[str, int]],
     restarts: int = 0,
     *,
-    gpus: Mapping[str, int],
+    processes: Mapping[str, int],
+    local: LocalSeat | None = None,
 ) -> dict[str, str]:
-    """Return the variables of one member, given each member's host and port, and the GPUs of a member by role."""
+    """Return the variables of one member, given each member's host and port, and the processes of a member by role."""
     size = sum(1 for other in everyone if other.role == seat.role)
-    own = own_environment(run, seat, size, addresses[seat], restarts, gpus=gpus.get(seat.role, 0))
+    many = processes.get(seat.role, 1)
+    own = own_environment(run, seat, size, addresses[seat], restarts, processes=many, local=local)
     return shared_environment(run, everyone, addresses) | own
 
 
@@ -82,10 +100,23 @@ def shared_environment(
 
 
 def own_environment(
-    run: StartRun, seat: Seat, role_size: int, address: tuple[str, int], restarts: int = 0, *, gpus: int
+    run: StartRun,
+    seat: Seat,
+    role_size: int,
+    address: tuple[str, int],
+    restarts: int = 0,
+    *,
+    processes: int,
+    local: LocalSeat | None,
 ) -> dict[str, str]:
-    """Return the variables that differ between members. ``torchrun`` starts a process for each of the member's ``gpus``."""
+    """Return the variables that differ between members.
+
+    ``processes``: the number that a launcher such as ``torchrun`` starts in the member. ``local``: None where it is not known.
+    """
     host, port = address
+    on_node = (
+        {} if local is None else {"TRAINMASTER_LOCAL_RANK": str(local.rank), "TRAINMASTER_LOCAL_SIZE": str(local.size)}
+    )
     return {
         "TRAINMASTER_MEMBER": member_id(run.run, seat.role, seat.index),
         "TRAINMASTER_ROLE": seat.role,
@@ -96,7 +127,9 @@ def own_environment(
         "TRAINMASTER_HOST": host,
         "TRAINMASTER_PORT": str(port),
         "TRAINMASTER_RESTARTS": str(restarts),
+        "TRAINMASTER_PROCESSES": str(processes),
+        **on_node,
         "RANK": str(seat.rank),
         "PET_NODE_RANK": str(seat.rank),
-        "PET_NPROC_PER_NODE": str(max(1, gpus)),
+        "PET_NPROC_PER_NODE": str(processes),
     }

@@ -352,6 +352,22 @@ class RuntimeConformance:
         await until_state(lab, B, RunState.RUNNING)
         await until_living(lab, B, 2)
 
+    @pytest.mark.needs("exclusiveNodes")
+    async def test_exclusive_members_share_no_node_with_others(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE), topology={"exclusive": "node"}))
+        await until_state(lab, A, RunState.RUNNING)
+        await lab.runtime.start(start_run(lab, B, Part(RUNS, count=2), topology={"exclusive": "node"}))
+        await until_state(lab, B, RunState.PENDING)
+        other = "plain-0000000-r1"
+        await lab.runtime.start(start_run(lab, other, Part(WAITS_FOR_GATE, count=5)))
+        await until_state(lab, other, RunState.PENDING)
+        assert (lab.living(B), lab.living(other)) == (0, 0), "four CPU are left, of one node"
+        await lab.runtime.stop(stop_run(other))
+        await until_over(lab, other)
+        lab.open_gate(A)
+        await until_state(lab, B, RunState.RUNNING)
+        await until_living(lab, B, 2)
+
     async def test_the_cluster_never_runs_more_than_it_has(self, lab: Lab) -> None:
         runs = [f"crowd-{number:07d}-r1" for number in range(7)]
         for run in runs:

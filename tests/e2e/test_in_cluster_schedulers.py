@@ -214,6 +214,7 @@ class TestCoscheduling(OnItsScheduler):
 
 class TestYuniKorn(OnItsScheduler):
     scheduler = "yunikorn"
+    not_offered = frozenset({"exclusiveNodes"})
 
 
 QUOTA = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi"}

@@ -168,6 +168,27 @@ async def test_where_planned_nodes_are_not_preferred_members_are_spread(cluster:
         await all_end(cluster, runtime)
 
 
+@pytest.mark.parametrize("scheduler", ["native", "gates"])
+async def test_exclusive_members_have_nodes_for_themselves(cluster: Cluster, scheduler: str) -> None:
+    """kube-scheduler alone would place a member beside the pod of others, and others beside members."""
+    await cluster.kubelet.add_nodes("node", 3, allocatable={"cpu": "4", "memory": "16Gi", "pods": "20"})
+    await cluster.run("theirs", "gate", "theirs", cpu="100m", nodeName="node-1")
+    alone = a_gang(2, topology={"exclusive": "node"})
+    async with agent(cluster, scheduler) as runtime:
+        await eventually(lambda: any(one.shared for one in runtime.inventory.report().groups), "their pod counts", 30)
+        assert "exclusiveNodes" in (await runtime.capacity()).capabilities
+        assert await nodes_of(cluster, runtime, alone) == ["node-0", "node-2"]
+        assert await nodes_of(cluster, runtime, a_gang(3).model_copy(update={"run": OTHER})) == ["node-1"] * 3
+        third = alone.model_copy(
+            update={"run": "gang-0000003-r1", "sizes": {"worker": 1}, "placement_timeout_seconds": 5}
+        )
+        await runtime.start(third)
+        await eventually(lambda: runtime.held()[third.run].state.is_terminal, "the third is returned", 60)
+        assert runtime.held()[third.run].state is RunState.RETURNED
+        assert "without other members" in runtime.held()[third.run].message
+        await all_end(cluster, runtime)
+
+
 GPU = "nvidia.com/gpu"
 ZONES = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
 

@@ -42,7 +42,7 @@ JOBS: dict[str, Any] = {
         "priority": 1,
         "labels": {"team": "a"},
         "minMember": 1,
-        "topology": {"required": "rack", "preferred": "zone", "numa": "none"},
+        "topology": {"required": "rack", "preferred": "zone", "numa": "none", "exclusive": "node"},
         "placement": {
             "clusters": ["private"],
             "kinds": ["private"],
@@ -208,6 +208,7 @@ GROUP: dict[str, Any] = {
     "labels": {"disk": "ssd"},
     "taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}],
     "topology": [["zone", "a"], ["rack", "r1"]],
+    "shared": False,
     "numa": {"policy": "restricted", "zones": [{"cpu": 4000}, {"cpu": 4000}]},
 }
 

@@ -156,6 +156,8 @@ def python(text: str, **extra: Any) -> dict[str, Any]:
 class TestLocalRuntime(RuntimeConformance):
     """The suite, on real processes."""
 
+    not_offered = frozenset({"exclusiveNodes"})
+
 
 # What members find
 

@@ -55,9 +55,10 @@ def nodes(
     taints: tuple[Taint, ...] = (),
     at: tuple[tuple[str, str], ...] = (),
     sharing: Sharing | None = None,
+    shared: bool = False,
     **free: str | int,
 ) -> NodeGroup:
-    """Return a group of equivalent nodes; ``at`` is its topology path from wide to narrow."""
+    """Return a group of equivalent nodes; ``at`` is its topology path from wide to narrow; ``shared``: with pods of others."""
     return NodeGroup(
         name=name,
         count=count,
@@ -66,6 +67,7 @@ def nodes(
         taints=taints,
         topology=at,
         sharing=sharing,
+        shared=shared,
     )
 
 
@@ -83,7 +85,7 @@ def role(
     """
     fields = {
         key: more.pop(key)
-        for key in ("node_selector", "affinity", "tolerations", "max_per_node", "numa")
+        for key in ("node_selector", "affinity", "tolerations", "max_per_node", "numa", "exclusive")
         if key in more
     }
     part = {} if gpu_part is None else GpuPart.model_validate(gpu_part).amounts

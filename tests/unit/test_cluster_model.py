@@ -177,7 +177,7 @@ CORE = 1000
 
 
 @st.composite
-def roles(draw: st.DrawFn, name: str) -> RoleShape:
+def roles(draw: st.DrawFn, name: str, exclusive: bool) -> RoleShape:
     needs = {"cpu": draw(st.integers(1, 5)) * CORE, "memory": draw(st.integers(0, 3)), GPU: draw(st.integers(0, 1))}
     replicas = draw(st.integers(1, 3))
     return RoleShape(
@@ -188,12 +188,14 @@ def roles(draw: st.DrawFn, name: str) -> RoleShape:
         node_selector=draw(st.sampled_from(((), (), (), (("disk", "ssd"),)))),
         tolerations=draw(st.sampled_from(((), (Toleration(key="gpu", operator="Exists"),)))),
         max_per_node=draw(st.sampled_from((None, None, 1, 2))),
+        exclusive=exclusive,
     )
 
 
 @st.composite
 def gangs(draw: st.DrawFn, most_roles: int) -> Shape:
-    parts = tuple(draw(roles(f"r{number}")) for number in range(draw(st.integers(1, most_roles))))
+    exclusive = draw(st.sampled_from((False, False, True)))
+    parts = tuple(draw(roles(f"r{number}", exclusive)) for number in range(draw(st.integers(1, most_roles))))
     level = draw(st.sampled_from((None, None, None, "rack", HOST_LEVEL)))
     return gang(*parts, required_level=level)
 
@@ -210,6 +212,7 @@ def node_groups(draw: st.DrawFn) -> list[NodeGroup]:
             at=(("zone", "z"), ("rack", draw(st.sampled_from("ab")))),
             labels=draw(st.sampled_from(({}, {"disk": "ssd"}))),
             taints=draw(st.sampled_from(((), (), (), (Taint(key="gpu"),)))),
+            shared=draw(st.sampled_from((False, False, True))),
         )
         for number in range(draw(st.integers(1, 4)))
     ]
@@ -226,7 +229,14 @@ def dispatcher_accepts(shape: Shape, groups: list[NodeGroup], *, in_order: bool)
 def nodes_of(groups: list[NodeGroup]) -> list[Node]:
     """Return each node of the groups, in their order."""
     return [
-        Node(f"{group.name}-{number}", group.free, group.labels, group.taints, group.topology)
+        Node(
+            f"{group.name}-{number}",
+            group.free,
+            group.labels,
+            group.taints,
+            group.topology,
+            is_shared=group.shared,
+        )
         for group in groups
         for number in range(group.count)
     ]
@@ -242,6 +252,7 @@ def needs_of(shape: Shape) -> list[Need]:
             role.affinity,
             role.tolerations,
             role.max_per_node,
+            exclusive=role.exclusive,
         )
         for role in shape.roles
     ]
@@ -277,6 +288,9 @@ def test_nodes_take_every_gang_that_the_dispatcher_found_room_for_where_they_are
         taken = found.get(node.name, {})
         for name, amount in node.allocatable.items():
             assert sum(role.needs.get(name, 0) * taken.get(role.name, 0) for role in shape.roles) <= amount
+        if shape.roles[0].exclusive and taken:
+            assert sum(taken.values()) == 1
+            assert not node.is_shared
     for role in shape.roles:
         assert sum(taken.get(role.name, 0) for taken in found.values()) == role.replicas
 

@@ -148,7 +148,7 @@ class Gang:
             env = {
                 "PATH": path,
                 **template.get("env", {}),
-                **member_environment(run, seat, everyone, addresses, gpus={}),
+                **member_environment(run, seat, everyone, addresses, processes={}),
             }
             self.processes[seat] = subprocess.Popen(
                 [*template["command"], *more_arguments],

@@ -46,7 +46,7 @@ roles:
       nodeAffinity: [{key: cpus, operator: Gt, values: ["16"]}]
       tolerations: [{key: gpu, operator: Exists, effect: NoSchedule}]
 minMember: 5
-topology: {required: rack, preferred: block, numa: bestEffort}
+topology: {required: rack, preferred: block, numa: bestEffort, exclusive: node}
 placement: {clusters: [a], kinds: [private, edge], selector: {region: eu}, datasets: [c4], emulatedGang: false}
 timeLimit: 2h
 stopGrace: 30
@@ -353,7 +353,12 @@ def specs(draw: st.DrawFn) -> JobSpec:
                 "minMember": st.integers(1, sum(role["replicas"] for role in made)),
                 "topology": st.fixed_dictionaries(
                     {},
-                    optional={"required": words, "preferred": words, "numa": st.sampled_from(["none", "restricted"])},
+                    optional={
+                        "required": words,
+                        "preferred": words,
+                        "numa": st.sampled_from(["none", "restricted"]),
+                        "exclusive": st.just("node"),
+                    },
                 ),
                 "placement": st.fixed_dictionaries(
                     {},
@@ -486,6 +491,11 @@ CAPABILITIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "members apart": ({"roles": worker(replicas=3, maxPerNode=2)}, ("gang", "maxPerNode")),
     "nothing for a node that may take them all": ({"roles": worker(replicas=2, maxPerNode=2)}, ("gang",)),
     "NUMA where it is required": ({"topology": {"numa": "singleNode"}}, ("numa",)),
+    "nodes for single members": ({"topology": {"exclusive": "node"}}, ("exclusiveNodes",)),
+    "one member per node is implied": (
+        {"topology": {"exclusive": "node"}, "roles": worker(replicas=3, maxPerNode=1)},
+        ("exclusiveNodes", "gang", "maxPerNode"),
+    ),
     "no NUMA where it is only wished": ({"topology": {"numa": "bestEffort"}}, ()),
     "pod templates": ({"roles": [{"name": "a", "podTemplate": {"spec": {"containers": []}}}]}, ("podTemplate",)),
 }
@@ -512,3 +522,25 @@ def test_a_pod_template_is_read_as_kubernetes_reads_it() -> None:
 def test_a_toleration_that_the_scheduler_cannot_read_never_reaches_it(wrong: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="Input should be"):
         shape_bytes(spec(roles=pod(tolerations=[{"key": "a", **wrong}])))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"roles": worker(replicas=4, maxPerNode=2)}, "maxPerNode of role 'main' has to be 1 or left out, not 2"),
+        (
+            {"roles": worker(replicas=4, minReplicas=1), "elastic": {}},
+            "elastic cannot be combined with topology.exclusive",
+        ),
+        ({"topology": {"exclusive": "rack"}}, "must be node, not 'rack'"),
+    ],
+)
+def test_what_contradicts_a_node_for_each_member_is_a_mistake(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        spec(**({"topology": {"exclusive": "node"}} | change))
+    assert any(message in one.message for one in mistakes_of(caught.value)), mistakes_of(caught.value)
+
+
+def test_one_member_on_a_node_may_be_said_twice() -> None:
+    said = spec(roles=worker(replicas=4, maxPerNode=1), topology={"exclusive": "node"})
+    assert said.topology.to_wire() == {"exclusive": "node"}

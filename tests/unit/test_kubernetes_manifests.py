@@ -623,7 +623,9 @@ class TestWhatATemplateReachesAndTakes:
         manifests = made(
             role(replicas=4, maxPerNode=2, podTemplate=POD), placement=placement, progress=Progress(round=1), holder="h"
         )
-        set_by_agent = manifests.pod("worker", 0)["metadata"]["labels"].keys() - {"team"}
+        alone = made(role(podTemplate=POD), placement=placement, topology={"exclusive": "node"})
+        pods = (manifests.pod("worker", 0), alone.pod("worker", 0))
+        set_by_agent = {key for pod in pods for key in pod["metadata"]["labels"]} - {"team"}
         assert len(set_by_agent) >= 6
         template = {"metadata": {"labels": dict.fromkeys(set_by_agent, "x")}, "spec": POD["spec"]}
         found = check_pod_template(template, AdmissionPolicy(labels=("*",)))

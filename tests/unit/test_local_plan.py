@@ -53,7 +53,7 @@ def test_each_member_is_told_what_it_was_told_before() -> None:
     addresses = {seat: ("127.0.0.1", 20_000 + seat.rank) for seat in everyone}
     for seat, member in zip(everyone, plan["members"], strict=True):
         env = {**plan["env"], **member["env"]}
-        expected = member_environment(start, seat, everyone, addresses, gpus={})
+        expected = member_environment(start, seat, everyone, addresses, processes={})
         if seat.role == "first":
             expected |= {"WORLD_SIZE": "mine", "A": "1"}
         assert {name: env.get(name) for name in expected} == expected

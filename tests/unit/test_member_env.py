@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster_agent.member_env import Seat, gpus_per_member, member_environment, seats
+from trainmaster_agent.member_env import LocalSeat, Seat, local_seats, member_environment, processes_per_member, seats
 
 
 def run(*roles: tuple[str, int], sizes: dict[str, int] | None = None) -> StartRun:
@@ -26,10 +26,12 @@ def run(*roles: tuple[str, int], sizes: dict[str, int] | None = None) -> StartRu
     )
 
 
-def environments(start: StartRun, restarts: int = 0, gpus: dict[str, int] | None = None) -> list[dict[str, str]]:
+def environments(start: StartRun, restarts: int = 0, processes: dict[str, int] | None = None) -> list[dict[str, str]]:
     everyone = seats(start)
     addresses = {seat: (f"host{seat.rank}", 20_000 + seat.rank) for seat in everyone}
-    return [member_environment(start, seat, everyone, addresses, restarts, gpus=gpus or {}) for seat in everyone]
+    return [
+        member_environment(start, seat, everyone, addresses, restarts, processes=processes or {}) for seat in everyone
+    ]
 
 
 TWO_ROLES = run(("launcher", 1), ("worker", 2))
@@ -67,6 +69,7 @@ def test_a_member_knows_who_it_is() -> None:
         "PORT": "20002",
         "ADDRESSES": "host0:20000,host1:20001,host2:20002",
         "RESTARTS": "2",
+        "PROCESSES": "1",
         "ADDRESS_LAUNCHER_0": "host0:20000",
         "ADDRESS_WORKER_0": "host1:20001",
         "ADDRESS_WORKER_1": "host2:20002",
@@ -95,7 +98,14 @@ def test_torchrun_takes_its_options_from_the_environment(option: str, value: str
         ({"amd.com/gpu": "4"}, "4"),
         ({"gpu.intel.com/xe": "2"}, "2"),
         ({"nvidia.com/mig-1g.10gb": "3"}, "3"),
+        ({"nvidia.com/gpu.shared": "2"}, "2"),
+        ({"habana.ai/gaudi": "8"}, "8"),
+        ({"huawei.com/Ascend910": "8"}, "8"),
+        ({"aws.amazon.com/neuroncore": "16"}, "16"),
+        ({"nvidia.com/gpu": "8", "rdma/hca": "8"}, "8"),
+        ({"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "4000"}, "1"),
         ({"rdma/hca": "2"}, "1"),
+        ({"vpc.amazonaws.com/efa": "4"}, "1"),
     ],
 )
 @pytest.mark.parametrize("is_pod", [False, True])
@@ -110,9 +120,53 @@ def test_torchrun_starts_a_process_for_each_gpu_of_its_member(
     )
     launcher = {"name": "launcher", "template": {"command": ["true"]}}
     spec = JobSpec.model_validate({"name": "bert", "queue": "q", "roles": [launcher, {"name": "worker", **wide}]})
-    first, second = environments(run(("launcher", 1), ("worker", 1)), gpus=gpus_per_member(spec))
+    first, second = environments(run(("launcher", 1), ("worker", 1)), processes=processes_per_member(spec))
     assert (first["PET_NPROC_PER_NODE"], second["PET_NPROC_PER_NODE"]) == ("1", processes)
+    assert (first["TRAINMASTER_PROCESSES"], second["TRAINMASTER_PROCESSES"]) == ("1", processes)
     assert second["LOCAL_WORLD_SIZE"] == "1", "without torchrun a member is one process"
+
+
+@pytest.mark.parametrize(
+    ("devices", "processes"),
+    [
+        ([("gpu.nvidia.com", 8)], 8),
+        ([("mig.nvidia.com", 2)], 2),
+        ([("gpu.nvidia.com", 4), ("dranet-nic", 4)], 4),
+        ([("h100-for-research", 4)], 4),
+        ([("dranet-nic", 4)], 1),
+        ([("large", 1), ("small", 2)], 1),
+    ],
+)
+def test_devices_by_claims_are_processes_as_well(devices: list[tuple[str, int]], processes: int) -> None:
+    """Devices of a class whose name says nothing count if there are no others."""
+    requests = [{"name": f"r{number}", "class": name, "count": many} for number, (name, many) in enumerate(devices)]
+    worker = {"name": "worker", "template": {"command": ["true"], "devices": requests}}
+    spec = JobSpec.model_validate({"name": "bert", "queue": "q", "roles": [worker]})
+    assert processes_per_member(spec) == {"worker": processes}
+
+
+def test_devices_by_claims_of_a_pod_template_are_processes_as_well() -> None:
+    claim = {"name": "gpus", "resourceClaimTemplateName": "two-gpus"}
+    container = {"name": "main", "image": "train:1", "resources": {"claims": [{"name": "gpus"}]}}
+    pod = {"spec": {"containers": [container], "resourceClaims": [claim]}}
+    worker = {"name": "worker", "podTemplate": pod, "claimTemplates": {"two-gpus": {"gpu.nvidia.com": 2}}}
+    spec = JobSpec.model_validate({"name": "bert", "queue": "q", "roles": [worker]})
+    assert processes_per_member(spec) == {"worker": 2}
+
+
+def test_members_of_one_node_are_ranked_among_themselves() -> None:
+    first, second, third = seats(TWO_ROLES)
+    found = local_seats({third: "a", first: "a", second: "b"})
+    assert found == {first: LocalSeat(0, 2), third: LocalSeat(1, 2), second: LocalSeat(0, 1)}
+
+
+def test_a_local_rank_is_given_only_where_the_node_is_known() -> None:
+    everyone = seats(TWO_ROLES)
+    addresses = dict.fromkeys(everyone, ("h", 1))
+    given = member_environment(TWO_ROLES, everyone[1], everyone, addresses, processes={}, local=LocalSeat(1, 2))
+    assert (given["TRAINMASTER_LOCAL_RANK"], given["TRAINMASTER_LOCAL_SIZE"]) == ("1", "2")
+    assert given["LOCAL_RANK"] == "0", "a member sees its own devices only"
+    assert not any("TRAINMASTER_LOCAL_" in name for env in environments(TWO_ROLES) for name in env)
 
 
 def test_roles_with_dashes_have_variables_that_shells_can_name() -> None:

@@ -32,6 +32,7 @@ ZONE = "topology.kubernetes.io/zone"
 KUEUE = Kueue(queues=QueueRules(default="user-queue"), levels=(RACK,))
 ON_ONE_NUMA_ZONE = a_gang(a_role("main", 1), numa="singleNode")
 THREE_ROLES = a_gang(LAUNCHER, a_role("server", 2), a_role("worker", 4), required=RACK)
+ON_WHOLE_NODES = a_gang(a_role("worker", 2), is_exclusive=True)
 
 LACKS: dict[str, tuple[PlacementPort, Gang, str]] = {
     "native without the gate for topology": (Native(), ON_A_RACK, f"within one {RACK}"),
@@ -58,6 +59,12 @@ LACKS: dict[str, tuple[PlacementPort, Gang, str]] = {
     "kueue and too many roles": (KUEUE, a_gang(*(a_role(f"r{n}", 1) for n in range(9))), "at most 8 roles"),
     "kueue and three roles on a rack": (KUEUE, THREE_ROLES, "two roles together only where"),
     "kueue without that level": (Kueue(queues=KUEUE.queues), ON_A_RACK, f"within one {RACK}"),
+    "kueue with a topology and whole nodes": (
+        KUEUE,
+        ON_WHOLE_NODES,
+        "Kueue with a topology here chooses nodes by free amounts",
+    ),
+    "yunikorn and whole nodes": (YuniKorn(), ON_WHOLE_NODES, "YuniKorn here chooses nodes by free amounts"),
 }
 
 
@@ -77,6 +84,8 @@ HONOURED: dict[str, tuple[PlacementPort, Gang]] = {
     "yunikorn and roles with a least": (YuniKorn(), ELASTIC),
     "gates and a level": (Gates(), ON_A_RACK),
     "gates and roles with a least": (Gates(), ELASTIC),
+    "kueue and whole nodes": (Kueue(queues=KUEUE.queues), ON_WHOLE_NODES),
+    "gates and whole nodes": (Gates(), ON_WHOLE_NODES),
     "kueue and a role alone on a rack": (KUEUE, a_gang(a_role("worker", 8), required=RACK)),
 }
 
@@ -87,15 +96,16 @@ def test_nothing_is_lacking_with(placement: PlacementPort, gang: Gang) -> None:
 
 
 CAPABILITIES: dict[str, tuple[PlacementPort, str]] = {
-    "native": (Native(), "gang gangStrict resize"),
-    "native with topology": (Native(topology=True), "gang gangStrict resize topology"),
-    "gates": (Gates(), "gang resize topology"),
-    "volcano": (Volcano(), "gang gangStrict resize"),
-    "volcano with all": (Volcano(tiers={RACK: 1}, numa=True), "gang gangStrict numa resize topology"),
-    "kai with all": (Kai(topologies={RACK: "t"}, numa=True), "gang gangStrict numa resize topology"),
+    "native": (Native(), "exclusiveNodes gang gangStrict resize"),
+    "native with topology": (Native(topology=True), "exclusiveNodes gang gangStrict resize topology"),
+    "gates": (Gates(), "exclusiveNodes gang resize topology"),
+    "volcano": (Volcano(), "exclusiveNodes gang gangStrict resize"),
+    "volcano with all": (Volcano(tiers={RACK: 1}, numa=True), "exclusiveNodes gang gangStrict numa resize topology"),
+    "kai with all": (Kai(topologies={RACK: "t"}, numa=True), "exclusiveNodes gang gangStrict numa resize topology"),
     "yunikorn": (YuniKorn(), "gang resize"),
-    "coscheduling": (Coscheduling(numa=True), "gang gangStrict numa resize"),
-    "kueue": (KUEUE, "gang topology"),
+    "coscheduling": (Coscheduling(numa=True), "exclusiveNodes gang gangStrict numa resize"),
+    "kueue": (Kueue(queues=KUEUE.queues), "exclusiveNodes gang"),
+    "kueue with a topology": (KUEUE, "gang topology"),
 }
 
 
@@ -121,6 +131,12 @@ def test_a_single_member_with_a_level_is_a_group_of_its_own() -> None:
     gang = a_gang(a_role("main", 1), required=RACK)
     assert spec_of(Native(topology=True), gang)["schedulingPolicy"] == {"gang": {"minCount": 1}}
     assert dressed(Gates(), gang)["spec"]["schedulingGates"] == [{"name": GATE}]
+
+
+def test_a_single_exclusive_member_waits_behind_a_gate_for_an_empty_node() -> None:
+    alone = a_gang(a_role("main", 1), is_exclusive=True)
+    assert dressed(Gates(), alone)["spec"]["schedulingGates"] == [{"name": GATE}]
+    assert "schedulingGates" not in dressed(Gates(), a_gang(a_role("main", 1)))["spec"]
 
 
 def test_gates_of_others_stay_when_ours_is_opened() -> None:

@@ -54,6 +54,8 @@ SHAPES: tuple[Shape, ...] = (
     gang(role(2, cpu=2), time_limit_seconds=30),
     gang(role(cpu=1), time_limit_seconds=60),
     gang(role(3, cpu=1, max_per_node=1)),
+    gang(role(2, cpu=1, exclusive=True)),
+    gang(role(1, cpu=1, exclusive=True)),
     gang(role(4, least=2, cpu=1, max_per_node=2), required_level="rack"),
 )
 PATHS = ("a", "a/1", "a/2", "a/2/x", "b", "b/1", "c")

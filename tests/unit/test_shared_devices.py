@@ -21,7 +21,7 @@ from trainmaster.cluster_model.shared_devices import (
 )
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Sharing
 from trainmaster.protocol.device_parts import device_of, is_part, memory_resource, part_resource
-from trainmaster.protocol.jobs import MemberTemplate, Role
+from trainmaster.protocol.jobs import JobSpec, MemberTemplate, Role
 from trainmaster.protocol.quantities import format_resources
 from trainmaster_dispatcher.domain.prices import MICROS, PricedResource, PriceHistory, Rate, Tariff
 from trainmaster_dispatcher.domain.shapes import Shape
@@ -86,6 +86,12 @@ class TestSpecification:
     def test_whole_gpus_and_a_part_exclude_each_other(self) -> None:
         with pytest.raises(ValidationError, match=r"gpu is a part of one nvidia\.com/gpu"):
             MemberTemplate.model_validate({"resources": {GPU: "1"}, "gpu": {"fraction": "0.5"}})
+
+    def test_a_node_of_its_own_is_for_members_with_whole_devices(self) -> None:
+        spec = {"kind": "Job", "name": "a", "queue": "q", "topology": {"exclusive": "node"}}
+        template = {"command": ["true"], "gpu": {"fraction": "0.5"}}
+        with pytest.raises(ValidationError, match=r"topology\.exclusive gives each member whole GPUs"):
+            JobSpec.model_validate(spec | {"roles": [{"name": "main", "template": template}]})
 
     @pytest.mark.parametrize(
         ("annotations", "found"),

@@ -17,6 +17,8 @@ class Capability(StrEnum):
     RESIZE = "resize"
     CHECKPOINT = "checkpoint"
     MAX_PER_NODE = "maxPerNode"
+    EXCLUSIVE_NODES = "exclusiveNodes"
+    """Members can have nodes for themselves."""
     MEMBER_RESTART = "memberRestart"
     GANG_RESTART = "gangRestart"
     SUCCESS_ROLE = "successRole"

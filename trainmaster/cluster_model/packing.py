@@ -21,6 +21,7 @@ from trainmaster.cluster_model.best_fit import MOST_ORDERS, dominant, leftover
 from trainmaster.cluster_model.eligibility import describe, is_tolerated, obstruction
 from trainmaster.cluster_model.numa_policies import STRICT_NUMA, NumaPolicy
 from trainmaster.cluster_model.numa_zones import NodeZones
+from trainmaster.cluster_model.whole_nodes import idle_device
 from trainmaster.protocol.agent import HOST_LEVEL, Taint
 from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role, Toleration
 from trainmaster.protocol.quantities import Resources, format_quantity, format_resources
@@ -44,6 +45,10 @@ class Node:
     topology: tuple[tuple[str, str], ...] = ()
     zones: NodeZones | None = None
     """NUMA zones, where the node reports them."""
+    is_shared: bool = False
+    """Whether pods of others are bound to it, beside those that each node has."""
+    has_members: bool = False
+    """Whether members of other gangs are on it, or are about to be."""
 
     def domain(self, level: str) -> tuple[str, ...] | None:
         """Return the node's domain at ``level`` with all wider ones, as two zones may have a rack ``r1``; None without one."""
@@ -70,9 +75,13 @@ class Need:
     max_per_node: int | None = None
     numa: str = NumaPolicy.NONE
     """NUMA policy that the node has to keep for the member."""
+    exclusive: bool = False
+    """Whether each member has a node for itself."""
 
     @classmethod
-    def of(cls, role: Role, template: MemberTemplate, count: int, more: Resources | None = None) -> "Need":
+    def of(
+        cls, role: Role, template: MemberTemplate, count: int, more: Resources | None = None, *, exclusive: bool = False
+    ) -> "Need":
         """Return what ``count`` members of a role with this template need; ``more``: what they need beside what they request."""
         return cls(
             role.name,
@@ -82,17 +91,27 @@ class Need:
             template.node_affinity,
             template.tolerations,
             role.max_per_node,
+            exclusive=exclusive,
         )
 
     def suits(self, node: Node) -> bool:
         """Return whether this node may take such a member if it is empty enough."""
         found = obstruction(node.labels, node.taints, self.node_selector.items(), self.node_affinity, self.tolerations)
-        return found is None and self._zones_obstacle(node) is None
+        return found is None and self._zones_obstacle(node) is None and self._others_obstacle(node) is None
 
     def obstacle(self, node: Node) -> str | None:
         """Return why this node may not take such a member however empty it is, as a sentence; None when it may."""
         found = obstruction(node.labels, node.taints, self.node_selector.items(), self.node_affinity, self.tolerations)
-        return self._zones_obstacle(node) if found is None else describe(found)
+        return (self._zones_obstacle(node) or self._others_obstacle(node)) if found is None else describe(found)
+
+    def _others_obstacle(self, node: Node) -> str | None:
+        """Return why a member may not have a node for itself; None if it may, and for members that share nodes."""
+        if not self.exclusive:
+            return None
+        if node.is_shared:
+            return "other pods are bound to it, and the member needs a whole node"
+        idle = idle_device(node.allocatable, self.resources)
+        return None if idle is None else f"the member would have it for itself, and it has {idle.sentence}"
 
     def _zones_obstacle(self, node: Node) -> str | None:
         if self.numa not in STRICT_NUMA:
@@ -111,6 +130,8 @@ class Need:
     def count_fitting_on(self, node: Node, free: Resources, in_zones: Mapping[tuple[int, ...], int]) -> int:
         """Return how many of these members fit into the free amounts of a node and its zones, beside members planned ``in_zones``."""
         most = self.count_fitting(free)
+        if self.exclusive:
+            most = 0 if node.has_members else min(most, 1)
         if node.zones is None or most <= 0:
             return most
         return node.zones.count(in_zones, self.resources, self.numa, most)
@@ -187,7 +208,8 @@ class _Gang:
             fitting = [
                 (node, most)
                 for node in eligible[need.role]
-                if (most := need.count_fitting_on(node, left[node.name], in_zones.get(node.name, {}))) > 0
+                if not (need.exclusive and node.name in assignment)
+                and (most := need.count_fitting_on(node, left[node.name], in_zones.get(node.name, {}))) > 0
             ]
             # Filling a node makes it a still better fit than the others, so one order serves all members of a role.
             for node, most in sorted(fitting, key=lambda one: key(need, one[0], left[one[0].name])):
@@ -273,6 +295,8 @@ def _explain(
     if need.numa in STRICT_NUMA:
         each = f"{each} within the NUMA zones of a node ({need.numa})"
     apart = "" if need.max_per_node is None else f", at most {need.max_per_node} on a node"
+    if need.exclusive:
+        apart = ", each on a node without other members"
     return f"role {need.role} needs room for {need.count} members of {each} each{apart}, there is room for {placed}"
 
 

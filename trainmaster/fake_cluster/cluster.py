@@ -8,7 +8,7 @@ large step has the same result as many small ones. Times are seconds on any one 
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from trainmaster.cluster_model.capabilities import WITHOUT_PODS
+from trainmaster.cluster_model.capabilities import WITHOUT_PODS, Capability
 from trainmaster.cluster_model.packing import PackingShortfall
 from trainmaster.fake_cluster.fleet import FleetCluster
 from trainmaster.fake_cluster.node_ledger import NodeLedger
@@ -87,7 +87,7 @@ class FakeCluster:
             groups=self.ledger.report(),
             runtime="simulated",
             scheduler="simulated",
-            capabilities=WITHOUT_PODS,
+            capabilities=tuple(sorted((*WITHOUT_PODS, Capability.EXCLUSIVE_NODES))),
             dies_without_agent=True,
             pools=self.ledger.pools_left(),
             datasets=self.spec.datasets,

@@ -1,6 +1,7 @@
 """Ledger of a simulated cluster's nodes and the runs on them: a gang is placed completely or not at all."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from trainmaster.cluster_model.eligibility import is_tolerated
@@ -264,7 +265,8 @@ class NodeLedger:
         if suits is None:
             node = pool.as_node(pool.name)
             suits = plan.suits[pool.index] = tuple(
-                pool.takes_of(role.need.resources) if role.need.suits(node) else None for role in plan.roles
+                pool.takes_of(role.need.resources, exclusive=role.need.exclusive) if role.need.suits(node) else None
+                for role in plan.roles
             )
         return suits
 
@@ -286,9 +288,7 @@ class NodeLedger:
 
     def search(self, plan: FakeSpec) -> Assignment | PackingShortfall:
         """Pack a gang by a search over every node, or return what is missing."""
-        nodes, by_name = self._view()
-        free = {name: node.pool.free_of(node) for name, node in by_name.items()}
-        return _place(plan, nodes, free)
+        return _place(plan, *self._nodes_of(plan))
 
     def never(self, plan: FakeSpec) -> str:
         """Return why a gang would not fit even without runs and with all nodes; empty if it would."""
@@ -300,8 +300,7 @@ class NodeLedger:
 
     def wanted(self, plan: FakeSpec) -> list[SimulatedNode]:
         """Return nodes that could be provisioned and would let a gang start; none if they would not."""
-        nodes, by_name = self._view()
-        free = {name: node.pool.free_of(node) for name, node in by_name.items()}
+        nodes, free = self._nodes_of(plan)
         absent: dict[str, SimulatedNode] = {}
         further: list[Node] = []
         for pool in self.pools:
@@ -311,6 +310,14 @@ class NodeLedger:
                 free[node.name] = dict(further[-1].allocatable)
         found = _place(plan, [*nodes, *further], free) if further else PackingShortfall("")
         return [] if isinstance(found, PackingShortfall) else [absent[name] for name in sorted(found) if name in absent]
+
+    def _nodes_of(self, plan: FakeSpec) -> tuple[list[Node], dict[str, Resources]]:
+        """Return the nodes that are up, as the members of a plan find them, and their free amounts."""
+        nodes, by_name = self._view()
+        free = {name: node.pool.free_of(node) for name, node in by_name.items()}
+        if plan.is_exclusive:
+            nodes = [replace(node, has_members=free[node.name] != node.allocatable) for node in nodes]
+        return nodes, free
 
     def _view(self) -> tuple[list[Node], dict[str, SimulatedNode]]:
         if self._seen is None:

@@ -72,6 +72,11 @@ class FakeSpec:
         """Return whether a role limits its members per node: then each node has to be checked."""
         return any(role.need.max_per_node is not None for role in self.roles)
 
+    @property
+    def is_exclusive(self) -> bool:
+        """Return whether each member has a node for itself."""
+        return any(role.need.exclusive for role in self.roles)
+
     def at(self, sizes: Mapping[str, int]) -> "FakeSpec":
         """Return the plan with other counts. Roles that are not named keep theirs."""
         roles = []
@@ -161,7 +166,7 @@ class Plans:
                 behaves = behaviour(spec.labels, role.template.env, self._defaults)
             except BehaviourError as error:
                 return FakeRefusal(RunState.FAILED, f"role {role.name}: {error}", FailureCategory.CONFIG)
-            need = Need.of(role, role.template, count)
+            need = Need.of(role, role.template, count, exclusive=spec.topology.exclusive is not None)
             roles.append(PlannedRole(role.name, count, need, behaves, _restarts(spec.failure_of(role))))
         if not roles:
             return FakeRefusal(RunState.FAILED, "the run has no members", FailureCategory.CONFIG)

@@ -46,14 +46,18 @@ class SimulatedNode:
 
 
 class Lot:
-    """Nodes of a pool with the same free amounts beside our members: a node group of the capacity report."""
+    """Nodes of a pool with the same free amounts beside our members: a node group of the capacity report.
 
-    __slots__ = ("count", "free", "name", "pool")
+    ``shared``: whether foreign pods are on its nodes.
+    """
 
-    def __init__(self, pool: "FakePool", name: str, free: Resources) -> None:
+    __slots__ = ("count", "free", "name", "pool", "shared")
+
+    def __init__(self, pool: "FakePool", name: str, free: Resources, *, shared: bool) -> None:
         self.pool = pool
         self.name = name
         self.free = free
+        self.shared = shared
         self.count = 0
 
 
@@ -77,7 +81,8 @@ class FakePool:
         self.amounts = tuple(amounts[name] for name in self.names)
         self._grid = grid
         self.nodes: list[SimulatedNode] = []
-        self.lots: dict[tuple[int, ...], Lot] = {}
+        self.lots: dict[tuple[tuple[int, ...], bool], Lot] = {}
+        """By free amounts, and whether foreign pods are on the nodes."""
         self.levels: dict[tuple[int, ...], set[int]] = {}
         """Nodes that are up, by their free amounts."""
         self.hint: SimulatedNode | None = None
@@ -149,12 +154,12 @@ class FakePool:
         key = tuple(
             amount // (step := self._grid.get(name, 1)) * step for name, amount in zip(self.names, free, strict=True)
         )
-        lot = self.lots.get(key)
+        shared = bool(node.foreign)
+        lot = self.lots.get((key, shared))
         if lot is None:
-            name = self.name if not node.foreign else f"{self.name}.{len(self.lots)}"
-            lot = self.lots[key] = Lot(
-                self, name, {name: amount for name, amount in zip(self.names, key, strict=True) if amount}
-            )
+            name = self.name if not shared else f"{self.name}.{len(self.lots)}"
+            offered = {name: amount for name, amount in zip(self.names, key, strict=True) if amount}
+            lot = self.lots[key, shared] = Lot(self, name, offered, shared=shared)
         return lot
 
     def report(self) -> Iterator[NodeGroup]:
@@ -167,6 +172,7 @@ class FakePool:
                     labels=self.labels,
                     taints=self.taints,
                     topology=self.topology,
+                    shared=lot.shared,
                 )
 
     def as_nodes(self) -> Iterator[tuple[SimulatedNode, Node]]:
@@ -176,14 +182,22 @@ class FakePool:
                 yield node, self.as_node(node.name)
 
     def as_node(self, name: str) -> Node:
+        """Return a node without foreign pods and members in the packer's form."""
         return Node(name, dict(zip(self.names, self.amounts, strict=True)), self.labels, self.taints, self.topology)
 
     def free_of(self, node: SimulatedNode) -> Resources:
         return dict(zip(self.names, node.free, strict=True))
 
-    def takes_of(self, amounts: Mapping[str, int]) -> Takes | None:
-        """Return the positions of a member's requests; None if these nodes do not have one of them at all."""
+    def takes_of(self, amounts: Mapping[str, int], *, exclusive: bool = False) -> Takes | None:
+        """Return the positions of what a member takes; None if these nodes do not have all that it requests.
+
+        An ``exclusive`` member takes all of a node, so that it fits only where no other pod has any of it.
+        """
         positions = {name: position for position, name in enumerate(self.names)}
         if any(name not in positions for name in amounts):
             return None
+        if exclusive:
+            if any(self.amounts[positions[name]] < amount for name, amount in amounts.items()):
+                return None
+            return tuple(enumerate(self.amounts))
         return tuple((positions[name], amount) for name, amount in amounts.items())

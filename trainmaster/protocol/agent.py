@@ -138,6 +138,8 @@ class NodeGroup(Lenient):
     """NUMA zones, where the agent knows them."""
     sharing: Sharing | None = None
     """Devices that members can share; None: only whole devices are offered."""
+    shared: bool = False
+    """True if pods of others, beside one per node of a DaemonSet and static ones, are bound to each of the nodes."""
 
 
 class Pool(NodeGroup):

@@ -375,6 +375,8 @@ class Topology(Strict):
     """Topology level: members are spread over as few of its domains as possible."""
     numa: Literal["none", "bestEffort", "restricted", "singleNode"] = "none"
     """NUMA policy that each member's node has to enforce for it."""
+    exclusive: Literal["node"] | None = None
+    """``node``: each member has a node for itself, without other members and pods, except those that every node has."""
 
 
 class Preference(Strict):
@@ -618,6 +620,7 @@ class JobSpec(Strict):
         self._gang_fits_roles()
         self._is_found_quickly()
         self._can_be_resized()
+        self._has_whole_nodes()
         self._success_can_come()
         return self
 
@@ -658,6 +661,20 @@ class JobSpec(Strict):
             raise ValueError("elastic goes by the minReplicas of each role, so minMember has to be left out")
         if self.topology.required is not None or any(role.max_per_node is not None for role in self.roles):
             raise ValueError("elastic cannot be combined with topology.required or maxPerNode")
+        if self.topology.exclusive is not None:
+            raise ValueError("elastic cannot be combined with topology.exclusive")
+
+    def _has_whole_nodes(self) -> None:
+        if self.topology.exclusive is None:
+            return
+        if any(role.template is not None and role.template.gpu is not None for role in self.roles):
+            raise ValueError("topology.exclusive gives each member whole GPUs: gpu, a part of one, has to be left out")
+        shared = next((role for role in self.roles if (role.max_per_node or 1) > 1), None)
+        if shared is not None:
+            raise ValueError(
+                f"topology.exclusive gives each member a node of its own: maxPerNode of role {shared.name!r} has to be 1 or "
+                f"left out, not {shared.max_per_node}"
+            )
 
     def _success_can_come(self) -> None:
         if self.success is None:

@@ -277,7 +277,17 @@ class Inventory(PodLedger):
         taints = tuple(Taint(key=key, value=value, effect=effect) for key, value, effect in host.taints)
         path = self._layout.path(host.name, labels)
         allocatable = {name: max(0, amount) for name, amount in host.free()} | {"pods": host.slots}
-        return UsableNode(host.name, labels, taints, path, host.free_now(), allocatable, _usable_zones(host))
+        return UsableNode(
+            host.name,
+            labels,
+            taints,
+            path,
+            host.free_now(),
+            allocatable,
+            _usable_zones(host),
+            host.is_shared,
+            host.own_pods > 0,
+        )
 
     @property
     def node_count(self) -> int:
@@ -385,7 +395,7 @@ class Inventory(PodLedger):
         if shared.ours:
             # The pods by which KAI holds these GPUs are not ours, but those for which it does are.
             free = tuple([(name, amount + shared.ours * (name == DEFAULT_DEVICE)) for name, amount in free])
-        return NodeTraits(labels, host.taints, topology, self._grid.floored(free), numa, sharing)
+        return NodeTraits(labels, host.taints, topology, self._grid.floored(free), numa, sharing, host.is_shared)
 
     def _face(self, host: Host) -> tuple[tuple[tuple[str, str], ...], Path]:
         if host.face is None:

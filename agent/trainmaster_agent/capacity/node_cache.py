@@ -29,8 +29,10 @@ class Host:
     __slots__ = (
         "allocatable",
         "devices",
+        "exclusive_pods",
         "face",
         "foreign",
+        "foreign_pods",
         "label_keys",
         "label_values",
         "name",
@@ -76,6 +78,10 @@ class Host:
         self.pods = 0
         """Number of all pods on it."""
         self.own_pods = 0
+        self.exclusive_pods = 0
+        """Number of our members that have the node for themselves."""
+        self.foreign_pods = 0
+        """Number of foreign pods, without those that each node gets."""
         self.face: tuple[tuple[tuple[str, str], ...], Path] | None = None
         """Labels to report, and topology; None: not computed yet."""
         self.traits: NodeTraits | None = None
@@ -90,6 +96,11 @@ class Host:
         """Return whether members may be placed on the node. Pod slots are checked here because amounts do not show them."""
         return self.state is NodeState.READY and self.pods < self.slots
 
+    @property
+    def is_shared(self) -> bool:
+        """Return whether foreign pods are on it, beside those that each node gets."""
+        return self.foreign_pods > 0
+
     def add(self, pod: BoundPod, sign: int = 1) -> None:
         """Count a pod, or with ``sign`` -1 stop counting it."""
         self.pods += sign
@@ -102,12 +113,15 @@ class Host:
             _add(self.unreported, pinned, 1)
         if pod.mark & Mark.OWN:
             self.own_pods += sign
+            self.exclusive_pods += sign * bool(pod.mark & Mark.EXCLUSIVE)
             _add(self.own, pod.requests, sign)
             _add(self.own_pinned, pinned, sign)
             return
         _add(self.foreign, pod.requests, sign)
         if pod.mark & Mark.PER_NODE:
             _add(self.per_node, pod.requests, sign)
+        else:
+            self.foreign_pods += sign
         _add(self.pinned, pinned, sign)
 
     def free(self) -> Amounts:
@@ -164,7 +178,9 @@ class Host:
         )
 
     def free_now(self) -> Resources:
-        """Return the amounts left beside all pods; ``pods`` (slots) is one of them."""
+        """Return the amounts left beside all pods; ``pods`` (slots) is one of them. Nothing is left beside an exclusive member."""
+        if self.exclusive_pods:
+            return {name: 0 for name, _ in self.free()} | {"pods": 0}
         own = self.own
         if self.devices.own:
             # Pods that have devices by claims do not request them by name.

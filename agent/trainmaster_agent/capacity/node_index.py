@@ -29,6 +29,9 @@ class UsableNode(NamedTuple):
     allocatable: Resources
     zones: UsableZones | None
     """Its NUMA zones, where its kubelet holds pods to them."""
+    is_shared: bool
+    """Whether foreign pods are on it, beside those that each node gets."""
+    has_members: bool
 
 
 class Sort(NamedTuple):
@@ -41,6 +44,8 @@ class Sort(NamedTuple):
     free: tuple[tuple[str, int], ...]
     allocatable: tuple[tuple[str, int], ...]
     zones: tuple[tuple[tuple[str, int], ...], ...]
+    is_shared: bool
+    has_members: bool
 
 
 class ChangedHosts(set[Host]):
@@ -104,5 +109,12 @@ class NodeIndex:
 def _sort(node: UsableNode, traits: NodeTraits | None) -> Sort:
     zones = () if node.zones is None else tuple(tuple(sorted(zone.items())) for zone in node.zones.free)
     return Sort(
-        traits, node.taints, node.path, tuple(sorted(node.free.items())), tuple(sorted(node.allocatable.items())), zones
+        traits,
+        node.taints,
+        node.path,
+        tuple(sorted(node.free.items())),
+        tuple(sorted(node.allocatable.items())),
+        zones,
+        node.is_shared,
+        node.has_members,
     )

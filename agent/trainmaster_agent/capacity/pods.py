@@ -5,6 +5,7 @@ from typing import Any
 
 from trainmaster_agent.capacity.nodes import Amounts
 from trainmaster_agent.capacity.requests import bound_requests
+from trainmaster_agent.kube.pods import LABEL_EXCLUSIVE
 
 _ENDED = ("Succeeded", "Failed")
 _PER_NODE_OWNERS = ("DaemonSet", "Node")
@@ -27,6 +28,8 @@ class Mark(IntFlag):
     """Not all of its requests could be read."""
     PER_NODE = 16
     """Each node gets one like it: a pod of a DaemonSet, or a static pod."""
+    EXCLUSIVE = 32
+    """A member that has its node for itself."""
 
 
 def node_of(obj: dict[str, Any]) -> str | None:
@@ -41,8 +44,11 @@ def read_pod(obj: dict[str, Any], own_label: tuple[str, str]) -> tuple[Amounts, 
     metadata = obj["metadata"]
     requests, is_read = bound_requests(obj)
     mark = Mark.NONE if is_read else Mark.UNREADABLE
-    if (metadata.get("labels") or {}).get(own_label[0]) == own_label[1]:
+    labels = metadata.get("labels") or {}
+    if labels.get(own_label[0]) == own_label[1]:
         mark |= Mark.OWN
+        if LABEL_EXCLUSIVE in labels:
+            mark |= Mark.EXCLUSIVE
     if (obj.get("status") or {}).get("qosClass") == "Guaranteed":
         mark |= Mark.PINNED
     if any(owner.get("kind") in _PER_NODE_OWNERS for owner in metadata.get("ownerReferences") or ()):

@@ -16,6 +16,9 @@ LABEL_ROUND = "trainmaster.dev/round"
 LABEL_HOLDER = "trainmaster.dev/holder"
 """Annotation with the identity of the records that hold the object's run."""
 
+LABEL_EXCLUSIVE = "trainmaster.dev/exclusive"
+"""Label of members that have their nodes for themselves."""
+
 _FIRST_SIGNAL, _LAST_SIGNAL = 129, 192
 
 UNSEEN_ENDS = frozenset(("Unknown", "ContainerStatusUnknown"))

@@ -36,7 +36,13 @@ class Coscheduling(PlacementDefaults):
     @property
     def capabilities(self) -> frozenset[Capability]:
         return frozenset(
-            (Capability.GANG, Capability.GANG_STRICT, Capability.RESIZE, *((Capability.NUMA,) if self.numa else ()))
+            (
+                Capability.GANG,
+                Capability.GANG_STRICT,
+                Capability.EXCLUSIVE_NODES,
+                Capability.RESIZE,
+                *((Capability.NUMA,) if self.numa else ()),
+            )
         )
 
     @property

@@ -50,7 +50,7 @@ class Gates(PlacementDefaults):
     @property
     def capabilities(self) -> frozenset[Capability]:
         extra = (Capability.NUMA,) if self.numa else ()
-        return frozenset((Capability.GANG, Capability.RESIZE, Capability.TOPOLOGY, *extra))
+        return frozenset((Capability.GANG, Capability.EXCLUSIVE_NODES, Capability.RESIZE, Capability.TOPOLOGY, *extra))
 
     @property
     def emulated(self) -> bool:

@@ -45,7 +45,9 @@ class Kai(PlacementDefaults):
     @property
     def capabilities(self) -> frozenset[Capability]:
         extra = (*((Capability.TOPOLOGY,) if self.topologies else ()), *((Capability.NUMA,) if self.numa else ()))
-        return frozenset((Capability.GANG, Capability.GANG_STRICT, Capability.RESIZE, *extra))
+        return frozenset(
+            (Capability.GANG, Capability.GANG_STRICT, Capability.EXCLUSIVE_NODES, Capability.RESIZE, *extra)
+        )
 
     @property
     def watched(self) -> tuple[Resource, ...]:

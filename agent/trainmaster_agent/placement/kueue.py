@@ -17,7 +17,7 @@ from trainmaster_agent.placement.conditions import condition, why_pods_wait, wor
 from trainmaster_agent.placement.manifests import annotate, label
 from trainmaster_agent.placement.port import Gang, GangRole, GangState, PlacementPort
 from trainmaster_agent.placement.queues import QueueRules
-from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, starters
+from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, lacks_whole_nodes, starters
 
 KueueVersion = Literal["v1beta1", "v1beta2"]
 _PREFIX = "kueue.x-k8s.io/"
@@ -60,7 +60,8 @@ class Kueue(PlacementDefaults):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset((Capability.GANG, *((Capability.TOPOLOGY,) if self.levels else ())))
+        # With a topology Kueue chooses nodes by itself, by what they have free alone.
+        return frozenset((Capability.GANG, Capability.TOPOLOGY if self.levels else Capability.EXCLUSIVE_NODES))
 
     @property
     def holders(self) -> tuple[Resource, ...]:
@@ -110,7 +111,11 @@ class Kueue(PlacementDefaults):
             return f"a pod group of Kueue has at most {_MOST_ROLES} roles, the gang has {len(roles)}"
         if gang.required is not None and not _can_be_together(roles):
             return "Kueue keeps two roles together only where there are no others and one of them has a single member"
-        return lacks_level(gang, "Kueue", self.levels) or lacks_numa(gang, "Kueue")
+        return (
+            lacks_level(gang, "Kueue", self.levels)
+            or lacks_numa(gang, "Kueue")
+            or (lacks_whole_nodes(gang, "Kueue with a topology") if self.levels else None)
+        )
 
     def dress(self, gang: Gang, role: GangRole, pod: dict[str, Any]) -> None:
         label(pod, {_PREFIX + "queue-name": self.queues.of(gang.queue), _PREFIX + "pod-group-name": gang.run})

@@ -55,6 +55,7 @@ class Native(PlacementDefaults):
             (
                 Capability.GANG,
                 Capability.GANG_STRICT,
+                Capability.EXCLUSIVE_NODES,
                 Capability.RESIZE,
                 *((Capability.TOPOLOGY,) if self.topology else ()),
             )

@@ -55,6 +55,8 @@ class Gang:
     """Whether an autoscaler is to add nodes for the gang, of which it may use any."""
     round: int = 0
     """How many times all members have started again."""
+    is_exclusive: bool = False
+    """Whether each member has a node for itself."""
 
     @property
     def size(self) -> int:

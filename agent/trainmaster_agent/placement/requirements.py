@@ -12,8 +12,10 @@ def needs_group(gang: Gang) -> bool:
 
 
 def waits_for_nodes(gang: Gang) -> bool:
-    """Return whether pods have to wait until nodes are found for them: those of a gang, or those with a strict NUMA policy."""
-    return needs_group(gang) or gang.numa in STRICT_NUMA
+    """Return whether pods have to wait until nodes are found for them: those of a gang, those with a strict NUMA policy, and
+    exclusive ones.
+    """
+    return needs_group(gang) or gang.numa in STRICT_NUMA or gang.is_exclusive
 
 
 def starters(gang: Gang) -> int:
@@ -26,6 +28,13 @@ def lacks_numa(gang: Gang, scheduler: str, *, numa: bool = False) -> str | None:
     if gang.numa not in STRICT_NUMA or numa:
         return None
     return f"topology.numa {gang.numa} is requested, and {scheduler} here does not know NUMA zones"
+
+
+def lacks_whole_nodes(gang: Gang, scheduler: str) -> str | None:
+    """Return why members cannot have nodes for themselves with a scheduler that does not honour anti-affinity of pods for gangs."""
+    if not gang.is_exclusive:
+        return None
+    return f"topology.exclusive is requested, and {scheduler} here chooses nodes by free amounts alone"
 
 
 def lacks_level(gang: Gang, scheduler: str, levels: Collection[str] = ()) -> str | None:

@@ -17,7 +17,7 @@ from trainmaster_agent.placement.conditions import why_pods_wait
 from trainmaster_agent.placement.manifests import annotate, label, quantities
 from trainmaster_agent.placement.port import Gang, GangRole, GangState
 from trainmaster_agent.placement.queues import QueueRules
-from trainmaster_agent.placement.requirements import lacks_level, lacks_numa
+from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, lacks_whole_nodes
 
 _PREFIX = "yunikorn.apache.org/"
 _LONGEST_LABEL = 63
@@ -43,7 +43,8 @@ class YuniKorn(PlacementDefaults):
         return frozenset((Capability.GANG, Capability.RESIZE))
 
     def lacks(self, gang: Gang) -> str | None:
-        return lacks_level(gang, "YuniKorn") or lacks_numa(gang, "YuniKorn")
+        lacking = lacks_level(gang, "YuniKorn") or lacks_numa(gang, "YuniKorn")
+        return lacking or lacks_whole_nodes(gang, "YuniKorn")
 
     def dress(self, gang: Gang, role: GangRole, pod: dict[str, Any]) -> None:
         label(pod, {_PREFIX + "app-id": application(gang)})

@@ -4,7 +4,7 @@ Jobs of one shape, queue and priority class form a class: whatever is true for o
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
@@ -18,7 +18,7 @@ from trainmaster.cluster_model.gang_minimum import gang_minimum
 from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.protocol.device_claims import claim_template
 from trainmaster.protocol.durations import parse_duration
-from trainmaster.protocol.jobs import AffinityTerm, JobSpec, MemberTemplate, Role, Toleration
+from trainmaster.protocol.jobs import AffinityTerm, JobSpec, MemberTemplate, Role, Toleration, Topology
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import ClusterKind
@@ -35,6 +35,8 @@ class Terms:
     affinity: tuple[AffinityTerm, ...]
     tolerations: tuple[Toleration, ...]
     numa: str
+    devices: tuple[tuple[str, int], ...] | None = None
+    """The devices that each member requests, if members have nodes for themselves; else None."""
 
 
 RoleKey = tuple[Terms, frozenset[str]]
@@ -90,16 +92,23 @@ class RoleShape:
     max_per_node: int | None = None
     numa: str = ""
     """``restricted`` or ``singleNode`` if the node has to keep a member in its NUMA zones."""
+    exclusive: bool = False
+    """Whether each member has a node for itself."""
     terms: Terms = field(init=False, repr=False, compare=False)
     key: RoleKey = field(init=False, repr=False, compare=False)
     """The key for the order in which its members take nodes: the terms and the devices that they need."""
 
     def __post_init__(self) -> None:
-        terms = _once(Terms, self.node_selector, self.affinity, self.tolerations, self.numa)
-        object.__setattr__(self, "terms", terms)
         if list(self.needs) != sorted(self.needs):
             object.__setattr__(self, "needs", dict(sorted(self.needs.items())))
+        devices = tuple(pair for pair in self.needs.items() if "/" in pair[0]) if self.exclusive else None
+        terms = _once(Terms, self.node_selector, self.affinity, self.tolerations, self.numa, devices)
+        object.__setattr__(self, "terms", terms)
         object.__setattr__(self, "key", (terms, frozenset(name for name in self.needs if "/" in name)))
+
+    def taken_of(self, empty: Resources) -> Resources:
+        """Return what a member takes of a node that offers ``empty`` when no member is there: all of it if it is exclusive."""
+        return empty if self.exclusive else self.needs
 
 
 class Elasticity(NamedTuple):
@@ -165,8 +174,9 @@ def shape_of(spec: JobSpec, refused_by: Sequence[ClusterRefusal] = ()) -> dict[s
         "roles": [_role_data(role) | {"least": least.roles[role.name]} for role in spec.roles],
         "leastMembers": least.members,
     }
-    if spec.topology.required or spec.topology.preferred or spec.topology.numa != "none":
-        shape["topology"] = spec.topology.to_wire()
+    topology = spec.topology
+    if topology.required or topology.preferred or topology.numa != "none" or topology.exclusive:
+        shape["topology"] = topology.to_wire()
     if spec.placement.model_fields_set and (placement := spec.placement.to_wire()):
         shape["placement"] = placement
     if spec.time_limit is not None:
@@ -205,13 +215,19 @@ def _capabilities(spec: JobSpec) -> list[str]:
         needed.add(Capability.RESIZE)
     if spec.checkpoint is not None:
         needed.add(Capability.CHECKPOINT)
-    if spec.topology.numa in STRICT_NUMA:
-        needed.add(Capability.NUMA)
+    needed.update(_capabilities_for_nodes(spec.topology))
     if spec.members > 1:
         needed.add(Capability.GANG)
         if not spec.placement.emulated_gang:
             needed.add(Capability.GANG_STRICT)
     return sorted(str(one) for one in needed)
+
+
+def _capabilities_for_nodes(topology: Topology) -> Iterator[Capability]:
+    if topology.numa in STRICT_NUMA:
+        yield Capability.NUMA
+    if topology.exclusive is not None:
+        yield Capability.EXCLUSIVE_NODES
 
 
 def _max_per_node(role: Role) -> int | None:
@@ -284,6 +300,7 @@ def shape_from(data: dict[str, Any]) -> Shape:
                 tolerations=tuple(Toleration.model_validate(item) for item in role.get("tolerations", ())),
                 max_per_node=role.get("maxPerNode"),
                 numa=numa if numa in STRICT_NUMA else "",
+                exclusive=topology.get("exclusive") is not None,
             )
             for role in data["roles"]
         ),

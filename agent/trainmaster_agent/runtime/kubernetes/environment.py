@@ -15,7 +15,7 @@ import orjson
 
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster_agent.member_env import Seat, gpus_per_member, member_environment, seats
+from trainmaster_agent.member_env import ALONE, Seat, member_environment, processes_per_member, seats
 
 ROSTER_PATH = "/etc/trainmaster"
 MOST_LISTED = 64
@@ -34,7 +34,10 @@ class Roster:
         self._ports = {role.name: _port(role, default_port) for role in spec.roles}
         self._seats = {(seat.role, seat.index): seat for seat in self.everyone}
         self._size_of = {name: sizes.get(name, 0) for name in self._ports}
-        self._gpus = gpus_per_member(spec)
+        self._processes = processes_per_member(spec)
+        is_alone = len(self.everyone) == 1 or spec.topology.exclusive is not None
+        self._local = ALONE if is_alone else None
+        """Other members' nodes are not known before their pods are bound."""
         self._ray_head = self._find_ray_head()
 
     def host(self, role: str, index: int) -> str:
@@ -52,7 +55,9 @@ class Roster:
         small = len(self.everyone) <= MOST_LISTED
         known = self.everyone if small else tuple(dict.fromkeys((self.everyone[0], seat)))
         addresses = {one: self.address(one) for one in known}
-        env = member_environment(self.run, seat, known, addresses, restarts, gpus=self._gpus)
+        env = member_environment(
+            self.run, seat, known, addresses, restarts, processes=self._processes, local=self._local
+        )
         if not small:
             world = str(len(self.everyone))
             env |= {"TRAINMASTER_WORLD_SIZE": world, "WORLD_SIZE": world, "PET_NNODES": world}

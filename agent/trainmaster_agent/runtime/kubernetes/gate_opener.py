@@ -142,8 +142,10 @@ class GateOpener:
         return manifests.preference(pod.role, node) if self._prefers_planned_nodes else {}
 
     def _pin(self, tracker: RunTracker, node: str) -> dict[str, str]:
-        """Return the label of a member's node where only the agent knows that its NUMA zones have room; else nothing."""
-        if tracker.facts.spec.topology.numa not in STRICT_NUMA:
+        """Return the label of a member's node where only the agent knows that its NUMA zones have room, or that no other pods are on
+        it; else nothing.
+        """
+        if tracker.facts.spec.topology.numa not in STRICT_NUMA and not tracker.facts.is_exclusive:
             return {}
         return {HOST_LEVEL: self._node_capacity.label(node, HOST_LEVEL) or node}
 

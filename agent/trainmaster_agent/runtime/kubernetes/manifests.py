@@ -16,7 +16,7 @@ from trainmaster.protocol.placement import COMING
 from trainmaster.workload_kinds.specification import assembled
 from trainmaster_agent.capacity.shared_gpus import GpuParts
 from trainmaster_agent.kube.paths import CONFIG_MAPS, RESOURCE_CLAIM_TEMPLATES, SERVICES
-from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
+from trainmaster_agent.kube.pods import LABEL_EXCLUSIVE, LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
 from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, PlacementPort
 from trainmaster_agent.runtime.kubernetes import name_wait
 from trainmaster_agent.runtime.kubernetes.config import AwaitNames
@@ -32,6 +32,7 @@ _DEADLINE_SLACK = 60
 _ROSTER_VOLUME = "trainmaster-roster"
 _CLAIM = "devices"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _NO_SPREADING = [{"maxSkew": 1, "topologyKey": HOST_LEVEL, "whenUnsatisfiable": "ScheduleAnyway"}]
 """A constraint that selects no pods. Without any, kube-scheduler spreads pods of a service, such as a gang's, over nodes and zones:
 https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/#internal-default-constraints"""
@@ -224,6 +225,7 @@ class Manifests:
             awaits_nodes=spec.topology.required is None
             and any(group.startswith(COMING) for group in self._record.start.pins),
             round=self._record.progress.round,
+            is_exclusive=facts.is_exclusive,
         )
 
     # -- pods
@@ -244,6 +246,9 @@ class Manifests:
         if progress.round:
             labels[LABEL_ROUND] = str(progress.round)
         spec = template["spec"]
+        if self._facts.is_exclusive:
+            labels[LABEL_EXCLUSIVE] = "node"
+            _keep_off(spec, {"matchExpressions": [{"key": LABEL_RUN, "operator": "Exists"}]}, everywhere=True)
         spec["priorityClassName"] = self._priority_class
         if not self.is_workload:
             spec["restartPolicy"] = "Never"
@@ -431,17 +436,11 @@ class Manifests:
         members of one group repel each other: a node has at most one of each group.
         """
         most = self._facts.roles[role].max_per_node
-        if most is None or most >= self._sizes.get(role, 0):
+        if most is None or most >= self._sizes.get(role, 0) or self._facts.is_exclusive:
             return
         hand = f"{role}-{index % most}"
         pod["metadata"]["labels"][_LABEL_HAND] = hand
-        term = {
-            "labelSelector": {"matchLabels": {LABEL_RUN: self._record.start.run, _LABEL_HAND: hand}},
-            "topologyKey": HOST_LEVEL,
-        }
-        affinity = pod["spec"].setdefault("affinity", {})
-        apart = affinity.setdefault("podAntiAffinity", {})
-        apart.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)
+        _keep_off(pod["spec"], {"matchLabels": {LABEL_RUN: self._record.start.run, _LABEL_HAND: hand}})
 
     # -- objects of a gang beside its pods
 
@@ -481,6 +480,18 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(one) for key, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def _keep_off(spec: dict[str, Any], selector: Mapping[str, Any], *, everywhere: bool = False) -> None:
+    """Keep a pod off nodes with pods that a selector matches, and those off its own; ``everywhere``: in all namespaces."""
+    term: dict[str, Any] = {"labelSelector": selector, "topologyKey": HOST_LEVEL}
+    if everywhere:
+        term["namespaceSelector"] = {}
+    affinity = spec.get("affinity") or {}
+    if not isinstance(affinity, dict) or not isinstance(affinity.get("podAntiAffinity") or {}, dict):
+        return  # a malformed affinity is left for the API server to refuse
+    apart = affinity.get("podAntiAffinity") or {}
+    spec["affinity"] = {**affinity, "podAntiAffinity": {**apart, _REQUIRED: [*(apart.get(_REQUIRED) or ()), term]}}
 
 
 def claim_template_name(run: str, role: str) -> str:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 
 from trainmaster.cluster_model.eligibility import pod_toleration
@@ -29,6 +30,8 @@ class NodeCapacity:
         """Whether members with a NUMA policy get nodes by the ledger of zones, as no scheduler looks after that."""
         self._kept: dict[str, dict[str, Resources]] = {}
         """By run: the capacity reserved on each node."""
+        self._alone: set[str] = set()
+        """Those of these runs whose members have nodes for themselves."""
         self._sorts: tuple[list[Node], dict[str, Resources]] = [], {}
         self._sorts_until = 0.0
 
@@ -64,10 +67,10 @@ class NodeCapacity:
         if now < self._sorts_until:
             return self._sorts
         kinds: dict[tuple[object, ...], Node] = {}
-        for name, labels, taints, path, _, allocatable, usable in self._inventory.standing():
+        for name, labels, taints, path, _, allocatable, usable, is_shared, _ in self._inventory.standing():
             zones = None if usable is None else NodeZones.of(usable.policy, usable.allocatable, usable.allocatable)
-            key = (tuple(labels.items()), taints, path, tuple(allocatable.items()), zones)
-            kinds.setdefault(key, Node(name, allocatable, labels, taints, path, zones))
+            key = (tuple(labels.items()), taints, path, tuple(allocatable.items()), zones, is_shared)
+            kinds.setdefault(key, Node(name, allocatable, labels, taints, path, zones, is_shared))
         self._sorts = list(kinds.values()), {node.name: node.allocatable for node in kinds.values()}
         self._sorts_until = now + _SORTS_SECONDS
         return self._sorts
@@ -126,11 +129,11 @@ class NodeCapacity:
         """
         nodes: list[Node] = []
         free: dict[str, Resources] = {}
-        taken = self._promised(but=run)
+        taken, whole = self._promised(but=run), self._whole_nodes(but=run)
         for of, sort in self._inventory.sorts():
             if group is None or of == group:
                 for usable in sort.values():
-                    node, free[node.name] = _beside(usable, taken.get(usable.name))
+                    node, free[node.name] = _beside(usable, taken.get(usable.name), is_whole=usable.name in whole)
                     nodes.append(node)
         return nodes, free
 
@@ -138,7 +141,7 @@ class NodeCapacity:
         """Return as much of the ledger as one role needs: of nodes with the same capacity no more than it has members."""
         nodes: list[Node] = []
         free: dict[str, Resources] = {}
-        taken = self._promised(but=run)
+        taken, whole = self._promised(but=run), self._whole_nodes(but=run)
         for of, sort in self._inventory.sorts():
             if (group is not None and of != group) or not need.count_fitting(next(iter(sort.values())).free):
                 continue
@@ -147,7 +150,7 @@ class NodeCapacity:
             for name, usable in chain(promised, sort.items()):  # those of which some is promised differ from each other
                 if name in free:
                     continue
-                node, left = _beside(usable, taken.get(name))
+                node, left = _beside(usable, taken.get(name), is_whole=name in whole)
                 if need.suits(node):
                     nodes.append(node)
                     free[name] = left
@@ -160,9 +163,12 @@ class NodeCapacity:
         """Return what the members of each role need of nodes."""
         numa = facts.spec.topology.numa if self.binds_zones else NumaPolicy.NONE
         return [
-            _need(
-                *(role.name, sizes[role.name], self.gpu_parts.on_node(role.requests), pods[role.name]),
-                *(role.max_per_node, numa),
+            replace(
+                _need(
+                    *(role.name, sizes[role.name], self.gpu_parts.on_node(role.requests), pods[role.name]),
+                    *(role.max_per_node, numa),
+                ),
+                exclusive=facts.is_exclusive,
             )
             for role in facts.roles.values()
             if sizes.get(role.name)
@@ -179,6 +185,8 @@ class NodeCapacity:
             node: _total((self.gpu_parts.on_node(facts.roles[role].requests), count) for role, count in roles.items())
             for node, roles in places.items()
         }
+        if facts.is_exclusive:
+            self._alone.add(run)
 
     def settle(self, run: str, pods: Iterable[PodSight], *, has_run: bool) -> None:
         """Drop the reservation once all members have nodes, because then the pods themselves are counted.
@@ -190,10 +198,11 @@ class NodeCapacity:
             return
         placed = [pod.node for pod in pods]
         if all(placed) and (has_run or len(placed) >= sum(amounts["pods"] for amounts in kept.values())):
-            del self._kept[run]
+            self.drop(run)
 
     def drop(self, run: str) -> None:
         self._kept.pop(run, None)
+        self._alone.discard(run)
 
     def label(self, node: str, key: str) -> str | None:
         """Return a label of a node."""
@@ -220,6 +229,10 @@ class NodeCapacity:
                     into[name] = into.get(name, 0) + amount
         return total
 
+    def _whole_nodes(self, but: str) -> set[str]:
+        """Return the nodes that are reserved completely, for members of other runs than ``but``."""
+        return {node for run in self._alone if run != but for node in self._kept[run]}
+
 
 def _total(parts: Iterable[tuple[Resources, int]]) -> Resources:
     total: Resources = {"pods": 0}
@@ -243,10 +256,13 @@ def _shares(nodes: list[Node], places: Assignment, level: str | None) -> bool:
     return level is None or len({node.domain(level) for node in nodes if node.name in places}) == 1
 
 
-def _beside(usable: UsableNode, promised: Resources | None) -> tuple[Node, Resources]:
-    """Return a node, and what it has free beside what is promised to members that are not bound yet."""
-    name, labels, taints, path, free, allocatable, zones = usable
-    node = Node(name, allocatable, labels, taints, path, None if zones is None else _zones(zones, promised or {}))
+def _beside(usable: UsableNode, promised: Resources | None, *, is_whole: bool) -> tuple[Node, Resources]:
+    """Return a node, and what it has free beside what is promised to members that are not bound yet; ``is_whole``: all of it is."""
+    name, labels, taints, path, free, allocatable, zones, is_shared, has_members = usable
+    left = None if zones is None else _zones(zones, promised or {})
+    node = Node(name, allocatable, labels, taints, path, left, is_shared, has_members or promised is not None)
+    if is_whole:
+        return node, dict.fromkeys(free, 0)
     if promised is None:
         return node, free
     return node, {resource: max(0, amount - promised.get(resource, 0)) for resource, amount in free.items()}

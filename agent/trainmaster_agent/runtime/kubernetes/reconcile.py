@@ -481,6 +481,8 @@ class Look:
         apart = ""
         if role.max_per_node is not None and role.max_per_node < self.sizes.get(name, 0):
             apart = f", at most {role.max_per_node} on a node"
+        if self.facts.is_exclusive:
+            apart = ", each on a node without other members"
         parts = [
             f"{format_quantity(one, n)} {'CPU' if one == 'cpu' else format_name(one)}"
             for one, n in sorted(role.requests.items())

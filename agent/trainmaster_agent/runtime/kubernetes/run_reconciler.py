@@ -515,7 +515,8 @@ class RunReconcilers:
     def _find_nodes(self, tracker: RunTracker, manifests: Manifests, members: Sequence[Member]) -> dict[Member, str]:
         """Return the nodes that new members prefer; none for those behind gates, whose nodes are found when these open."""
         is_gated = self._placement_of(tracker).emulated and waits_for_nodes(manifests.gang)
-        if is_gated or not self._config.placement.prefer_planned_nodes:
+        prefers = self._config.placement.prefer_planned_nodes or tracker.facts.is_exclusive
+        if is_gated or not prefers:
             return {}
         return find_nodes(tracker, manifests, members, self._node_capacity)
 

@@ -51,6 +51,11 @@ class Facts:
     late: frozenset[str] = frozenset()
     """Roles whose pods such a controller creates only once the others run."""
 
+    @property
+    def is_exclusive(self) -> bool:
+        """Return whether each member has a node for itself."""
+        return self.spec.topology.exclusive is not None
+
     def wanted(self, sizes: Mapping[str, int]) -> list[Member]:
         """Return all members, by rank."""
         return [(name, index) for name in self.roles for index in range(sizes.get(name, 0))]

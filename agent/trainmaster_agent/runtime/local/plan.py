@@ -14,9 +14,10 @@ from trainmaster.protocol.jobs import JobSpec, MemberFailure, MemberTemplate
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.member_env import (
     Seat,
-    gpus_per_member,
+    local_seats,
     member_environment,
     own_environment,
+    processes_per_member,
     seats,
     shared_environment,
 )
@@ -89,13 +90,20 @@ def make_plan(
     addresses = {seat: (_HOST, ports_of[seat][0]) for seat in everyone}
     node_of = _seat_nodes(everyone, nodes)
     role_sizes = Counter(seat.role for seat in everyone)
-    gpus = gpus_per_member(spec)
+    processes, local = processes_per_member(spec), local_seats(node_of)
     # Variables that all members share are stored once: for each member they would grow with the square of the gang.
     shared = shared_environment(run, everyone, addresses)
     own = [
         _environment(
             templates[seat.role],
-            own_environment(run, seat, role_sizes[seat.role], addresses[seat], gpus=gpus[seat.role]),
+            own_environment(
+                run,
+                seat,
+                role_sizes[seat.role],
+                addresses[seat],
+                processes=processes[seat.role],
+                local=local[seat],
+            ),
             ports_of[seat],
         )
         for seat in everyone
@@ -158,10 +166,11 @@ def resized_plan(
     addresses |= {seat: (_HOST, numbers[0]) for seat, numbers in ports_of.items()}
     everyone = (*known, *ports_of)
     members = list(stay)
-    gpus = gpus_per_member(spec)
+    processes = processes_per_member(spec)
+    local = local_seats({seat: one["node"] for seat, one in known.items()} | dict(coming))
     for seat, node in coming:
         template = templates[seat.role]
-        ours = member_environment(record.start, seat, everyone, addresses, gpus=gpus)
+        ours = member_environment(record.start, seat, everyone, addresses, processes=processes, local=local[seat])
         members.append(
             {
                 "role": seat.role,

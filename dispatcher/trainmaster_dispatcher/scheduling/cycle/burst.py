@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import NamedTuple
 
+from trainmaster.protocol.agent import NodeGroup
 from trainmaster.protocol.bursting import SpotUse
 from trainmaster.protocol.device_parts import format_counted
 from trainmaster.protocol.quantities import Resources
@@ -21,6 +22,7 @@ from trainmaster_dispatcher.domain.budgets import HOUR, BudgetAccount, Excess, W
 from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstPolicy, BurstRun
 from trainmaster_dispatcher.domain.prices import MICROS, SPOT_LABELS, is_spot
 from trainmaster_dispatcher.domain.run_times import RunSeconds
+from trainmaster_dispatcher.domain.shapes import RoleShape
 from trainmaster_dispatcher.scheduling.cycle import explain
 from trainmaster_dispatcher.scheduling.cycle.cluster_selection import admitted, narrowing, option_grown
 from trainmaster_dispatcher.scheduling.cycle.context import CycleContext
@@ -583,10 +585,18 @@ Needs = Sequence[tuple[str, Resources, int]]
 
 def needs_of(state: SchedulerState, shape_id: int, option: Option) -> Needs:
     """Return the members that an option would place in each node group."""
-    roles = {role.name: role.needs for role in state.shapes[shape_id].roles}
+    roles, groups = {role.name: role for role in state.shapes[shape_id].roles}, groups_of(option.cluster)
     return [
-        (group, roles[role], many) for group, of in option.fitted.placement.items() for role, many in of.items() if many
+        (group, _taken(roles[role], groups.get(group)), many)
+        for group, of in option.fitted.placement.items()
+        for role, many in of.items()
+        if many
     ]
+
+
+def _taken(role: RoleShape, group: NodeGroup | None) -> Resources:
+    """Return what a member takes of a node of a group: an exclusive one all of it."""
+    return role.needs if group is None else role.taken_of(group.free)
 
 
 def nodes_of(state: SchedulerState, cluster: Cluster, needs: Needs) -> float:
@@ -614,9 +624,10 @@ def held_by_all(state: SchedulerState, policy: BurstPolicy) -> tuple[float, Reso
 
 def held_by(state: SchedulerState, run: LiveRun) -> tuple[float, Resources]:
     """Return the nodes and the resources, devices in thousandths, that a run holds."""
-    roles = {role.name: role.needs for role in state.shapes[run.shape_id].roles}
+    roles = {role.name: role for role in state.shapes[run.shape_id].roles}
     cluster = state.clusters.get(run.cluster_id)
-    needs = [(key.group, roles[key.role], many) for key, many in load_of(run)]
+    groups = {} if cluster is None else groups_of(cluster)
+    needs = [(key.group, _taken(roles[key.role], groups.get(key.group)), many) for key, many in load_of(run)]
     return (0.0 if cluster is None else nodes_of(state, cluster, needs)), by_resource(state.places_of(run))
 
 

@@ -207,6 +207,8 @@ def fill(
     numa: str = "",
     order: list[tuple[str, int]] | None = None,
     spares: Mapping[str, int] | None = None,
+    *,
+    exclusive: bool = False,
 ) -> tuple[int, dict[str, int]]:
     """Pack members best-fit; return the number of members without a node, and the number placed in each group.
     ``groups`` is changed.
@@ -215,11 +217,11 @@ def fill(
     than the others, so one order serves all members. ``ranking``: that order, if it is up to date with ``groups``.
     ``max_per_node``: the largest number of these members on one node. ``numa``: the policy that binds the members to
     NUMA zones, or empty. ``order``: a list to which each group and the number of members it took are appended, in
-    sequence. ``spares``: see ``commonness``.
+    sequence. ``spares``: see ``commonness``. ``exclusive``: whether each member takes a whole node, on which no member is.
     """
     placed: dict[str, int] = {}
     usable = groups if eligible is None else eligible
-    if count == 1 and not numa:
+    if count == 1 and not numa and not exclusive:
         best = tightest(groups, needs, usable, spares) if ranking is None else ranking.tightest(needs)
         if best is None:
             return 1, placed
@@ -228,16 +230,17 @@ def fill(
             order.append((best.group.name, 1))
         return 0, {best.group.name: 1}
     for one in _best(groups, needs, usable, spares) if ranking is None else ranking.best(needs):
-        each = min(one.holds(needs), count)
+        taken = one.group.free if exclusive else needs
+        each = min(one.holds(taken), 1 if exclusive else count)
         if max_per_node is not None:
             each = min(each, max_per_node)
         if numa:
             each = one.holds_in_zones(needs, each, numa)
-            if not each:
-                continue
+        if each <= 0:
+            continue
         whole = min(one.count, count // each)
         rest = min(count - whole * each, each) if whole < one.count else 0
-        split(groups, one, needs, ((whole, each), (1, rest)) if rest else ((whole, each),), numa)
+        split(groups, one, taken, ((whole, each), (1, rest)) if rest else ((whole, each),), numa)
         name = one.group.name
         placed[name] = placed.get(name, 0) + whole * each + rest
         if order is not None:

@@ -21,6 +21,8 @@ class MemberKind(NamedTuple):
     cannot express."""
     devices: tuple[int, ...]
     """The indexes of the devices that the members name."""
+    is_exclusive: bool = False
+    """Whether each member has a node for itself."""
 
     @property
     def many_devices(self) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from trainmaster.cluster_model.eligibility import PREFERENCE, describe, is_tolerated, obstruction
 from trainmaster.cluster_model.numa_policies import is_kept_by
+from trainmaster.cluster_model.whole_nodes import idle_device
 from trainmaster.protocol.agent import NodeGroup, Taint
 from trainmaster_dispatcher.domain.shapes import RoleShape, Terms
 
@@ -15,12 +16,23 @@ def allows(role: RoleShape, group: NodeGroup) -> bool:
     """Return whether members of a role may be on nodes of a group, by what they select, tolerate and want to be held to."""
     return (
         _keeps_numa(role, group)
+        and _not_for_one_member(role, group) is None
         and obstruction(group.labels, group.taints, role.node_selector, role.affinity, role.tolerations) is None
     )
 
 
 def _keeps_numa(role: RoleShape, group: NodeGroup) -> bool:
     return not role.numa or group.numa is None or is_kept_by(role.numa, group.numa.policy)
+
+
+def _not_for_one_member(role: RoleShape, group: NodeGroup) -> str | None:
+    """Return why an exclusive member may not have a node of a group for itself; None if it may, and for other members."""
+    if not role.exclusive:
+        return None
+    if group.shared:
+        return f"exclusive members take whole nodes: other pods are bound to those of node group {group.name}"
+    idle = idle_device(group.free, role.needs)
+    return None if idle is None else f"exclusive members take whole nodes: node group {group.name} has {idle.sentence}"
 
 
 class LabelIndex:
@@ -62,7 +74,11 @@ class LabelIndex:
         for taints, names in self._by_taints.items():
             if not all(is_tolerated(taint, role.tolerations) for taint in taints):
                 excluded |= names
-        return tuple(name for name, group in self.groups.items() if name not in excluded and _keeps_numa(role, group))
+        return tuple(
+            name
+            for name, group in self.groups.items()
+            if name not in excluded and _keeps_numa(role, group) and _not_for_one_member(role, group) is None
+        )
 
     def obstacles(self, role: RoleShape) -> str:
         """Return what keeps a role's members off the nodes, that of the most nodes first; empty where nothing does."""
@@ -71,8 +87,9 @@ class LabelIndex:
             counts: Counter[str] = Counter()
             for group in self.groups.values():
                 found = obstruction(group.labels, group.taints, role.node_selector, role.affinity, role.tolerations)
-                if found is not None:
-                    counts[describe(found)] += group.count
+                why = _not_for_one_member(role, group) if found is None else describe(found)
+                if why is not None:
+                    counts[why] += group.count
             said = "; on others, ".join(text for text, _ in counts.most_common(_MOST_OBSTACLES))
             self._obstacles[role.terms] = said
         return said

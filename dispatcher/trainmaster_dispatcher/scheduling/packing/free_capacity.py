@@ -139,19 +139,28 @@ class FreeCapacity:
         return FreeCapacity(dict(self.groups), self.eligible)
 
     def subtract(
-        self, group: str, needs: Resources, count: int, max_per_node: int | None = None, numa: str = ""
+        self,
+        group: str,
+        needs: Resources,
+        count: int,
+        max_per_node: int | None = None,
+        numa: str = "",
+        *,
+        exclusive: bool = False,
     ) -> None:
         """Subtract members of live runs, wherever in their group they are packed; if the group does not exist, anywhere.
 
-        ``max_per_node`` and ``numa`` (the largest number on one node, and the policy that binds to zones) are followed
-        as far as possible.
+        ``max_per_node``, ``numa`` (the largest number on one node, and the policy that binds to zones) and ``exclusive``
+        (each takes a whole node) are followed as far as possible.
 
         A free amount below zero means that the cluster has shrunk below what its runs use; nothing new fits there until
         that is made up.
         """
         eligible = (group,) if group in self.groups else tuple(self.groups)
-        missing, _ = fill(self.groups, needs, count, eligible, max_per_node=max_per_node, numa=numa)
-        if missing and (max_per_node is not None or numa):
+        missing, _ = fill(
+            self.groups, needs, count, eligible, max_per_node=max_per_node, numa=numa, exclusive=exclusive
+        )
+        if missing and (max_per_node is not None or numa or exclusive):
             missing, _ = fill(self.groups, needs, missing, eligible)
         if missing and eligible:
             self._take_in_pieces(needs, missing, eligible)
@@ -241,7 +250,15 @@ def _fill_eligible(
     if any(is_device(name) and state.flavors.products_matter(device_of(name)) for name in role.needs):
         product = state.product_at(cluster_id, key.group)
         names = [name for name in names if product_of(free_capacity.groups[name][0].group) == product]
-    missing, _ = fill(free_capacity.groups, role.needs, count, names, max_per_node=role.max_per_node, numa=role.numa)
+    missing, _ = fill(
+        free_capacity.groups,
+        role.needs,
+        count,
+        names,
+        max_per_node=role.max_per_node,
+        numa=role.numa,
+        exclusive=role.exclusive,
+    )
     return missing
 
 
@@ -265,7 +282,8 @@ def grown(
     for key, count in free_capacity.pending.items():
         if key.group in groups:
             most = _most_on_a_node(state, key, count)
-            fill(groups, needs_of_load(state, key), count, (key.group,), max_per_node=most)
+            whole = is_exclusive(state, key)
+            fill(groups, needs_of_load(state, key), count, (key.group,), max_per_node=most, exclusive=whole)
     return FreeCapacity(groups, EligibleGroups(groups, free_capacity.eligible.spares))
 
 
@@ -353,7 +371,8 @@ class ClusterLayouts:
                     free_capacity.pending[key] = missing
                 continue
             most, numa = _most_on_a_node(state, key, strays[key]), numa_of_load(state, key)
-            free_capacity.subtract(key.group, needs_of_load(state, key), strays[key], most, numa)
+            whole = is_exclusive(state, key)
+            free_capacity.subtract(key.group, needs_of_load(state, key), strays[key], most, numa, exclusive=whole)
         return free_capacity
 
     def group(self, cluster_id: int, name: str, members: Mapping[LoadKey, int] | None) -> Sequence[NodeBucket]:
@@ -383,6 +402,8 @@ def under_members(
 ) -> Sequence[NodeBucket]:
     """Return the entries of a group after its members are packed."""
     ordered = _ordered(state, members, empty)
+    if any(kind.is_exclusive for _, _, kind in ordered):
+        ordered = _exclusive_first(ordered, entries[0].group.free, empty.names)
     plain = [(kind.need, kind.devices, members[key]) for _, key, kind in ordered]
     if len(ordered) > 1 and any("/" in name for name in entries[0].group.free):
         laid = lay_out(entries, in_rounds((kind, members[key]) for _, key, kind in ordered), empty.names)
@@ -394,7 +415,8 @@ def under_members(
     free_capacity = FreeCapacity({name: entries})
     for _, key, _ in ordered:
         most, numa = _most_on_a_node(state, key, members[key]), numa_of_load(state, key)
-        free_capacity.subtract(name, needs_of_load(state, key), members[key], most, numa)
+        taken = taken_by_load(state, key, {name: entries})
+        free_capacity.subtract(name, taken, members[key], most, numa, exclusive=is_exclusive(state, key))
     return free_capacity.groups[name]
 
 
@@ -412,10 +434,34 @@ def _ordered(
             kind = _kind(needs_of_load(state, key), empty)
             if _most_on_a_node(state, key, 1) is not None:
                 kind = kind._replace(need=None)
+            if is_exclusive(state, key):
+                kind = kind._replace(is_exclusive=True)
             kinds[key.shape_id, key.role] = kind
         out.append((kind.rank, key, kind))
     out.sort()
     return out
+
+
+_BEFORE_OTHERS = 1 << 40
+"""More devices than a member requests."""
+
+
+def _exclusive_first(
+    ordered: Sequence[tuple[tuple[int, float], LoadKey, MemberKind]], free: Resources, names: Sequence[str]
+) -> list[tuple[tuple[int, float], LoadKey, MemberKind]]:
+    """Return the members with the exclusive ones first, each with a whole node's amounts as its need: they run on nodes without
+    others. ``free``: what an empty node offers.
+
+    Any other order might leave no node without members of small jobs.
+    """
+    whole = tuple([free.get(name, 0) for name in names])
+    devices = tuple([place for place, name in enumerate(names) if "/" in name])
+    first = [
+        (rank, key, kind._replace(rank=(-_BEFORE_OTHERS, 0.0), need=whole, devices=devices))
+        for rank, key, kind in ordered
+        if kind.is_exclusive
+    ]
+    return [*first, *(one for one in ordered if not one[2].is_exclusive)]
 
 
 def _kind(needs: Resources, empty: FreeCapacity) -> MemberKind:
@@ -433,6 +479,18 @@ def _most_on_a_node(state: SchedulerState, key: LoadKey, count: int) -> int | No
         if role.name == key.role and role.max_per_node is not None:
             return role.max_per_node * -(-count // role.replicas)
     return None
+
+
+def is_exclusive(state: SchedulerState, key: LoadKey) -> bool:
+    """Return whether each of these members has a node for itself."""
+    return any(role.exclusive for role in state.shapes[key.shape_id].roles if role.name == key.role)
+
+
+def taken_by_load(state: SchedulerState, key: LoadKey, groups: Groups) -> Resources:
+    """Return what each of these members takes of its node: of an exclusive one, all that the node offers when it is empty."""
+    if is_exclusive(state, key) and groups.get(key.group):
+        return groups[key.group][0].group.free
+    return needs_of_load(state, key)
 
 
 def numa_of_load(state: SchedulerState, key: LoadKey) -> str:

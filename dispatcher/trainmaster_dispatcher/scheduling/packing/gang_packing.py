@@ -7,7 +7,7 @@ anywhere. It never reports that a gang fits when no packing exists, because it b
 exists (``bench.packing`` measures how often).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice, permutations
@@ -47,11 +47,11 @@ def _offers(group: NodeGroup, device: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """A packing: the number of members of each role in each group, what is left of these groups, and what the packing
-    uses in all."""
+    takes of their nodes in all: of exclusive members, whole nodes."""
 
     placement: MemberPlacement
     after: Groups
-    needs: Resources
+    taken: Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +122,13 @@ def fit_many(
             numa=role.numa,
             order=order,
             spares=free_capacity.eligible.spares,
+            exclusive=role.exclusive,
         )
         count, rest = divmod(count * members - missing, members)
         if not rest:
             placement = {group: {role.name: many} for group, many in placed.items()}
-            needs = {name: amount * count * members for name, amount in role.needs.items()}
-            return list(_dealt(order, members)), Fitted(placement, {name: work[name] for name in placed}, needs)
+            taken = _taken(role, placed, work)
+            return list(_dealt(order, members)), Fitted(placement, {name: work[name] for name in placed}, taken)
         # The last gang does not fit completely: try again without it.
     return [], Fitted({}, {}, {})
 
@@ -153,14 +154,24 @@ def has_node(role: RoleShape, free_capacity: FreeCapacity) -> bool:
     ranking = _ranking(role, free_capacity)
     if ranking is None:
         return True
-    if role.numa:
-        return any(one.holds_in_zones(role.needs, 1, role.numa) for one in ranking.best(role.needs))
+    if role.numa or role.exclusive:
+        return any(
+            one.takes_one(role) and (not role.numa or one.holds_in_zones(role.needs, 1, role.numa))
+            for one in ranking.best(role.needs)
+        )
     return ranking.has(role.needs)
 
 
 def first_node(role: RoleShape, free_capacity: FreeCapacity) -> NodeBucket | None:
     """Return the node that the first member of a role would take."""
     ranking = _ranking(role, free_capacity)
+    if role.exclusive:
+        nodes = (
+            _in(eligible_groups(role, free_capacity), free_capacity.groups)
+            if ranking is None
+            else ranking.best(role.needs)
+        )
+        return next((one for one in nodes if one.takes_one(role)), None)
     if ranking is None:
         eligible = eligible_groups(role, free_capacity)
         return tightest(free_capacity.groups, role.needs, eligible, free_capacity.eligible.spares)
@@ -198,9 +209,23 @@ def _in(names: Iterable[str], groups: Groups) -> Iterator[NodeBucket]:
     return (one for name in names for one in groups[name])
 
 
+def _taken(role: RoleShape, placed: Mapping[str, int], groups: Groups) -> Resources:
+    """Return what members of a role take of nodes; ``placed``: their number by group."""
+    if not role.exclusive:
+        many = sum(placed.values())
+        return {name: amount * many for name, amount in role.needs.items()}
+    taken: Resources = {}
+    for group, count in placed.items():
+        for name, amount in groups[group][0].group.free.items():
+            taken[name] = taken.get(name, 0) + amount * count
+    return taken
+
+
 def _no_node(role: RoleShape, obstacles: str) -> Shortfall:
     numa = f" with NUMA policy {role.numa}" if role.numa else ""
     why = f": {obstacles}" if obstacles else ""
+    if role.exclusive:
+        return Shortfall(f"no node{numa} is eligible for a member of role {role.name!r} alone{why}")
     return Shortfall(f"no node{numa} matches what role {role.name!r} selects or tolerates{why}")
 
 
@@ -238,7 +263,7 @@ def _on_one_node(
             if isinstance(outcome, Fitted):
                 rest = [o.some(o.count - (o is one)) for o in entries if o.count > (o is one)]
                 after: Groups = {name: [*outcome.after.get(name, (one.some(1),)), *rest]}
-                return Fitted(outcome.placement, after, outcome.needs)
+                return Fitted(outcome.placement, after, outcome.taken)
             tried, shortfall = tried + 1, outcome
     return _in_no_domain(HOST_LEVEL, tried, sum(one.count for one in free_capacity.nodes), shortfall)
 
@@ -259,7 +284,7 @@ def _domains(free_capacity: FreeCapacity, level: str) -> Iterator[Groups]:
 
 def take(free_capacity: FreeCapacity, fitted: Fitted) -> None:
     """Subtract a packing from the capacity it was found in, whose groups must not have changed since."""
-    free_capacity.put(fitted.after, fitted.needs)
+    free_capacity.put(fitted.after, fitted.taken)
 
 
 def _pack_in_any_order(
@@ -298,7 +323,7 @@ def _pack(
 ) -> Fitted | Shortfall:
     work = dict(groups)
     placement: MemberPlacement = {}
-    needs: Resources = {}
+    taken: Resources = {}
     for role in roles:
         size = members.get(role.name, 0)
         if not size:
@@ -323,6 +348,7 @@ def _pack(
             role.max_per_node,
             role.numa,
             spares=free_capacity.eligible.spares,
+            exclusive=role.exclusive,
         )
         if missing:
             if size == missing and groups is free_capacity.groups and not placement:
@@ -331,9 +357,9 @@ def _pack(
             return _shortfall(role, size, size - missing, feasible, beside_others=placement != {})
         for group, count in placed.items():
             placement.setdefault(group, {})[role.name] = count
-        for name, amount in role.needs.items():
-            needs[name] = needs.get(name, 0) + amount * size
-    return Fitted(placement, {name: work[name] for name in placement}, needs)
+        for name, amount in _taken(role, placed, work).items():
+            taken[name] = taken.get(name, 0) + amount
+    return Fitted(placement, {name: work[name] for name in placement}, taken)
 
 
 def eligible_groups(role: RoleShape, free_capacity: FreeCapacity, product: Product | None = None) -> tuple[str, ...]:
@@ -356,6 +382,8 @@ def eligible_groups(role: RoleShape, free_capacity: FreeCapacity, product: Produ
 def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[NodeBucket], *, beside_others: bool) -> Shortfall:
     if placed:
         apart = "" if role.max_per_node is None else f", with at most {role.max_per_node} on a node"
+        if role.exclusive:
+            apart = ", each on a node of its own"
         return Shortfall(f"room for {placed} of the {size} members of role {role.name!r}{apart}")
     most = {name: max((node.free.get(name, 0) for node in nodes), default=0) for name in role.needs}
     return _too_small(role, most, nodes, beside_others=beside_others)
@@ -367,7 +395,11 @@ def _too_small(role: RoleShape, most: Resources, nodes: Iterable[NodeBucket], *,
     short = short_of(role, most)
     if short is not None:
         return Shortfall(short + beside)
-    zoned = [one for one in nodes if one.zones and one.takes(role.needs)] if role.numa else []
+    fitting = [one for one in nodes if one.takes(role.needs)] if role.numa or role.exclusive else []
+    if fitting and role.exclusive and not any(one.takes_one(role) for one in fitting):
+        whole = f"exclusive members take whole nodes: each node that would do for role {role.name!r} has members on it"
+        return Shortfall(whole + beside)
+    zoned = [one for one in fitting if one.zones] if role.numa else []
     if zoned:
         return Shortfall(_zones_too_small(role, zoned) + beside)
     return Shortfall(f"no single node has all that a member of role {role.name!r} needs{beside}")

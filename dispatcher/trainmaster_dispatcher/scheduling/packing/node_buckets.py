@@ -17,6 +17,7 @@ from trainmaster.protocol.agent import NodeGroup, Sharing
 from trainmaster.protocol.device_parts import WHOLE, is_part, part_resource
 from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster.protocol.quantities import Resources
+from trainmaster_dispatcher.domain.shapes import RoleShape
 from trainmaster_dispatcher.scheduling.packing import numa as numa_zones
 
 
@@ -54,6 +55,10 @@ class NodeBucket:
                 return False
         return True
 
+    def takes_one(self, role: RoleShape) -> bool:
+        """Return whether a member of a role fits on one of the nodes; an exclusive one fits only where no member is."""
+        return self.takes(role.needs) and (not role.exclusive or self.takes(self.group.free))
+
     def holds(self, needs: Resources) -> int:
         """Return the number of members with these needs that fit on one of the nodes."""
         free, sharing = self.free, self.group.sharing
@@ -76,6 +81,10 @@ class NodeBucket:
             return most
         request = numa_zones.zone_request(self.group, needs, numa)
         return 0 if request is None else numa_zones.holds(self.zones, request, most)
+
+    def holds_of(self, role: RoleShape) -> int:
+        """Return the number of members of a role that fit on one of the nodes."""
+        return int(self.takes_one(role)) if role.exclusive else self.holds(role.needs)
 
     def less(self, needs: Resources, members: int, many: int, numa: str = "") -> "NodeBucket":
         """Return ``many`` of the nodes, each with ``members`` more members on it."""

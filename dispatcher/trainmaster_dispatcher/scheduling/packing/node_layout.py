@@ -7,13 +7,12 @@ enough in one piece. Here runs can be removed and put back, to see which of them
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.domain.shapes import RoleShape
 from trainmaster_dispatcher.scheduling.packing.free_capacity import (
     ClusterLayouts,
     Load,
-    needs_of_load,
     numa_of_load,
+    taken_by_load,
     under_members,
 )
 from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
@@ -105,7 +104,8 @@ class NodeLayout:
 
     def _less(self, bucket: NodeBucket, members: _Members) -> NodeBucket:
         for key, count in members:
-            bucket = bucket.less(needs_of_load(self._state, key), count, 1, numa_of_load(self._state, key))
+            taken = taken_by_load(self._state, key, self._empty.groups)
+            bucket = bucket.less(taken, count, 1, numa_of_load(self._state, key))
         return bucket
 
     def remove(self, job_id: int) -> None:
@@ -137,13 +137,13 @@ class NodeLayout:
         """
         if job_id not in self._of or self._unplaced[job_id]:
             return True
-        needs = [role.needs for role in roles]
-        return any(self._takes_more(place, job_id, needs) for place in self._of[job_id])
+        of = tuple(roles)
+        return any(self._takes_more(place, job_id, of) for place in self._of[job_id])
 
-    def _takes_more(self, place: NodeKey, job_id: int, needs: Iterable[Resources]) -> bool:
+    def _takes_more(self, place: NodeKey, job_id: int, roles: Iterable[RoleShape]) -> bool:
         after = self._bucket(place)
         before = self._less(after, self._on[place][job_id])
-        return any(after.holds(one) > max(before.holds(one), 0) for one in needs)
+        return any(after.holds_of(one) > max(before.holds_of(one), 0) for one in roles)
 
 
 def _on_nodes(run: LiveRun, reported: MemberNodes) -> dict[NodeKey, _Members]:

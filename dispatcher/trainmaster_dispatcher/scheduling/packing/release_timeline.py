@@ -13,7 +13,7 @@ from trainmaster_dispatcher.scheduling.packing.free_capacity import (
     ClusterLayouts,
     FreeCapacity,
     add_members,
-    needs_of_load,
+    taken_by_load,
 )
 from trainmaster_dispatcher.scheduling.packing.gang_packing import (
     Fitted,
@@ -282,13 +282,13 @@ class ReleaseTimeline:
                     lacks = lacking[name] = {
                         one: need - free.get(one, 0) for one, need in needs.items() if one not in self._empty.shared
                     }
-                for one, amount in needs_of_load(state, key).items():
+                for one, amount in taken_by_load(state, key, self._empty.groups).items():
                     if one in lacks:
                         lacks[one] -= amount * count
                 if (name, at) in seen or max(lacks.values(), default=0) > 0:
                     continue
                 seen.add((name, at))
-                if any(nodes.takes(needs) for nodes in self._group_at(name, at)):
+                if any(nodes.takes_one(role) for nodes in self._group_at(name, at)):
                     return at
         return inf
 
@@ -338,7 +338,7 @@ class ReleaseTimeline:
         for name in eligible:
             for one in self._group_at(name, at):
                 if one.takes(role.needs):
-                    members -= one.count * one.holds(role.needs)
+                    members -= one.count * one.holds_of(role)
                     if members <= 0:
                         return True
         return False

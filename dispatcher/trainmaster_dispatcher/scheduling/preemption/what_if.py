@@ -10,7 +10,7 @@ from trainmaster_dispatcher.scheduling.packing.free_capacity import (
     ClusterLayouts,
     FreeCapacity,
     add_members,
-    needs_of_load,
+    taken_by_load,
 )
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, eligible_groups, fit
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket
@@ -70,7 +70,7 @@ class ClearedCluster:
         known = self._takers.get((role.key, product))
         if known is None:
             known = self._takers[role.key, product] = tuple(
-                name for name in eligible if any(one.takes(role.needs) for one in self.group(name)[0])
+                name for name in eligible if any(one.takes_one(role) for one in self.group(name)[0])
             )
         return known
 
@@ -216,11 +216,13 @@ class WhatIf:
         """
         if self._role is None:
             return True
-        load, before, needs = self.load, self.cleared.load, self._role.needs
+        load, before, role = self.load, self.cleared.load, self._role
         takers = self.cleared.takers(self._role, self.product, self._eligible)
         if any(load.get(name) is before.get(name) for name in takers):
             return True
-        return any(one.takes(needs) for name in self._freed if name in self._eligible for one in self._entries_of(name))
+        return any(
+            one.takes_one(role) for name in self._freed if name in self._eligible for one in self._entries_of(name)
+        )
 
     def _has(self, name: str) -> bool:
         """Return whether one node of a group may have enough for the member: its largest free amounts plus all that was freed."""
@@ -268,9 +270,10 @@ class WhatIf:
             self.nodes.remove(victim.run.job_id)
         elif self.nodes is not None:
             self.nodes.put_back(victim.run.job_id)
+        groups = self.cleared.layouts.empty(self.cleared.cluster_id).groups
         for key, count in victim.members:
             freed = self._freed.setdefault(key.group, {})
-            for name, amount in needs_of_load(self.state, key).items():
+            for name, amount in taken_by_load(self.state, key, groups).items():
                 self._free[name] = self._free.get(name, 0) - sign * amount * count
                 freed[name] = freed.get(name, 0) - sign * amount * count
 

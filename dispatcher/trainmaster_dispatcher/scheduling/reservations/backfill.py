@@ -73,7 +73,15 @@ class ReservedCapacity:
         for group, roles in placement.items():
             for role, count in roles.items():
                 eligible, shape = (group,) if group in work else (), shapes[role]
-                missing, _ = fill(work, shape.needs, count, eligible, max_per_node=shape.max_per_node, numa=shape.numa)
+                missing, _ = fill(
+                    work,
+                    shape.needs,
+                    count,
+                    eligible,
+                    max_per_node=shape.max_per_node,
+                    numa=shape.numa,
+                    exclusive=shape.exclusive,
+                )
                 if missing:
                     return None
         return FreeCapacity(work)
