@@ -24,7 +24,7 @@ from trainmaster.protocol.device_parts import device_of, is_part, memory_resourc
 from trainmaster.protocol.jobs import JobSpec, MemberTemplate, Role
 from trainmaster.protocol.quantities import format_resources
 from trainmaster_dispatcher.domain.prices import MICROS, PricedResource, PriceHistory, Rate, Tariff
-from trainmaster_dispatcher.domain.shapes import Shape
+from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.domain.usage import HOUR, UsagePart, UsageSpan, usage_of
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Shortfall, fit, size_choices, take
@@ -284,6 +284,27 @@ class TestCharge:
         used = found[UsagePart(0, PricedResource(GPU, "H100"))]
         assert (used.amount, used.cost) == (HOUR // 4, 10**9)
         assert MICROS * 3600 == HOUR
+
+
+class TestMig:
+    """Devices of MIG are whole devices: by resources of their own, or by the product of a node's GPUs."""
+
+    def test_a_profile_is_a_resource_with_a_quota_of_its_own(self) -> None:
+        profile = "nvidia.com/mig-1g.10gb"
+        group = nodes(1, cpu=64).model_copy(update={"free": {"cpu": 64_000, profile: 7}})
+        built = StateBuilder().queue("main", limits={profile: 2}).cluster("west", group)
+        outcome = built.jobs(3, "mig", gang(RoleShape("worker", 1, 1, {profile: 1}))).applied()
+        assert len(outcome.started) == 2
+        assert f"uses 2 of its 2 {profile}" in outcome.reason("mig3").sentence
+
+    def test_a_profile_is_a_product_with_a_quota_of_its_own(self) -> None:
+        product = "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"
+        whole = nodes(1, "whole", labels={"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}, cpu=64, gpu=8)
+        divided = nodes(1, "divided", labels={"nvidia.com/gpu.product": product}, cpu=64, gpu=56)
+        built = StateBuilder().queue("main", limits={f"gpu@product={product}": 3}).cluster("west", whole, divided)
+        selected = gang(role(gpu=1, node_selector=(("nvidia.com/gpu.product", product),)))
+        outcome = built.jobs(4, "mig", selected).applied()
+        assert len(outcome.started) == 3
 
 
 @pytest.mark.parametrize("seed", range(3))

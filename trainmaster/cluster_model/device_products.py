@@ -7,8 +7,18 @@ from collections.abc import Mapping
 
 from trainmaster.protocol.device_claims import IMPLICIT_PREFIX
 
-VENDOR_PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
-"""Written by the vendors' own agents on nodes; always reported."""
+VENDOR_PRODUCT_LABELS = (
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "gpu.intel.com/product",
+    "cloud.google.com/gke-tpu-accelerator",
+    "cloud.google.com/gke-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "karpenter.k8s.aws/instance-accelerator-name",
+)
+"""Written by the vendors' own agents, or by the provider, on nodes; always reported. The vendors' come first: a provider's name of the
+same GPU is less exact.
+"""
 PRODUCT_LABELS = (*VENDOR_PRODUCT_LABELS, "product")
 """The first one that a node has counts. The last one is for admins to set, and is reported where it is configured to be."""
 

@@ -37,6 +37,8 @@ _LABELS = (
     *VENDOR_PRODUCT_LABELS,
     "nvidia.com/gpu.memory",
     "amd.com/gpu.vram",
+    "gpu.intel.com/memory.max",
+    "cloud.google.com/gke-tpu-topology",
 )
 """Node labels that are always reported."""
 
@@ -395,7 +397,9 @@ class Inventory(PodLedger):
         if shared.ours:
             # The pods by which KAI holds these GPUs are not ours, but those for which it does are.
             free = tuple([(name, amount + shared.ours * (name == DEFAULT_DEVICE)) for name, amount in free])
-        return NodeTraits(labels, host.taints, topology, self._grid.floored(free), numa, sharing, host.is_shared)
+        return NodeTraits(
+            labels, host.taints, topology, self._grid.floored(free), numa, sharing, host.foreign_pods > shared.ours
+        )
 
     def _face(self, host: Host) -> tuple[tuple[tuple[str, str], ...], Path]:
         if host.face is None:
