@@ -15,9 +15,12 @@ import yaml
 
 from tests.cluster.api import ApiClient, ApiError
 from tests.cluster.control_plane import API_SERVER, ControlPlane, assets
+from tests.unit.test_kubernetes_manifests import made
 from tests.unit.test_placement_gangs import RACK, WHOLE, a_pod
 from tests.unit.test_placement_golden import FOLDER, GANGS
+from tests.unit.workload_manifests import SAMPLES
 from tests.waiting import eventually
+from trainmaster.workload_kinds.specification import translated
 from trainmaster_agent.kube.access import open_access
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.paths import PODS, Resource
@@ -193,6 +196,17 @@ async def test_without_its_gate_the_topology_constraint_is_dropped_and_the_probe
         await plane.stop()
     assert (found.native, found.native_topology) == ("v1alpha2", False)
     assert "topology" not in choose(PlacementConfig(), found).capabilities
+
+
+async def test_an_object_whose_pods_prefer_several_nodes_and_repel_members_is_taken(plane: ControlPlane) -> None:
+    spec = translated(SAMPLES["batch/v1 Job"].manifest).spec
+    manifests = made(*spec["roles"], workload=spec["workload"], topology={"exclusive": "node"}, prefers_nodes=True)
+    (name,) = (one["name"] for one in spec["roles"])
+    body = manifests.workload({name: {"n1", "n2"}}).body
+    body["metadata"] = {"name": "wide", "namespace": NAMESPACE}
+    async with plane.client() as api:
+        kept = await api.request("POST", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs", body, query=STRICT)
+    assert kept["spec"]["template"]["spec"]["affinity"] == body["spec"]["template"]["spec"]["affinity"]
 
 
 async def test_opening_takes_our_gate_and_leaves_the_others(plane: ControlPlane) -> None:

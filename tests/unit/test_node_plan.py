@@ -183,10 +183,10 @@ def test_roles_are_divided_apart() -> None:
     assert divide(members, places) == {("ps", 0): "n1", ("worker", 0): "n1", ("worker", 1): "n2", ("worker", 5): "n2"}
 
 
-def wish(*nodes: str) -> dict[str, Any]:
+def wish(node: str) -> dict[str, Any]:
     return {
         "weight": 100,
-        "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [*nodes]}]},
+        "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]},
     }
 
 
@@ -230,5 +230,5 @@ def test_pods_that_a_controller_makes_prefer_the_nodes_of_their_role() -> None:
     spec = translated(SAMPLES["batch/v1 Job"].manifest).spec
     (name,) = (one["name"] for one in spec["roles"])
     body = made(*spec["roles"], workload=spec["workload"], prefers_nodes=True).workload({name: {"n2", "n1"}}).body
-    assert body["spec"]["template"]["spec"]["affinity"] == {"nodeAffinity": {PREFERRED: [wish("n1", "n2")]}}
+    assert body["spec"]["template"]["spec"]["affinity"] == {"nodeAffinity": {PREFERRED: [wish("n1"), wish("n2")]}}
     assert "topologySpreadConstraints" not in body["spec"]["template"]["spec"], "TrainJobs have no such field"

@@ -32,6 +32,8 @@ _DEADLINE_SLACK = 60
 _ROSTER_VOLUME = "trainmaster-roster"
 _CLAIM = "devices"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_MOST_PREFERRED = 100
+"""Nodes that each pod of a role prefers: they are in the template of all its pods."""
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _NO_SPREADING = [{"maxSkew": 1, "topologyKey": HOST_LEVEL, "whenUnsatisfiable": "ScheduleAnyway"}]
 """A constraint that selects no pods. Without any, kube-scheduler spreads pods of a service, such as a gang's, over nodes and zones:
@@ -321,9 +323,15 @@ class Manifests:
             return False
         affinity = spec.get("affinity") or {}
         node = affinity.get("nodeAffinity") or {}
-        fields = [{"key": "metadata.name", "operator": "In", "values": sorted(nodes)}]
-        term = {"weight": 100, "preference": {"matchFields": fields}}
-        spec["affinity"] = {**affinity, "nodeAffinity": {**node, _PREFERRED: [*(node.get(_PREFERRED) or ()), term]}}
+        terms = [
+            {
+                "weight": 100,
+                # The API server takes no more than one value.
+                "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]},
+            }
+            for name in sorted(nodes)[:_MOST_PREFERRED]
+        ]
+        spec["affinity"] = {**affinity, "nodeAffinity": {**node, _PREFERRED: [*(node.get(_PREFERRED) or ()), *terms]}}
         return True
 
     def _claim_template(self, role: str, template: MemberTemplate) -> dict[str, Any]:
