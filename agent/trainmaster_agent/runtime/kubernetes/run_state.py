@@ -5,7 +5,7 @@ Memory is a copy: all of it can be rebuilt from the record and the pods.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from trainmaster.protocol.agent import MemberReport, ResizeRun, StopRun
 from trainmaster.protocol.placement import MemberPlacement
@@ -212,17 +212,18 @@ class RunTracker:
                 restarts = earlier[role, index].restarts  # it has not restarted yet
             if pod is None:
                 if name in progress.done:
-                    reports.append(MemberReport(role=role, index=index, state="succeeded", restarts=restarts))
+                    reports.append(_as_before(earlier, role=role, index=index, state="succeeded", restarts=restarts))
                 elif leaving and (role, index) in earlier:
                     before = earlier[role, index]
                     was_over = before.state in ("succeeded", "failed")
                     reports.append(before if was_over else before.model_copy(update={"state": "stopped"}))
                 else:
                     state = "stopped" if leaving else "pending"
-                    reports.append(MemberReport(role=role, index=index, state=state, restarts=restarts))
+                    reports.append(_as_before(earlier, role=role, index=index, state=state, restarts=restarts))
                 continue
             reports.append(
-                MemberReport(
+                _as_before(
+                    earlier,
                     role=role,
                     index=index,
                     # A member that was stopped has not failed, whatever its exit code.
@@ -236,6 +237,15 @@ class RunTracker:
                 )
             )
         return tuple(reports)
+
+
+_NO_POD: dict[str, Any] = {"node": "", "group": "", "exit_code": None, "signal": None, "message": ""}
+
+
+def _as_before(earlier: Mapping[Member, MemberReport], **fields: Any) -> MemberReport:
+    """Return the report of a member with these fields: the earlier one where it is equal, as most are and validation is slow."""
+    before = earlier.get((fields["role"], fields["index"]))
+    return before if before is not None and before.__dict__ == _NO_POD | fields else MemberReport(**fields)
 
 
 def _is_earlier(sight: PodSight, held: PodSight) -> bool:
