@@ -175,7 +175,7 @@ async def test_exclusive_members_have_nodes_for_themselves(cluster: Cluster, sch
     await cluster.run("theirs", "gate", "theirs", cpu="100m", nodeName="node-1")
     alone = a_gang(2, topology={"exclusive": "node"})
     async with agent(cluster, scheduler) as runtime:
-        await eventually(lambda: any(one.shared for one in runtime.inventory.report().groups), "their pod counts", 30)
+        await eventually(lambda: any(one.occupied for one in runtime.inventory.report().groups), "their pod counts", 30)
         assert "exclusiveNodes" in (await runtime.capacity()).capabilities
         assert await nodes_of(cluster, runtime, alone) == ["node-0", "node-2"]
         assert await nodes_of(cluster, runtime, a_gang(3).model_copy(update={"run": OTHER})) == ["node-1"] * 3

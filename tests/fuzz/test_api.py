@@ -208,7 +208,7 @@ GROUP: dict[str, Any] = {
     "labels": {"disk": "ssd"},
     "taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}],
     "topology": [["zone", "a"], ["rack", "r1"]],
-    "shared": False,
+    "occupied": False,
     "numa": {"policy": "restricted", "zones": [{"cpu": 4000}, {"cpu": 4000}]},
 }
 

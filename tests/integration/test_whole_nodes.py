@@ -10,9 +10,9 @@ GPU = "nvidia.com/gpu"
 MEMORY = 2**36
 
 
-def group(name: str, *, gpus: int = 0, shared: bool = False) -> NodeGroup:
+def group(name: str, *, gpus: int = 0, occupied: bool = False) -> NodeGroup:
     free = {"cpu": 8000, "memory": MEMORY} | ({GPU: gpus} if gpus else {})
-    return NodeGroup(name=name, count=1, free=free, shared=shared)
+    return NodeGroup(name=name, count=1, free=free, occupied=occupied)
 
 
 async def connect(service: Service, cluster: str, *groups: NodeGroup, capabilities: tuple[str, ...] = ()) -> FakeAgent:
@@ -46,7 +46,7 @@ async def test_a_job_goes_to_an_agent_that_can_and_to_a_node_without_others(serv
     await connect(service, "private", group("old"))
     job = await submit(service, "alone")
     await says_why(service, job, "runtime does not offer exclusiveNodes")
-    groups = (group("busy", shared=True), group("quiet"), group("devices", gpus=8))
+    groups = (group("busy", occupied=True), group("quiet"), group("devices", gpus=8))
     able = await connect(service, "edge", *groups, capabilities=("exclusiveNodes",))
     start = await able.next_start()
     assert (start["job"], start["pins"]) == (job, {"quiet": {"main": 1}})

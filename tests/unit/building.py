@@ -55,10 +55,10 @@ def nodes(
     taints: tuple[Taint, ...] = (),
     at: tuple[tuple[str, str], ...] = (),
     sharing: Sharing | None = None,
-    shared: bool = False,
+    occupied: bool = False,
     **free: str | int,
 ) -> NodeGroup:
-    """Return a group of equivalent nodes; ``at`` is its topology path from wide to narrow; ``shared``: with pods of others."""
+    """Return a group of equivalent nodes; ``at`` is its topology path from wide to narrow; ``occupied``: with pods of others."""
     return NodeGroup(
         name=name,
         count=count,
@@ -67,7 +67,7 @@ def nodes(
         taints=taints,
         topology=at,
         sharing=sharing,
-        shared=shared,
+        occupied=occupied,
     )
 
 

@@ -212,7 +212,7 @@ def node_groups(draw: st.DrawFn) -> list[NodeGroup]:
             at=(("zone", "z"), ("rack", draw(st.sampled_from("ab")))),
             labels=draw(st.sampled_from(({}, {"disk": "ssd"}))),
             taints=draw(st.sampled_from(((), (), (), (Taint(key="gpu"),)))),
-            shared=draw(st.sampled_from((False, False, True))),
+            occupied=draw(st.sampled_from((False, False, True))),
         )
         for number in range(draw(st.integers(1, 4)))
     ]
@@ -235,7 +235,7 @@ def nodes_of(groups: list[NodeGroup]) -> list[Node]:
             group.labels,
             group.taints,
             group.topology,
-            is_shared=group.shared,
+            is_occupied=group.occupied,
         )
         for group in groups
         for number in range(group.count)
@@ -290,7 +290,7 @@ def test_nodes_take_every_gang_that_the_dispatcher_found_room_for_where_they_are
             assert sum(role.needs.get(name, 0) * taken.get(role.name, 0) for role in shape.roles) <= amount
         if shape.roles[0].exclusive and taken:
             assert sum(taken.values()) == 1
-            assert not node.is_shared
+            assert not node.is_occupied
     for role in shape.roles:
         assert sum(taken.get(role.name, 0) for taken in found.values()) == role.replicas
 

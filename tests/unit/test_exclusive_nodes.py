@@ -74,22 +74,22 @@ class TestTheReport:
         ledger = inventory(node("quiet"), node("busy"), pod(on="busy", cpu="0"))
         ledger.report()
         groups = {one.name: one for one in ledger.report().groups}
-        shared = {name: groups[str(ledger.group_of(name))].shared for name in ("quiet", "busy")}
-        assert shared == {"quiet": False, "busy": True}
+        occupied = {name: groups[str(ledger.group_of(name))].occupied for name in ("quiet", "busy")}
+        assert occupied == {"quiet": False, "busy": True}
 
     @pytest.mark.parametrize("kind", ["DaemonSet", "Node"])
     def test_pods_that_each_node_has_share_no_node(self, kind: str) -> None:
         (only,) = (
             inventory(node(), of_daemon_set(pod(cpu="100m"), kind), pod("ours", own=True, cpu="1")).report().groups
         )
-        assert not only.shared
+        assert not only.occupied
 
     def test_a_node_is_no_longer_shared_once_the_pod_has_ended(self) -> None:
         ledger = inventory(node(), pod(cpu="1"))
         (before,) = ledger.report().groups
         ledger.pod_put(pod(cpu="1", phase="Succeeded"))
         (after,) = ledger.report().groups
-        assert (before.shared, after.shared) == (True, False)
+        assert (before.occupied, after.occupied) == (True, False)
 
     def test_an_exclusive_member_counts_as_what_it_requests_and_leaves_nothing(self) -> None:
         ledger = inventory(node(), exclusive(pod(own=True, cpu="1")))
@@ -143,7 +143,7 @@ def sites(draw: st.DrawFn) -> tuple[list[Node], dict[str, Resources]]:
         name = f"n{number}"
         gpus = draw(st.sampled_from((0, 0, 2)))
         offered: Resources = {"cpu": draw(st.sampled_from((2, 4)))} | ({GPU: gpus} if gpus else {})
-        made_nodes.append(Node(name, offered, is_shared=draw(st.booleans()), has_members=draw(st.booleans())))
+        made_nodes.append(Node(name, offered, is_occupied=draw(st.booleans()), has_members=draw(st.booleans())))
         free[name] = dict(offered)
     return made_nodes, free
 
@@ -161,7 +161,7 @@ roles = st.lists(
 
 
 def takes(one: Node, need: Need) -> bool:
-    if one.is_shared or one.has_members:
+    if one.is_occupied or one.has_members:
         return False
     devices = {name: amount for name, amount in one.allocatable.items() if "/" in name}
     return all(one.allocatable.get(name, 0) >= amount for name, amount in need.resources.items()) and all(
@@ -315,7 +315,10 @@ class TestTheSimulatedCluster:
     def test_nodes_with_foreign_pods_are_reported_and_not_taken(self) -> None:
         foreign = [{"resources": {"cpu": "1"}, "nodes": 1, "every": "1h", "lasts": "1h"}]
         sim = cluster(group("busy", count=1, foreign=foreign), group("quiet", count=1))
-        assert {one.name.partition(".")[0]: one.shared for one in sim.report().groups} == {"busy": True, "quiet": False}
+        assert {one.name.partition(".")[0]: one.occupied for one in sim.report().groups} == {
+            "busy": True,
+            "quiet": False,
+        }
         sim.start(whole("a"), 0.0)
         sim.start(whole("b"), 0.0)
         assert [state(sim, run) for run in "ab"] == [RunState.RUNNING, RunState.PENDING]

@@ -96,9 +96,9 @@ class TestFit:
         )
 
     def test_nodes_with_pods_of_others_are_not_taken(self) -> None:
-        free = room_of(nodes(1, "quiet", cpu=8), nodes(2, "busy", shared=True, cpu=8))
+        free = room_of(nodes(1, "quiet", cpu=8), nodes(2, "busy", occupied=True, cpu=8))
         assert placed(alone(cpu=1), free) == {"quiet": {"worker": 1}}
-        assert sentence(alone(cpu=1), room_of(nodes(2, "busy", shared=True, cpu=8))) == (
+        assert sentence(alone(cpu=1), room_of(nodes(2, "busy", occupied=True, cpu=8))) == (
             "no node is eligible for a member of role 'worker' alone: exclusive members take whole nodes: other pods are bound "
             "to those of node group busy"
         )
@@ -141,7 +141,7 @@ def sized(cpu: int, gpu: int) -> dict[str, Any]:
 @st.composite
 def clusters(draw: st.DrawFn) -> list[NodeGroup]:
     return [
-        nodes(draw(st.integers(1, 2)), f"g{number}", **({"shared": draw(st.booleans())} | sized(cpu, gpu)))
+        nodes(draw(st.integers(1, 2)), f"g{number}", **({"occupied": draw(st.booleans())} | sized(cpu, gpu)))
         for number, (cpu, gpu) in enumerate(draw(st.lists(_sizes, min_size=1, max_size=3)))
     ]
 
@@ -163,7 +163,9 @@ def may_have(group: NodeGroup, part: RoleShape) -> bool:
     """Return whether an exclusive member may have an empty node of a group, by the rules as they are written down."""
     devices = {name: amount for name, amount in group.free.items() if "/" in name}
     is_enough = all(group.free.get(name, 0) >= amount for name, amount in part.needs.items())
-    return not group.shared and is_enough and all(part.needs.get(name, 0) == amount for name, amount in devices.items())
+    return (
+        not group.occupied and is_enough and all(part.needs.get(name, 0) == amount for name, amount in devices.items())
+    )
 
 
 def can_share(count: int, group: NodeGroup, members: list[RoleShape]) -> bool:

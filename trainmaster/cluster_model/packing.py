@@ -45,7 +45,7 @@ class Node:
     topology: tuple[tuple[str, str], ...] = ()
     zones: NodeZones | None = None
     """NUMA zones, where the node reports them."""
-    is_shared: bool = False
+    is_occupied: bool = False
     """Whether pods of others are bound to it, beside those that each node has."""
     has_members: bool = False
     """Whether members of other gangs are on it, or are about to be."""
@@ -108,7 +108,7 @@ class Need:
         """Return why a member may not have a node for itself; None if it may, and for members that share nodes."""
         if not self.exclusive:
             return None
-        if node.is_shared:
+        if node.is_occupied:
             return "other pods are bound to it, and the member needs a whole node"
         idle = idle_device(node.allocatable, self.resources)
         return None if idle is None else f"the member would have it for itself, and it has {idle.sentence}"

@@ -48,16 +48,16 @@ class SimulatedNode:
 class Lot:
     """Nodes of a pool with the same free amounts beside our members: a node group of the capacity report.
 
-    ``shared``: whether foreign pods are on its nodes.
+    ``occupied``: whether foreign pods are on its nodes.
     """
 
-    __slots__ = ("count", "free", "name", "pool", "shared")
+    __slots__ = ("count", "free", "name", "occupied", "pool")
 
-    def __init__(self, pool: "FakePool", name: str, free: Resources, *, shared: bool) -> None:
+    def __init__(self, pool: "FakePool", name: str, free: Resources, *, occupied: bool) -> None:
         self.pool = pool
         self.name = name
         self.free = free
-        self.shared = shared
+        self.occupied = occupied
         self.count = 0
 
 
@@ -154,12 +154,12 @@ class FakePool:
         key = tuple(
             amount // (step := self._grid.get(name, 1)) * step for name, amount in zip(self.names, free, strict=True)
         )
-        shared = bool(node.foreign)
-        lot = self.lots.get((key, shared))
+        occupied = bool(node.foreign)
+        lot = self.lots.get((key, occupied))
         if lot is None:
-            name = self.name if not shared else f"{self.name}.{len(self.lots)}"
+            name = self.name if not occupied else f"{self.name}.{len(self.lots)}"
             offered = {name: amount for name, amount in zip(self.names, key, strict=True) if amount}
-            lot = self.lots[key, shared] = Lot(self, name, offered, shared=shared)
+            lot = self.lots[key, occupied] = Lot(self, name, offered, occupied=occupied)
         return lot
 
     def report(self) -> Iterator[NodeGroup]:
@@ -172,7 +172,7 @@ class FakePool:
                     labels=self.labels,
                     taints=self.taints,
                     topology=self.topology,
-                    shared=lot.shared,
+                    occupied=lot.occupied,
                 )
 
     def as_nodes(self) -> Iterator[tuple[SimulatedNode, Node]]:

@@ -138,7 +138,7 @@ class NodeGroup(Lenient):
     """NUMA zones, where the agent knows them."""
     sharing: Sharing | None = None
     """Devices that members can share; None: only whole devices are offered."""
-    shared: bool = False
+    occupied: bool = False
     """True if pods of others, beside one per node of a DaemonSet and static ones, are bound to each of the nodes."""
 
 

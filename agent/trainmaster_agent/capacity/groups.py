@@ -35,7 +35,7 @@ class NodeTraits(NamedTuple):
     """NUMA policy, and the free amounts of each zone."""
     sharing: TraitsOfSharing | None = None
     """GPUs that members can share."""
-    shared: bool = False
+    occupied: bool = False
     """Whether foreign pods are on the node, beside those that each node gets."""
 
 
@@ -175,14 +175,14 @@ def _coarser(traits: NodeTraits, stage: _Stage, dropped: frozenset[str], grid: G
         grid.floored(traits.free),
         None if numa is None else (numa[0], tuple(sorted(grid.floored(zone) for zone in numa[1]))),
         traits.sharing,
-        traits.shared,
+        traits.occupied,
     )
 
 
 def name_of(traits: NodeTraits) -> str:
     """Return the product or machine in short, and a hash of 60 bits of everything."""
     # Names of groups that need none of the newer traits are those of earlier releases.
-    content = repr(traits).replace(", sharing=None", "").replace(", shared=False", "")
+    content = repr(traits).replace(", sharing=None", "").replace(", occupied=False", "")
     digest = b32hexencode(blake2b(content.encode(), digest_size=10).digest()).decode().lower()[:12]
     labels = dict(traits.labels)
     kinds = (*VENDOR_PRODUCT_LABELS, "node.kubernetes.io/instance-type")
@@ -205,5 +205,5 @@ def as_group(traits: NodeTraits, count: int) -> NodeGroup:
         topology=traits.topology,
         numa=numa,
         sharing=None if traits.sharing is None else as_sharing(traits.sharing),
-        shared=traits.shared,
+        occupied=traits.occupied,
     )

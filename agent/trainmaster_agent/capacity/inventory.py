@@ -287,7 +287,7 @@ class Inventory(PodLedger):
             host.free_now(),
             allocatable,
             _usable_zones(host),
-            host.is_shared,
+            host.is_occupied,
             host.own_pods > 0,
         )
 

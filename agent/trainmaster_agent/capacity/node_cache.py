@@ -97,7 +97,7 @@ class Host:
         return self.state is NodeState.READY and self.pods < self.slots
 
     @property
-    def is_shared(self) -> bool:
+    def is_occupied(self) -> bool:
         """Return whether foreign pods are on it, beside those that each node gets."""
         return self.foreign_pods > 0
 

@@ -29,7 +29,7 @@ class UsableNode(NamedTuple):
     allocatable: Resources
     zones: UsableZones | None
     """Its NUMA zones, where its kubelet holds pods to them."""
-    is_shared: bool
+    is_occupied: bool
     """Whether foreign pods are on it, beside those that each node gets."""
     has_members: bool
 
@@ -44,7 +44,7 @@ class Sort(NamedTuple):
     free: tuple[tuple[str, int], ...]
     allocatable: tuple[tuple[str, int], ...]
     zones: tuple[tuple[tuple[str, int], ...], ...]
-    is_shared: bool
+    is_occupied: bool
     has_members: bool
 
 
@@ -115,6 +115,6 @@ def _sort(node: UsableNode, traits: NodeTraits | None) -> Sort:
         tuple(sorted(node.free.items())),
         tuple(sorted(node.allocatable.items())),
         zones,
-        node.is_shared,
+        node.is_occupied,
         node.has_members,
     )

@@ -67,10 +67,10 @@ class NodeCapacity:
         if now < self._sorts_until:
             return self._sorts
         kinds: dict[tuple[object, ...], Node] = {}
-        for name, labels, taints, path, _, allocatable, usable, is_shared, _ in self._inventory.standing():
+        for name, labels, taints, path, _, allocatable, usable, is_occupied, _ in self._inventory.standing():
             zones = None if usable is None else NodeZones.of(usable.policy, usable.allocatable, usable.allocatable)
-            key = (tuple(labels.items()), taints, path, tuple(allocatable.items()), zones, is_shared)
-            kinds.setdefault(key, Node(name, allocatable, labels, taints, path, zones, is_shared))
+            key = (tuple(labels.items()), taints, path, tuple(allocatable.items()), zones, is_occupied)
+            kinds.setdefault(key, Node(name, allocatable, labels, taints, path, zones, is_occupied))
         self._sorts = list(kinds.values()), {node.name: node.allocatable for node in kinds.values()}
         self._sorts_until = now + _SORTS_SECONDS
         return self._sorts
@@ -258,9 +258,9 @@ def _shares(nodes: list[Node], places: Assignment, level: str | None) -> bool:
 
 def _beside(usable: UsableNode, promised: Resources | None, *, is_whole: bool) -> tuple[Node, Resources]:
     """Return a node, and what it has free beside what is promised to members that are not bound yet; ``is_whole``: all of it is."""
-    name, labels, taints, path, free, allocatable, zones, is_shared, has_members = usable
+    name, labels, taints, path, free, allocatable, zones, is_occupied, has_members = usable
     left = None if zones is None else _zones(zones, promised or {})
-    node = Node(name, allocatable, labels, taints, path, left, is_shared, has_members or promised is not None)
+    node = Node(name, allocatable, labels, taints, path, left, is_occupied, has_members or promised is not None)
     if is_whole:
         return node, dict.fromkeys(free, 0)
     if promised is None:

@@ -29,7 +29,7 @@ def _not_for_one_member(role: RoleShape, group: NodeGroup) -> str | None:
     """Return why an exclusive member may not have a node of a group for itself; None if it may, and for other members."""
     if not role.exclusive:
         return None
-    if group.shared:
+    if group.occupied:
         return f"exclusive members take whole nodes: other pods are bound to those of node group {group.name}"
     idle = idle_device(group.free, role.needs)
     return None if idle is None else f"exclusive members take whole nodes: node group {group.name} has {idle.sentence}"
