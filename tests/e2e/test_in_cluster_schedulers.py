@@ -7,9 +7,10 @@ kinds and webhooks stay out of the way of other tests.
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
+import yaml
 
 from tests import waiting
 from tests.cluster.control_plane import ControlPlane
@@ -33,6 +34,7 @@ from tests.conformance.runtime_suite import (
     until_over,
     until_state,
 )
+from tests.conformance.scheduler_suite import RACK, SchedulerConformance, apply, until_changed, urgent_pod
 from tests.e2e.test_kubernetes_conformance import make_lab
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.states import RunState
@@ -98,8 +100,8 @@ class SchedulerSite:
             await lab.close()
 
 
-class OnItsScheduler(SchedulerSite, RuntimeConformance):
-    """The runtime suite on a scheduler, and gangs."""
+class OnItsScheduler(SchedulerSite, SchedulerConformance, RuntimeConformance):
+    """The runtime suite on a scheduler, gangs, and what the scheduler does to them by itself."""
 
     silence_seconds = 10.0  # most of them decide once a second
 
@@ -195,6 +197,66 @@ async def _running(lab: KubeLab, many: int) -> list[str]:
 
 class TestVolcano(OnItsScheduler):
     scheduler = "volcano"
+    guarded = ("scheduling.volcano.sh", "v1beta1", "podgroups")
+    crd = "podgroups.scheduling.volcano.sh"
+    webhook_program = "vc-webhook-manager"
+    quota_words = "queue resource quota insufficient"
+
+    async def let_it_evict(self, site: Installed | None, cluster: Cluster) -> dict[str, Any]:
+        """Add the actions by which it evicts, which are off by default."""
+        assert site is not None
+        conf = site.folder / "volcano-scheduler.conf"
+        conf.write_text(conf.read_text().replace("allocate, backfill", "allocate, preempt, reclaim, backfill"))
+        await site.restart("vc-scheduler")
+        return {}
+
+    async def urgent(self, cluster: Cluster) -> dict[str, Any]:
+        await cluster.api.post(
+            f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{cluster.namespace}/podgroups",
+            {
+                "apiVersion": "scheduling.volcano.sh/v1beta1",
+                "kind": "PodGroup",
+                "metadata": {"name": "urgent"},
+                "spec": {"minMember": 1, "queue": "default", "priorityClassName": "urgent"},
+            },
+        )
+        return urgent_pod("volcano", annotations={"scheduling.k8s.io/group-name": "urgent"})
+
+    async def set_up_racks(self, site: Installed | None, cluster: Cluster) -> None:
+        """Make a HyperNode for each rack, and turn the plugin on that reads them, which is off by default."""
+        assert site is not None
+        conf = site.folder / "volcano-scheduler.conf"
+        settings = yaml.safe_load(conf.read_text())
+        plugins = settings["tiers"][-1]["plugins"]
+        if not any(one["name"] == "network-topology-aware" for one in plugins):
+            plugins.append({"name": "network-topology-aware"})
+            conf.write_text(yaml.safe_dump(settings))
+            await site.restart("vc-scheduler")
+        for rack in ("a", "b"):
+            member = {"type": "Node", "selector": {"labelMatch": {"matchLabels": {RACK: rack}}}}
+            body = {
+                "apiVersion": "topology.volcano.sh/v1alpha1",
+                "kind": "HyperNode",
+                "metadata": {"name": f"rack-{rack}"},
+                "spec": {"tier": 1, "tierName": RACK, "members": [member]},
+            }
+            await apply(cluster.api, "/apis/topology.volcano.sh/v1alpha1/hypernodes", body)
+
+    async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
+        queues, name = "/apis/scheduling.volcano.sh/v1beta1/queues", f"small-{cluster.namespace}"
+        body = {
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "Queue",
+            "metadata": {"name": name},
+            "spec": {"weight": 1, "capability": {"cpu": str(cpu)}},
+        }
+        await apply(cluster.api, queues, body)
+
+        async def is_open() -> bool:
+            return ((await cluster.api.get(f"{queues}/{name}")).get("status") or {}).get("state") == "Open"
+
+        await waiting.eventually(is_open, 30)
+        return {"queues": {"org/team": name}}
 
 
 class TestKai(OnItsScheduler):
@@ -202,6 +264,46 @@ class TestKai(OnItsScheduler):
 
     scheduler = "kai"
     large_members_first = False
+    guarded = ("scheduling.run.ai", "v2alpha2", "podgroups")
+    crd = "podgroups.scheduling.run.ai"
+    eviction_words = "KAI evicted it"
+    quota_words = "limit"
+
+    async def urgent(self, cluster: Cluster) -> dict[str, Any]:
+        await cluster.api.post(
+            f"/apis/scheduling.run.ai/v2alpha2/namespaces/{cluster.namespace}/podgroups",
+            {
+                "apiVersion": "scheduling.run.ai/v2alpha2",
+                "kind": "PodGroup",
+                "metadata": {"name": "urgent"},
+                "spec": {"minMember": 1, "queue": "jobs", "priorityClassName": "urgent"},
+            },
+        )
+        notes = {"pod-group-name": "urgent", "kai.scheduler/skip-podgrouper": "true"}
+        return urgent_pod("kai-scheduler", annotations=notes, labels={"kai.scheduler/queue": "jobs"})
+
+    async def set_up_racks(self, site: Installed | None, cluster: Cluster) -> None:
+        levels = [{"nodeLabel": RACK}, {"nodeLabel": "kubernetes.io/hostname"}]
+        body = {
+            "apiVersion": "kai.scheduler/v1alpha1",
+            "kind": "Topology",
+            "metadata": {"name": "racks"},
+            "spec": {"levels": levels},
+        }
+        await apply(cluster.api, "/apis/kai.scheduler/v1alpha1/topologies", body)
+
+    async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
+        name = f"small-{cluster.namespace}"
+        free = {"quota": -1, "limit": -1, "overQuotaWeight": 1}
+        resources = {"cpu": {**free, "limit": 1000 * cpu}, "gpu": free, "memory": free}
+        body = {
+            "apiVersion": "scheduling.run.ai/v2",
+            "kind": "Queue",
+            "metadata": {"name": name},
+            "spec": {"parentQueue": "all", "resources": resources},
+        }
+        await apply(cluster.api, "/apis/scheduling.run.ai/v2/queues", body)
+        return {"queues": {"org/team": name}}
 
     async def clear(self, cluster: Cluster) -> None:
         """Remove the groups: KAI takes groups of one name for the same, also of several namespaces, and tests use the same names."""
@@ -209,11 +311,64 @@ class TestKai(OnItsScheduler):
 
 
 class TestCoscheduling(OnItsScheduler):
+    """Its quota is that of the plugin CapacityScheduling, which the same project ships in the same profile."""
+
     scheduler = "coscheduling"
+    guarded = ("scheduling.x-k8s.io", "v1alpha1", "podgroups")
+    crd = "podgroups.scheduling.x-k8s.io"
+    quota_words = "ElasticQuota"
+
+    async def urgent(self, cluster: Cluster) -> dict[str, Any]:
+        return urgent_pod("scheduler-plugins-scheduler")
+
+    async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
+        amounts = {"cpu": str(cpu), "memory": "64Gi", "ephemeral-storage": "1Ti"}
+        body = {
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+            "kind": "ElasticQuota",
+            "metadata": {"name": "small"},
+            "spec": {"min": amounts, "max": amounts},
+        }
+        await apply(
+            cluster.api, f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{cluster.namespace}/elasticquotas", body
+        )
+        return {}
 
 
 class TestYuniKorn(OnItsScheduler):
+    """A queue evicts for what it is guaranteed, whatever the priorities."""
+
     scheduler = "yunikorn"
+    eviction_words = "somebody deleted"
+    quota_words = "queue root.small cannot fit application"
+    quota_refuses = True
+
+    async def let_it_evict(self, site: Installed | None, cluster: Cluster) -> dict[str, Any]:
+        owners = {
+            "name": "owners",
+            "resources": {"guaranteed": {"vcore": "4"}},
+            "properties": {"preemption.delay": "1s"},
+        }
+        await self._set_queues(cluster, owners, {"name": "jobs"})
+        return {"queues": {"org/team": "root.jobs"}}
+
+    async def urgent(self, cluster: Cluster) -> dict[str, Any]:
+        return urgent_pod(
+            "yunikorn", labels={"yunikorn.apache.org/app-id": "urgent", "yunikorn.apache.org/queue": "root.owners"}
+        )
+
+    async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
+        await self._set_queues(cluster, {"name": "small", "resources": {"max": {"vcore": str(cpu)}}})
+        return {"queues": {"org/team": "root.small"}}
+
+    async def _set_queues(self, cluster: Cluster, *queues: dict[str, Any]) -> None:
+        """Set the queues that pods may name; all others are in that of their namespace, as it is shipped."""
+        rules = [{"name": "provided"}, {"name": "tag", "value": "namespace", "create": True}]
+        root = {"name": "root", "submitacl": "*", "queues": list(queues)}
+        partition = {"name": "default", "placementrules": rules, "queues": [root]}
+        data = {"queues.yaml": yaml.safe_dump({"partitions": [partition]})}
+        await cluster.api.patch("/api/v1/namespaces/yunikorn/configmaps/yunikorn-configs", {"data": data})
+        await asyncio.sleep(2)  # it says nowhere that it has read them
 
 
 QUOTA = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi"}
@@ -226,6 +381,9 @@ class TestKueue(OnItsScheduler):
     scheduler = "kueue"
     large_members_first = False
     not_offered = frozenset({"memberRestart", "gangRestart", "resize"})
+    webhook_program = "manager"
+    eviction_words = "Kueue evicted it"
+    quota_words = "insufficient (unused )?quota for cpu"
 
     async def prepare(self, cluster: Cluster) -> None:
         await set_kueue_quota(cluster.api, QUOTA)
@@ -233,6 +391,39 @@ class TestKueue(OnItsScheduler):
 
     async def clear(self, cluster: Cluster) -> None:
         await cluster.api.delete(f"{KUEUE}/namespaces/{cluster.namespace}/workloads")
+
+    async def let_it_evict(self, site: Installed | None, cluster: Cluster) -> dict[str, Any]:
+        spec = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+        await cluster.api.patch(f"{KUEUE}/clusterqueues/all", {"spec": spec})
+        return {}
+
+    async def urgent(self, cluster: Cluster) -> dict[str, Any]:
+        return urgent_pod(labels={"kueue.x-k8s.io/queue-name": "default"})
+
+    async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
+        await set_kueue_quota(cluster.api, {**QUOTA, "cpu": str(cpu)})
+        return {}
+
+    async def test_the_agent_begins_anew_with_the_version_of_workloads_that_is_still_served(
+        self, site: Installed, cluster: Cluster, lab: KubeLab
+    ) -> None:
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/workloads.kueue.x-k8s.io"
+        versions = (await cluster.api.get(path))["spec"]["versions"]
+        served = [{**one, "served": one["name"] != "v1beta2"} for one in versions]
+        try:
+            await cluster.api.patch(path, {"spec": {"versions": served}})
+            words = await until_changed(lab)
+            assert words.startswith("the cluster no longer serves workloads of kueue.x-k8s.io/v1beta2")
+            await lab.restart()
+            assert not (await lab.runtime.capacity()).closed
+        finally:
+            await cluster.api.patch(path, {"spec": {"versions": versions}})
+            await site.restart("manager")
+        await lab.restart()
+        await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=2), placement_timeout=300))
+        await until_state(lab, A, RunState.RUNNING)
+        lab.open_gate(A)
+        assert (await until_over(lab, A)).state is RunState.SUCCEEDED
 
     async def add_place(self, cluster: Cluster) -> None:
         """Add a node, and its CPU to the quota, as Kueue counts nodes only where topologies are set up."""
