@@ -123,7 +123,7 @@ def occupy(system: NodeSystem, node: str, percent: int) -> None:
 
 
 def free(system: NodeSystem) -> None:
-    system.kubectl("delete", "pod", "occupant")
+    system.kubectl("delete", "pod", "occupant", "--ignore-not-found")
 
 
 def test_a_gang_on_both_nodes_starts_together_and_its_members_reach_each_other(system: NodeSystem) -> None:
@@ -174,10 +174,10 @@ def test_a_gang_waits_as_a_whole_and_says_in_the_words_of_its_scheduler_why(syst
     assert system.scheduler is not None
     name, program = system.scheduler.name, PROGRAMS[system.scheduler.name]
     kill_scheduler(system, program)
-    job = submit(system, "waits", TICKS, 4)
-    system.until_why(job, "waits for nodes for 4 of 4 members")
-    occupy(system, "node-1", 30)
     try:
+        job = submit(system, "waits", TICKS, 4)
+        system.until_why(job, "waits for nodes for 4 of 4 members")
+        occupy(system, "node-1", 30)
         start_scheduler(system)
         why = system.until_why(job, WORDS[name])
         print(f"\n{name}: {why}")
@@ -201,9 +201,11 @@ def test_a_running_gang_goes_on_while_its_scheduler_is_killed(system: NodeSystem
     system.until_state(job, "running")
     before = {pod["metadata"]["uid"] for pod in system.pods(job)}
     kill_scheduler(system)
-    ticks = system.output(job).count("tick")
-    system.until(lambda: system.output(job).count("tick") > ticks + 8, lambda: system.describe(job), 60)
-    start_scheduler(system)
+    try:
+        ticks = system.output(job).count("tick")
+        system.until(lambda: system.output(job).count("tick") > ticks + 8, lambda: system.describe(job), 60)
+    finally:
+        start_scheduler(system)
     system.until(lambda: system.output(job).count("tick") > ticks + 40, lambda: system.describe(job), 60)
     assert {pod["metadata"]["uid"] for pod in system.pods(job)} == before
     end(system, job, 4)
