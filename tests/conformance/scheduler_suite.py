@@ -102,6 +102,12 @@ class SchedulerConformance:
         """Configure the scheduler so that it evicts pods by itself; return settings of ``placement`` beside ``preemptible``."""
         return {}
 
+    async def lend(self, cluster: Cluster) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make a queue that may use what another one is owed, a node; return settings of ``placement`` by which runs are in the first
+        one, and a pod of that other one. Where queues lend one another nothing, skip the test.
+        """
+        pytest.skip("no queues that lend one another")
+
     async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
         """Set the quota of the scheduler for queue ``org/team``; return settings of ``placement`` by which it counts."""
         raise NotImplementedError
@@ -155,6 +161,22 @@ class SchedulerConformance:
         await lab.runtime.forget(A)
         await waiting.eventually(partial(self._is_without, cluster, A), 30)
 
+    async def test_a_gang_is_preempted_for_a_queue_that_takes_back_what_it_is_owed(
+        self, site: Installed | None, cluster: Cluster, lab: KubeLab
+    ) -> None:
+        await apply(cluster.api, _CLASSES, URGENT)
+        settings, other = await self.lend(cluster)
+        await self.let_it_evict(site, cluster)
+        await place_with(lab, preemptible=True, **settings)
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2, cpu="4")))
+        await until_state(lab, A, RunState.RUNNING)
+        await until_living(lab, A, 2)
+        await self._create_other(cluster, other)
+        status = await until_over(lab, A)
+        print(f"{lab.config.placement.scheduler}: {status.message}")
+        assert (status.state, lab.living(A)) == (RunState.PREEMPTED, 0)
+        await self._runs(cluster, "urgent")
+
     @pytest.mark.needs(Capability.MEMBER_RESTART)
     async def test_a_gang_whose_members_may_restart_goes_on_after_its_scheduler_has_evicted_some(
         self, site: Installed | None, cluster: Cluster, lab: KubeLab
@@ -178,8 +200,9 @@ class SchedulerConformance:
         await until_state(lab, A, RunState.RUNNING)
         await until_living(lab, A, 2)
         await apply(cluster.api, _CLASSES, URGENT)
-        other = await self.urgent(cluster)
+        await self._create_other(cluster, await self.urgent(cluster))
 
+    async def _create_other(self, cluster: Cluster, other: dict[str, Any]) -> None:
         async def is_taken() -> bool:
             try:
                 await cluster.api.post(cluster.pods, other)

@@ -211,13 +211,23 @@ class TestVolcano(OnItsScheduler):
         return {}
 
     async def urgent(self, cluster: Cluster) -> dict[str, Any]:
+        return await self._other(cluster, "default", priorityClassName="urgent")
+
+    async def lend(self, cluster: Cluster) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make two queues of the same weight: each is owed half of the cluster."""
+        borrower, owner = (f"{name}-{cluster.namespace}" for name in ("borrower", "owner"))
+        for name in (borrower, owner):
+            await self._set_queue(cluster, name, {"weight": 100})
+        return {"queues": {"org/team": borrower}}, await self._other(cluster, owner)
+
+    async def _other(self, cluster: Cluster, queue: str, **spec: str) -> dict[str, Any]:
         await cluster.api.post(
             f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{cluster.namespace}/podgroups",
             {
                 "apiVersion": "scheduling.volcano.sh/v1beta1",
                 "kind": "PodGroup",
                 "metadata": {"name": "urgent"},
-                "spec": {"minMember": 1, "queue": "default", "priorityClassName": "urgent"},
+                "spec": {"minMember": 1, "queue": queue, **spec},
             },
         )
         return urgent_pod("volcano", annotations={"scheduling.k8s.io/group-name": "urgent"})
@@ -243,12 +253,17 @@ class TestVolcano(OnItsScheduler):
             await apply(cluster.api, "/apis/topology.volcano.sh/v1alpha1/hypernodes", body)
 
     async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
-        queues, name = "/apis/scheduling.volcano.sh/v1beta1/queues", f"small-{cluster.namespace}"
+        name = f"small-{cluster.namespace}"
+        await self._set_queue(cluster, name, {"weight": 1, "capability": {"cpu": str(cpu)}})
+        return {"queues": {"org/team": name}}
+
+    async def _set_queue(self, cluster: Cluster, name: str, spec: dict[str, Any]) -> None:
+        queues = "/apis/scheduling.volcano.sh/v1beta1/queues"
         body = {
             "apiVersion": "scheduling.volcano.sh/v1beta1",
             "kind": "Queue",
             "metadata": {"name": name},
-            "spec": {"weight": 1, "capability": {"cpu": str(cpu)}},
+            "spec": spec,
         }
         await apply(cluster.api, queues, body)
 
@@ -256,7 +271,6 @@ class TestVolcano(OnItsScheduler):
             return ((await cluster.api.get(f"{queues}/{name}")).get("status") or {}).get("state") == "Open"
 
         await waiting.eventually(is_open, 30)
-        return {"queues": {"org/team": name}}
 
 
 class TestKai(OnItsScheduler):
@@ -270,17 +284,27 @@ class TestKai(OnItsScheduler):
     quota_words = "limit"
 
     async def urgent(self, cluster: Cluster) -> dict[str, Any]:
+        return await self._other(cluster, "jobs", priorityClassName="urgent")
+
+    async def lend(self, cluster: Cluster) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make a queue that is owed nothing, and one that is owed a node."""
+        borrower, owner = (f"{name}-{cluster.namespace}" for name in ("borrower", "owner"))
+        await self._set_queue(cluster, borrower, quota=0)
+        await self._set_queue(cluster, owner, quota=4000)
+        return {"queues": {"org/team": borrower}}, await self._other(cluster, owner, priorityClassName="trainmaster")
+
+    async def _other(self, cluster: Cluster, queue: str, **spec: str) -> dict[str, Any]:
         await cluster.api.post(
             f"/apis/scheduling.run.ai/v2alpha2/namespaces/{cluster.namespace}/podgroups",
             {
                 "apiVersion": "scheduling.run.ai/v2alpha2",
                 "kind": "PodGroup",
                 "metadata": {"name": "urgent"},
-                "spec": {"minMember": 1, "queue": "jobs", "priorityClassName": "urgent"},
+                "spec": {"minMember": 1, "queue": queue, **spec},
             },
         )
         notes = {"pod-group-name": "urgent", "kai.scheduler/skip-podgrouper": "true"}
-        return urgent_pod("kai-scheduler", annotations=notes, labels={"kai.scheduler/queue": "jobs"})
+        return urgent_pod("kai-scheduler", annotations=notes, labels={"kai.scheduler/queue": queue})
 
     async def set_up_racks(self, site: Installed | None, cluster: Cluster) -> None:
         levels = [{"nodeLabel": RACK}, {"nodeLabel": "kubernetes.io/hostname"}]
@@ -294,8 +318,12 @@ class TestKai(OnItsScheduler):
 
     async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
         name = f"small-{cluster.namespace}"
+        await self._set_queue(cluster, name, limit=1000 * cpu)
+        return {"queues": {"org/team": name}}
+
+    async def _set_queue(self, cluster: Cluster, name: str, **of_cpu: int) -> None:
         free = {"quota": -1, "limit": -1, "overQuotaWeight": 1}
-        resources = {"cpu": {**free, "limit": 1000 * cpu}, "gpu": free, "memory": free}
+        resources = {"cpu": {**free, **of_cpu}, "gpu": free, "memory": free}
         body = {
             "apiVersion": "scheduling.run.ai/v2",
             "kind": "Queue",
@@ -303,7 +331,6 @@ class TestKai(OnItsScheduler):
             "spec": {"parentQueue": "all", "resources": resources},
         }
         await apply(cluster.api, "/apis/scheduling.run.ai/v2/queues", body)
-        return {"queues": {"org/team": name}}
 
     async def clear(self, cluster: Cluster) -> None:
         """Remove the groups: KAI takes groups of one name for the same, also of several namespaces, and tests use the same names."""
