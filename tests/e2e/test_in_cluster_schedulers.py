@@ -344,6 +344,7 @@ class TestCoscheduling(OnItsScheduler):
     guarded = ("scheduling.x-k8s.io", "v1alpha1", "podgroups")
     crd = "podgroups.scheduling.x-k8s.io"
     quota_words = "ElasticQuota"
+    lends = "not tested: quotas of several namespaces"
 
     async def urgent(self, cluster: Cluster) -> dict[str, Any]:
         return urgent_pod("scheduler-plugins-scheduler")
@@ -363,9 +364,10 @@ class TestCoscheduling(OnItsScheduler):
 
 
 class TestYuniKorn(OnItsScheduler):
-    """A queue evicts for what it is guaranteed, whatever the priorities."""
+    """A queue evicts for what it is guaranteed, whatever the priorities. Placeholder pods of large members are not placed first."""
 
     scheduler = "yunikorn"
+    large_members_first = False
     eviction_words = "somebody deleted"
     quota_words = "queue root.small cannot fit application"
     quota_refuses = True
@@ -378,6 +380,9 @@ class TestYuniKorn(OnItsScheduler):
         }
         await self._set_queues(cluster, owners, {"name": "jobs"})
         return {"queues": {"org/team": "root.jobs"}}
+
+    async def lend(self, cluster: Cluster) -> tuple[dict[str, Any], dict[str, Any]]:
+        return await self.let_it_evict(None, cluster), await self.urgent(cluster)
 
     async def urgent(self, cluster: Cluster) -> dict[str, Any]:
         return urgent_pod(
@@ -411,6 +416,7 @@ class TestKueue(OnItsScheduler):
     webhook_program = "manager"
     eviction_words = "Kueue evicted it"
     quota_words = "insufficient (unused )?quota for cpu"
+    lends = "not tested: ClusterQueues of one cohort"
 
     async def prepare(self, cluster: Cluster) -> None:
         await set_kueue_quota(cluster.api, QUOTA)
