@@ -30,7 +30,8 @@ WORDS = {
 """What each of them says of a gang that does not fit."""
 GROUPS = {"volcano": "scheduling.volcano.sh", "kai": "scheduling.run.ai", "coscheduling": "scheduling.x-k8s.io"}
 """The API group of its PodGroups."""
-if not any(map(assets_of, PROGRAMS)):
+THERE = [name for name in PROGRAMS if assets_of(name) is not None]
+if not THERE:
     pytest.skip(f"{ASSETS} names no folder with {', '.join(PROGRAMS)}", allow_module_level=True)
 
 TICKS = "echo rank $TRAINMASTER_RANK started; i=0; while [ ! -e /tmp/end ]; do i=$((i+1)); echo tick $i; sleep 0.5; done; echo done"
@@ -46,12 +47,7 @@ sleep 5
 """Each member serves a word at a port and reads that of every member."""
 
 
-def _skipped(name: str) -> Any:
-    absent = assets_of(name) is None
-    return pytest.param(name, marks=pytest.mark.skipif(absent, reason=f"{ASSETS} names no folder with {name}"))
-
-
-@pytest.fixture(scope="module", params=[_skipped(name) for name in PROGRAMS])
+@pytest.fixture(scope="module", params=THERE)
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeSystem]:
     """Provide a system for each scheduler: their kinds and webhooks stay out of the way of one another."""
     name = request.param
