@@ -7,9 +7,10 @@ kinds and webhooks stay out of the way of other tests.
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
+import yaml
 
 from tests import waiting
 from tests.cluster.control_plane import ControlPlane
@@ -33,6 +34,7 @@ from tests.conformance.runtime_suite import (
     until_over,
     until_state,
 )
+from tests.conformance.scheduler_suite import RACK, SchedulerConformance, apply, until_changed, urgent_pod
 from tests.e2e.test_kubernetes_conformance import make_lab
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.states import RunState
@@ -98,8 +100,8 @@ class SchedulerSite:
             await lab.close()
 
 
-class OnItsScheduler(SchedulerSite, RuntimeConformance):
-    """The runtime suite on a scheduler, and gangs."""
+class OnItsScheduler(SchedulerSite, SchedulerConformance, RuntimeConformance):
+    """The runtime suite on a scheduler, gangs, and what the scheduler does to them by itself."""
 
     silence_seconds = 10.0  # most of them decide once a second
 
@@ -195,6 +197,80 @@ async def _running(lab: KubeLab, many: int) -> list[str]:
 
 class TestVolcano(OnItsScheduler):
     scheduler = "volcano"
+    guarded = ("scheduling.volcano.sh", "v1beta1", "podgroups")
+    crd = "podgroups.scheduling.volcano.sh"
+    webhook_program = "vc-webhook-manager"
+    quota_words = "queue resource quota insufficient"
+
+    async def let_it_evict(self, site: Installed | None, cluster: Cluster) -> dict[str, Any]:
+        """Add the actions by which it evicts, which are off by default."""
+        assert site is not None
+        conf = site.folder / "volcano-scheduler.conf"
+        conf.write_text(conf.read_text().replace("allocate, backfill", "allocate, preempt, reclaim, backfill"))
+        await site.restart("vc-scheduler")
+        return {}
+
+    async def urgent(self, cluster: Cluster) -> dict[str, Any]:
+        return await self._other(cluster, "default", priorityClassName="urgent")
+
+    async def lend(self, cluster: Cluster) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make two queues of the same weight: each is owed half of the cluster."""
+        borrower, owner = (f"{name}-{cluster.namespace}" for name in ("borrower", "owner"))
+        for name in (borrower, owner):
+            await self._set_queue(cluster, name, {"weight": 100})
+        return {"queues": {"org/team": borrower}}, await self._other(cluster, owner)
+
+    async def _other(self, cluster: Cluster, queue: str, **spec: str) -> dict[str, Any]:
+        await cluster.api.post(
+            f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{cluster.namespace}/podgroups",
+            {
+                "apiVersion": "scheduling.volcano.sh/v1beta1",
+                "kind": "PodGroup",
+                "metadata": {"name": "urgent"},
+                "spec": {"minMember": 1, "queue": queue, **spec},
+            },
+        )
+        return urgent_pod("volcano", annotations={"scheduling.k8s.io/group-name": "urgent"})
+
+    async def set_up_racks(self, site: Installed | None, cluster: Cluster) -> None:
+        """Make a HyperNode for each rack, and turn the plugin on that reads them, which is off by default."""
+        assert site is not None
+        conf = site.folder / "volcano-scheduler.conf"
+        settings = yaml.safe_load(conf.read_text())
+        plugins = settings["tiers"][-1]["plugins"]
+        if not any(one["name"] == "network-topology-aware" for one in plugins):
+            plugins.append({"name": "network-topology-aware"})
+            conf.write_text(yaml.safe_dump(settings))
+            await site.restart("vc-scheduler")
+        for rack in ("a", "b"):
+            member = {"type": "Node", "selector": {"labelMatch": {"matchLabels": {RACK: rack}}}}
+            body = {
+                "apiVersion": "topology.volcano.sh/v1alpha1",
+                "kind": "HyperNode",
+                "metadata": {"name": f"rack-{rack}"},
+                "spec": {"tier": 1, "tierName": RACK, "members": [member]},
+            }
+            await apply(cluster.api, "/apis/topology.volcano.sh/v1alpha1/hypernodes", body)
+
+    async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
+        name = f"small-{cluster.namespace}"
+        await self._set_queue(cluster, name, {"weight": 1, "capability": {"cpu": str(cpu)}})
+        return {"queues": {"org/team": name}}
+
+    async def _set_queue(self, cluster: Cluster, name: str, spec: dict[str, Any]) -> None:
+        queues = "/apis/scheduling.volcano.sh/v1beta1/queues"
+        body = {
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "Queue",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+        await apply(cluster.api, queues, body)
+
+        async def is_open() -> bool:
+            return ((await cluster.api.get(f"{queues}/{name}")).get("status") or {}).get("state") == "Open"
+
+        await waiting.eventually(is_open, 30)
 
 
 class TestKai(OnItsScheduler):
@@ -202,6 +278,59 @@ class TestKai(OnItsScheduler):
 
     scheduler = "kai"
     large_members_first = False
+    guarded = ("scheduling.run.ai", "v2alpha2", "podgroups")
+    crd = "podgroups.scheduling.run.ai"
+    eviction_words = "KAI evicted it"
+    quota_words = "limit"
+
+    async def urgent(self, cluster: Cluster) -> dict[str, Any]:
+        return await self._other(cluster, "jobs", priorityClassName="urgent")
+
+    async def lend(self, cluster: Cluster) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make a queue that is owed nothing, and one that is owed a node."""
+        borrower, owner = (f"{name}-{cluster.namespace}" for name in ("borrower", "owner"))
+        await self._set_queue(cluster, borrower, quota=0)
+        await self._set_queue(cluster, owner, quota=4000)
+        return {"queues": {"org/team": borrower}}, await self._other(cluster, owner, priorityClassName="trainmaster")
+
+    async def _other(self, cluster: Cluster, queue: str, **spec: str) -> dict[str, Any]:
+        await cluster.api.post(
+            f"/apis/scheduling.run.ai/v2alpha2/namespaces/{cluster.namespace}/podgroups",
+            {
+                "apiVersion": "scheduling.run.ai/v2alpha2",
+                "kind": "PodGroup",
+                "metadata": {"name": "urgent"},
+                "spec": {"minMember": 1, "queue": queue, **spec},
+            },
+        )
+        notes = {"pod-group-name": "urgent", "kai.scheduler/skip-podgrouper": "true"}
+        return urgent_pod("kai-scheduler", annotations=notes, labels={"kai.scheduler/queue": queue})
+
+    async def set_up_racks(self, site: Installed | None, cluster: Cluster) -> None:
+        levels = [{"nodeLabel": RACK}, {"nodeLabel": "kubernetes.io/hostname"}]
+        body = {
+            "apiVersion": "kai.scheduler/v1alpha1",
+            "kind": "Topology",
+            "metadata": {"name": "racks"},
+            "spec": {"levels": levels},
+        }
+        await apply(cluster.api, "/apis/kai.scheduler/v1alpha1/topologies", body)
+
+    async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
+        name = f"small-{cluster.namespace}"
+        await self._set_queue(cluster, name, limit=1000 * cpu)
+        return {"queues": {"org/team": name}}
+
+    async def _set_queue(self, cluster: Cluster, name: str, **of_cpu: int) -> None:
+        free = {"quota": -1, "limit": -1, "overQuotaWeight": 1}
+        resources = {"cpu": {**free, **of_cpu}, "gpu": free, "memory": free}
+        body = {
+            "apiVersion": "scheduling.run.ai/v2",
+            "kind": "Queue",
+            "metadata": {"name": name},
+            "spec": {"parentQueue": "all", "resources": resources},
+        }
+        await apply(cluster.api, "/apis/scheduling.run.ai/v2/queues", body)
 
     async def clear(self, cluster: Cluster) -> None:
         """Remove the groups: KAI takes groups of one name for the same, also of several namespaces, and tests use the same names."""
@@ -209,12 +338,70 @@ class TestKai(OnItsScheduler):
 
 
 class TestCoscheduling(OnItsScheduler):
+    """Its quota is that of the plugin CapacityScheduling, which the same project ships in the same profile."""
+
     scheduler = "coscheduling"
+    guarded = ("scheduling.x-k8s.io", "v1alpha1", "podgroups")
+    crd = "podgroups.scheduling.x-k8s.io"
+    quota_words = "ElasticQuota"
+    lends = "not tested: quotas of several namespaces"
+
+    async def urgent(self, cluster: Cluster) -> dict[str, Any]:
+        return urgent_pod("scheduler-plugins-scheduler")
+
+    async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
+        amounts = {"cpu": str(cpu), "memory": "64Gi", "ephemeral-storage": "1Ti"}
+        body = {
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+            "kind": "ElasticQuota",
+            "metadata": {"name": "small"},
+            "spec": {"min": amounts, "max": amounts},
+        }
+        await apply(
+            cluster.api, f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{cluster.namespace}/elasticquotas", body
+        )
+        return {}
 
 
 class TestYuniKorn(OnItsScheduler):
+    """A queue evicts for what it is guaranteed, whatever the priorities. Placeholder pods of large members are not placed first."""
+
     scheduler = "yunikorn"
     not_offered = frozenset({"exclusiveNodes"})
+    large_members_first = False
+    eviction_words = "somebody deleted"
+    quota_words = "queue root.small cannot fit application"
+    quota_refuses = True
+
+    async def let_it_evict(self, site: Installed | None, cluster: Cluster) -> dict[str, Any]:
+        owners = {
+            "name": "owners",
+            "resources": {"guaranteed": {"vcore": "4"}},
+            "properties": {"preemption.delay": "1s"},
+        }
+        await self._set_queues(cluster, owners, {"name": "jobs"})
+        return {"queues": {"org/team": "root.jobs"}}
+
+    async def lend(self, cluster: Cluster) -> tuple[dict[str, Any], dict[str, Any]]:
+        return await self.let_it_evict(None, cluster), await self.urgent(cluster)
+
+    async def urgent(self, cluster: Cluster) -> dict[str, Any]:
+        return urgent_pod(
+            "yunikorn", labels={"yunikorn.apache.org/app-id": "urgent", "yunikorn.apache.org/queue": "root.owners"}
+        )
+
+    async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
+        await self._set_queues(cluster, {"name": "small", "resources": {"max": {"vcore": str(cpu)}}})
+        return {"queues": {"org/team": "root.small"}}
+
+    async def _set_queues(self, cluster: Cluster, *queues: dict[str, Any]) -> None:
+        """Set the queues that pods may name; all others are in that of their namespace, as it is shipped."""
+        rules = [{"name": "provided"}, {"name": "tag", "value": "namespace", "create": True}]
+        root = {"name": "root", "submitacl": "*", "queues": list(queues)}
+        partition = {"name": "default", "placementrules": rules, "queues": [root]}
+        data = {"queues.yaml": yaml.safe_dump({"partitions": [partition]})}
+        await cluster.api.patch("/api/v1/namespaces/yunikorn/configmaps/yunikorn-configs", {"data": data})
+        await asyncio.sleep(2)  # it says nowhere that it has read them
 
 
 QUOTA = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi"}
@@ -227,6 +414,10 @@ class TestKueue(OnItsScheduler):
     scheduler = "kueue"
     large_members_first = False
     not_offered = frozenset({"memberRestart", "gangRestart", "resize"})
+    webhook_program = "manager"
+    eviction_words = "Kueue evicted it"
+    quota_words = "insufficient (unused )?quota for cpu"
+    lends = "not tested: ClusterQueues of one cohort"
 
     async def prepare(self, cluster: Cluster) -> None:
         await set_kueue_quota(cluster.api, QUOTA)
@@ -234,6 +425,39 @@ class TestKueue(OnItsScheduler):
 
     async def clear(self, cluster: Cluster) -> None:
         await cluster.api.delete(f"{KUEUE}/namespaces/{cluster.namespace}/workloads")
+
+    async def let_it_evict(self, site: Installed | None, cluster: Cluster) -> dict[str, Any]:
+        spec = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+        await cluster.api.patch(f"{KUEUE}/clusterqueues/all", {"spec": spec})
+        return {}
+
+    async def urgent(self, cluster: Cluster) -> dict[str, Any]:
+        return urgent_pod(labels={"kueue.x-k8s.io/queue-name": "default"})
+
+    async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
+        await set_kueue_quota(cluster.api, {**QUOTA, "cpu": str(cpu)})
+        return {}
+
+    async def test_the_agent_begins_anew_with_the_version_of_workloads_that_is_still_served(
+        self, site: Installed, cluster: Cluster, lab: KubeLab
+    ) -> None:
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/workloads.kueue.x-k8s.io"
+        versions = (await cluster.api.get(path))["spec"]["versions"]
+        served = [{**one, "served": one["name"] != "v1beta2"} for one in versions]
+        try:
+            await cluster.api.patch(path, {"spec": {"versions": served}})
+            words = await until_changed(lab)
+            assert words.startswith("the cluster no longer serves workloads of kueue.x-k8s.io/v1beta2")
+            await lab.restart()
+            assert not (await lab.runtime.capacity()).closed
+        finally:
+            await cluster.api.patch(path, {"spec": {"versions": versions}})
+            await site.restart("manager")
+        await lab.restart()
+        await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=2), placement_timeout=300))
+        await until_state(lab, A, RunState.RUNNING)
+        lab.open_gate(A)
+        assert (await until_over(lab, A)).state is RunState.SUCCEEDED
 
     async def add_place(self, cluster: Cluster) -> None:
         """Add a node, and its CPU to the quota, as Kueue counts nodes only where topologies are set up."""

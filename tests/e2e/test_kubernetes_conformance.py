@@ -8,6 +8,7 @@ import pytest
 from tests.cluster.fixtures import Cluster, cluster, need_programs, plane
 from tests.conformance.kube_lab import PRIORITY_CLASS, KubeLab, access_by
 from tests.conformance.runtime_suite import RuntimeConformance
+from tests.conformance.scheduler_suite import SchedulerConformance, urgent_pod
 
 need_programs(whole_module=True)
 __all__ = ["cluster", "plane"]
@@ -32,10 +33,22 @@ async def make_lab(cluster: Cluster, placement: dict[str, Any], **config: Any) -
     )
 
 
-class TestNativeGangs(RuntimeConformance):
+class OnKubeScheduler(SchedulerConformance, RuntimeConformance):
+    """The suites on the scheduler of the control plane, which has no quota and no webhook of its own."""
+
+    @pytest.fixture
+    def site(self) -> None:
+        """Return None: there are no programs beside those of the control plane."""
+
+    async def urgent(self, cluster: Cluster) -> dict[str, Any]:
+        return urgent_pod()
+
+
+class TestNativeGangs(OnKubeScheduler):
     """The scheduler of Kubernetes itself places whole PodGroups. It takes their members in an order of its own, not by size."""
 
     large_members_first = False
+    guarded = ("scheduling.k8s.io", "v1alpha2", "podgroups")
 
     @pytest.fixture
     async def lab(self, cluster: Cluster) -> AsyncIterator[KubeLab]:
@@ -47,7 +60,7 @@ class TestNativeGangs(RuntimeConformance):
             await lab.close()
 
 
-class TestEmulatedGangs(RuntimeConformance):
+class TestEmulatedGangs(OnKubeScheduler):
     """Pods are held by gates that the agent opens."""
 
     @pytest.fixture

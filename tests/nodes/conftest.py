@@ -11,11 +11,8 @@ from tests.nodes.system import NodeSystem, open_system
 
 @pytest.fixture(scope="package")
 def opened_system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeSystem]:
-    programs = os.environ["KUBE_BIN"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KUBEBUILDER_ASSETS", programs)
-        with open_system(tmp_path_factory.mktemp("nodes"), Path(programs)) as system:
-            yield system
+    with open_system(tmp_path_factory.mktemp("nodes"), Path(os.environ["KUBE_BIN"])) as system:
+        yield system
 
 
 @pytest.fixture

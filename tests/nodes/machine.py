@@ -5,6 +5,7 @@ Its groups for resources (cgroups) are removed by ``remove``.
 """
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
@@ -30,6 +31,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _CPU_SHARES = "16384"
 """A node counts as sixteen processes outside of it, so that its containers are not starved on a busy machine."""
 _SOCKET = "/run/containerd/containerd.sock"
+_numbers = itertools.count()
+"""Of the machines of this process: a machine of another system has the same name."""
 _FIRST_PROCESS = """
 set -e
 hostname "$0"
@@ -71,7 +74,7 @@ class Machine:
         self.name = f"node-{number}"
         self.folder = folder
         self._parts = parts
-        self._cgroup = f"tests-{os.getpid()}-{self.name}"
+        self._cgroup = f"tests-{os.getpid()}-{next(_numbers)}-{self.name}"
         self._first: Daemon | None = None
         self._pid = 0
         self._daemons: dict[str, Daemon] = {}

@@ -6,17 +6,20 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from bench.kube_stage import KubeCluster, KubeStage
 from bench.stage import ADMIN_KEY, PROGRAM
 from tests.cluster.chart import JOBS, install_agent
 from tests.cluster.control_plane import API_SERVER, CONTROLLER_MANAGER, ControlPlane
+from tests.cluster.schedulers import installed
+from tests.cluster.shipped import Installed
 from tests.nodes.dns import ClusterDns
 from tests.nodes.images import BUSYBOX, static_busybox, write_archives
 from tests.nodes.machine import LEASE_SECONDS, Machine, Parts
@@ -52,10 +55,14 @@ PATIENCE = 90.0
 class NodeSystem:
     """What the tests use: machines by number, the command line, kubectl, and jobs."""
 
-    def __init__(self, plane: ControlPlane, machines: dict[int, Machine], stage: KubeStage) -> None:
+    def __init__(
+        self, plane: ControlPlane, machines: dict[int, Machine], stage: KubeStage, scheduler: Installed | None
+    ) -> None:
         self.plane = plane
         self.machines = machines
         self.stage = stage
+        self.scheduler = scheduler
+        """The programs of the scheduler of another project that places the gangs; None: that of Kubernetes places them."""
         self.client = Client(stage.urls[0], ADMIN_KEY)
 
     # Commands
@@ -192,11 +199,26 @@ def kept_settings() -> Iterator[None]:
 
 
 @contextmanager
-def open_system(folder: Path, programs: Path) -> Iterator[NodeSystem]:
-    """Provide the system with all nodes ready; this thread is in the network of the nodes meanwhile."""
+def running_scheduler(name: str, plane: ControlPlane, folder: Path) -> Iterator[Installed]:
+    """Run the scheduler of another project on the control plane. Its programs and webhooks are in the network of this thread."""
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        try:
+            yield runner.run(stack.enter_async_context(installed(name, plane, folder)))
+        finally:
+            runner.run(stack.aclose())
+
+
+@contextmanager
+def open_system(folder: Path, programs: Path, scheduler: str = "") -> Iterator[NodeSystem]:
+    """Provide the system with all nodes ready; this thread is in the network of the nodes meanwhile.
+
+    ``scheduler``: of another project, which places the gangs; empty: that of Kubernetes.
+    """
     busybox = static_busybox()
     assert busybox is not None
     with ExitStack() as stack:
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("KUBEBUILDER_ASSETS", str(programs))
         stack.enter_context(kept_settings())
         stack.enter_context(separate_network())
         plane = asyncio.run(ControlPlane.start(folder / "plane", node_grace_seconds=_GRACE_SECONDS, flags=_FLAGS))
@@ -207,11 +229,17 @@ def open_system(folder: Path, programs: Path) -> Iterator[NodeSystem]:
             stack.callback(machine.remove)
             machine.boot()
         stack.callback(ClusterDns(plane, GATEWAY).close)
-        installed = asyncio.run(install_agent(plane, "north", "checkpoint.enabled=true"))
-        config = {**installed.config, **_CONFIG}
-        stage = KubeStage(folder / "stage", [KubeCluster("north", installed.kubeconfig, config)], env=_SETTINGS)
+        site = None
+        if scheduler:
+            (folder / scheduler).mkdir()
+            site = stack.enter_context(running_scheduler(scheduler, plane, folder / scheduler))
+        agent = asyncio.run(install_agent(plane, "north", "checkpoint.enabled=true"))
+        config = {**agent.config, **_CONFIG}
+        if site is not None:
+            config["placement"] = {**config.get("placement", {}), **site.placement}
+        stage = KubeStage(folder / "stage", [KubeCluster("north", agent.kubeconfig, config)], env=_SETTINGS)
         stack.callback(stage.stop)
-        system = NodeSystem(plane, machines, stage)
+        system = NodeSystem(plane, machines, stage, site)
         stack.callback(system.client.close)
         system.until_ready()
         stage.start()

@@ -19,6 +19,7 @@ from trainmaster_agent.placement.yunikorn import YuniKorn
 Objects = Sequence[Mapping[str, Any]]
 EARLY, LATE = "2026-10-01T10:00:00Z", "2026-10-01T10:00:30Z"
 NO_CPU = "0/4 nodes are available: 4 Insufficient cpu."
+WITH_ANOTHER = "0/1 nodes are available: 1 optimistic rejection in PostFilter."
 
 
 def says(kind: str, status: str, reason: str = "", message: str = "", at: str = EARLY) -> dict[str, str]:
@@ -75,6 +76,12 @@ CASES: dict[str, tuple[PlacementPort, Objects, list[PodSight], GangState]] = {
         Volcano(),
         [an_object(phase="Pending")],
         [],
+        GangState("Volcano has not let it into queue q yet"),
+    ),
+    "volcano: held in the queue, so that its members have no nodes": (
+        Volcano(),
+        [an_object(UNSCHEDULABLE, phase="Pending")],
+        [waits()],
         GangState("Volcano has not let it into queue q yet"),
     ),
     "volcano: no room": (
@@ -146,6 +153,18 @@ CASES: dict[str, tuple[PlacementPort, Objects, list[PodSight], GangState]] = {
     ),
     "yunikorn: a member's own failure": (YuniKorn(), [], [fails("OOMKilled")], GangState()),
     "coscheduling: only pods speak": (Coscheduling(), [], [waits()], GangState(NO_CPU)),
+    "coscheduling: a member was rejected because of another one": (
+        Coscheduling(),
+        [],
+        [waits(WITH_ANOTHER), waits("it is beyond the quota")],
+        GangState("it is beyond the quota"),
+    ),
+    "coscheduling: all were rejected because of others": (
+        Coscheduling(),
+        [],
+        [waits(WITH_ANOTHER)],
+        GangState(WITH_ANOTHER),
+    ),
     "kueue: waits for quota": (Kueue(), [an_object(QUEUED)], [GATED], GangState(QUEUED["message"])),
     "kueue: more than the queue may ever have": (
         Kueue(),

@@ -76,32 +76,41 @@ async def run_kubernetes_agent(
     from trainmaster_agent.kube.access import open_access
     from trainmaster_agent.kube.client import ApiServer
     from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
+    from trainmaster_agent.runtime.kubernetes.served_placement import PlacementChangedError
     from trainmaster_agent.sync import Agent, boot_time
 
     config.home(own_namespace(config))
     access = await open_access(kubeconfig, context)
+
+    async def act(api: ApiServer) -> None:
+        runtime = KubernetesRuntime(api, config, namespace=own_namespace(config), clock=boot_time)
+        if not await _open(runtime, stop):
+            return
+        client = AgentClient(url, secret)
+        agent = Agent(client, runtime, cluster=config.cluster, on_renewal=on_renewal, use_seconds=config.use_seconds)
+        acting = asyncio.create_task(agent.run(stop), name="agent")
+        watching = asyncio.create_task(runtime.watch_over(), name="watch-over")
+        try:
+            done, _ = await asyncio.wait((acting, watching), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (acting, watching):
+                task.cancel()
+            await asyncio.gather(acting, watching, return_exceptions=True)
+            await client.aclose()
+            await runtime.close()
+
     async with asyncio.TaskGroup() as group, ApiServer(access, parallel=config.parallel) as api:
         beating = group.create_task(run_for_ever("pulse", (pulse or Pulse()).beat))
         try:
-            runtime = KubernetesRuntime(api, config, namespace=own_namespace(config), clock=boot_time)
-            if not await _open(runtime, stop):
-                return
-            client = AgentClient(url, secret)
-            agent = Agent(
-                client, runtime, cluster=config.cluster, on_renewal=on_renewal, use_seconds=config.use_seconds
-            )
-            acting = asyncio.create_task(agent.run(stop), name="agent")
-            watching = asyncio.create_task(runtime.watch_over(), name="watch-over")
-            try:
-                done, _ = await asyncio.wait((acting, watching), return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                for task in (acting, watching):
-                    task.cancel()
-                await asyncio.gather(acting, watching, return_exceptions=True)
-                await client.aclose()
-                await runtime.close()
+            while not stop.is_set():
+                try:
+                    await act(api)
+                except PlacementChangedError as error:
+                    log.warning("the agent begins anew: %s", error)
+                else:
+                    return
         finally:
             beating.cancel()
 

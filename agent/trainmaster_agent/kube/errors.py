@@ -44,6 +44,11 @@ class NotFoundError(RefusedError):
         """Return whether the missing object is the namespace."""
         return self.details.get("kind") == "namespaces"
 
+    @property
+    def is_kind_gone(self) -> bool:
+        """Return whether the API server serves no such kind, or not in this version."""
+        return any(words in str(self) for words in ("page not found", "could not find the requested resource"))
+
 
 class ConflictError(RefusedError):
     """The object exists already (``reason`` AlreadyExists), or has changed since it was read."""

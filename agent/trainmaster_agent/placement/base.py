@@ -1,6 +1,6 @@
 """Defaults that hold for most in-cluster schedulers; each placement overrides what differs. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from trainmaster.workload_kinds.kind import WorkloadKind
@@ -60,3 +60,6 @@ class PlacementDefaults:
 
     def objects(self, gang: Gang) -> tuple[KubeObject, ...]:
         return ()
+
+    def explained_by_events(self, objects: Sequence[Mapping[str, Any]]) -> str:
+        return ""

@@ -8,6 +8,8 @@ from trainmaster_agent.kube.pods import PodSight
 
 _GATED = "SchedulingGated"
 _COUNT_OF_NODES = "nodes are available"
+_WITH_ANOTHER = "optimistic rejection"
+"""Coscheduling's words about a member that was rejected because of another one."""
 
 
 def why_pods_wait(pods: Sequence[PodSight]) -> str:
@@ -18,6 +20,7 @@ def why_pods_wait(pods: Sequence[PodSight]) -> str:
     """
     texts = [_line(pod.message) for pod in pods if pod.stage == "waiting" and not pod.deleting and pod.reason != _GATED]
     said = [text for text in texts if text]
+    said = [text for text in said if _WITH_ANOTHER not in text] or said
     return next((text for text in said if _COUNT_OF_NODES in text), said[0] if said else "")
 
 

@@ -178,6 +178,10 @@ class PlacementPort(Protocol):
         """Add to a member's manifest what makes it part of the gang. It already has the labels of run and member."""
         ...
 
+    def explained_by_events(self, objects: Sequence[Mapping[str, Any]]) -> str:
+        """Return the field selector of the events that alone say why the gang waits; empty if a status says it."""
+        ...
+
     def read(self, gang: Gang, objects: Sequence[Mapping[str, Any]], pods: Sequence[PodSight]) -> GangState:
         """Return the state of a gang that is not running yet, or was evicted, from the scheduler's objects and the pods."""
         ...

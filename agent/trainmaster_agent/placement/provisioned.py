@@ -99,6 +99,9 @@ class Provisioned:
             annotations = pod["metadata"].get("annotations") or {}
             pod["metadata"]["annotations"] = {**annotations, _CONSUMES: gang.run, _CLASS: self.class_name}
 
+    def explained_by_events(self, objects: Sequence[Mapping[str, Any]]) -> str:
+        return self.inner.explained_by_events([one for one in objects if not _is_request(one)])
+
     def read(self, gang: Gang, objects: Sequence[Mapping[str, Any]], pods: Sequence[PodSight]) -> GangState:
         requests = [one for one in objects if _is_request(one)]
         state = self.inner.read(gang, [one for one in objects if not _is_request(one)], pods)

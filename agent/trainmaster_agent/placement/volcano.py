@@ -95,16 +95,27 @@ class Volcano(PlacementDefaults):
             message = message or self._why(obj)
         return GangState(message=message or why_pods_wait(pods))
 
+    def explained_by_events(self, objects: Sequence[Mapping[str, Any]]) -> str:
+        """Return the selector of events about a PodGroup that its queue does not admit: what the queue lacks is in no status."""
+        held = next((one["metadata"]["name"] for one in objects if _phase(one) == "Pending"), "")
+        # Those of type Warning say that its members have no nodes.
+        about = f"involvedObject.kind={POD_GROUPS.kind},involvedObject.name={held}"
+        return f"type=Normal,reason=Unschedulable,{about}" if held else ""
+
     def _why(self, pod_group: Mapping[str, Any]) -> str:
-        phase = (pod_group.get("status") or {}).get("phase", "")
+        phase = _phase(pod_group)
         if phase in ("Running", "Completed"):
             return ""
+        if phase == "Pending":  # that its members have no nodes goes without saying
+            return f"Volcano has not let it into queue {pod_group['spec'].get('queue', 'default')} yet"
         unschedulable = condition(pod_group, "Unschedulable", "True")
         if unschedulable is not None and not _is_past(pod_group, unschedulable):
             return words_of(unschedulable)
-        if phase == "Pending":
-            return f"Volcano has not let it into queue {pod_group['spec'].get('queue', 'default')} yet"
         return ""
+
+
+def _phase(pod_group: Mapping[str, Any]) -> str:
+    return str((pod_group.get("status") or {}).get("phase", ""))
 
 
 def _is_past(pod_group: Mapping[str, Any], unschedulable: Mapping[str, Any]) -> bool:

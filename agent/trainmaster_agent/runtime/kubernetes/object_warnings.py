@@ -1,4 +1,7 @@
-"""Warnings about a run's object and about what its controller has made for it: why it makes no pods is often told in events alone."""
+"""Events about a run's objects, where they alone say why something does not go on.
+
+Warnings about the object of a run, and about what its controller has made for it; and the last words of a scheduler about a gang.
+"""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -13,6 +16,8 @@ from trainmaster_agent.runtime.kubernetes.workload_objects import object_name
 
 _FIRST_SECONDS, _AGAIN_SECONDS = 10.0, 30.0
 """From the first look that finds too few pods until events are read, and from then until they are read again."""
+_FIRST_SECONDS_OF_GANGS, _AGAIN_SECONDS_OF_GANGS = 2.0, 10.0
+"""The same for a gang that its queue holds back, whose scheduler looks at it once a second."""
 _LONGEST_WORDS = 400
 
 
@@ -21,19 +26,40 @@ async def read_warning(api: ApiServer, tracker: RunTracker, now: float) -> None:
 
     Events that cannot be read are no reason for anything: an agent without the right to do so says less.
     """
-    if not _is_short(tracker):
-        tracker.warning, tracker.warning_due = "", float("inf")
+    if not _is_due(tracker, now, _FIRST_SECONDS, _AGAIN_SECONDS, wanted=_is_short(tracker)):
         return
-    if tracker.warning_due == float("inf"):
-        tracker.warning_due = now + _FIRST_SECONDS
-    if now < tracker.warning_due:
-        return
-    tracker.warning_due = now + _AGAIN_SECONDS
-    events: list[dict[str, Any]] = []
     with suppress(KubeError):
-        async for items, _ in api.pages(EVENTS, tracker.record.namespace, fields="type=Warning"):
-            events += items
+        events = await _events(api, tracker, "type=Warning")
         tracker.warning = last_warning(events, object_name(tracker.run))
+
+
+async def read_words(api: ApiServer, tracker: RunTracker, fields: str, now: float) -> None:
+    """Read the last event with these fields about a gang that has waited for a while; where ``fields`` is empty none is needed."""
+    if not _is_due(tracker, now, _FIRST_SECONDS_OF_GANGS, _AGAIN_SECONDS_OF_GANGS, wanted=bool(fields)):
+        return
+    with suppress(KubeError):
+        events = await _events(api, tracker, fields)
+        tracker.warning = shortened(str(max(events, key=_time).get("message")), _LONGEST_WORDS) if events else ""
+
+
+def _is_due(tracker: RunTracker, now: float, first: float, again: float, *, wanted: bool) -> bool:
+    """Return whether to read events now; forget the last words where none are wanted."""
+    if not wanted:
+        tracker.warning, tracker.warning_due = "", float("inf")
+        return False
+    if tracker.warning_due == float("inf"):
+        tracker.warning_due = now + first
+    if now < tracker.warning_due:
+        return False
+    tracker.warning_due = now + again
+    return True
+
+
+async def _events(api: ApiServer, tracker: RunTracker, fields: str) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    async for items, _ in api.pages(EVENTS, tracker.record.namespace, fields=fields):
+        events += items
+    return events
 
 
 def _is_short(tracker: RunTracker) -> bool:

@@ -70,7 +70,7 @@ class Sights:
     workload: WorkloadSight | None = None
     """The object whose controller makes the pods, where the run has one and it exists."""
     warning: str = ""
-    """The last warning of the cluster about that object, while pods of it are missing."""
+    """The last warning of the cluster about that object, while pods of it are missing; without one, the last event about the gang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,7 +462,8 @@ class Look:
 
     def _waits_for(self) -> str:
         """Return why the gang is not running yet, in the scheduler's own words where it has any."""
-        words = self.sights.gang.message or self.sights.waits_for
+        said = (self.sights.gang.message, self.sights.warning)
+        words = ": ".join(one for one in said if one) or self.sights.waits_for
         if self.sights.prevented and len(self.pods) < len(self.wanted):
             return f"its members cannot be created at the moment: {self.sights.prevented}"
         if not words:

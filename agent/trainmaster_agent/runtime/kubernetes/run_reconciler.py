@@ -39,7 +39,7 @@ from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.node_health import Unready
 from trainmaster_agent.runtime.kubernetes.node_plan import find_nodes
-from trainmaster_agent.runtime.kubernetes.object_warnings import read_warning
+from trainmaster_agent.runtime.kubernetes.object_warnings import read_warning, read_words
 from trainmaster_agent.runtime.kubernetes.output import Outputs
 from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, ReconcileLimits, Sights, reconcile
 from trainmaster_agent.runtime.kubernetes.record import (
@@ -51,6 +51,7 @@ from trainmaster_agent.runtime.kubernetes.record_store import PERMISSION_PATIENC
 from trainmaster_agent.runtime.kubernetes.resize import give_up, late_growth, take_resize
 from trainmaster_agent.runtime.kubernetes.run_spec import Member
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
+from trainmaster_agent.runtime.kubernetes.served_placement import words_on
 from trainmaster_agent.runtime.kubernetes.workload_objects import (
     indexes_for,
     new_pod,
@@ -136,6 +137,9 @@ class RunReconcilers:
                 continue
             if tracker.facts.workload is not None:
                 await self._look_at_workload(tracker)
+            else:
+                fields = self._placement.explained_by_events(list(tracker.objects.values()))
+                await read_words(self._api, tracker, fields, self._clock())
             found = self._assessment(tracker)
             tracker.next_look = min(found.wake_at or float("inf"), late_growth(tracker), tracker.warning_due)
             if found.progress is not None:
@@ -630,6 +634,10 @@ class RunReconcilers:
             if "deletionTimestamp" in held["metadata"]:
                 raise _still_there(held) from None
             return held
+        except NotFoundError as error:
+            if not error.is_kind_gone:
+                raise
+            raise NotFoundError(error.status, f"{words_on(resource)} ({error})", error.reason, error.details) from error
 
     async def _create_pod(self, tracker: RunTracker, manifests: Manifests, member: Member, node: str) -> None:
         body = manifests.pod(*member, beside=self._beside(tracker, manifests), node=node)

@@ -82,7 +82,9 @@ class RunTracker:
     workload: WorkloadSight | None = None
     """The object whose controller makes the pods, where it exists."""
     warning: str = ""
-    """The last warning about the object or what its controller has made, while pods of it are missing."""
+    """The last warning about the object or what its controller has made, while pods of it are missing; without an object, the last
+    event about the gang, where events alone say why it waits.
+    """
     warning_due: float = float("inf")
     """When warnings are read next."""
     new_pods: dict[str, NewPod] = field(default_factory=dict)

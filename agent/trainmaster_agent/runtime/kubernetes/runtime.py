@@ -69,6 +69,7 @@ from trainmaster_agent.runtime.kubernetes.run_reconciler import RunReconcilers
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts, UnknownWorkloadError, facts_of
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker, first_status
 from trainmaster_agent.runtime.kubernetes.served_kinds import ServedKinds
+from trainmaster_agent.runtime.kubernetes.served_placement import PlacementChangedError, ServedPlacement
 from trainmaster_agent.runtime.kubernetes.strays import identity_of_cluster, no_pods_of
 from trainmaster_agent.runtime.kubernetes.worklist import Worklist
 from trainmaster_agent.runtime.kubernetes.workload_objects import object_name, resource_of
@@ -142,6 +143,7 @@ class KubernetesRuntime:
         self._kinds = self._make_kinds()
         self._handlers: EventHandlers | None = None
         self._placement: PlacementPort | None = None
+        self._served: ServedPlacement | None = None
         self._reconcilers: RunReconcilers | None = None
         self._tombstone = parse_duration(config.tombstone)
         self._trackers: dict[str, RunTracker] = {}
@@ -206,6 +208,7 @@ class KubernetesRuntime:
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
                 contain("older anchor", error, run=name)
         self._placement = await self._choose_placement()
+        served = self._served = ServedPlacement(self._api, self._placement, self._choose_placement)
         self._node_capacity.binds_zones = self._placement.emulated and Capability.NUMA in self._placement.capabilities
         self._reconcilers = self._make_reconcilers(self._placement)
         self._watch_all(self._placement)
@@ -228,6 +231,7 @@ class KubernetesRuntime:
         self._spawn("garbage-collector", self._garbage_collector.run)
         self._spawn("namespaces", self._namespaces.run)
         self._spawn("workload-kinds", self._kinds.run)
+        self._spawn("placement-kinds", served.run)
         self._spawn("orphans", lambda: self._orphans.run(self._trackers.__contains__, self._is_served))
         leftovers = self._leftovers(self._placement)
         self._spawn(
@@ -238,8 +242,8 @@ class KubernetesRuntime:
         await self.lease.confirm()
 
     def _spawn(self, place: str, loop: Callable[[], Awaitable[None]], name: str = "") -> None:
-        """Start a task for as long as the runtime is open. Only the loss of the Lease ends it."""
-        task = asyncio.create_task(run_for_ever(place, loop, LeaseLostError), name=name or place)
+        """Start a task for as long as the runtime is open. Only the loss of the Lease, or a placement that changed, ends it."""
+        task = asyncio.create_task(run_for_ever(place, loop, LeaseLostError, PlacementChangedError), name=name or place)
         self._tasks.append(task)
 
     async def close(self) -> None:
@@ -272,10 +276,13 @@ class KubernetesRuntime:
         self._node_capacity = NodeCapacity(self.inventory)
         self._node_health = NodeHealth()
         self._kinds = self._make_kinds()
-        self._placement = self._reconcilers = self._handlers = None
+        self._placement = self._reconcilers = self._handlers = self._served = None
 
     async def watch_over(self) -> None:
-        """Run for ever; raise what makes this replica unfit to act, such as LeaseLostError."""
+        """Run for ever; raise what makes this replica unfit to act, such as LeaseLostError.
+
+        After PlacementChangedError it can be closed and opened again.
+        """
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             task.result()
@@ -649,8 +656,9 @@ class KubernetesRuntime:
         silent = self.lease.silent_for
         if silent > _AWAY_SECONDS:
             return f"the API server has not answered for {max(_AWAY_SECONDS, silent // 10 * 10):.0f} s"
-        if self._namespaces.lacks:
-            return self._namespaces.lacks
+        lacks = self._namespaces.lacks or ("" if self._served is None else self._served.lacks)
+        if lacks:
+            return lacks
         refused = next((watch.refused for watch in self._watches if watch.refused and watch.is_needed), "")
         return f"the API server refuses: {refused}" if refused else ""
 
