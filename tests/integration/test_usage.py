@@ -404,3 +404,25 @@ async def test_price_factors_that_make_no_sense_are_refused(service: Service, fa
     answer = await service.http.put("/v1/priority-classes/c", json={"name": "c", "value": 1, "priceFactor": factor})
     assert answer.status_code == 422
     assert "priceFactor" in answer.text
+
+
+async def test_members_on_a_node_of_a_priced_type_cost_their_part_of_the_node(service: Service) -> None:
+    instances = {"m7i.large": {"onDemand": "0.6", "resources": {"cpu": "2", "memory": "8Gi"}}}
+    await priced(service, instances=instances)
+    await execute(service.stores, "UPDATE tariffs SET since = since - interval '1 day'")
+    labels = {"node.kubernetes.io/instance-type": "m7i.large"}
+    group = NodeGroup(name="node", count=1, free={"cpu": 2000, "memory": 8 * 2**30}, labels=labels)
+    report = CapacityReport(groups=(group,), runtime="test", scheduler="test", capabilities=("gang",))
+    agent = service.agent()
+    if (await agent.sync(capacity=report)).json()["sendFull"]:
+        await agent.sync(full=True)
+    await service.submit(cpu="2")
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 1}})
+    await execute(service.stores, "UPDATE runs SET placed_at = now() - interval '5 hours' WHERE ended_at IS NULL")
+    await agent.report(run, RunState.SUCCEEDED, 3)
+    assert await accounting(service).run() == 1
+    total = (await usage(service))["total"]
+    # Both cores for five hours: two thirds of the node, at 0.04 for a core and 0.005 for a GiB.
+    expected = 5 * Decimal("0.6") * 2 / 3
+    assert Decimal(total["cost"]) == pytest.approx(expected, rel=Decimal("0.001"))

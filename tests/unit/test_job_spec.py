@@ -103,6 +103,12 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str, str]] = {
     "at the top": ({"replicas": 2}, "replicas", "roles[].replicas"),
     "in a role": ({"roles": worker(image="x")}, "roles[0].image", "roles[].template.image"),
     "in a template": ({"roles": template(gpus=1)}, "roles[0].template.gpus", "gpu"),
+    "a resource in a template": (
+        {"roles": template(memory="4Gi")},
+        "roles[0].template.memory",
+        "roles[].template.resources.memory",
+    ),
+    "a resource in a role": ({"roles": worker(cpus=2)}, "roles[0].cpus", "roles[].template.resources.cpu"),
     "in a port": (
         {"roles": template(ports=[{"name": "a", "port": 1, "hostPort": 1}])},
         "roles[0].template.ports[0].hostPort",

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from trainmaster.protocol.device_parts import part_resource
 from trainmaster.protocol.prices import NANOS, PriceBookSpec
+from trainmaster.protocol.quantities import parse_resources
 from trainmaster_dispatcher.domain.prices import FREE, PricedResource, PriceHistory, Tariff, tariff_of
+from trainmaster_dispatcher.domain.usage import UsagePart, UsageSpan, usage_of
 
 HOUR = 3600 * 10**6
 GPU = "nvidia.com/gpu"
@@ -47,6 +50,60 @@ def test_an_hour_costs_what_the_book_says(place: PricedResource, amount: int, ex
     assert cost(tariff(), place, amount) == Decimal(expected)
 
 
+INSTANCES = {
+    "p5.48xlarge": {
+        "onDemand": "98.32",
+        "spot": "40",
+        "resources": {"cpu": "192", "memory": "2Ti", GPU: "8", "vpc.amazonaws.com/efa": "32"},
+    },
+    "m7i.large": {"onDemand": "0.1", "resources": {"cpu": "2", "memory": "8Gi"}},
+}
+
+
+def whole_node(of: Tariff, instance: str, *, spot: bool = False) -> Decimal:
+    """Return the cost of all that a node of a type offers, for an hour."""
+    amounts = parse_resources(INSTANCES[instance]["resources"])  # type: ignore[arg-type]
+    places = {name: PricedResource(name, "H100" if name == GPU else "", spot, instance) for name in amounts}
+    return sum((cost(of, places[name], amount) for name, amount in amounts.items()), Decimal(0))
+
+
+class TestInstances:
+    def test_a_whole_node_costs_what_its_type_costs(self) -> None:
+        of = tariff(instances=INSTANCES)
+        assert abs(whole_node(of, "p5.48xlarge") - Decimal("98.32")) < Decimal("1e-7")
+        assert abs(whole_node(of, "p5.48xlarge", spot=True) - 40) < Decimal("1e-7")
+        assert abs(whole_node(of, "m7i.large") - Decimal("0.1")) < Decimal("1e-7")
+        assert abs(whole_node(of, "m7i.large", spot=True) - Decimal("0.1")) < Decimal("1e-7")
+        other = tariff("1.1", instances=INSTANCES, exchangeRate="0.5")
+        assert abs(whole_node(other, "p5.48xlarge") - Decimal("98.32") * Decimal("0.55")) < Decimal("1e-7")
+
+    def test_resources_share_it_in_proportion_to_their_ordinary_prices(self) -> None:
+        of = tariff(instances=INSTANCES)
+        core = cost(of, PricedResource("cpu", "", instance="m7i.large"), 1000)
+        gib = cost(of, PricedResource("memory", "", instance="m7i.large"), 2**30)
+        assert abs(core / gib - Decimal("0.04") / Decimal("0.005")) < Decimal("1e-5")
+        assert abs(2 * core + 8 * gib - Decimal("0.1")) < Decimal("1e-7")
+
+    def test_other_types_and_what_a_type_does_not_name_have_ordinary_prices(self) -> None:
+        of = tariff(instances=INSTANCES)
+        assert cost(of, PricedResource("cpu", "", instance="m7i.xlarge"), 1000) == Decimal("0.04")
+        assert cost(of, PricedResource(GPU, "H100", instance="m7i.large"), 1) == Decimal("2.5")
+
+    def test_half_a_gpu_costs_half(self) -> None:
+        of = tariff(instances=INSTANCES)
+        whole = cost(of, PricedResource(GPU, "H100", instance="p5.48xlarge"), 1)
+        half = cost(of, PricedResource(part_resource(GPU), "H100", instance="p5.48xlarge"), 500)
+        assert abs(whole - 2 * half) < Decimal("1e-8")
+
+    def test_types_are_counted_together(self) -> None:
+        tariffs = PriceHistory([0], [tariff(instances=INSTANCES)])
+        amounts = {PricedResource("cpu", "", instance="m7i.large"): 2000, PricedResource("cpu"): 1000}
+        found = usage_of([UsageSpan(0, HOUR, amounts)], tariffs)
+        used = found[UsagePart(0, PricedResource("cpu"))]
+        assert (used.amount, len(found)) == (3000 * HOUR, 1)
+        assert used.cost == 40_000_000 + Decimal(cost(tariffs.tariffs[0], next(iter(amounts)), 2000)) * NANOS
+
+
 def test_other_currencies_and_corrections_are_factors() -> None:
     assert cost(tariff("1.1", exchangeRate="0.5"), PricedResource("cpu"), 1000) == Decimal("0.022")
 
@@ -75,6 +132,10 @@ def test_a_history_is_cut_where_prices_change() -> None:
         ({"onDemand": {"devices": {"cpu": "1"}}}, "onDemand.devices.cpu.[key]"),
         ({"onDemand": {"devices": {f"{GPU}@kind=public": "1"}}}, f"onDemand.devices.{GPU}@kind=public.[key]"),
         ({"exchangeRate": 0}, "exchangeRate"),
+        ({"instances": {"m": {"resources": {"cpu": "1"}}}}, "instances.m"),
+        ({"instances": {"m": {"onDemand": "1", "resources": {"cpu": "0"}}}}, "instances.m.resources"),
+        ({"instances": {"m": {"onDemand": "1", "resources": {}}}}, "instances.m.resources"),
+        ({"instances": {"m": {"onDemand": "1", "resources": {"example.com/fpga": "1"}}}}, ""),
     ],
 )
 def test_a_book_with_a_mistake_is_refused_where_the_mistake_is(fields: dict[str, Any], where: str) -> None:

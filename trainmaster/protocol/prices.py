@@ -1,12 +1,22 @@
 """Price books, as admins write them: the cost of clusters."""
 
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from trainmaster.protocol.base import Name40, Strict, bounded, example, text_schema
+from trainmaster.protocol.jobs import ResourceName
 from trainmaster.protocol.json_limits import shown
+from trainmaster.protocol.quantities import Quantity, parse_resources
 from trainmaster.protocol.quota import parse_flavor
 
 NANOS = 10**9
@@ -84,6 +94,33 @@ class PricesSpec(Strict):
     """Price of one device, such as ``nvidia.com/gpu``; ``nvidia.com/gpu@product=H100`` for one product of it."""
 
 
+InstanceType = Annotated[str, StringConstraints(min_length=1, max_length=63)]
+
+
+class InstancePricesSpec(Strict):
+    """Price of whole nodes of an instance type, which is divided among what they have in proportion to the prices of the book."""
+
+    on_demand: Money | None = None
+    """Price of an ordinary node for an hour."""
+    spot: Money | None = None
+    """Price of a node that the provider may take back for an hour."""
+    resources: Annotated[dict[ResourceName, Quantity], Field(min_length=1), bounded(50)]
+    """Resources that a node offers to pods, such as ``cpu``, ``memory`` and ``nvidia.com/gpu``."""
+
+    @field_validator("resources")
+    @classmethod
+    def _parse(cls, value: dict[str, str]) -> dict[str, str]:
+        if not parse_resources(value):
+            raise ValueError("at least one amount has to be above 0")
+        return value
+
+    @model_validator(mode="after")
+    def _has_a_price(self) -> Self:
+        if self.on_demand is None and self.spot is None:
+            raise ValueError("give onDemand, spot or both")
+        return self
+
+
 class PriceBookSpec(Strict):
     """Prices of the clusters that name the book. A change applies from the time it is made."""
 
@@ -103,9 +140,24 @@ class PriceBookSpec(Strict):
     """Prices on ordinary nodes."""
     spot: PricesSpec | None = None
     """Prices on nodes that the provider may take back."""
+    instances: Annotated[dict[InstanceType, InstancePricesSpec], bounded(1000)] = Field(default_factory=dict)
+    """Prices of whole nodes by instance type, the node label ``node.kubernetes.io/instance-type``. They come before other prices."""
     egress: Money | None = None
     """Price of a GiB that leaves the cluster. Used in choosing a cluster for jobs whose data is elsewhere."""
     exchange_rate: Factor = Decimal(1)
     """Exchange rate: one unit of these prices' currency in the installation's currency."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
     """Text for people."""
+
+    @model_validator(mode="after")
+    def _can_divide(self) -> Self:
+        """Check that the price of a whole node can be divided among its resources."""
+        named = {"cpu": self.on_demand.cpu, "memory": self.on_demand.memory}
+        named |= {parse_flavor(name)[0]: price for name, price in self.on_demand.devices.items() if price}
+        for instance, prices in self.instances.items():
+            if not any(named.get(name) for name in parse_resources(prices.resources)):
+                raise ValueError(
+                    f"instances.{instance}: the price of a node is divided in proportion to the prices in onDemand, and none of"
+                    f" {', '.join(sorted(prices.resources))} has one there"
+                )
+        return self

@@ -247,6 +247,10 @@ SENTENCES: Mapping[str, Write] = {
 # -- Suggestions for unknown fields
 
 
+_AMOUNTS = {"cpu": "cpu", "cpus": "cpu", "memory": "memory", "mem": "memory"}
+"""Resources that people give as fields, and their names among ``resources``."""
+
+
 def _suggestion(place: Sequence[str | int], roots: Sequence[type[BaseModel]]) -> str:
     """Return which known field an unknown one may be meant to be: of the same mapping, else of another part of the document."""
     *above, name = place
@@ -261,7 +265,9 @@ def _suggestion(place: Sequence[str | int], roots: Sequence[type[BaseModel]]) ->
     known = [alias for model in models for alias in _fields(model)]
     found = similar(name, known)
     if found is None:
-        elsewhere = [path for root in roots for path in _paths(root, plain(name))]
+        amount = _AMOUNTS.get(plain(name))
+        wanted = plain(name) if amount is None else "resources"
+        elsewhere = [path + (f".{amount}" if amount else "") for root in roots for path in _paths(root, wanted)]
         found = elsewhere[0] if elsewhere else similar(name, known, 0.6)
     return f"; did you mean {found}?" if found else ""
 

@@ -4,10 +4,12 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from typing import NamedTuple
 
 from trainmaster.protocol.device_parts import WHOLE, device_of, is_part
 from trainmaster.protocol.prices import NANOS, PriceBookSpec, PricesSpec, to_nanos
+from trainmaster.protocol.quantities import parse_resources
 from trainmaster.protocol.quota import parse_flavor
 
 MICROS = 10**6
@@ -16,6 +18,7 @@ _UNITS = {"cpu": 1000, "memory": 2**30}
 """The number of units of a resource that its price is for."""
 
 
+INSTANCE_LABEL = "node.kubernetes.io/instance-type"
 SPOT_LABELS: Mapping[str, frozenset[str]] = {
     "cloud.google.com/gke-spot": frozenset({"true"}),
     "cloud.google.com/gke-preemptible": frozenset({"true"}),
@@ -33,11 +36,15 @@ def is_spot(labels: Mapping[str, str]) -> bool:
 
 
 class PricedResource(NamedTuple):
-    """A resource with a price and, for devices, the product; ``spot`` if the provider may take the node back."""
+    """A resource with a price and, for devices, the product; ``spot`` if the provider may take the node back.
+
+    ``instance``: the instance type of the node, where the price may depend on it.
+    """
 
     resource: str
     product: str = ""
     spot: bool = False
+    instance: str = ""
 
     def __str__(self) -> str:
         name = f"{self.resource}@product={self.product}" if self.product else self.resource
@@ -77,13 +84,19 @@ class Tariff:
     """The cost of a byte that leaves the cluster, in the installation's currency: for scores, not for bills."""
 
     def rate(self, place: PricedResource) -> Rate | None:
-        """Return the rate of the product, else that of the resource; on spot nodes the spot price, if there is one.
+        """Return the rate on the instance type, else that of the product, else that of the resource; on spot nodes the spot price, if
+        there is one.
 
         A thousandth of a device costs a thousandth of the device.
         """
         if is_part(place.resource):
             whole = self.rate(place._replace(resource=device_of(place.resource)))
             return None if whole is None else whole._replace(unit=whole.unit * WHOLE)
+        if place.instance:
+            for spot in (True, False) if place.spot else (False,):
+                found = self.rates.get(PricedResource(place.resource, "", spot, place.instance))
+                if found is not None:
+                    return found
         for spot in (True, False) if place.spot else (False,):
             for product in (place.product, "") if place.product else ("",):
                 found = self.rates.get(PricedResource(place.resource, product, spot))
@@ -107,6 +120,7 @@ def tariff_of(book: PriceBookSpec, correction: Decimal = Decimal(1)) -> Tariff:
     for prices, spot in ((book.on_demand, False), (book.spot, True)):
         if prices is not None:
             rates |= _rates(prices, factor, spot=spot)
+    rates |= _instance_rates(book, rates, factor)
     egress = 0.0 if book.egress is None else float(book.egress * factor) / NANOS / 2**30
     return Tariff(rates, egress)
 
@@ -124,6 +138,28 @@ def _rates(prices: PricesSpec, factor: int, *, spot: bool) -> dict[PricedResourc
     for name, price in prices.devices.items():
         resource, product, _ = parse_flavor(name)
         found[PricedResource(resource, product, spot)] = Rate(to_nanos(price) * factor, 1)
+    return found
+
+
+def _instance_rates(
+    book: PriceBookSpec, rates: Mapping[PricedResource, Rate], factor: int
+) -> dict[PricedResource, Rate]:
+    """Return the rates on nodes of instance types: what a whole node offers costs as much as the node, each resource in proportion to
+    its ordinary price. Of devices whose products differ in price, the highest counts.
+    """
+    usual: dict[str, Rate] = {}
+    for place, rate in rates.items():
+        if not place.spot and (place.resource not in usual or rate.price > usual[place.resource].price):
+            usual[place.resource] = rate
+    found: dict[PricedResource, Rate] = {}
+    for instance, prices in book.instances.items():
+        amounts = parse_resources(prices.resources)
+        whole = sum(Fraction(rate.price * amounts.get(name, 0), rate.unit) for name, rate in usual.items())
+        for price, spot in ((prices.on_demand, False), (prices.spot, True)):
+            if price is not None and whole:
+                for name in amounts.keys() & usual.keys():
+                    exact = Fraction(to_nanos(price) * factor * usual[name].price) / whole
+                    found[PricedResource(name, "", spot, instance)] = Rate(round(exact), usual[name].unit)
     return found
 
 

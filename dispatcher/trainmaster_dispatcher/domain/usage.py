@@ -69,7 +69,7 @@ def hours(begin: int, end: int) -> Iterator[tuple[int, int, int]]:
 def usage_of(stretches: Sequence[UsageSpan], prices: PriceHistory) -> dict[UsagePart, Used]:
     """Return what a run has used. Money is rounded once for each part, so the parts add up to the reported cost of the run.
 
-    Parts of devices, in thousandths, are counted as devices.
+    Parts of devices, in thousandths, are counted as devices, and nodes of all instance types together.
     """
     sums: dict[UsagePart, _Sum] = {}
     for stretch in stretches:
@@ -86,7 +86,7 @@ def usage_of(stretches: Sequence[UsageSpan], prices: PriceHistory) -> dict[Usage
                         into.costs[cost.unit] = into.costs.get(cost.unit, 0) + cost.total
     found: dict[UsagePart, Used] = {}
     for part, one in sums.items():
-        place, amount = part.place, one.amount
+        place, amount = part.place._replace(instance=""), one.amount
         if is_part(place.resource):
             place, amount = place._replace(resource=device_of(place.resource)), amount // WHOLE
         used = found.setdefault(UsagePart(part.hour, place), Used())

@@ -15,7 +15,7 @@ from trainmaster.protocol.device_parts import device_of, is_device, is_part, par
 from trainmaster.protocol.durations import parse_duration
 from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, isolate, note
 from trainmaster_dispatcher.domain.job_events import JobEventKind
-from trainmaster_dispatcher.domain.prices import NO_PRICES, PricedResource, PriceHistory, is_spot
+from trainmaster_dispatcher.domain.prices import INSTANCE_LABEL, NO_PRICES, PricedResource, PriceHistory, is_spot
 from trainmaster_dispatcher.domain.shapes import Shape, shape_from
 from trainmaster_dispatcher.domain.usage import HOUR, Resize, UsagePart, UsageSpan, Used, by_group, holdings, usage_of
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
@@ -36,10 +36,12 @@ class ChargedGroup(NamedTuple):
     product: str = ""
     is_spot: bool = False
     memory: int = 0
+    instance: str = ""
 
     @classmethod
     def of(cls, group: NodeGroup) -> "ChargedGroup":
-        return cls(product_of(group), is_spot(group.labels), group.sharing.memory if group.sharing is not None else 0)
+        memory = group.sharing.memory if group.sharing is not None else 0
+        return cls(product_of(group), is_spot(group.labels), memory, group.labels.get(INSTANCE_LABEL, ""))
 
 
 @dataclass(slots=True)
@@ -85,7 +87,9 @@ class Charges:
                     if is_part(resource):
                         name = part_resource(device_of(resource))
                         each = part_in_thousandths(resource, amount, of_group.memory)
-                    place = PricedResource(name, of_group.product if is_device(name) else "", of_group.is_spot)
+                    place = PricedResource(
+                        name, of_group.product if is_device(name) else "", of_group.is_spot, of_group.instance
+                    )
                     amounts[place] = amounts.get(place, 0) + each * count
             found = self._amounts[key] = amounts, sum(sizes.values())
         return found
@@ -209,7 +213,8 @@ class Accounting:
                 counted.append((row.job_id, row.attempt))
                 for part, used in parts:
                     bucket = Bucket(
-                        part.hour, row.queue_id, row.class_id, row.api_key_id, row.cluster_id, labels, *part.place
+                        *(part.hour, row.queue_id, row.class_id, row.api_key_id, row.cluster_id, labels),
+                        *part.place[:3],
                     )
                     into = total.setdefault(bucket, [0, 0, 0])
                     into[0] += used.amount

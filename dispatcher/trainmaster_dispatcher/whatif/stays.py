@@ -7,7 +7,7 @@ from typing import NamedTuple
 from trainmaster.protocol.device_parts import device_of, is_device, is_part, part_in_thousandths, part_resource
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.states import RunState
-from trainmaster_dispatcher.domain.prices import MICROS, PricedResource, PriceHistory, Tariff, is_spot
+from trainmaster_dispatcher.domain.prices import INSTANCE_LABEL, MICROS, PricedResource, PriceHistory, Tariff, is_spot
 from trainmaster_dispatcher.domain.usage import UsagePart, UsageSpan, Used, by_group, usage_of
 
 Groups = Mapping[str, tuple[str, Mapping[str, str]]]
@@ -36,7 +36,10 @@ class Stay(NamedTuple):
                 name, each = resource, amount
                 if is_part(resource):
                     name, each = part_resource(device_of(resource)), part_in_thousandths(resource, amount, 0)
-                found[PricedResource(name, product if is_device(name) else "", is_spot(labels))] += each * count
+                place = PricedResource(
+                    *(name, product if is_device(name) else "", is_spot(labels), labels.get(INSTANCE_LABEL, ""))
+                )
+                found[place] += each * count
         return dict(found)
 
     def used(self, amounts: Mapping[PricedResource, int], tariff: Tariff) -> dict[UsagePart, Used]:

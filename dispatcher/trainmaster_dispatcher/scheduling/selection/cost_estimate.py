@@ -15,7 +15,7 @@ from trainmaster.protocol.device_parts import (
 from trainmaster.protocol.placement import COMING
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.quantities import Resources
-from trainmaster_dispatcher.domain.prices import PricedResource, is_spot
+from trainmaster_dispatcher.domain.prices import INSTANCE_LABEL, PricedResource, is_spot
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.packing.eligibility import allows
 from trainmaster_dispatcher.scheduling.state.declared_objects import Cluster
@@ -46,16 +46,19 @@ def prices_of(cluster: Cluster, product: Product | None = None) -> Prices:
         return found
     for group in groups_of(cluster).values():
         its_product, spot = product_of(group), is_spot(group.labels)
+        instance = group.labels.get(INSTANCE_LABEL, "")
         for resource in group.free:
             if is_device(resource) and product is not None and its_product != product.name:
                 continue
-            rate = cluster.tariff.rate(PricedResource(resource, its_product if is_device(resource) else "", spot))
+            rate = cluster.tariff.rate(
+                PricedResource(resource, its_product if is_device(resource) else "", spot, instance)
+            )
             if rate is not None:
                 price = rate.price / NANOS / NANOS / rate.unit / 3600
                 found[resource] = max(price, found.get(resource, 0.0))
         if group.sharing is not None and (product is None or its_product == product.name):
             device = group.sharing.device
-            rate = cluster.tariff.rate(PricedResource(device, its_product, spot))
+            rate = cluster.tariff.rate(PricedResource(device, its_product, spot, instance))
             if rate is not None:
                 price = rate.price / NANOS / NANOS / rate.unit / 3600
                 for name, unit in ((part_resource(device), WHOLE), (memory_resource(device), group.sharing.memory)):
@@ -94,7 +97,12 @@ def _hourly(
             if is_device(resource) and product is not None and its_product != product.name:
                 continue
             rate = cluster.tariff.rate(
-                PricedResource(device_of(resource), its_product if is_device(resource) else "", is_spot(group.labels))
+                PricedResource(
+                    device_of(resource),
+                    its_product if is_device(resource) else "",
+                    is_spot(group.labels),
+                    group.labels.get(INSTANCE_LABEL, ""),
+                )
             )
             if rate is not None and is_part(resource):
                 part = part_in_thousandths(resource, each, group.sharing.memory if group.sharing is not None else 0)
