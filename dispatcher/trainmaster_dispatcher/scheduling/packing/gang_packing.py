@@ -17,7 +17,7 @@ from trainmaster.cluster_model.device_products import product_label
 from trainmaster.cluster_model.gang_minimum import split_minimum
 from trainmaster.cluster_model.numa_policies import NumaPolicy
 from trainmaster.protocol.agent import HOST_LEVEL, CapacityReport, NodeGroup
-from trainmaster.protocol.device_parts import device_of
+from trainmaster.protocol.device_parts import device_of, is_memory_part, is_part
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.quantities import Resources, format_apart, format_name
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
@@ -409,16 +409,21 @@ def short_of(role: RoleShape, most: Resources) -> str | None:
     """Return a sentence on the first resource of which no node has enough for a single member; ``most``: the largest
     amounts on one node."""
     for name, amount in role.needs.items():
-        best = most.get(name, 0)
-        if best < amount:
-            return lacks(name, amount, max(best, 0))
+        best = most.get(name)
+        if best is None or best < amount:
+            return lacks(name, amount, best)
     return None
 
 
 @lru_cache(maxsize=1 << 15)
-def lacks(name: str, amount: int, best: int) -> str:
-    """Return the sentence that no node has enough of a resource for a single member; ``best``: the largest amount on one node."""
-    need, has = format_apart(name, amount, best)
+def lacks(name: str, amount: int, best: int | None) -> str:
+    """Return the sentence that no node has enough of a resource for a single member.
+
+    ``best``: the largest amount on one node; None: no node offers it at all.
+    """
+    if best is None and is_part(name):
+        return f"no node offers {'memory' if is_memory_part(name) else 'parts'} of {device_of(name)}"
+    need, has = format_apart(name, amount, max(best or 0, 0))
     return f"needs {need} {format_name(name)} on one node, the best node has {has}"
 
 

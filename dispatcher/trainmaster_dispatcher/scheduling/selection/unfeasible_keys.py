@@ -152,7 +152,7 @@ class RefusalCache:
                         scheduling_key, cluster
                     )
                 else:
-                    verdict = self._lacking(cluster, lacks(name, amount, most.get(name, 0)))
+                    verdict = self._lacking(cluster, lacks(name, amount, most.get(name)))
                 if verdict is not None:
                     verdicts.append(verdict)
             full = [cluster.id for cluster in self._index.clusters if cluster.id in offer.most]
