@@ -211,7 +211,7 @@ class TestFit:
     def test_only_groups_that_share_their_devices_are_taken(self) -> None:
         assert not fits(part("0.5"), nodes(3, cpu=100, gpu=8))
         assert fitted(part("0.5"), free_of(nodes(3, cpu=100, gpu=8))) == Shortfall(
-            "no node offers part of nvidia.com/gpu"
+            "no node offers parts of nvidia.com/gpu"
         )
         found = fitted(part("0.5"), free_of(nodes(3, "whole", cpu=100, gpu=8), gpus(1, "shared")))
         assert isinstance(found, Fitted)
