@@ -49,11 +49,12 @@ def part(**gpu: str) -> dict[str, Any]:
     return {"template": TEMPLATE | {"gpu": gpu}}
 
 
-async def until_told(service: Service, job: str, *words: str) -> None:
+async def until_told(service: Service, agent: FakeAgent, job: str, *words: str) -> None:
     said = ""
 
     async def is_told() -> bool:
         nonlocal said
+        await agent.sync()  # a cluster out of contact would be another reason to wait
         said = (await service.http.get(f"/v1/jobs/{job}/why")).json()["sentence"]
         return all(one in said for one in words)
 
@@ -68,7 +69,7 @@ async def test_a_limit_counts_parts(queues: Service) -> None:
     _, first = await submit(queues, part(fraction="0.5"))
     _, second = await submit(queues, part(memory="24Gi"))
     assert (await agent.next_start())["job"] == first["id"]
-    await until_told(queues, second["id"], "uses 0.5 of its 0.75", "needs 0.3 more")
+    await until_told(queues, agent, second["id"], "uses 0.5 of its 0.75", "needs 0.3 more")
 
 
 async def test_a_pod_with_annotations_of_kai_counts_as_well(queues: Service) -> None:
@@ -78,7 +79,7 @@ async def test_a_pod_with_annotations_of_kai_counts_as_well(queues: Service) -> 
     assert status == 201, first
     assert (await agent.next_start())["job"] == first["id"]
     _, second = await submit(queues, part(fraction="0.5"))
-    await until_told(queues, second["id"], "uses 0.5 of its 0.75")
+    await until_told(queues, agent, second["id"], "uses 0.5 of its 0.75")
     template = pod()[0]["podTemplate"] | {"metadata": {"annotations": {"gpu-fraction": "2"}}}
     status, answer = await submit(queues, {"podTemplate": template})
     assert (status, answer["code"]) == (422, "invalid-spec")
@@ -91,9 +92,9 @@ async def test_two_jobs_share_a_gpu_and_the_third_waits_for_it(queues: Service) 
         _, started = await submit(queues, part(fraction="0.5"), "org/free")
         assert (await agent.next_start())["job"] == started["id"]
     _, third = await submit(queues, part(fraction="0.1"), "org/free")
-    await until_told(queues, third["id"], "needs 0.1 part of nvidia.com/gpu on one node, the best node has 0")
+    await until_told(queues, agent, third["id"], "needs 0.1 part of nvidia.com/gpu on one node, the best node has 0")
     _, fourth = await submit(queues, part(memory="1Gi"), "org/free")
-    await until_told(queues, fourth["id"], "needs 1Gi memory of nvidia.com/gpu on one node, the best node has 0")
+    await until_told(queues, agent, fourth["id"], "needs 1Gi memory of nvidia.com/gpu on one node, the best node has 0")
 
 
 async def test_usage_and_cost_are_in_proportion(queues: Service) -> None:
@@ -118,7 +119,7 @@ async def test_usage_and_cost_are_in_proportion(queues: Service) -> None:
     ("gpu", "words"),
     [
         ({"fraction": "1.5"}, "more than 0 and less than 1"),
-        ({"fraction": "0.5", "memory": "1Gi"}, "either fraction or memory"),
+        ({"fraction": "0.5", "memory": "1Gi"}, "exactly one of fraction and memory"),
         ({"part": "0.5"}, "not known"),
     ],
 )

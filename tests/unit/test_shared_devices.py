@@ -70,8 +70,8 @@ class TestSpecification:
     @pytest.mark.parametrize(
         ("gpu", "why"),
         [
-            ({}, "give either fraction or memory"),
-            ({"fraction": "0.5", "memory": "1Gi"}, "give either fraction or memory"),
+            ({}, "exactly one of fraction and memory"),
+            ({"fraction": "0.5", "memory": "1Gi"}, "exactly one of fraction and memory"),
             ({"fraction": "1"}, "a fraction is more than 0 and less than 1"),
             ({"fraction": "0"}, "a fraction is more than 0 and less than 1"),
             ({"fraction": "2"}, "a fraction is more than 0 and less than 1"),

@@ -194,7 +194,7 @@ class GpuPart(Strict):
     @model_validator(mode="after")
     def _one_amount(self) -> Self:
         if (self.fraction is None) == (self.memory is None):
-            raise ValueError("give either fraction or memory")
+            raise ValueError("exactly one of fraction and memory has to be given")
         if "/" not in self.resource:
             raise ValueError(f"resource must be that of a device, such as {DEFAULT_DEVICE}, not {self.resource}")
         if not self.amounts:

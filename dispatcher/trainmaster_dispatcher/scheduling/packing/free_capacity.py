@@ -106,14 +106,14 @@ class FreeCapacity:
         return ranking
 
     def most(self, eligible: tuple[str, ...]) -> Resources:
-        """Return the largest free amount of each resource on a single node of these groups."""
+        """Return the largest free amount on a single node of these groups of each resource that any of them offers."""
         most = self._most.get(id(eligible))
         if most is None:
             most = self._most[id(eligible)] = {}
             for name in eligible:
                 for one in self.groups[name]:
                     for resource, amount in one.free.items():
-                        if amount > most.get(resource, 0):
+                        if resource not in most or amount > most[resource]:
                             most[resource] = amount
         return most
 
