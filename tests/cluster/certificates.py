@@ -18,7 +18,8 @@ _FILES = (
     "to-kubelet.key",
 )
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-_NAMES = "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc"
+_NAMES = "subjectAltName=IP:127.0.0.1,IP:10.77.0.1,DNS:localhost,DNS:kubernetes.default.svc"
+"""The second address is that of API servers of real nodes."""
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,7 @@ class Machine:
         self._make_cgroups()
         self._add("containerd", "containerd", "--config", str(self.folder / "containerd.toml"))
         eventually_sync(self._runtime_answers)
-        for archive in self._parts.archives:
-            run(*self._inside("ctr", "--address", _SOCKET, "--namespace", "k8s.io", "images", "import", str(archive)))
+        self.import_images()
         self._add("kubelet", str(self._parts.programs / "kubelet"), *self._kubelet_flags())
 
     def crash(self) -> None:
@@ -117,6 +116,21 @@ class Machine:
         for daemon in (self._first, *self._daemons.values()):
             asyncio.run(daemon.stop(SIGKILL))
         self._first = None
+
+    def import_images(self) -> None:
+        """Give the machine all images; a kubelet that lacks disk has perhaps removed some."""
+        for archive in self._parts.archives:
+            run(*self._inside("ctr", "--address", _SOCKET, "--namespace", "k8s.io", "images", "import", str(archive)))
+
+    def configure_kubelet(self, **fields: object) -> None:
+        """Start the kubelet again, with other values of these fields of its configuration; without any, as it was at first."""
+        self.stop_kubelet()
+        (self.folder / "kubelet.yaml").write_text(yaml.safe_dump({**self._kubelet(), **fields}))
+        self.start_kubelet()
+
+    def add_daemon(self, name: str, script: str) -> None:
+        """Run one more program on the machine, by a shell script that ends with its ``exec``."""
+        self._add(name, "bash", "-ec", script)
 
     def stop_kubelet(self) -> None:
         """Kill the kubelet alone; containers continue."""

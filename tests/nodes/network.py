@@ -3,16 +3,25 @@
 What a thread starts while it is in the namespace, processes and threads, is in it, too.
 """
 
+import asyncio
 import ctypes
 import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from signal import SIGKILL
+
+from tests.cluster.processes import Daemon
+from tests.waiting import eventually_sync
 
 GATEWAY = "10.77.0.1"
 """The address of this process, and of all that it starts, on the bridge."""
 BRIDGE = "fabric"
+DISPATCHER = "10.79.0.1"
+"""The address of this process at an uplink's end."""
+_AT_BRIDGE, _AT_UPLINK = "10.77.0.2", "10.79.0.2"
+_UPLINK = "uplink"
 _NETWORK_NAMESPACE = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -64,6 +73,42 @@ def connect(node: int, pid: int) -> None:
 def link_of(node: int) -> str:
     """Return the name of the bridge's end of a node's cable."""
     return f"node{node}"
+
+
+class Uplink:
+    """A network namespace that is at the bridge, as nodes are, and from which only one cable leads to the dispatcher.
+
+    What runs there reaches API servers and nodes while that cable is cut. Packets to the dispatcher are lost then, without an answer.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._holder = Daemon(["unshare", "--net", "sleep", "infinity"], folder / "uplink.log")
+        self._holder.start()
+        eventually_sync(self._is_apart)
+        pid = str(self._holder.pid)
+        self.enter = ("nsenter", "--target", pid, "--net", "--")
+        """Begins the command of whatever is to run there."""
+        run(*self.enter, "ip", "link", "set", "lo", "up")
+        for link, inside, address in (("site", "eth0", f"{_AT_BRIDGE}/24"), (_UPLINK, "wan", f"{_AT_UPLINK}/30")):
+            run("ip", "link", "add", link, "type", "veth", "peer", "name", inside, "netns", pid)
+            run(*self.enter, "ip", "addr", "add", address, "dev", inside)
+            run(*self.enter, "ip", "link", "set", inside, "up")
+        run("ip", "link", "set", "site", "master", BRIDGE, "up")
+        run("ip", "addr", "add", f"{DISPATCHER}/30", "dev", _UPLINK)
+        self.mend()
+
+    def cut(self) -> None:
+        run("ip", "link", "set", _UPLINK, "down")
+
+    def mend(self) -> None:
+        run("ip", "link", "set", _UPLINK, "up")
+
+    def close(self) -> None:
+        asyncio.run(self._holder.stop(SIGKILL))
+
+    def _is_apart(self) -> bool:
+        name = Path("/proc") / str(self._holder.pid) / "ns" / "net"
+        return name.readlink() != Path("/proc/thread-self/ns/net").readlink()
 
 
 def _checked(result: int) -> None:

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -47,8 +47,8 @@ _FLAGS = {
 _OF_THE_WHOLE_MACHINE = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
                          "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")  # fmt: skip
 """What kubelets set, in whichever namespace they are."""
-_SETTINGS = {"TRAINMASTER_COOL_DOWN_FACTOR": "0.1"}
-_CONFIG = {"tombstone": "2s", "patience": {"image": "15s", "container": "10s"}}
+SETTINGS = {"TRAINMASTER_COOL_DOWN_FACTOR": "0.1"}
+CONFIG = {"tombstone": "2s", "patience": {"image": "15s", "container": "10s"}}
 PATIENCE = 90.0
 
 
@@ -96,13 +96,14 @@ class NodeSystem:
         """Return what ``trainmaster why`` prints, with single spaces."""
         return re.sub(r"\s+", " ", self.trainmaster("why", job))
 
-    def kubectl(self, *words: str) -> str:
+    def kubectl(self, *words: str, check: bool = True) -> str:
+        """Run kubectl as the administrator; return what it prints. Fails the test if it fails, unless ``check`` is false."""
         program = Path(os.environ["KUBEBUILDER_ASSETS"]) / "kubectl"
         command = [str(program), "--kubeconfig", str(self.plane.kubeconfig), *words]
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=180
         )
-        assert done.returncode == 0, done.stdout
+        assert not check or done.returncode == 0, done.stdout
         return done.stdout
 
     # Jobs
@@ -155,11 +156,11 @@ class NodeSystem:
 
     # Nodes and pods
 
-    def pods(self, job: str) -> list[dict[str, Any]]:
+    def pods(self, job: str, namespace: str = JOBS) -> list[dict[str, Any]]:
         """Return the pods of the job's latest run, as the API server has them."""
         run = max(self.client.job(job).runs, key=lambda one: one.attempt).id
         listing = orjson.loads(
-            self.kubectl("-n", JOBS, "get", "pods", "-l", f"trainmaster.dev/run={run}", "-o", "json")
+            self.kubectl("-n", namespace, "get", "pods", "-l", f"trainmaster.dev/run={run}", "-o", "json")
         )
         items: list[dict[str, Any]] = listing["items"]
         return items
@@ -174,9 +175,17 @@ class NodeSystem:
             self.until(partial(self._is_ready, machine.name), machine.last_words, PATIENCE)
 
     def _is_ready(self, node: str) -> bool:
+        return "Ready" in self._conditions(node)
+
+    def has_pressure(self, machine: Machine) -> bool:
+        """Return whether a node says that it lacks disk."""
+        return "DiskPressure" in self._conditions(machine.name)
+
+    def _conditions(self, node: str) -> set[str]:
+        """Return the conditions of a node that are true; none if it does not exist."""
         found = self.kubectl("get", "node", node, "--ignore-not-found", "-o", "json")
         conditions = orjson.loads(found)["status"].get("conditions", ()) if found else ()
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        return {one["type"] for one in conditions if one["status"] == "True"}
 
     @staticmethod
     def until(look: Callable[[], bool], message: Callable[[], str], seconds: float) -> None:
@@ -210,10 +219,34 @@ def running_scheduler(name: str, plane: ControlPlane, folder: Path) -> Iterator[
 
 
 @contextmanager
-def open_system(folder: Path, programs: Path, scheduler: str = "") -> Iterator[NodeSystem]:
+def running_plane(folder: Path) -> Iterator[ControlPlane]:
+    """Run a control plane for real nodes."""
+    plane = asyncio.run(ControlPlane.start(folder, node_grace_seconds=_GRACE_SECONDS, flags=_FLAGS))
+    try:
+        yield plane
+    finally:
+        asyncio.run(plane.stop())
+
+
+@contextmanager
+def booted(parts: Parts, folder: Path, numbers: Iterable[int]) -> Iterator[dict[int, Machine]]:
+    """Provide machines that have booted, by number; their nodes are ready some seconds later."""
+    with ExitStack() as stack:
+        machines = {number: Machine(number, folder / f"node-{number}", parts) for number in numbers}
+        for machine in machines.values():
+            stack.callback(machine.remove)
+            machine.boot()
+        yield machines
+
+
+@contextmanager
+def open_system(
+    folder: Path, programs: Path, scheduler: str = "", values: Sequence[str] = (), queues: Sequence[str] = ("default",)
+) -> Iterator[NodeSystem]:
     """Provide the system with all nodes ready; this thread is in the network of the nodes meanwhile.
 
-    ``scheduler``: of another project, which places the gangs; empty: that of Kubernetes.
+    ``scheduler``: of another project, which places the gangs; empty: that of Kubernetes. ``values``: further ones of the
+    agent's chart.
     """
     busybox = static_busybox()
     assert busybox is not None
@@ -221,23 +254,20 @@ def open_system(folder: Path, programs: Path, scheduler: str = "") -> Iterator[N
         stack.enter_context(pytest.MonkeyPatch.context()).setenv("KUBEBUILDER_ASSETS", str(programs))
         stack.enter_context(kept_settings())
         stack.enter_context(separate_network())
-        plane = asyncio.run(ControlPlane.start(folder / "plane", node_grace_seconds=_GRACE_SECONDS, flags=_FLAGS))
-        stack.callback(lambda: asyncio.run(plane.stop()))
+        plane = stack.enter_context(running_plane(folder / "plane"))
         parts = Parts(plane, programs, write_archives(busybox, folder))
-        machines = {number: Machine(number, folder / f"node-{number}", parts) for number in range(1, NODES + 1)}
-        for machine in machines.values():
-            stack.callback(machine.remove)
-            machine.boot()
+        machines = stack.enter_context(booted(parts, folder, range(1, NODES + 1)))
         stack.callback(ClusterDns(plane, GATEWAY).close)
         site = None
         if scheduler:
             (folder / scheduler).mkdir()
             site = stack.enter_context(running_scheduler(scheduler, plane, folder / scheduler))
-        agent = asyncio.run(install_agent(plane, "north", "checkpoint.enabled=true"))
-        config = {**agent.config, **_CONFIG}
+        agent = asyncio.run(install_agent(plane, "north", "checkpoint.enabled=true", *values))
+        config = {**agent.config, **CONFIG}
         if site is not None:
             config["placement"] = {**config.get("placement", {}), **site.placement}
-        stage = KubeStage(folder / "stage", [KubeCluster("north", agent.kubeconfig, config)], env=_SETTINGS)
+        clusters = [KubeCluster("north", agent.kubeconfig, config)]
+        stage = KubeStage(folder / "stage", clusters, env=SETTINGS, queues=queues)
         stack.callback(stage.stop)
         system = NodeSystem(plane, machines, stage, site)
         stack.callback(system.client.close)

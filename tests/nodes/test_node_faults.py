@@ -1,5 +1,6 @@
 """Faults of real nodes: kubelets that stop, machines that crash or are silent, and drains, as users see them."""
 
+import shutil
 from functools import partial
 
 from tests.cluster.chart import JOBS
@@ -14,8 +15,13 @@ TICKS = "echo started; i=0; while [ ! -e /tmp/end ]; do i=$((i+1)); echo tick $i
 
 
 def end(system: NodeSystem, job: str) -> None:
-    """Let the program end. A kubelet that has just started does not know its pods yet, and the call is made again."""
-    made = partial(system.call, "exec", job, "--", "touch", "/tmp/end")
+    """Let the program end."""
+    make(system, job, "/tmp/end")
+
+
+def make(system: NodeSystem, job: str, path: str) -> None:
+    """Make a file in the member. A kubelet that has just started does not know its pods yet, and the call is made again."""
+    made = partial(system.call, "exec", job, "--", "touch", path)
     system.until(lambda: made()[0] == 0, lambda: made()[1], 30)
 
 
@@ -89,6 +95,39 @@ def test_a_drained_node_gives_its_job_up_without_a_retry(system: NodeSystem) -> 
         system.kubectl("uncordon", machine.name)
     end(system, job)
     assert system.until_ended(job).state is JobState.SUCCEEDED
+
+
+def test_a_member_is_evicted_by_a_node_that_runs_out_of_disk_and_its_job_is_tried_elsewhere(system: NodeSystem) -> None:
+    """The member is within its own limit. Nothing else lives on the node."""
+    fill = (
+        "echo waits; until [ -e /tmp/go ]; do sleep 0.2; done; dd if=/dev/zero of=/tmp/big bs=1M count=2048; sleep 600"
+    )
+    script = f"case $TRAINMASTER_RUN_ID in *-r1) {fill};; esac; {TICKS}"
+    template = {
+        "command": ["sh", "-c", script],
+        "resources": {"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "4Gi"},
+    }
+    job = system.submit_template("pressure", template, retries={"limit": 1})
+    system.until_printed(job, "waits")
+    machine = system.machine_of(job)
+    least = shutil.disk_usage(machine.folder).free - 2**30
+    try:
+        machine.configure_kubelet(evictionHard={"nodefs.available": str(least)}, evictionPressureTransitionPeriod="10s")
+        system.until_ready(machine)
+        make(system, job, "/tmp/go")
+        system.until(lambda: len(system.client.job(job).runs) == 2, lambda: system.describe(job), 180)
+        first = min(system.client.job(job).runs, key=lambda run: run.attempt)
+        assert (first.state, first.category) == ("failed", "evicted")
+        assert "The node was low on resource: ephemeral-storage" in system.trainmaster("job", job)
+        assert system.client.job(job).retries_used == 1
+        system.until_printed(job, "tick 2")
+        assert system.machine_of(job) is not machine
+    finally:
+        machine.configure_kubelet()
+        machine.import_images()
+    end(system, job)
+    assert system.until_ended(job).state is JobState.SUCCEEDED
+    system.until(lambda: not system.has_pressure(machine), machine.last_words, 60)
 
 
 def test_nothing_is_left_of_ended_jobs(system: NodeSystem) -> None:

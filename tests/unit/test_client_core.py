@@ -1,5 +1,6 @@
 """The client's core: what is sent, what answers mean, and what is tried again."""
 
+import errno
 import json
 import ssl
 from pathlib import Path
@@ -182,6 +183,31 @@ def test_a_dispatcher_that_stays_away_is_unreachable_after_the_deadline() -> Non
         script.client(Retries(deadline_seconds=20)).job(JOB)
     assert script.now == pytest.approx(20)
     assert len(script.requests) == len(script.pauses) + 1
+
+
+def failed_connection(*causes: OSError) -> httpx.ConnectError:
+    """Return the error of a connection that failed at each address of a host, as an event loop reports it."""
+    attempts = OSError("All connection attempts failed")
+    attempts.__cause__ = causes[0] if len(causes) == 1 else ExceptionGroup("several", causes)
+    error = httpx.ConnectError(str(attempts))
+    error.__cause__ = attempts
+    return error
+
+
+@pytest.mark.parametrize(
+    ("causes", "words"),
+    [
+        ([OSError(errno.EHOSTUNREACH, "Connect call failed")], "no route to host"),
+        ([OSError(errno.ENETUNREACH, "Connect call failed"), OSError("other")], "network is unreachable"),
+        ([OSError(errno.ECONNREFUSED, "Connect call failed")], "connection refused"),
+    ],
+)
+def test_a_connection_that_fails_is_told_with_the_reason_of_the_operating_system(
+    causes: list[OSError], words: str
+) -> None:
+    script = Script(then=failed_connection(*causes))
+    with pytest.raises(UnreachableError, match=rf"cannot reach http://dispatcher\.test: {words}"):
+        script.client(Retries(deadline_seconds=2)).job(JOB)
 
 
 def test_no_try_may_outlast_the_deadline() -> None:

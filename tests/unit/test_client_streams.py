@@ -191,6 +191,21 @@ def test_logs_repeat_nothing_after_a_lost_connection() -> None:
     )
 
 
+def test_followed_logs_go_on_after_an_api_that_stops_has_ended_its_answer() -> None:
+    script = Script(
+        httpx.Response(200, content=lines(piece("one\n", 4))),
+        httpx.Response(200, content=lines(piece("one\ntwo\n", 8), {"end": "succeeded"})),
+    )
+    items = list(script.client().logs(JOB, follow=True))
+    assert "".join(item.data for item in items if isinstance(item, LogPiece)) == "one\ntwo\n"
+    assert items[-1] == Ended("succeeded")
+
+
+def test_followed_logs_of_one_attempt_end_with_the_answer() -> None:
+    script = Script(httpx.Response(200, content=lines(piece("x", 1))))
+    assert list(script.client().logs(JOB, follow=True, attempt=1)) == [LogPiece("main", 0, "x")]
+
+
 def test_logs_say_what_was_missed_and_begin_anew_with_each_run() -> None:
     tail = LogTail(JOB, follow=True)
     items = list(

@@ -190,10 +190,14 @@ class LogTail:
     previous: bool = False
     timestamps: bool = False
     over: bool = False
-    may_end: bool = True
+    may_end: bool = field(init=False)
     _lines: Lines = field(default_factory=Lines)
     _run: str = ""
     _delivered: dict[tuple[str, str, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Who follows all runs is told the end of the job. An api that stops ends its streams without a word.
+        self.may_end = not self.follow or self.attempt is not None
 
     def request(self) -> Request:
         query = (

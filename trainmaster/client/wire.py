@@ -181,5 +181,23 @@ def check_plain(url: str) -> None:
 
 
 def _root(error: BaseException) -> str:
+    """Return the reason of an error in words: that of the operating system where it has one, such as ``no route to host``."""
+    number = _errno_of(error)
+    if number is not None:
+        words = os.strerror(number)
+        return words[:1].lower() + words[1:]
     text = str(error) or type(error).__name__
     return "connection refused" if "Connection refused" in text or "All connection attempts failed" in text else text
+
+
+def _errno_of(error: BaseException) -> int | None:
+    """Return the operating system's number of the error that led to this one; of several attempts the first one's counts."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        # Names that cannot be resolved have negative numbers.
+        if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and (cause.errno or 0) > 0:
+            return cause.errno
+        cause = cause.__cause__
+    return None
