@@ -278,6 +278,11 @@ FULL = "0/2 nodes are available: 2 Insufficient cpu."
 REJECTED = "0/2 nodes are available: 1 rejection in Unreserve, 1 optimistic rejection in PostFilter."
 UNTRIED: dict[str, tuple[Gang, tuple[str, ...], bool]] = {
     "all are rejected because of one another": (a_gang(a_role("worker", 2)), (REJECTED, REJECTED), True),
+    "their group was not known yet": (
+        a_gang(a_role("worker", 2)),
+        ("0/1 nodes are available: 1 PodGroup not found.", REJECTED),
+        True,
+    ),
     "one finds no node": (a_gang(a_role("worker", 2)), (REJECTED, FULL), False),
     "one was not tried yet": (a_gang(a_role("worker", 2)), (REJECTED, ""), False),
     "it has no pods": (a_gang(a_role("worker", 2)), (), False),

@@ -28,8 +28,8 @@ POD_GROUPS = Resource("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup")
 _LONGEST_HOLD = 120
 """Seconds that members keep nodes reserved while others have none: long enough for thousands of pods; other gangs wait meanwhile."""
 
-_REJECTIONS = ("optimistic rejection in PostFilter", "rejection in Unreserve")
-"""The plugin's words about members whose nodes it has given back because of another member."""
+_REJECTIONS = ("optimistic rejection in PostFilter", "rejection in Unreserve", "PodGroup not found")
+"""The plugin's words about members whose nodes it has given back because of another member, or before its cache had their group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Coscheduling(PlacementDefaults):
 
         The plugin gives back the nodes of all members when one has none. That one is tried again when there are nodes, and the others
         with it; but if it got a node while the others still gave back theirs, it is rejected like them, and only a new pod of a group
-        or a changed group makes the plugin try any of them.
+        or a changed group makes the plugin try any of them. The same holds for members that it tried before its cache had their group.
         """
         waiting = [pod for pod in pods if pod.stage == "waiting" and not pod.deleting]
         all_rejected = all(any(words in pod.message for words in _REJECTIONS) for pod in waiting)
