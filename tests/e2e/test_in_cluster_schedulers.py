@@ -16,7 +16,7 @@ import yaml
 from tests import waiting
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.fixtures import Cluster, has_default_account, need_programs, open_cluster
+from tests.cluster.fixtures import Cluster, has_default_account, need_programs, open_cluster, pod
 from tests.cluster.kueue_queues import (
     KUEUE,
     make_kueue_cohort,
@@ -448,6 +448,35 @@ class TestCoscheduling(OnItsScheduler):
             await cluster.api.get(owner)
             await cluster.api.delete(f"{owner}/pods", query={"gracePeriodSeconds": 0})
             await cluster.api.delete(owner)
+
+    async def test_a_rejected_member_is_tried_again_when_its_group_changes(
+        self, cluster: Cluster, lab: KubeLab
+    ) -> None:
+        """The agent relies on this where all members were rejected because of one another."""
+        groups = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{cluster.namespace}/podgroups"
+        body = {
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+            "kind": "PodGroup",
+            "metadata": {"name": "changed"},
+            "spec": {"minMember": 2, "scheduleTimeoutSeconds": 60},
+        }
+        await cluster.api.post(groups, body)
+        common: dict[str, Any] = {"schedulerName": "scheduler-plugins-scheduler", "automountServiceAccountToken": False}
+        members: dict[str, dict[str, Any]] = {"fits": {}, "never": {"nodeSelector": {"nowhere": "true"}}}
+        for name, more in members.items():
+            member = pod(name, "run", **common, **more)
+            member["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = "changed"
+            await cluster.api.post(cluster.pods, member)
+
+        async def is_rejected() -> bool:
+            status = (await cluster.api.get(f"{cluster.pods}/fits"))["status"]
+            return any(
+                "optimistic rejection in PostFilter" in one.get("message", "") for one in status.get("conditions", ())
+            )
+
+        await waiting.eventually(is_rejected, 30)
+        await cluster.api.patch(f"{groups}/changed", {"spec": {"minMember": 1}})
+        await cluster.until_phase("fits", "Running", 30)
 
     async def _set_quota(self, cluster: Cluster, namespace: str, least: int, most: int) -> None:
         rest = {"memory": "64Gi", "ephemeral-storage": "1Ti"}
