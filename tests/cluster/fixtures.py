@@ -141,4 +141,4 @@ async def clear(api: ApiClient, namespace: str) -> None:
     await api.delete(f"/api/v1/namespaces/{namespace}")
 
 
-__all__ = ["Cluster", "cluster", "need_programs", "open_cluster", "plane", "pod"]
+__all__ = ["Cluster", "cluster", "has_default_account", "need_programs", "open_cluster", "plane", "pod"]

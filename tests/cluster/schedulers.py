@@ -111,6 +111,7 @@ async def _kai(it: Installed) -> None:
         "--queue-label-key=kai.scheduler/queue",
         f"--listen-address=127.0.0.1:{port}",
         f"--plugin-server-port={reserve_port()}",
+        f"--scheduler-conf={it.write('scheduler.conf', '')}",
         *fast,
     )
     for program, more in (

@@ -6,14 +6,17 @@ the programs of the scheduler, or None where it is that of the control plane.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from functools import partial
+from itertools import zip_longest
+from pathlib import Path
 from signal import SIGKILL
 from typing import Any, ClassVar
 
 import pytest
+import yaml
 
 from tests import waiting
 from tests.cluster.api import ApiClient, ApiError
@@ -48,6 +51,8 @@ RACK = "topology.example.com/rack"
 LATE = {"cpu": "2", "memory": "8Gi", "pods": "110"}
 NEWER = "v9"
 """A version of a kind that its project does not have."""
+_ZONES = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
+_ZONES_CRD = Path(__file__).parents[1] / "crds/noderesourcetopology.yaml"
 _CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -76,6 +81,21 @@ async def apply(api: ApiClient, path: str, body: dict[str, Any]) -> None:
         await api.patch(f"{path}/{body['metadata']['name']}", body)
 
 
+async def serve_zones(cluster: Cluster) -> None:
+    """Let the cluster serve NodeResourceTopologies."""
+    for crd in yaml.safe_load_all(_ZONES_CRD.read_text()):
+        await apply(cluster.api, _CRDS, crd)
+
+    async def is_served() -> bool:
+        try:
+            await cluster.api.get(_ZONES)
+        except ApiError:
+            return False
+        return True
+
+    await waiting.eventually(is_served, 30)
+
+
 class SchedulerConformance:
     """Gangs that the scheduler evicts, that its quota holds back, whose objects a webhook or the API server refuses."""
 
@@ -89,6 +109,10 @@ class SchedulerConformance:
     """A regular expression for what the end of an evicted run says."""
     quota_words: ClassVar[str] = ""
     """A regular expression for what the scheduler says of a gang beyond its quota; empty: it knows no quota."""
+    zones_path: ClassVar[str] = _ZONES
+    """The objects that report NUMA zones of nodes."""
+    numa_words: ClassVar[str] = "(?i)numa|cannot align"
+    """A regular expression for what the scheduler says of a member for which no NUMA zone has enough free."""
     lends: ClassVar[str] = "it has no queues"
     """Why no queue takes back what another one uses of it, where ``lend`` is not overridden."""
     quota_refuses: ClassVar[bool] = False
@@ -106,13 +130,42 @@ class SchedulerConformance:
 
     async def lend(self, cluster: Cluster) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make a queue that may use what another one is owed, a node; return settings of ``placement`` by which runs are in the first
-        one, and a pod of that other one. Where queues lend one another nothing, skip the test.
+        one, and a pod of that other one, which may be of another namespace. Where queues lend one another nothing, skip the test.
         """
         pytest.skip(self.lends)
 
     async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
         """Set the quota of the scheduler for queue ``org/team``; return settings of ``placement`` by which it counts."""
         raise NotImplementedError
+
+    async def set_up_zones(self, site: Installed | None, cluster: Cluster) -> None:
+        """Let the scheduler see NUMA zones. Where it does not look after them, skip the test."""
+        pytest.skip("it does not know NUMA zones")
+
+    async def report_zones(self, cluster: Cluster, node: str, zones: Sequence[int], used: Sequence[int] = ()) -> None:
+        """Report the NUMA zones of a node whose policy is ``single-numa-node``, as its exporter does: of each zone the CPUs for pods,
+        and how many of them are used.
+        """
+        parts = zip_longest(zones, used, fillvalue=0)
+        body = {
+            "apiVersion": "topology.node.k8s.io/v1alpha2",
+            "kind": "NodeResourceTopology",
+            "metadata": {"name": node},
+            "attributes": [
+                {"name": "topologyManagerPolicy", "value": "single-numa-node"},
+                {"name": "topologyManagerScope", "value": "container"},
+            ],
+            "topologyPolicies": ["SingleNUMANodeContainerLevel"],
+            "zones": [
+                {
+                    "name": f"node-{number}",
+                    "type": "Node",
+                    "resources": [_amount("cpu", *part), _amount("memory", "4Gi")],
+                }
+                for number, part in enumerate(parts)
+            ],
+        }
+        await apply(cluster.api, self.zones_path, body)
 
     async def set_up_racks(self, site: Installed | None, cluster: Cluster) -> None:
         """Let the scheduler know the level of the node label ``RACK``, and of its values a and b."""
@@ -148,6 +201,41 @@ class SchedulerConformance:
         lab.open_gate(A)
         assert (await until_over(lab, A)).state is RunState.SUCCEEDED
 
+    # NUMA
+
+    async def test_a_member_that_needs_one_numa_zone_gets_only_a_node_with_such_a_zone(
+        self, site: Installed | None, cluster: Cluster, lab: KubeLab
+    ) -> None:
+        """Three nodes have room for it: one has a zone that is large enough, one the sum of two, and one reports nothing."""
+        await self.set_up_zones(site, cluster)
+        await cluster.kubelet.add_node("plain", allocatable={"cpu": "3", "memory": "8Gi", "pods": "110"})
+        try:
+            await self.report_zones(cluster, "node-0", (2, 2))
+            await self.report_zones(cluster, "node-1", (3, 1))
+            await place_with(lab, numa=True)
+            await asyncio.sleep(2)  # it says nowhere that the scheduler has read them
+            assert Capability.NUMA in (await lab.runtime.capacity()).capabilities
+            part = Part(WAITS_FOR_GATE, extra={"resources": {"cpu": "3", "memory": "1Gi"}})
+            numa = {"numa": "singleNode"}
+            await lab.runtime.start(start_run(lab, A, part, topology=numa, placement_timeout=300))
+            await until_state(lab, A, RunState.RUNNING)
+            assert _nodes(cluster, A) == {"node-1"}
+            await self.report_zones(cluster, "node-1", (3, 1), (3, 0))
+            await lab.runtime.start(start_run(lab, B, part, topology=numa, placement_timeout=300))
+            status = await until(lab, B, lambda status: re.search(self.numa_words, status.message) is not None)
+            await asyncio.sleep(3)  # what must not happen would have happened by now
+            print(f"{lab.config.placement.scheduler}: {status.message}")
+            assert (lab.runtime.held()[B].state, lab.living(B)) == (RunState.PENDING, 0)
+            lab.open_gate(A)
+            assert (await until_over(lab, A)).state is RunState.SUCCEEDED
+            await self.report_zones(cluster, "node-1", (3, 1))
+            await until_state(lab, B, RunState.RUNNING)
+            assert _nodes(cluster, B) == {"node-1"}
+            lab.open_gate(B)
+            assert (await until_over(lab, B)).state is RunState.SUCCEEDED
+        finally:
+            await cluster.api.delete(self.zones_path)
+
     # Eviction
 
     async def test_a_gang_that_its_scheduler_evicts_is_preempted_and_leaves_nothing(
@@ -177,7 +265,11 @@ class SchedulerConformance:
         status = await until_over(lab, A)
         print(f"{lab.config.placement.scheduler}: {status.message}")
         assert (status.state, lab.living(A)) == (RunState.PREEMPTED, 0)
-        await self._runs(cluster, "urgent")
+
+        async def is_running() -> bool:
+            return bool((await cluster.api.get(f"{_pods(cluster, other)}/urgent"))["status"]["phase"] == "Running")
+
+        await waiting.eventually(is_running, 30)
 
     @pytest.mark.needs(Capability.MEMBER_RESTART)
     async def test_a_gang_whose_members_may_restart_goes_on_after_its_scheduler_has_evicted_some(
@@ -207,7 +299,7 @@ class SchedulerConformance:
     async def _create_other(self, cluster: Cluster, other: dict[str, Any]) -> None:
         async def is_taken() -> bool:
             try:
-                await cluster.api.post(cluster.pods, other)
+                await cluster.api.post(_pods(cluster, other), other)
             except ApiError as error:
                 if "no PriorityClass with name" not in str(error):
                     raise
@@ -421,6 +513,17 @@ class SchedulerConformance:
         await waiting.eventually(is_so, 30)
 
 
+def _amount(name: str, most: object, used: int = 0) -> dict[str, str]:
+    """Return what a zone has of a resource; ``used`` where it is a number."""
+    left = most - used if isinstance(most, int) else most
+    return {"name": name, "capacity": str(most), "allocatable": str(most), "available": str(left)}
+
+
+def _pods(cluster: Cluster, pod_of_others: dict[str, Any]) -> str:
+    """Return the path of the pods of a pod's namespace; that of the test where it names none."""
+    return f"/api/v1/namespaces/{pod_of_others['metadata'].get('namespace', cluster.namespace)}/pods"
+
+
 def _nodes(cluster: Cluster, run: str) -> set[str]:
     return {life.node for life in cluster.kubelet.started({"trainmaster.dev/run": run})}
 
@@ -447,4 +550,14 @@ def urgent_pod(scheduler: str = "", **metadata: Any) -> dict[str, Any]:
     return body
 
 
-__all__ = ["RACK", "SchedulerConformance", "apply", "eventually", "place_with", "until_changed", "urgent_pod"]
+__all__ = [
+    "RACK",
+    "SchedulerConformance",
+    "apply",
+    "configure",
+    "eventually",
+    "place_with",
+    "serve_zones",
+    "until_changed",
+    "urgent_pod",
+]

@@ -5,17 +5,26 @@ kinds and webhooks stay out of the way of other tests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from itertools import zip_longest
 from typing import Any, ClassVar
 
 import pytest
 import yaml
 
 from tests import waiting
+from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.fixtures import Cluster, need_programs, open_cluster
-from tests.cluster.kueue_queues import KUEUE, make_kueue_queue, set_kueue_quota
+from tests.cluster.fixtures import Cluster, has_default_account, need_programs, open_cluster, pod
+from tests.cluster.kueue_queues import (
+    KUEUE,
+    make_kueue_cohort,
+    make_kueue_queue,
+    make_kueue_topology,
+    remove_kueue_topologies,
+    set_kueue_quota,
+)
 from tests.cluster.schedulers import ASSETS, assets_of, installed
 from tests.cluster.shipped import Installed
 from tests.conformance.kube_lab import KubeLab
@@ -34,14 +43,24 @@ from tests.conformance.runtime_suite import (
     until_over,
     until_state,
 )
-from tests.conformance.scheduler_suite import RACK, SchedulerConformance, apply, until_changed, urgent_pod
+from tests.conformance.scheduler_suite import (
+    RACK,
+    SchedulerConformance,
+    apply,
+    configure,
+    serve_zones,
+    until_changed,
+    urgent_pod,
+)
 from tests.e2e.test_kubernetes_conformance import make_lab
+from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.states import RunState
 from trainmaster.workload_kinds.specification import translated
 
 need_programs(whole_module=True)
 
+BLOCK = "topology.example.com/block"
 SMALL = {"cpu": "2", "memory": "8Gi", "pods": "110"}
 """A node beside the two of 4 CPU."""
 
@@ -200,6 +219,7 @@ class TestVolcano(OnItsScheduler):
     guarded = ("scheduling.volcano.sh", "v1beta1", "podgroups")
     crd = "podgroups.scheduling.volcano.sh"
     webhook_program = "vc-webhook-manager"
+    zones_path = "/apis/nodeinfo.volcano.sh/v1alpha1/numatopologies"
     quota_words = "queue resource quota insufficient"
 
     async def let_it_evict(self, site: Installed | None, cluster: Cluster) -> dict[str, Any]:
@@ -252,6 +272,40 @@ class TestVolcano(OnItsScheduler):
             }
             await apply(cluster.api, "/apis/topology.volcano.sh/v1alpha1/hypernodes", body)
 
+    async def set_up_zones(self, site: Installed | None, cluster: Cluster) -> None:
+        """Turn the plugin on that reads Numatopologies, which is off by default."""
+        assert site is not None
+        conf = site.folder / "volcano-scheduler.conf"
+        settings = yaml.safe_load(conf.read_text())
+        plugins = settings["tiers"][-1]["plugins"]
+        if not any(one["name"] == "numa-aware" for one in plugins):
+            plugins.append({"name": "numa-aware"})
+            conf.write_text(yaml.safe_dump(settings))
+            await site.restart("vc-scheduler")
+
+    async def report_zones(self, cluster: Cluster, node: str, zones: Sequence[int], used: Sequence[int] = ()) -> None:
+        """Report CPUs by their numbers, as Volcano's resource exporter does."""
+        of_zone = [number for number, count in enumerate(zones) for _ in range(count)]
+        free: list[str] = []
+        left = [count - taken for count, taken in zip_longest(zones, used, fillvalue=0)]
+        for cpu, zone in enumerate(of_zone):
+            if left[zone] > 0:
+                left[zone] -= 1
+                free.append(str(cpu))
+        body = {
+            "apiVersion": "nodeinfo.volcano.sh/v1alpha1",
+            "kind": "Numatopology",
+            "metadata": {"name": node},
+            "spec": {
+                "policies": {"CPUManagerPolicy": "static", "TopologyManagerPolicy": "single-numa-node"},
+                "numares": {"cpu": {"allocatable": ",".join(free), "capacity": len(of_zone)}},
+                "cpuDetail": {
+                    str(cpu): {"numa": zone, "socket": zone, "core": cpu} for cpu, zone in enumerate(of_zone)
+                },
+            },
+        }
+        await apply(cluster.api, self.zones_path, body)
+
     async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
         name = f"small-{cluster.namespace}"
         await self._set_queue(cluster, name, {"weight": 1, "capability": {"cpu": str(cpu)}})
@@ -271,6 +325,21 @@ class TestVolcano(OnItsScheduler):
             return ((await cluster.api.get(f"{queues}/{name}")).get("status") or {}).get("state") == "Open"
 
         await waiting.eventually(is_open, 30)
+
+
+KAI_ACTIONS = "allocate, consolidation, reclaim, preempt, stalegangeviction"
+KAI_PLUGINS: list[dict[str, Any]] = [
+    *(
+        {"name": name}
+        for name in (
+            *("predicates", "proportion", "priority", "elastic", "kubeflow", "ray", "nodeavailability"),
+            *("gpusharingorder", "gpupack", "resourcetype", "subgrouporder", "taskorder", "nominatednode"),
+            *("dynamicresources", "minruntime", "topology", "snapshot", "sg-nodelocalgreedy", "sg-multinodegang"),
+        )
+    ),
+    {"name": "nodeplacement", "arguments": {"cpu": "binpack", "gpu": "binpack"}},
+]
+"""Those that are on by default."""
 
 
 class TestKai(OnItsScheduler):
@@ -316,6 +385,14 @@ class TestKai(OnItsScheduler):
         }
         await apply(cluster.api, "/apis/kai.scheduler/v1alpha1/topologies", body)
 
+    async def set_up_zones(self, site: Installed | None, cluster: Cluster) -> None:
+        """Turn the plugin on that reads NodeResourceTopologies, which is off by default; KAI looks for their kind when it starts."""
+        assert site is not None
+        await serve_zones(cluster)
+        settings = {"actions": KAI_ACTIONS, "tiers": [{"plugins": [*KAI_PLUGINS, {"name": "numa"}]}]}
+        (site.folder / "scheduler.conf").write_text(yaml.safe_dump(settings))
+        await site.restart("scheduler")
+
     async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
         name = f"small-{cluster.namespace}"
         await self._set_queue(cluster, name, limit=1000 * cpu)
@@ -344,23 +421,72 @@ class TestCoscheduling(OnItsScheduler):
     guarded = ("scheduling.x-k8s.io", "v1alpha1", "podgroups")
     crd = "podgroups.scheduling.x-k8s.io"
     quota_words = "ElasticQuota"
-    lends = "not tested: quotas of several namespaces"
+
+    async def set_up_zones(self, site: Installed | None, cluster: Cluster) -> None:
+        """Do nothing: the plugin NodeResourceTopologyMatch is in the profile that the project ships."""
 
     async def urgent(self, cluster: Cluster) -> dict[str, Any]:
         return urgent_pod("scheduler-plugins-scheduler")
 
     async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
-        amounts = {"cpu": str(cpu), "memory": "64Gi", "ephemeral-storage": "1Ti"}
+        await self._set_quota(cluster, cluster.namespace, cpu, cpu)
+        return {}
+
+    async def lend(self, cluster: Cluster) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Give half of the cluster to the namespace of the runs, which may use all of it, and the other half to another namespace."""
+        owner = f"{cluster.namespace}-owner"
+        await cluster.api.post("/api/v1/namespaces", {"metadata": {"name": owner}})
+        await has_default_account(cluster.api, owner)
+        await self._set_quota(cluster, cluster.namespace, 4, 8)
+        await self._set_quota(cluster, owner, 4, 8)
+        return {}, urgent_pod("scheduler-plugins-scheduler", name="urgent", namespace=owner)
+
+    async def clear(self, cluster: Cluster) -> None:
+        """Remove what ``lend`` has made, if it has."""
+        owner = f"/api/v1/namespaces/{cluster.namespace}-owner"
+        with suppress(ApiError):
+            await cluster.api.get(owner)
+            await cluster.api.delete(f"{owner}/pods", query={"gracePeriodSeconds": 0})
+            await cluster.api.delete(owner)
+
+    async def test_a_rejected_member_is_tried_again_when_its_group_changes(
+        self, cluster: Cluster, lab: KubeLab
+    ) -> None:
+        """The agent relies on this where all members were rejected because of one another."""
+        groups = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{cluster.namespace}/podgroups"
+        body = {
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+            "kind": "PodGroup",
+            "metadata": {"name": "changed"},
+            "spec": {"minMember": 2, "scheduleTimeoutSeconds": 60},
+        }
+        await cluster.api.post(groups, body)
+        common: dict[str, Any] = {"schedulerName": "scheduler-plugins-scheduler", "automountServiceAccountToken": False}
+        members: dict[str, dict[str, Any]] = {"fits": {}, "never": {"nodeSelector": {"nowhere": "true"}}}
+        for name, more in members.items():
+            member = pod(name, "run", **common, **more)
+            member["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = "changed"
+            await cluster.api.post(cluster.pods, member)
+
+        async def is_rejected() -> bool:
+            status = (await cluster.api.get(f"{cluster.pods}/fits"))["status"]
+            return any(
+                "optimistic rejection in PostFilter" in one.get("message", "") for one in status.get("conditions", ())
+            )
+
+        await waiting.eventually(is_rejected, 30)
+        await cluster.api.patch(f"{groups}/changed", {"spec": {"minMember": 1}})
+        await cluster.until_phase("fits", "Running", 30)
+
+    async def _set_quota(self, cluster: Cluster, namespace: str, least: int, most: int) -> None:
+        rest = {"memory": "64Gi", "ephemeral-storage": "1Ti"}
         body = {
             "apiVersion": "scheduling.x-k8s.io/v1alpha1",
             "kind": "ElasticQuota",
             "metadata": {"name": "small"},
-            "spec": {"min": amounts, "max": amounts},
+            "spec": {"min": {"cpu": str(least), **rest}, "max": {"cpu": str(most), **rest}},
         }
-        await apply(
-            cluster.api, f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{cluster.namespace}/elasticquotas", body
-        )
-        return {}
+        await apply(cluster.api, f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{namespace}/elasticquotas", body)
 
 
 class TestYuniKorn(OnItsScheduler):
@@ -417,7 +543,6 @@ class TestKueue(OnItsScheduler):
     webhook_program = "manager"
     eviction_words = "Kueue evicted it"
     quota_words = "insufficient (unused )?quota for cpu"
-    lends = "not tested: ClusterQueues of one cohort"
 
     async def prepare(self, cluster: Cluster) -> None:
         await set_kueue_quota(cluster.api, QUOTA)
@@ -425,6 +550,68 @@ class TestKueue(OnItsScheduler):
 
     async def clear(self, cluster: Cluster) -> None:
         await cluster.api.delete(f"{KUEUE}/namespaces/{cluster.namespace}/workloads")
+        await set_kueue_quota(cluster.api, QUOTA)
+        await remove_kueue_topologies(cluster.api)
+
+    async def set_up_racks(self, site: Installed | None, cluster: Cluster) -> None:
+        await self._set_levels(cluster, RACK)
+
+    async def _set_levels(self, cluster: Cluster, *levels: str) -> None:
+        """Let the quota be that of nodes with these labels, by which Kueue then chooses nodes."""
+        await make_kueue_topology(cluster.api, "racks", [*levels, "kubernetes.io/hostname"])
+        await set_kueue_quota(cluster.api, {**QUOTA, "cpu": "12"}, "racks")
+
+    async def _set_up_blocks(self, cluster: Cluster, lab: KubeLab) -> None:
+        """Let the lab have two racks in block x, and a third one in block y, all of one node of 4 CPU."""
+        for node, rack in (("node-0", "a"), ("node-1", "b")):
+            await cluster.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {RACK: rack, BLOCK: "x"}}})
+        await cluster.kubelet.add_node("far", allocatable={**SMALL, "cpu": "4"}, labels={RACK: "c", BLOCK: "y"})
+        await self._set_levels(cluster, BLOCK, RACK)
+        levels = [{"level": "block", "label": BLOCK}, {"level": "rack", "label": RACK}]
+        await configure(lab, capacity={"levels": levels})
+
+    async def test_with_a_topology_levels_are_offered_and_whole_nodes_are_not(
+        self, cluster: Cluster, lab: KubeLab
+    ) -> None:
+        await self._set_up_blocks(cluster, lab)
+        capabilities = (await lab.runtime.capacity()).capabilities
+        assert Capability.TOPOLOGY in capabilities
+        assert Capability.EXCLUSIVE_NODES not in capabilities
+        await lab.runtime.start(start_run(lab, A, Part(RUNS), topology={"exclusive": "node"}))
+        status = await until_over(lab, A)
+        assert status.state is RunState.RETURNED
+        assert "topology.exclusive is requested, and Kueue with a topology here" in status.message
+
+    async def test_a_gang_that_fits_no_rack_is_returned_with_the_words_of_kueue(
+        self, cluster: Cluster, lab: KubeLab
+    ) -> None:
+        await self._set_up_blocks(cluster, lab)
+        order = start_run(lab, A, Part(RUNS, count=3, cpu="2"), topology={"required": "rack"}, placement_timeout=8)
+        await lab.runtime.start(order)
+        status = await until_over(lab, A)
+        print(f"kueue: {status.message}")
+        assert (status.state, lab.living(A)) == (RunState.RETURNED, 0)
+        assert 'topology "racks" allows to fit only 2 out of 3 pod(s)' in status.message
+
+    @pytest.mark.parametrize("topology", [{"required": "block"}, {"preferred": "rack"}], ids=["required", "preferred"])
+    async def test_a_gang_too_large_for_a_rack_is_within_a_block(
+        self, cluster: Cluster, lab: KubeLab, topology: dict[str, str]
+    ) -> None:
+        await self._set_up_blocks(cluster, lab)
+        await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=4, cpu="2"), topology=topology))
+        await until_state(lab, A, RunState.RUNNING)
+        assert {life.node for life in cluster.kubelet.started({"trainmaster.dev/run": A})} == {"node-0", "node-1"}
+        lab.open_gate(A)
+        assert (await until_over(lab, A)).state is RunState.SUCCEEDED
+
+    async def test_a_launcher_and_its_workers_share_a_rack(self, cluster: Cluster, lab: KubeLab) -> None:
+        await self._set_up_blocks(cluster, lab)
+        parts = (Part(WAITS_FOR_GATE, name="launcher"), Part(WAITS_FOR_GATE, count=3))
+        await lab.runtime.start(start_run(lab, A, *parts, topology={"required": "rack"}))
+        await until_state(lab, A, RunState.RUNNING)
+        assert len({life.node for life in cluster.kubelet.started({"trainmaster.dev/run": A})}) == 1
+        lab.open_gate(A)
+        assert (await until_over(lab, A)).state is RunState.SUCCEEDED
 
     async def let_it_evict(self, site: Installed | None, cluster: Cluster) -> dict[str, Any]:
         spec = {"preemption": {"withinClusterQueue": "LowerPriority"}}
@@ -433,6 +620,14 @@ class TestKueue(OnItsScheduler):
 
     async def urgent(self, cluster: Cluster) -> dict[str, Any]:
         return urgent_pod(labels={"kueue.x-k8s.io/queue-name": "default"})
+
+    async def lend(self, cluster: Cluster) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make two ClusterQueues of one cohort: each has half of the cluster."""
+        queues = {name: f"{name}-{cluster.namespace}" for name in ("borrower", "owner")}
+        await make_kueue_cohort(cluster.api, cluster.namespace, list(queues.values()), "4")
+        for name, queue in queues.items():
+            await make_kueue_queue(cluster.api, cluster.namespace, name, queue)
+        return {"queues": {"org/team": "borrower"}}, urgent_pod(labels={"kueue.x-k8s.io/queue-name": "owner"})
 
     async def limit(self, cluster: Cluster, cpu: int) -> dict[str, Any]:
         await set_kueue_quota(cluster.api, {**QUOTA, "cpu": str(cpu)})

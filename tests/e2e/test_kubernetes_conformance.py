@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from tests.cluster.fixtures import Cluster, cluster, need_programs, plane
+from tests.cluster.shipped import Installed
 from tests.conformance.kube_lab import PRIORITY_CLASS, KubeLab, access_by
 from tests.conformance.runtime_suite import RuntimeConformance
-from tests.conformance.scheduler_suite import SchedulerConformance, urgent_pod
+from tests.conformance.scheduler_suite import SchedulerConformance, serve_zones, urgent_pod
 
 need_programs(whole_module=True)
 __all__ = ["cluster", "plane"]
@@ -62,6 +63,9 @@ class TestNativeGangs(OnKubeScheduler):
 
 class TestEmulatedGangs(OnKubeScheduler):
     """Pods are held by gates that the agent opens."""
+
+    async def set_up_zones(self, site: Installed | None, cluster: Cluster) -> None:
+        await serve_zones(cluster)
 
     @pytest.fixture
     async def lab(self, cluster: Cluster) -> AsyncIterator[KubeLab]:

@@ -20,6 +20,7 @@ from trainmaster_agent.runtime.kubernetes.run_spec import Facts, facts_of
 
 RUN, OTHER = "bert-7k2p9xq-r1", "gpt-7k2p9xq-r1"
 PODS: dict[str, dict[str, object]] = {"worker": {}}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def facts(replicas: int, cpu: str, preferred: str | None = None) -> Facts:
@@ -224,6 +225,37 @@ class TestAPod:
         assert opening_patch([{"name": GATE}], {}, affinity) == {
             "spec": {"schedulingGates": None, "affinity": {"nodeAffinity": {PREFERRED: [wish("n7")]}}}
         }
+
+
+def on_hosts(*names: str) -> dict[str, Any]:
+    return {"key": "kubernetes.io/hostname", "operator": "In", "values": list(names)}
+
+
+class TestAPodThatIsKeptAmongNodes:
+    def test_requires_one_of_them(self) -> None:
+        spec = made(role(replicas=2)).pod("worker", 1, node="n7", among=("n5", "n7"))["spec"]
+        terms = [{"matchExpressions": [on_hosts("n5", "n7")]}]
+        assert spec["affinity"] == {"nodeAffinity": {PREFERRED: [wish("n7")], REQUIRED: {"nodeSelectorTerms": terms}}}
+        assert "affinity" not in made(role(replicas=2)).pod("worker", 1, among=None)["spec"]
+
+    def test_requires_what_the_job_requires_as_well_in_each_of_its_terms(self) -> None:
+        ssd = {"key": "disk", "operator": "In", "values": ["ssd"]}
+        fields = [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
+        own = {
+            "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [ssd]}, {"matchFields": fields}]}}
+        }
+        manifests = made(role(podTemplate={"spec": {"containers": [{"name": "main", "image": "i"}], "affinity": own}}))
+        affinity = manifests.pod("worker", 0, among=("n5",))["spec"]["affinity"]
+        assert affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"] == [
+            {"matchExpressions": [ssd, on_hosts("n5")]},
+            {"matchFields": fields, "matchExpressions": [on_hosts("n5")]},
+        ]
+
+    def test_may_be_made_by_a_controller(self) -> None:
+        spec = translated(SAMPLES["batch/v1 Job"].manifest).spec
+        body = made(*spec["roles"], workload=spec["workload"]).workload(among=("n1",)).body
+        required = body["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][REQUIRED]
+        assert required == {"nodeSelectorTerms": [{"matchExpressions": [on_hosts("n1")]}]}
 
 
 def test_pods_that_a_controller_makes_prefer_the_nodes_of_their_role() -> None:

@@ -129,6 +129,27 @@ class TestTheLedger:
         assert capacity_of(made).never(facts(4), PODS) is None
 
 
+class TestNodesThatEnforceAPolicy:
+    def test_are_those_with_it_or_a_stricter_one(self) -> None:
+        made = inventory(with_gpus("n1", 8), with_gpus("n2", 8), with_gpus("n3", 8), with_gpus("n4", 8))
+        for name, policy in (("n1", "single-numa-node"), ("n2", "restricted"), ("n3", "best-effort")):
+            made.numa_put(topology(name, {GPU: (4, 4)}, policy=policy))
+        assert capacity_of(made).enforcing("singleNode") == ("n1",)
+        assert capacity_of(made).enforcing("restricted") == ("n1", "n2")
+
+    def test_need_no_names_where_all_do_or_no_policy_is_known(self) -> None:
+        made = inventory(with_gpus("n1", 8), with_gpus("n2", 8))
+        assert capacity_of(made).enforcing("singleNode") is None
+        made.numa_put(topology("n1", {GPU: (4, 4)}))
+        made.numa_put(topology("n2", {GPU: (4, 4)}, policy="none"))
+        assert capacity_of(made).enforcing("singleNode") == ("n1",)
+        made.numa_put(topology("n2", {GPU: (4, 4)}))
+        assert capacity_of(made).enforcing("singleNode") is None
+        for name in ("n1", "n2"):
+            made.numa_put(topology(name, {GPU: (4, 4)}, policy="none"))
+        assert capacity_of(made).enforcing("singleNode") == ()
+
+
 @dataclass
 class World:
     """Nodes whose kubelets choose any zone that has room, and reports that come when they come."""

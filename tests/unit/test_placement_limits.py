@@ -18,7 +18,8 @@ from tests.unit.test_placement_gangs import (
     a_pod,
     a_role,
 )
-from trainmaster_agent.placement.coscheduling import Coscheduling
+from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.placement.coscheduling import POD_GROUPS, Coscheduling
 from trainmaster_agent.placement.gates import GATE, Gates, opening_patch
 from trainmaster_agent.placement.kai import Kai
 from trainmaster_agent.placement.kueue import Kueue
@@ -50,6 +51,11 @@ LACKS: dict[str, tuple[PlacementPort, Gang, str]] = {
     "yunikorn and a level": (YuniKorn(), ON_A_RACK, f"within one {RACK}"),
     "coscheduling and a level": (Coscheduling(), ON_A_RACK, f"within one {RACK}"),
     "coscheduling and roles with a least": (Coscheduling(), ELASTIC, "role launcher, which needs 1"),
+    "coscheduling and restricted": (
+        Coscheduling(numa=True),
+        a_gang(a_role("main", 1), numa="restricted"),
+        "coscheduling looks after the NUMA zones of members with singleNode only",
+    ),
     "kueue and a gang that may start smaller": (KUEUE, ELASTIC_WORKERS, "all 8 members or none"),
     "kueue without a queue": (
         Kueue(),
@@ -76,6 +82,8 @@ def test_what_is_lacking_with(placement: PlacementPort, gang: Gang, sentence: st
 HONOURED: dict[str, tuple[PlacementPort, Gang]] = {
     "volcano and roles with a least": (Volcano(), ELASTIC),
     "volcano with its NUMA plugin": (Volcano(numa=True), ON_ONE_NUMA_ZONE),
+    "coscheduling with its NUMA plugin": (Coscheduling(numa=True), ON_ONE_NUMA_ZONE),
+    "kai with its NUMA plugin and restricted": (Kai(numa=True), a_gang(a_role("main", 1), numa="restricted")),
     "kai and three roles on a rack": (Kai(topologies={RACK: "t"}), THREE_ROLES),
     "kai and a role that has no members now": (
         Kai(),
@@ -176,6 +184,12 @@ def test_kai_takes_a_wish_only_within_the_topology_of_the_required_level() -> No
     assert spec_of(Kai(topologies={ZONE: "t", RACK: "other"}), gang)["topologyConstraint"] == required
 
 
+@pytest.mark.parametrize("placement", [Kai(), Coscheduling(), Volcano()], ids=lambda one: one.name)
+def test_nodes_decide_the_numa_policy_where_the_scheduler_knows_only_theirs(placement: Any) -> None:
+    assert not placement.follows_numa_of_nodes
+    assert replace(placement, numa=True).follows_numa_of_nodes is (placement.name != "volcano")
+
+
 @pytest.mark.parametrize(("numa", "policy"), [("restricted", "restricted"), ("singleNode", "single-numa-node")])
 def test_volcano_is_told_of_strict_numa_policies(numa: str, policy: str) -> None:
     pod = dressed(Volcano(numa=True), a_gang(a_role("main", 1), numa=numa))
@@ -258,3 +272,32 @@ def test_a_member_that_does_not_join_its_gang_again_stays_with_its_scheduler() -
     Coscheduling().dress_alone(pod)
     assert pod["spec"]["schedulerName"] == "scheduler-plugins-scheduler"
     assert "scheduling.x-k8s.io/pod-group" not in pod["metadata"]["labels"]
+
+
+FULL = "0/2 nodes are available: 2 Insufficient cpu."
+REJECTED = "0/2 nodes are available: 1 rejection in Unreserve, 1 optimistic rejection in PostFilter."
+UNTRIED: dict[str, tuple[Gang, tuple[str, ...], bool]] = {
+    "all are rejected because of one another": (a_gang(a_role("worker", 2)), (REJECTED, REJECTED), True),
+    "their group was not known yet": (
+        a_gang(a_role("worker", 2)),
+        ("0/1 nodes are available: 1 PodGroup not found.", REJECTED),
+        True,
+    ),
+    "one finds no node": (a_gang(a_role("worker", 2)), (REJECTED, FULL), False),
+    "one was not tried yet": (a_gang(a_role("worker", 2)), (REJECTED, ""), False),
+    "it has no pods": (a_gang(a_role("worker", 2)), (), False),
+    "it is no gang": (a_gang(a_role("worker", 1)), (REJECTED,), False),
+}
+
+
+@pytest.mark.parametrize(("gang", "messages", "is_untried"), UNTRIED.values(), ids=UNTRIED.keys())
+def test_coscheduling_tries_a_gang_again_by_a_change_of_its_group_alone_if(
+    gang: Gang, messages: tuple[str, ...], is_untried: bool
+) -> None:
+    pods = [
+        PodSight(f"{RUN}-worker-{index}", "jobs", f"uid-{index}", 1, RUN, "worker", index, "waiting", message=words)
+        for index, words in enumerate(messages)
+    ]
+    found = Coscheduling().tries_again_after(gang, pods)
+    assert found == (POD_GROUPS if is_untried else None)
+    assert Volcano().tries_again_after(gang, pods) is None

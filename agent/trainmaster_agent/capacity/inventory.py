@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from trainmaster.cluster_model.device_products import PRODUCT_LABELS, VENDOR_PRODUCT_LABELS, product_label
-from trainmaster.cluster_model.numa_policies import STRICT_NUMA
+from trainmaster.cluster_model.numa_policies import STRICT_NUMA, is_kept_by
 from trainmaster.protocol.agent import NodeGroup, Pool, Taint
 from trainmaster.protocol.device_parts import DEFAULT_DEVICE
 from trainmaster_agent.capacity.config import CapacityConfig
@@ -300,6 +300,15 @@ class Inventory(PodLedger):
         """Return all labels of a node; nothing for a node that does not exist."""
         host = self._hosts.get(node)
         return {} if host is None else host.labels
+
+    def nodes_enforcing(self, numa: str) -> list[str] | None:
+        """Return the nodes, also those that take no members now, whose kubelets hold members to the NUMA policy ``numa``; None where
+        all nodes do, or none reports a policy.
+        """
+        hosts = [host for host in self._hosts.values() if host.state not in (NodeState.IGNORED, NodeState.UNKNOWN)]
+        found = [host.name for host in hosts if host.zones is not None and is_kept_by(numa, host.zones.policy)]
+        is_known = any(host.zones is not None for host in hosts)
+        return sorted(found) if is_known and len(found) < len(hosts) else None
 
     def level_labels(self) -> dict[str, str]:
         """Return the node label of each topology level; nothing where HyperNodes define the levels."""

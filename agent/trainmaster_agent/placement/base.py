@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster_agent.kube.paths import Resource
+from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.placement.manifests import run_of_label
 from trainmaster_agent.placement.port import Gang, KubeObject, PlacementPort
 
@@ -29,6 +30,10 @@ class PlacementDefaults:
     @property
     def rejoins(self) -> bool:
         return True
+
+    @property
+    def follows_numa_of_nodes(self) -> bool:
+        return False
 
     @property
     def requests_nodes(self) -> bool:
@@ -60,6 +65,9 @@ class PlacementDefaults:
 
     def objects(self, gang: Gang) -> tuple[KubeObject, ...]:
         return ()
+
+    def tries_again_after(self, gang: Gang, pods: Sequence[PodSight]) -> Resource | None:
+        return None
 
     def explained_by_events(self, objects: Sequence[Mapping[str, Any]]) -> str:
         return ""

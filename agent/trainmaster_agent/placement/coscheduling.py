@@ -15,11 +15,21 @@ from trainmaster_agent.placement.base import PlacementDefaults
 from trainmaster_agent.placement.conditions import why_pods_wait
 from trainmaster_agent.placement.manifests import label, metadata
 from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject
-from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, lacks_role_minimum, needs_group, starters
+from trainmaster_agent.placement.requirements import (
+    lacks_level,
+    lacks_numa,
+    lacks_restricted,
+    lacks_role_minimum,
+    needs_group,
+    starters,
+)
 
 POD_GROUPS = Resource("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup")
 _LONGEST_HOLD = 120
 """Seconds that members keep nodes reserved while others have none: long enough for thousands of pods; other gangs wait meanwhile."""
+
+_REJECTIONS = ("optimistic rejection in PostFilter", "rejection in Unreserve", "PodGroup not found")
+"""The plugin's words about members whose nodes it has given back because of another member, or before its cache had their group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +37,8 @@ class Coscheduling(PlacementDefaults):
     scheduler_name: str = "scheduler-plugins-scheduler"
     """The scheduler profile with the plugin enabled."""
     numa: bool = False
-    """Whether the profile has NodeResourceTopologyMatch enabled, too."""
+    """Whether the profile has NodeResourceTopologyMatch enabled, too. It knows zones of nodes with the policy single-numa-node alone,
+    so that members that ask for ``restricted`` might be refused by their kubelets."""
 
     @property
     def name(self) -> str:
@@ -46,6 +57,10 @@ class Coscheduling(PlacementDefaults):
         )
 
     @property
+    def follows_numa_of_nodes(self) -> bool:
+        return self.numa
+
+    @property
     def rejoins(self) -> bool:
         # The plugin tries a pod again only when another pod of its group is created: one that finds fewer members than the least
         # number, as the others have ended or its cache has not seen all yet, would wait for five minutes.
@@ -59,6 +74,7 @@ class Coscheduling(PlacementDefaults):
         return (
             lacks_level(gang, "coscheduling")
             or lacks_numa(gang, "coscheduling", numa=self.numa)
+            or lacks_restricted(gang, "coscheduling")
             or lacks_role_minimum(gang, "coscheduling")
         )
 
@@ -85,6 +101,17 @@ class Coscheduling(PlacementDefaults):
 
     def dress_alone(self, pod: dict[str, Any]) -> None:
         pod["spec"]["schedulerName"] = self.scheduler_name
+
+    def tries_again_after(self, gang: Gang, pods: Sequence[PodSight]) -> Resource | None:
+        """See ``PlacementPort``.
+
+        The plugin gives back the nodes of all members when one has none. That one is tried again when there are nodes, and the others
+        with it; but if it got a node while the others still gave back theirs, it is rejected like them, and only a new pod of a group
+        or a changed group makes the plugin try any of them. The same holds for members that it tried before its cache had their group.
+        """
+        waiting = [pod for pod in pods if pod.stage == "waiting" and not pod.deleting]
+        all_rejected = all(any(words in pod.message for words in _REJECTIONS) for pod in waiting)
+        return POD_GROUPS if needs_group(gang) and waiting and all_rejected else None
 
     def read(self, gang: Gang, objects: Sequence[Mapping[str, Any]], pods: Sequence[PodSight]) -> GangState:
         return GangState(message=why_pods_wait(pods))

@@ -50,6 +50,10 @@ class Kai(PlacementDefaults):
         )
 
     @property
+    def follows_numa_of_nodes(self) -> bool:
+        return self.numa
+
+    @property
     def watched(self) -> tuple[Resource, ...]:
         return (POD_GROUPS,)
 

@@ -135,6 +135,13 @@ class PlacementPort(Protocol):
         ...
 
     @property
+    def follows_numa_of_nodes(self) -> bool:
+        """Return whether members are held to the NUMA policy of the node that they come to, whichever they ask for, so that they have
+        to be kept on nodes with theirs.
+        """
+        ...
+
+    @property
     def requests_nodes(self) -> bool:
         """Return whether nodes that an autoscaler is to add for a gang are asked for by an object, and not by pods that wait."""
         ...
@@ -176,6 +183,12 @@ class PlacementPort(Protocol):
 
     def dress(self, gang: Gang, role: GangRole, pod: dict[str, Any]) -> None:
         """Add to a member's manifest what makes it part of the gang. It already has the labels of run and member."""
+        ...
+
+    def tries_again_after(self, gang: Gang, pods: Sequence[PodSight]) -> Resource | None:
+        """Return the kind of the gang's object that has to change before the scheduler tries the gang again, as freed capacity does
+        not make it do so; None: nothing has to change. The object is named like the run.
+        """
         ...
 
     def explained_by_events(self, objects: Sequence[Mapping[str, Any]]) -> str:

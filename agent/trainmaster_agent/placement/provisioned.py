@@ -55,6 +55,10 @@ class Provisioned:
         return self.inner.rejoins
 
     @property
+    def follows_numa_of_nodes(self) -> bool:
+        return self.inner.follows_numa_of_nodes
+
+    @property
     def requests_nodes(self) -> bool:
         return True
 
@@ -98,6 +102,9 @@ class Provisioned:
         if gang.awaits_nodes:
             annotations = pod["metadata"].get("annotations") or {}
             pod["metadata"]["annotations"] = {**annotations, _CONSUMES: gang.run, _CLASS: self.class_name}
+
+    def tries_again_after(self, gang: Gang, pods: Sequence[PodSight]) -> Resource | None:
+        return self.inner.tries_again_after(gang, pods)
 
     def explained_by_events(self, objects: Sequence[Mapping[str, Any]]) -> str:
         return self.inner.explained_by_events([one for one in objects if not _is_request(one)])

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from trainmaster.cluster_model.numa_policies import STRICT_NUMA
+from trainmaster.cluster_model.numa_policies import STRICT_NUMA, NumaPolicy
 from trainmaster_agent.placement.port import Gang
 
 
@@ -28,6 +28,13 @@ def lacks_numa(gang: Gang, scheduler: str, *, numa: bool = False) -> str | None:
     if gang.numa not in STRICT_NUMA or numa:
         return None
     return f"topology.numa {gang.numa} is requested, and {scheduler} here does not know NUMA zones"
+
+
+def lacks_restricted(gang: Gang, scheduler: str) -> str | None:
+    """Return why ``restricted`` cannot be honoured by a scheduler that knows zones of nodes with the policy single-numa-node alone."""
+    if gang.numa != NumaPolicy.RESTRICTED:
+        return None
+    return f"topology.numa {gang.numa} is requested, and {scheduler} looks after the NUMA zones of members with singleNode only"
 
 
 def lacks_whole_nodes(gang: Gang, scheduler: str) -> str | None:

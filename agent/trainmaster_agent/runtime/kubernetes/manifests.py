@@ -34,6 +34,8 @@ _CLAIM = "devices"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _MOST_PREFERRED = 100
 """Nodes that each pod of a role prefers: they are in the template of all its pods."""
+_MOST_ENFORCING = 1000
+"""Nodes that a member with a NUMA policy may be placed on: their names are in each of its pods."""
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _NO_SPREADING = [{"maxSkew": 1, "topologyKey": HOST_LEVEL, "whenUnsatisfiable": "ScheduleAnyway"}]
 """A constraint that selects no pods. Without any, kube-scheduler spreads pods of a service, such as a gang's, over nodes and zones:
@@ -136,17 +138,20 @@ class Manifests:
         """Return whether the controller of an object makes the pods."""
         return self._facts.workload is not None
 
-    def workload(self, nodes: Mapping[str, Collection[str]] | None = None) -> KubeObject:
+    def workload(
+        self, nodes: Mapping[str, Collection[str]] | None = None, *, among: Sequence[str] | None = None
+    ) -> KubeObject:
         """Return the object whose controller makes the pods, with what the placement adds to their templates.
 
-        ``nodes``: by role those that its pods prefer.
+        ``nodes``: by role those that its pods prefer; ``among``: host names of the only ones that they may have, None: any.
         """
         kind, workload = self._facts.workload, self._facts.spec.workload
         if kind is None or workload is None:
             raise ValueError("the run has no object of its own")
         wishes = nodes or {}
         templates = {
-            role.name: self._workload_template(role.name, wishes.get(role.name, ())) for role in self._facts.spec.roles
+            role.name: self._workload_template(role.name, wishes.get(role.name, ()), among)
+            for role in self._facts.spec.roles
         }
         body = assembled(workload, templates)
         metadata = body.setdefault("metadata", {})
@@ -158,19 +163,28 @@ class Manifests:
         self._placement.dress_object(self.gang, kind, body)
         return KubeObject(resource_of(kind), kind.named(body, {LABEL_RUN: self._record.start.run}))
 
-    def _workload_template(self, role: str, nodes: Collection[str]) -> dict[str, Any]:
+    def _workload_template(self, role: str, nodes: Collection[str], among: Sequence[str] | None) -> dict[str, Any]:
         template: dict[str, Any] = orjson.loads(self._raw[role])
         self._prefer_nodes(role, template["spec"], nodes)
+        _keep_among(template["spec"], among)
         if role not in self._facts.late or self._placement.rejoins:
             self._placement.dress(self.gang, self._gang_roles[role], template)
         else:
             self._placement.dress_alone(template)
         return {"metadata": template["metadata"], "spec": template["spec"]}
 
-    def pod(self, role: str, index: int, *, beside: Mapping[str, str] | None = None, node: str = "") -> dict[str, Any]:
+    def pod(
+        self,
+        role: str,
+        index: int,
+        *,
+        beside: Mapping[str, str] | None = None,
+        node: str = "",
+        among: Sequence[str] | None = None,
+    ) -> dict[str, Any]:
         """Return one member's manifest; with ``beside``, of one that joins a running gang on a node with these labels.
 
-        ``node``: the one that it prefers, if any.
+        ``node``: the one that it prefers, if any; ``among``: host names of the only nodes that it may have, None: any.
         """
         run = self._record.start.run
         member = member_id(run, role, index)
@@ -191,6 +205,7 @@ class Manifests:
                 *own,
             ]
         self._prefer_nodes(role, spec, (node,) if node else ())
+        _keep_among(spec, among)
         self._keep_apart(role, index, pod)
         if beside is None or self._placement.rejoins:
             self._placement.dress(self.gang, self._gang_roles[role], pod)
@@ -500,6 +515,21 @@ def _keep_off(spec: dict[str, Any], selector: Mapping[str, Any], *, everywhere: 
         return  # a malformed affinity is left for the API server to refuse
     apart = affinity.get("podAntiAffinity") or {}
     spec["affinity"] = {**affinity, "podAntiAffinity": {**apart, _REQUIRED: [*(apart.get(_REQUIRED) or ()), term]}}
+
+
+def _keep_among(spec: dict[str, Any], among: Sequence[str] | None) -> None:
+    """Let a pod have only nodes with one of these host names, and those that it requires itself; None: any."""
+    affinity = spec.get("affinity") or {}
+    if among is None or not isinstance(affinity, dict) or not isinstance(affinity.get("nodeAffinity") or {}, dict):
+        return  # a malformed affinity is left for the API server to refuse
+    node = affinity.get("nodeAffinity") or {}
+    names = {"key": HOST_LEVEL, "operator": "In", "values": list(among[:_MOST_ENFORCING])}
+    own = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{"matchExpressions": []}]
+    # Of several terms any one is enough, so that each gets the names, but for an empty one, which matches no node.
+    terms = [
+        {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), names]} if term else term for term in own
+    ]
+    spec["affinity"] = {**affinity, "nodeAffinity": {**node, _REQUIRED: {"nodeSelectorTerms": terms}}}
 
 
 def claim_template_name(run: str, role: str) -> str:

@@ -9,6 +9,7 @@ from trainmaster.cluster_model.eligibility import pod_toleration
 from trainmaster.cluster_model.numa_policies import NumaPolicy
 from trainmaster.cluster_model.numa_zones import NodeZones
 from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingShortfall, place
+from trainmaster.protocol.agent import HOST_LEVEL
 from trainmaster.protocol.jobs import AffinityTerm
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.quantities import Resources
@@ -207,6 +208,13 @@ class NodeCapacity:
     def label(self, node: str, key: str) -> str | None:
         """Return a label of a node."""
         return self._inventory.labels_of(node).get(key)
+
+    def enforcing(self, numa: str) -> tuple[str, ...] | None:
+        """Return the values of ``kubernetes.io/hostname`` of the nodes that hold members to the NUMA policy ``numa``; None where
+        members need not be kept on them.
+        """
+        names = self._inventory.nodes_enforcing(numa)
+        return None if names is None else tuple(self.label(name, HOST_LEVEL) or name for name in names)
 
     def domain(self, places: Assignment, level: str) -> Mapping[str, str]:
         """Return the path of the domain at ``level`` that contains all of these places."""

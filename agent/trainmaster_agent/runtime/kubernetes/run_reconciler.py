@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.protocol.agent import RunEnd
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.states import FailureCategory, RunState
@@ -28,7 +29,7 @@ from trainmaster_agent.kube.errors import (
     UnavailableError,
 )
 from trainmaster_agent.kube.lease import LeaseKeeper
-from trainmaster_agent.kube.paths import PODS
+from trainmaster_agent.kube.paths import PODS, Resource
 from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROUND, LABEL_RUN, PodSight, see
 from trainmaster_agent.placement.port import GangState, PlacementPort
 from trainmaster_agent.placement.requirements import waits_for_nodes
@@ -52,6 +53,7 @@ from trainmaster_agent.runtime.kubernetes.resize import give_up, late_growth, ta
 from trainmaster_agent.runtime.kubernetes.run_spec import Member
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 from trainmaster_agent.runtime.kubernetes.served_placement import words_on
+from trainmaster_agent.runtime.kubernetes.untried_gangs import touch_object
 from trainmaster_agent.runtime.kubernetes.workload_objects import (
     indexes_for,
     new_pod,
@@ -140,8 +142,10 @@ class RunReconcilers:
             else:
                 fields = self._placement.explained_by_events(list(tracker.objects.values()))
                 await read_words(self._api, tracker, fields, self._clock())
+            await touch_object(self._api, tracker, self._untried(tracker), self._clock())
             found = self._assessment(tracker)
-            tracker.next_look = min(found.wake_at or float("inf"), late_growth(tracker), tracker.warning_due)
+            due = min(tracker.warning_due, tracker.touch_due)
+            tracker.next_look = min(found.wake_at or float("inf"), late_growth(tracker), due)
             if found.progress is not None:
                 if found.progress.ended_at is not None and await self._has_unseen_pods(tracker):
                     continue
@@ -156,6 +160,14 @@ class RunReconcilers:
             tracker.run,
             extra={"run_id": tracker.run},
         )
+
+    def _untried(self, tracker: RunTracker) -> Resource | None:
+        """Return the kind of the gang's object that has to change before its scheduler tries it again; None: nothing has to."""
+        progress = tracker.record.progress
+        if not progress.created or progress.verdict is not None or progress.stop is not None or tracker.has_run:
+            return None
+        gang = self._manifests(tracker).gang
+        return self._placement_of(tracker).tries_again_after(gang, list(tracker.pods.values()))
 
     async def fail(self, tracker: RunTracker, words: str) -> None:
         """End a run that this agent cannot handle: ``failed``, category ``config``. Raises KubeError."""
@@ -406,7 +418,7 @@ class RunReconcilers:
             members = tracker.facts.wanted(tracker.sizes)
             for (role, _), node in self._find_nodes(tracker, manifests, members).items():
                 nodes.setdefault(role, set()).add(node)
-            resource, body = manifests.workload(nodes)
+            resource, body = manifests.workload(nodes, among=self._enforcing(tracker, manifests))
             # What was written for another version of the kind has to be told, and not to be dropped.
             stored = await self._create_once(tracker, resource, body, strict=True)
         except RefusedError as error:
@@ -489,6 +501,7 @@ class RunReconcilers:
             return True
         ends = self._ends_of_earlier_lives(tracker, members)
         nodes = self._find_nodes(tracker, manifests, members)
+        among = self._enforcing(tracker, manifests)
         try:
             await self._prepare(tracker, manifests)
             await self._list_members(tracker, manifests)
@@ -498,7 +511,7 @@ class RunReconcilers:
                 batch = members[begin : begin + _BATCH]
                 # All calls finish before an error is handled: one in flight would create a pod of a run that is over.
                 outcomes = await asyncio.gather(
-                    *(self._create_pod(tracker, manifests, member, nodes.get(member, "")) for member in batch),
+                    *(self._create_pod(tracker, manifests, member, nodes.get(member, ""), among) for member in batch),
                     return_exceptions=True,
                 )
                 for outcome in outcomes:
@@ -523,6 +536,19 @@ class RunReconcilers:
         if is_gated or not prefers:
             return {}
         return find_nodes(tracker, manifests, members, self._node_capacity)
+
+    def _enforcing(self, tracker: RunTracker, manifests: Manifests) -> tuple[str, ...] | None:
+        """Return the host names of the nodes to which members have to be kept, as only these hold them to their NUMA policy, and the
+        scheduler does not see to that; None: any node will do.
+        """
+        numa = manifests.gang.numa
+        if (
+            numa not in STRICT_NUMA
+            or manifests.gang.awaits_nodes
+            or not self._placement_of(tracker).follows_numa_of_nodes
+        ):
+            return None
+        return self._node_capacity.enforcing(numa)
 
     async def _may_create(self, tracker: RunTracker, manifests: Manifests) -> bool:
         """Return whether anything may be created for a run; one that this cluster cannot run at all is returned. Raises KubeError."""
@@ -564,6 +590,8 @@ class RunReconcilers:
             return "this cluster does not admit its pod template: " + "; ".join(
                 f"{one.path}: {one.message}" for one in mistakes[:5]
             )
+        if self._enforcing(tracker, manifests) == ():
+            return f"topology.numa {manifests.gang.numa} is requested, and no node here reports that policy"
         return self._placement_of(tracker).lacks(manifests.gang) or self._look_over(tracker)
 
     async def _prepare(self, tracker: RunTracker, manifests: Manifests) -> None:
@@ -639,8 +667,10 @@ class RunReconcilers:
                 raise
             raise NotFoundError(error.status, f"{words_on(resource)} ({error})", error.reason, error.details) from error
 
-    async def _create_pod(self, tracker: RunTracker, manifests: Manifests, member: Member, node: str) -> None:
-        body = manifests.pod(*member, beside=self._beside(tracker, manifests), node=node)
+    async def _create_pod(
+        self, tracker: RunTracker, manifests: Manifests, member: Member, node: str, among: Sequence[str] | None
+    ) -> None:
+        body = manifests.pod(*member, beside=self._beside(tracker, manifests), node=node, among=among)
         name = body["metadata"]["name"]
         try:
             async with self._creating:

@@ -87,6 +87,8 @@ class RunTracker:
     """
     warning_due: float = float("inf")
     """When warnings are read next."""
+    touch_due: float = float("inf")
+    """When the gang's object is changed so that its scheduler tries again; infinite: the scheduler does so by itself."""
     new_pods: dict[str, NewPod] = field(default_factory=dict)
     """Pods of that controller without an index, by uid."""
     object_status: Mapping[str, object] | None = None
