@@ -201,6 +201,17 @@ def test_followed_logs_go_on_after_an_api_that_stops_has_ended_its_answer() -> N
     assert items[-1] == Ended("succeeded")
 
 
+def test_logs_that_an_api_did_not_finish_as_it_stopped_are_read_on() -> None:
+    stopping = ProblemError(Code.TOO_BUSY, "this api is stopping").to_problem("/v1")
+    script = Script(
+        httpx.Response(200, content=lines(piece("one\n", 4), {"problem": stopping})),
+        httpx.Response(200, content=lines(piece("one\ntwo\n", 8))),
+    )
+    items = list(script.client().logs(JOB))
+    assert "".join(item.data for item in items if isinstance(item, LogPiece)) == "one\ntwo\n"
+    assert len(script.requests) == 2
+
+
 def test_followed_logs_of_one_attempt_end_with_the_answer() -> None:
     script = Script(httpx.Response(200, content=lines(piece("x", 1))))
     assert list(script.client().logs(JOB, follow=True, attempt=1)) == [LogPiece("main", 0, "x")]

@@ -5,6 +5,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import orjson
+import pytest
 
 from tests.waiting import eventually
 from trainmaster.protocol.errors import ProblemError
@@ -174,11 +175,15 @@ async def test_a_server_that_stops_answers_a_get_that_waits_and_cuts_the_connect
     assert post.sent == []
 
 
-async def test_a_stream_is_completed_when_the_server_stops() -> None:
+@pytest.mark.parametrize(("media_type", "is_told"), [(b"application/x-ndjson", True), (b"application/json", False)])
+async def test_a_stream_is_completed_when_the_server_stops(media_type: bytes, is_told: bool) -> None:
+    """Output of a job, in lines, would seem whole otherwise."""
     began = asyncio.Event()
 
     async def stream(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        headers = [(b"content-type", media_type)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b'{"data":"one"}\n', "more_body": True})
         began.set()
         await asyncio.Event().wait()
 
@@ -187,4 +192,7 @@ async def test_a_stream_is_completed_when_the_server_stops() -> None:
     await began.wait()
     running.cancel()
     await running
-    assert [one["type"] for one in call.sent] == ["http.response.start", "http.response.body"]
+    last = call.sent[-1]
+    assert (len(call.sent), last["type"], last.get("more_body", False)) == (3, "http.response.body", False)
+    words = [orjson.loads(line)["problem"]["code"] for line in last["body"].splitlines() if line]
+    assert words == (["too-busy"] if is_told else [])

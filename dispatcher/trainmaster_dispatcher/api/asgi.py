@@ -37,6 +37,7 @@ _AGENTS = "/agent/"
 _STOPPING = ProblemError(
     Code.TOO_BUSY, "this api is stopping; call again, to reach another one or its successor", retry_after=1.0
 )
+_LINES = b"application/x-ndjson"
 _SWITCHING = 101
 _SMALL_BODY = 65_536
 _LONGEST_PATH = 500
@@ -70,6 +71,7 @@ class Envelope:
         mark = request_id.set(own)
         client_address.set(_address(scope))
         began, status = time.perf_counter(), 0
+        media_type: bytes | None = None
         method = scope["method"]
         if method == "HEAD":
             scope = {**scope, "method": "GET"}
@@ -77,9 +79,10 @@ class Envelope:
         body: _Body = (_AgentsBody if scope["path"].startswith(_AGENTS) else _Body)(self, scope, receive)
 
         async def marked_send(message: Message) -> None:
-            nonlocal status
+            nonlocal status, media_type
             if message["type"] == "http.response.start":
                 status = message["status"]
+                media_type = dict(message.get("headers", ())).get(b"content-type", b"")
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", own.encode())]
             elif method == "HEAD":
                 return
@@ -104,7 +107,7 @@ class Envelope:
                 # does not end. Of other methods nobody knows what has been done: their connections are cut.
                 if method not in ("GET", "HEAD"):
                     raise
-                await _end(scope, own, marked_send, has_begun=status != 0)
+                await _end(scope, own, marked_send, media_type)
             finally:
                 body.release()
                 call: Call | None = scope.get(CALL)
@@ -251,12 +254,16 @@ async def _refuse(problem: ProblemError, scope: Scope, own: str, send: Send) -> 
     await send({"type": "http.response.body", "body": orjson.dumps(body)})
 
 
-async def _end(scope: Scope, own: str, send: Send, *, has_begun: bool) -> None:
-    """Complete an answer that has begun; else refuse the call, as this api is stopping."""
-    if has_begun:
-        await send({"type": "http.response.body"})
-    else:
+async def _end(scope: Scope, own: str, send: Send, media_type: bytes | None) -> None:
+    """Complete an answer that has begun with a media type; else refuse the call, as this api is stopping.
+
+    Lines of JSON end with one that says that they are not whole, so that a reader goes on elsewhere.
+    """
+    if media_type is None:
         await _refuse(_STOPPING, scope, own, send)
+        return
+    words = b"\n" + orjson.dumps({"problem": _STOPPING.to_problem(scope["path"])}) + b"\n"
+    await send({"type": "http.response.body", "body": words if media_type.startswith(_LINES) else b""})
 
 
 def _tell(scope: Scope, method: str, call: Call | None, status: int, seconds: float) -> None:
