@@ -349,7 +349,7 @@ class TestKai(OnItsScheduler):
     large_members_first = False
     guarded = ("scheduling.run.ai", "v2alpha2", "podgroups")
     crd = "podgroups.scheduling.run.ai"
-    eviction_words = "KAI evicted it"
+    eviction_words = "KAI evicted it|somebody deleted"  # it notes an eviction after it has deleted a pod
     quota_words = "limit"
 
     async def urgent(self, cluster: Cluster) -> dict[str, Any]:
