@@ -25,8 +25,8 @@ WINDOW: dict[str, Any] = {
     "name": "w",
     "queue": "team/a",
     "nodes": 1,
-    "start": "2026-11-28T00:00:00Z",
-    "end": "2026-11-30T00:00:00Z",
+    "start": "2099-11-28T00:00:00Z",
+    "end": "2099-11-30T00:00:00Z",
 }
 TENANTS = [
     Case("a queue of another name", QUEUE + "a", {"path": "b"}, 422, "invalid-spec"),
@@ -111,7 +111,7 @@ TENANTS = [
     Case(
         "a time without zone",
         RESERVATION + "w",
-        WINDOW | {"start": "2026-11-27T00:00:00"},
+        WINDOW | {"start": "2099-11-27T00:00:00"},
         422,
         "invalid-spec",
         "start",
