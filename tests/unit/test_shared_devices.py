@@ -28,6 +28,7 @@ from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.domain.usage import HOUR, UsagePart, UsageSpan, usage_of
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Shortfall, fit, size_choices, take
+from trainmaster_dispatcher.scheduling.packing.node_buckets import drain_parts
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor
 
 PART, MEMORY = part_resource(GPU), memory_resource(GPU)
@@ -207,6 +208,16 @@ class TestFit:
         assert fits(part("0.9"), gpus(gpu=0, sharing=shared))
         assert not fits(part("0.6", 2), gpus(gpu=0, sharing=shared))
         assert not fits(gang(role(gpu=1)), gpus(gpu=0, sharing=shared))
+
+    @pytest.mark.parametrize(("members", "left"), [(0, 2000), (1, 1400), (3, 200), (4, 0)])
+    def test_parts_that_run_although_they_do_not_fit_are_taken_in_pieces(self, members: int, left: int) -> None:
+        free = free_of(gpus(2))
+        drain_parts(free.groups, ["gpus"], {PART: 600, "cpu": 1000}, members)
+        assert sum(one.count for one in free.groups["gpus"]) == 2
+        assert free.total()[PART] == left
+        untouched = free_of(gpus(2))
+        drain_parts(untouched.groups, ["gpus"], {"cpu": 1000}, 5)
+        assert untouched.total()[PART] == 2000
 
     def test_only_groups_that_share_their_devices_are_taken(self) -> None:
         assert not fits(part("0.5"), nodes(3, cpu=100, gpu=8))

@@ -138,17 +138,20 @@ def split(groups: Groups, one: NodeBucket, needs: Resources, parts: Iterable[tup
 
 def drain_parts(groups: Groups, names: Iterable[str], needs: Resources, count: int) -> None:
     """Take the parts of devices that members need of nodes of these groups, in pieces, although no device has them free."""
+    if not any(map(is_part, needs)):
+        return
     shared = [one for name in names for one in groups[name] if one.group.sharing is not None]
     if not shared:
         return
     missing = min(_part_on(one, needs) for one in shared) * count
     for one in shared:
-        for _ in range(one.count):
-            there = _thousandths_on(one)
-            if missing and there > 0:
-                taken = min(there, missing)
-                missing -= taken
-                _replace_one(groups, one, one.drained(taken))
+        there = _thousandths_on(one)
+        for _ in range(one.count if there > 0 else 0):
+            if not missing:
+                return
+            taken = min(there, missing)
+            missing -= taken
+            _replace_one(groups, one, one.drained(taken))
     if missing:
         first = groups[shared[0].group.name][0]
         _replace_one(groups, first, first.drained(missing + _thousandths_on(first)))
