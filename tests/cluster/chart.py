@@ -64,11 +64,10 @@ async def install_agent(plane: ControlPlane, cluster: str, *sets: str) -> Instal
         await _make_namespace(api, NAMESPACE)
         for document in sorted(documents, key=lambda one: one["kind"] != "Namespace"):
             await apply(api, document, NAMESPACE)
-    account = next(one["metadata"]["name"] for one in documents if one["kind"] == "ServiceAccount")
     config = next(
         yaml.safe_load(one["data"]["agent.yaml"]) for one in documents if "agent.yaml" in (one.get("data") or {})
     )
-    return Installed(await plane.service_account_kubeconfig(NAMESPACE, account, 24 * 3600), config)
+    return Installed(await plane.service_account_kubeconfig(NAMESPACE, RELEASE, 24 * 3600), config)
 
 
 async def apply(api: ApiClient, document: dict[str, Any], namespace: str) -> dict[str, Any]:

@@ -72,6 +72,15 @@ async def test_what_holds_a_run_up_is_told_as_long_as_it_does(service: Service, 
     assert reason["sentence"].endswith(f" Its cluster says: {silence}.")
     await agent.report(run, RunState.RUNNING, 6)
     assert await message_of(service, job_id) == ""
+    full = "worker-0 was evicted by its node: its disk is full."
+    await agent.report(run, RunState.RUNNING, 7, message=full)
+    assert (await why(service, job_id))["sentence"].endswith(
+        " Its cluster says: worker-0 was evicted by its node: its disk is full."
+    )
+    await agent.report(run, RunState.FAILED, 8, category="evicted", message=full)
+    assert (await why(service, job_id))[
+        "sentence"
+    ] == "It has failed: worker-0 was evicted by its node: its disk is full."
 
 
 async def test_an_agent_that_was_configured_for_another_cluster_than_its_keys_is_refused(

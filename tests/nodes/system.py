@@ -64,6 +64,8 @@ class NodeSystem:
         self.scheduler = scheduler
         """The programs of the scheduler of another project that places the gangs; None: that of Kubernetes places them."""
         self.client = Client(stage.urls[0], ADMIN_KEY)
+        self.explained: dict[str, list[str]] = {}
+        """Sentences of ``why`` that tests waited for, by job."""
 
     # Commands
 
@@ -135,6 +137,7 @@ class NodeSystem:
             return re.search(pattern, found[0]) is not None
 
         self.until(fits, lambda: f"{pattern!r} is not in {found[0]!r}", seconds)
+        self.explained.setdefault(job, []).append(self.client.why(job).sentence)
         return found[0]
 
     def until_printed(self, job: str, text: str) -> None:

@@ -158,4 +158,5 @@ def test_a_member_that_fills_its_disk_is_evicted(system: NodeSystem) -> None:
     }
     ended = system.until_ended(system.submit_template("full", template), seconds=180)
     assert (ended.state, ended.runs[0].category) == (JobState.FAILED, "evicted")
-    assert "ephemeral" in system.why(ended.id)
+    assert "ephemeral" in (said := system.why(ended.id))
+    assert ".." not in said  # the kubelet's message is a sentence, with a full stop

@@ -9,6 +9,7 @@ from tests.unit.test_capacity_inventory import inventory, node, only_group
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.capacity.hypernodes import HyperNodes
 from trainmaster_agent.capacity.inventory import Kind
+from trainmaster_agent.capacity.node_index import AllowedNodes
 from trainmaster_agent.capacity.topology import levels_of
 
 ZONE, RACK = "topology.kubernetes.io/zone", "topology.kubernetes.io/rack"
@@ -45,6 +46,49 @@ def test_labels_that_come_later_change_the_paths_of_all_nodes() -> None:
     made.topology_put(Kind.KUEUE_TOPOLOGY, topology("default", "topology.k8s.aws/network-node-layer-3", "late"))
     made.node_put(node("n1", labels={"topology.k8s.aws/network-node-layer-3": "x", "late": "y"}))
     assert only_group(made).topology == (("leaf", "x"), ("late", "y"))
+
+
+def tpu_node(name: str, pool: str, topology: str | None, chips: str = "4") -> dict[str, Any]:
+    labels = {"cloud.google.com/gke-nodepool": pool}
+    if topology is not None:
+        labels |= {"cloud.google.com/gke-tpu-topology": topology, "cloud.google.com/gke-accelerator-count": chips}
+    return node(name, labels=labels)
+
+
+def test_nodes_that_make_up_a_tpu_slice_are_one_domain() -> None:
+    made = inventory(
+        *(tpu_node(f"a{index}", "pool-a", "4x4") for index in range(4)),
+        *(tpu_node(f"b{index}", "pool-b", "2x2x2") for index in range(2)),
+    )
+    assert {group.topology: group.count for group in made.report().groups} == {
+        (("slice", "pool-a"),): 4,
+        (("slice", "pool-b"),): 2,
+    }
+    assert made.level_labels() == {"slice": "cloud.google.com/gke-nodepool"}
+    made.node_put(tpu_node("c0", "pool-c", "2x2"))
+    assert made.nodes_of_level("slice") == AllowedNodes("cloud.google.com/gke-nodepool", ("pool-a", "pool-b"))
+
+
+@pytest.mark.parametrize(
+    ("topology", "chips"), [("2x2", "4"), ("2x4", "8"), ("1x1", "1"), ("", "4"), ("4xfour", "4"), ("4x4", "")]
+)
+def test_a_node_that_is_a_slice_of_its_own_has_no_domain_of_slices(topology: str, chips: str) -> None:
+    made = inventory(tpu_node("alone", "pool-a", topology, chips), tpu_node("other", "pool-b", "4x4"))
+    assert {group.topology for group in made.report().groups} == {(), (("slice", "pool-b"),)}
+
+
+def test_a_level_that_is_configured_holds_for_all_nodes_with_its_label() -> None:
+    level = {"level": "slice", "label": "cloud.google.com/gke-nodepool"}
+    made = inventory(tpu_node("n1", "pool-a", "2x2"), tpu_node("n2", "pool-b", None), levels=[level])
+    assert {group.topology for group in made.report().groups} == {(("slice", "pool-a"),), (("slice", "pool-b"),)}
+    assert made.nodes_of_level("slice") is None
+
+
+def test_node_pools_without_tpus_are_no_slices_and_split_no_group() -> None:
+    made = inventory(tpu_node("n1", "pool-c", None), tpu_node("n2", "pool-d", None), tpu_node("n3", "pool-e", "4x4"))
+    plain = next(group for group in made.report().groups if not group.topology)
+    assert plain.count == 2
+    assert "cloud.google.com/gke-nodepool" not in plain.labels
 
 
 def test_configuration_wins_over_topology_objects_over_hyper_nodes_over_labels() -> None:

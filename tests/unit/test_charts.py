@@ -98,17 +98,33 @@ AGENT_WITH_SUBMISSIONS: Object = {
     **AGENT,
     "submissions": {"enabled": True, "existingSecret": {"name": "key"}, "byNamespace": True},
 }
+AGENT_THAT_PACKS: Object = {
+    **AGENT,
+    "config": {"placement": {"scheduler": "gates"}},
+    "packingScheduler": {"enabled": True, "image": "kube-scheduler:v1.36.2", "featureGates": ["GenericWorkload=true"]},
+}
 CASES: list[tuple[str, Object]] = [
     ("agent", AGENT),
     ("agent", AGENT_EVERYTHING),
     ("agent", AGENT_WITH_API),
     ("agent", AGENT_WITH_SUBMISSIONS),
+    ("agent", AGENT_THAT_PACKS),
     ("dispatcher", BUNDLED),
     ("dispatcher", URLS),
     ("dispatcher", SECRETS),
     ("dispatcher", EVERYTHING),
 ]
-IDS = ["agent", "agent-everything", "agent-api", "agent-submissions", "bundled", "urls", "secrets", "everything"]
+IDS = [
+    "agent",
+    "agent-everything",
+    "agent-api",
+    "agent-submissions",
+    "agent-packing",
+    "bundled",
+    "urls",
+    "secrets",
+    "everything",
+]
 
 each_chart = pytest.mark.parametrize("chart", ["agent", "dispatcher"])
 each_case = pytest.mark.parametrize(("chart", "values"), CASES, ids=IDS)
@@ -290,7 +306,7 @@ def rules(name: str) -> list[tuple[str, str, str]]:
     return found
 
 
-ROLES = ("clusterrole.yaml", "role-autoscaler.yaml", "role-jobs.yaml", "role-own.yaml")
+ROLES = ("clusterrole.yaml", "packing-scheduler.yaml", "role-autoscaler.yaml", "role-jobs.yaml", "role-own.yaml")
 
 
 @pytest.mark.parametrize("name", ROLES)
@@ -807,7 +823,32 @@ def test_the_agent_uses_a_scheduler_whose_objects_it_may_use(
         assert written(values)["placement"]["scheduler"] == used
 
 
-@pytest.mark.parametrize("values", [AGENT, AGENT_EVERYTHING], ids=["least", "everything"])
+@pytest.mark.parametrize("placement", [{}, {"scheduler": "auto"}, {"scheduler": "volcano"}], ids=str)
+def test_the_packing_scheduler_is_for_pods_that_any_kube_scheduler_places(placement: Object) -> None:
+    values = {**AGENT_THAT_PACKS, "config": {"placement": placement}}
+    assert "packingScheduler places the pods" in helm("template", "tm", str(CHARTS / "agent"), values=values).stderr
+
+
+def test_pods_of_jobs_name_the_packing_scheduler_where_there_is_one() -> None:
+    objects = rendered("agent", AGENT_THAT_PACKS)
+    (config,) = (
+        yaml.safe_load(one["data"]["scheduler.yaml"]) for one in objects if "scheduler.yaml" in (one.get("data") or {})
+    )
+    (profile,) = config["profiles"]
+    assert profile == yaml.safe_load((ROOT / "deploy/kube-scheduler/packing.yaml").read_text())["profiles"][1]
+    assert profile["schedulerName"] == written(AGENT_THAT_PACKS)["placement"]["schedulerName"] == "trainmaster-packing"
+    leases = {
+        name
+        for one in objects
+        if one["kind"] == "Role"
+        for rule in one["rules"]
+        for name in rule.get("resourceNames", ())
+    }
+    assert config["leaderElection"]["resourceName"] in leases
+    assert "schedulerName" not in written(AGENT)["placement"]
+
+
+@pytest.mark.parametrize("values", [AGENT, AGENT_EVERYTHING, AGENT_THAT_PACKS], ids=["least", "everything", "packing"])
 def test_the_agent_understands_what_it_is_told(values: Object) -> None:
     config = KubernetesCluster.model_validate(written(values))
     assert config.namespace == values.get("jobNamespaces", ["trainmaster-jobs-{top}"])[0]
@@ -875,7 +916,7 @@ def test_the_agent_reaches_dns_the_api_server_and_its_dispatcher(url: str, port:
 PROCESSES = {"api", "scheduler", "worker", "beat"}
 
 
-@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[4:])
+@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[5:])
 def test_every_process_is_started_with_options_that_it_has(values: Object) -> None:
     app = typer.Typer()
     register_agent(app)
@@ -895,7 +936,7 @@ def test_every_process_is_started_with_options_that_it_has(values: Object) -> No
     assert started == {"serve", "scheduler", "worker", "beat", "migrate", "bootstrap"}
 
 
-@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[4:])
+@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[5:])
 def test_the_schema_is_there_before_the_processes_are(values: Object) -> None:
     objects = rendered("dispatcher", values)
     hooks = of_kind(objects, "Job")

@@ -12,6 +12,7 @@ from tests.unit.workload_manifests import SAMPLES
 from trainmaster.cluster_model.packing import Assignment, PackingShortfall
 from trainmaster.protocol.agent import StartRun
 from trainmaster.workload_kinds.specification import translated
+from trainmaster_agent.capacity.node_index import AllowedNodes
 from trainmaster_agent.kube.pods import PodSight, see
 from trainmaster_agent.placement.gates import GATE, opening_patch
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
@@ -231,12 +232,16 @@ def on_hosts(*names: str) -> dict[str, Any]:
     return {"key": "kubernetes.io/hostname", "operator": "In", "values": list(names)}
 
 
+def hosts(*names: str) -> AllowedNodes:
+    return AllowedNodes("kubernetes.io/hostname", names)
+
+
 class TestAPodThatIsKeptAmongNodes:
     def test_requires_one_of_them(self) -> None:
-        spec = made(role(replicas=2)).pod("worker", 1, node="n7", among=("n5", "n7"))["spec"]
+        spec = made(role(replicas=2)).pod("worker", 1, node="n7", among=(hosts("n5", "n7"),))["spec"]
         terms = [{"matchExpressions": [on_hosts("n5", "n7")]}]
         assert spec["affinity"] == {"nodeAffinity": {PREFERRED: [wish("n7")], REQUIRED: {"nodeSelectorTerms": terms}}}
-        assert "affinity" not in made(role(replicas=2)).pod("worker", 1, among=None)["spec"]
+        assert "affinity" not in made(role(replicas=2)).pod("worker", 1, among=())["spec"]
 
     def test_requires_what_the_job_requires_as_well_in_each_of_its_terms(self) -> None:
         ssd = {"key": "disk", "operator": "In", "values": ["ssd"]}
@@ -245,15 +250,22 @@ class TestAPodThatIsKeptAmongNodes:
             "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [ssd]}, {"matchFields": fields}]}}
         }
         manifests = made(role(podTemplate={"spec": {"containers": [{"name": "main", "image": "i"}], "affinity": own}}))
-        affinity = manifests.pod("worker", 0, among=("n5",))["spec"]["affinity"]
+        affinity = manifests.pod("worker", 0, among=(hosts("n5"),))["spec"]["affinity"]
         assert affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"] == [
             {"matchExpressions": [ssd, on_hosts("n5")]},
             {"matchFields": fields, "matchExpressions": [on_hosts("n5")]},
         ]
 
+    def test_has_a_node_that_all_lists_allow(self) -> None:
+        pools = AllowedNodes("pool", ("a", "b"))
+        spec = made(role(replicas=2)).pod("worker", 1, among=(hosts("n5"), pools))["spec"]
+        in_pools = {"key": "pool", "operator": "In", "values": ["a", "b"]}
+        terms = [{"matchExpressions": [on_hosts("n5"), in_pools]}]
+        assert spec["affinity"] == {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
+
     def test_may_be_made_by_a_controller(self) -> None:
         spec = translated(SAMPLES["batch/v1 Job"].manifest).spec
-        body = made(*spec["roles"], workload=spec["workload"]).workload(among=("n1",)).body
+        body = made(*spec["roles"], workload=spec["workload"]).workload(among=(hosts("n1"),)).body
         required = body["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][REQUIRED]
         assert required == {"nodeSelectorTerms": [{"matchExpressions": [on_hosts("n1")]}]}
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.unit.test_capacity_inventory import inventory, node, pod
 from trainmaster.cluster_model.numa_zones import NodeZones
 from trainmaster.cluster_model.packing import Need, Node, PackingShortfall, place
-from trainmaster.protocol.agent import StartRun
+from trainmaster.protocol.agent import HOST_LEVEL, StartRun
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.inventory import Inventory
+from trainmaster_agent.capacity.node_index import AllowedNodes
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts, facts_of
 
@@ -134,20 +135,20 @@ class TestNodesThatEnforceAPolicy:
         made = inventory(with_gpus("n1", 8), with_gpus("n2", 8), with_gpus("n3", 8), with_gpus("n4", 8))
         for name, policy in (("n1", "single-numa-node"), ("n2", "restricted"), ("n3", "best-effort")):
             made.numa_put(topology(name, {GPU: (4, 4)}, policy=policy))
-        assert capacity_of(made).enforcing("singleNode") == ("n1",)
-        assert capacity_of(made).enforcing("restricted") == ("n1", "n2")
+        assert capacity_of(made).enforcing("singleNode") == AllowedNodes(HOST_LEVEL, ("n1",))
+        assert capacity_of(made).enforcing("restricted") == AllowedNodes(HOST_LEVEL, ("n1", "n2"))
 
     def test_need_no_names_where_all_do_or_no_policy_is_known(self) -> None:
         made = inventory(with_gpus("n1", 8), with_gpus("n2", 8))
         assert capacity_of(made).enforcing("singleNode") is None
         made.numa_put(topology("n1", {GPU: (4, 4)}))
         made.numa_put(topology("n2", {GPU: (4, 4)}, policy="none"))
-        assert capacity_of(made).enforcing("singleNode") == ("n1",)
+        assert capacity_of(made).enforcing("singleNode") == AllowedNodes(HOST_LEVEL, ("n1",))
         made.numa_put(topology("n2", {GPU: (4, 4)}))
         assert capacity_of(made).enforcing("singleNode") is None
         for name in ("n1", "n2"):
             made.numa_put(topology(name, {GPU: (4, 4)}, policy="none"))
-        assert capacity_of(made).enforcing("singleNode") == ()
+        assert capacity_of(made).enforcing("singleNode") == AllowedNodes(HOST_LEVEL, ())
 
 
 @dataclass

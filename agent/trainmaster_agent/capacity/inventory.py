@@ -19,7 +19,7 @@ from trainmaster_agent.capacity.device_classes import DeviceLedger
 from trainmaster_agent.capacity.groups import OUT, Grid, Grouped, Grouper, NodeTraits, as_group
 from trainmaster_agent.capacity.hypernodes import HyperNodes
 from trainmaster_agent.capacity.node_cache import Host
-from trainmaster_agent.capacity.node_index import NodeIndex, UsableNode, UsableZones
+from trainmaster_agent.capacity.node_index import AllowedNodes, NodeIndex, UsableNode, UsableZones
 from trainmaster_agent.capacity.nodes import NodeState
 from trainmaster_agent.capacity.pod_ledger import PodLedger
 from trainmaster_agent.capacity.pods import Mark
@@ -309,6 +309,15 @@ class Inventory(PodLedger):
         found = [host.name for host in hosts if host.zones is not None and is_kept_by(numa, host.zones.policy)]
         is_known = any(host.zones is not None for host in hosts)
         return sorted(found) if is_known and len(found) < len(hosts) else None
+
+    def nodes_of_level(self, level: str) -> AllowedNodes | None:
+        """Return the nodes that have a domain of a level where others with its label have none; None where the label says it."""
+        self._find_layout()
+        found = next((one for one in self._layout.levels if one.name == level and one.of_slices), None)
+        if found is None:
+            return None
+        domains = {found.domain(host.labels) for host in self._hosts.values()} - {""}
+        return AllowedNodes(found.label, tuple(sorted(domains)))
 
     def level_labels(self) -> dict[str, str]:
         """Return the node label of each topology level; nothing where HyperNodes define the levels."""

@@ -10,6 +10,13 @@ from trainmaster_agent.capacity.node_cache import Host
 from trainmaster_agent.capacity.topology import Path
 
 
+class AllowedNodes(NamedTuple):
+    """Nodes by the values of one of their labels, as a member's pod requires it."""
+
+    label: str
+    values: tuple[str, ...]
+
+
 class UsableZones(NamedTuple):
     """NUMA zones of a node: ``allocatable`` beside foreign pods only, ``free`` beside all pods, both as lower bounds."""
 

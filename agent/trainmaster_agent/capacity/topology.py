@@ -4,6 +4,7 @@ The first existing source counts: the configuration, a Topology object of Kueue 
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 from trainmaster.protocol.agent import HOST_LEVEL
@@ -50,9 +51,31 @@ _HOSTS = (HOST_LEVEL, "cloud.google.com/gce-topology-host", "oci.oraclecloud.com
 _SHORT = {label: level for level, labels in _KNOWN for label in labels}
 
 
+_TPU_TOPOLOGY, _TPUS, _POOL = (
+    "cloud.google.com/gke-tpu-topology",
+    "cloud.google.com/gke-accelerator-count",
+    "cloud.google.com/gke-nodepool",
+)
+"""Labels of GKE: the chips of the slice that a node belongs to, such as ``4x4``, those of the node, and its node pool. A pool of nodes
+with fewer chips than their slice is one slice: https://cloud.google.com/kubernetes-engine/docs/concepts/tpus
+"""
+
+
 class Level(NamedTuple):
+    """A topology level. ``of_slices``: only nodes have a domain that share a TPU slice with others."""
+
     name: str
     label: str
+    of_slices: bool = False
+
+    def domain(self, labels: Mapping[str, str]) -> str:
+        """Return the domain of a node with these labels; empty if it has none."""
+        if self.of_slices and not _shares_a_slice(labels):
+            return ""
+        return labels.get(self.label, "")
+
+
+_SLICES = Level("slice", _POOL, of_slices=True)
 
 
 class Layout(NamedTuple):
@@ -65,12 +88,12 @@ class Layout(NamedTuple):
     def path(self, node: str, labels: Mapping[str, str]) -> Path:
         if self.hyper_nodes is not None:
             return self.hyper_nodes.path(node, labels)
-        return tuple([(level.name, labels[level.label]) for level in self.levels if labels.get(level.label)])
+        return tuple([(level.name, domain) for level in self.levels if (domain := level.domain(labels))])
 
     @property
     def labels(self) -> frozenset[str]:
-        """Node labels that the paths use: to report them splits no group further."""
-        return frozenset(level.label for level in self.levels)
+        """Node labels that the paths use: to report them splits no group further, as nodes without a domain would be."""
+        return frozenset(level.label for level in self.levels if not level.of_slices)
 
 
 def find_layout(
@@ -93,7 +116,8 @@ def find_layout(
     if hyper_nodes is not None:
         return Layout(hyper_nodes=hyper_nodes)
     found = [(name, next((label for label in labels if label in present), None)) for name, labels in _KNOWN]
-    return Layout(tuple(Level(name, label) for name, label in found if label is not None))
+    levels = tuple(Level(name, label) for name, label in found if label is not None)
+    return Layout((*levels, _SLICES) if {_TPU_TOPOLOGY, _TPUS, _POOL} <= set(present) else levels)
 
 
 def levels_of(spec: dict[str, Any]) -> tuple[Level, ...]:
@@ -112,3 +136,11 @@ def levels_of(spec: dict[str, Any]) -> tuple[Level, ...]:
 def level_name(label: str) -> str:
     """Return the fleet's short name for a node label: the usual one, or the label's last segment."""
     return _SHORT.get(label) or label.rpartition("/")[2].removeprefix("topology-")
+
+
+def _shares_a_slice(labels: Mapping[str, str]) -> bool:
+    """Return whether a node is one of several that make up a TPU slice."""
+    sides, chips = labels.get(_TPU_TOPOLOGY, "").split("x"), labels.get(_TPUS, "")
+    if not all(side.isdecimal() and len(side) < 10 for side in (*sides, chips)):
+        return False
+    return prod(map(int, sides)) > int(chips)

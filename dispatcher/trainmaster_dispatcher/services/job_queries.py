@@ -416,7 +416,7 @@ _STOPPED_BY = {Wish.CANCEL: "cancelled", Wish.SUSPEND: "suspended"}
 def _running_reason(row: store.ShownJob, attempts: Sequence[runs.ShownRun]) -> Reason:
     if row.state.is_terminal:
         ended = "was cancelled" if row.state is JobState.CANCELLED else f"has {row.state}"
-        because = f": {row.message}" if row.message and row.message != row.state else ""
+        because = f": {row.message.removesuffix('.')}" if row.message and row.message != row.state else ""
         return Token.ENDED.reason(ended=ended, because=because)
     last = attempts[-1] if attempts else None
     where = f" on {last.cluster}" if last is not None else ""
@@ -427,7 +427,7 @@ def _running_reason(row: store.ShownJob, attempts: Sequence[runs.ShownRun]) -> R
         is_stopping = last is not None and last.is_stopping
         chosen = f"; it is being stopped: {row.message}" if is_stopping else f"; {row.message}"
     said = str((last.result or {}).get("message") or "") if last is not None and last.ended_at is None else ""
-    added = f" Its cluster says: {said}." if said else ""
+    added = f" Its cluster says: {said.removesuffix('.')}." if said else ""
     if last is not None and last.silent_since is not None:
         since = last.silent_since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         added += f" The agent of {last.cluster} has been silent since {since}: what has become of it since then is not known here."

@@ -14,6 +14,7 @@ from trainmaster.protocol.ids import member_id
 from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role
 from trainmaster.protocol.placement import COMING
 from trainmaster.workload_kinds.specification import assembled
+from trainmaster_agent.capacity.node_index import AllowedNodes
 from trainmaster_agent.capacity.shared_gpus import GpuParts
 from trainmaster_agent.kube.paths import CONFIG_MAPS, RESOURCE_CLAIM_TEMPLATES, SERVICES
 from trainmaster_agent.kube.pods import LABEL_EXCLUSIVE, LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
@@ -34,8 +35,8 @@ _CLAIM = "devices"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _MOST_PREFERRED = 100
 """Nodes that each pod of a role prefers: they are in the template of all its pods."""
-_MOST_ENFORCING = 1000
-"""Nodes that a member with a NUMA policy may be placed on: their names are in each of its pods."""
+_MOST_VALUES = 1000
+"""Values by which the nodes are named that a member may be placed on: they are in each of its pods."""
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _NO_SPREADING = [{"maxSkew": 1, "topologyKey": HOST_LEVEL, "whenUnsatisfiable": "ScheduleAnyway"}]
 """A constraint that selects no pods. Without any, kube-scheduler spreads pods of a service, such as a gang's, over nodes and zones:
@@ -139,11 +140,11 @@ class Manifests:
         return self._facts.workload is not None
 
     def workload(
-        self, nodes: Mapping[str, Collection[str]] | None = None, *, among: Sequence[str] | None = None
+        self, nodes: Mapping[str, Collection[str]] | None = None, *, among: Sequence[AllowedNodes] = ()
     ) -> KubeObject:
         """Return the object whose controller makes the pods, with what the placement adds to their templates.
 
-        ``nodes``: by role those that its pods prefer; ``among``: host names of the only ones that they may have, None: any.
+        ``nodes``: by role those that its pods prefer; ``among``: the only ones that they may have.
         """
         kind, workload = self._facts.workload, self._facts.spec.workload
         if kind is None or workload is None:
@@ -163,7 +164,7 @@ class Manifests:
         self._placement.dress_object(self.gang, kind, body)
         return KubeObject(resource_of(kind), kind.named(body, {LABEL_RUN: self._record.start.run}))
 
-    def _workload_template(self, role: str, nodes: Collection[str], among: Sequence[str] | None) -> dict[str, Any]:
+    def _workload_template(self, role: str, nodes: Collection[str], among: Sequence[AllowedNodes]) -> dict[str, Any]:
         template: dict[str, Any] = orjson.loads(self._raw[role])
         self._prefer_nodes(role, template["spec"], nodes)
         _keep_among(template["spec"], among)
@@ -180,11 +181,11 @@ class Manifests:
         *,
         beside: Mapping[str, str] | None = None,
         node: str = "",
-        among: Sequence[str] | None = None,
+        among: Sequence[AllowedNodes] = (),
     ) -> dict[str, Any]:
         """Return one member's manifest; with ``beside``, of one that joins a running gang on a node with these labels.
 
-        ``node``: the one that it prefers, if any; ``among``: host names of the only nodes that it may have, None: any.
+        ``node``: the one that it prefers, if any; ``among``: the only nodes that it may have.
         """
         run = self._record.start.run
         member = member_id(run, role, index)
@@ -517,17 +518,18 @@ def _keep_off(spec: dict[str, Any], selector: Mapping[str, Any], *, everywhere: 
     spec["affinity"] = {**affinity, "podAntiAffinity": {**apart, _REQUIRED: [*(apart.get(_REQUIRED) or ()), term]}}
 
 
-def _keep_among(spec: dict[str, Any], among: Sequence[str] | None) -> None:
-    """Let a pod have only nodes with one of these host names, and those that it requires itself; None: any."""
+def _keep_among(spec: dict[str, Any], among: Sequence[AllowedNodes]) -> None:
+    """Let a pod have only nodes that all of these allow, and those that it requires itself."""
     affinity = spec.get("affinity") or {}
-    if among is None or not isinstance(affinity, dict) or not isinstance(affinity.get("nodeAffinity") or {}, dict):
+    if not among or not isinstance(affinity, dict) or not isinstance(affinity.get("nodeAffinity") or {}, dict):
         return  # a malformed affinity is left for the API server to refuse
     node = affinity.get("nodeAffinity") or {}
-    names = {"key": HOST_LEVEL, "operator": "In", "values": list(among[:_MOST_ENFORCING])}
+    allowed = [{"key": one.label, "operator": "In", "values": list(one.values[:_MOST_VALUES])} for one in among]
     own = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{"matchExpressions": []}]
-    # Of several terms any one is enough, so that each gets the names, but for an empty one, which matches no node.
+    # Of several terms any one is enough, so that each gets the values, but for an empty one, which matches no node.
     terms = [
-        {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), names]} if term else term for term in own
+        {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *allowed]} if term else term
+        for term in own
     ]
     spec["affinity"] = {**affinity, "nodeAffinity": {**node, _REQUIRED: {"nodeSelectorTerms": terms}}}
 

@@ -14,7 +14,7 @@ from trainmaster.protocol.jobs import AffinityTerm
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.inventory import Inventory
-from trainmaster_agent.capacity.node_index import UsableNode, UsableZones
+from trainmaster_agent.capacity.node_index import AllowedNodes, UsableNode, UsableZones
 from trainmaster_agent.capacity.shared_gpus import GpuParts
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts
@@ -209,12 +209,16 @@ class NodeCapacity:
         """Return a label of a node."""
         return self._inventory.labels_of(node).get(key)
 
-    def enforcing(self, numa: str) -> tuple[str, ...] | None:
-        """Return the values of ``kubernetes.io/hostname`` of the nodes that hold members to the NUMA policy ``numa``; None where
-        members need not be kept on them.
-        """
+    def enforcing(self, numa: str) -> AllowedNodes | None:
+        """Return the nodes that hold members to the NUMA policy ``numa``; None where members need not be kept on them."""
         names = self._inventory.nodes_enforcing(numa)
-        return None if names is None else tuple(self.label(name, HOST_LEVEL) or name for name in names)
+        if names is None:
+            return None
+        return AllowedNodes(HOST_LEVEL, tuple(self.label(name, HOST_LEVEL) or name for name in names))
+
+    def of_level(self, level: str) -> AllowedNodes | None:
+        """Return the nodes that have a domain of a level; None where the label of the level says it."""
+        return self._inventory.nodes_of_level(level)
 
     def domain(self, places: Assignment, level: str) -> Mapping[str, str]:
         """Return the path of the domain at ``level`` that contains all of these places."""

@@ -18,6 +18,7 @@ from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.protocol.agent import RunEnd
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster_agent.capacity.node_index import AllowedNodes
 from trainmaster_agent.containment import contain
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import (
@@ -418,7 +419,7 @@ class RunReconcilers:
             members = tracker.facts.wanted(tracker.sizes)
             for (role, _), node in self._find_nodes(tracker, manifests, members).items():
                 nodes.setdefault(role, set()).add(node)
-            resource, body = manifests.workload(nodes, among=self._enforcing(tracker, manifests))
+            resource, body = manifests.workload(nodes, among=self._allowed_nodes(tracker, manifests))
             # What was written for another version of the kind has to be told, and not to be dropped.
             stored = await self._create_once(tracker, resource, body, strict=True)
         except RefusedError as error:
@@ -501,7 +502,7 @@ class RunReconcilers:
             return True
         ends = self._ends_of_earlier_lives(tracker, members)
         nodes = self._find_nodes(tracker, manifests, members)
-        among = self._enforcing(tracker, manifests)
+        among = self._allowed_nodes(tracker, manifests)
         try:
             await self._prepare(tracker, manifests)
             await self._list_members(tracker, manifests)
@@ -537,10 +538,14 @@ class RunReconcilers:
             return {}
         return find_nodes(tracker, manifests, members, self._node_capacity)
 
-    def _enforcing(self, tracker: RunTracker, manifests: Manifests) -> tuple[str, ...] | None:
-        """Return the host names of the nodes to which members have to be kept, as only these hold them to their NUMA policy, and the
-        scheduler does not see to that; None: any node will do.
-        """
+    def _allowed_nodes(self, tracker: RunTracker, manifests: Manifests) -> list[AllowedNodes]:
+        """Return the nodes to which members have to be kept, as the scheduler does not see to that: all of these must allow a node."""
+        level = tracker.facts.spec.topology.required
+        of_level = None if level is None else self._node_capacity.of_level(level)
+        return [one for one in (self._enforcing(tracker, manifests), of_level) if one is not None]
+
+    def _enforcing(self, tracker: RunTracker, manifests: Manifests) -> AllowedNodes | None:
+        """Return the only nodes that hold members to their NUMA policy; None: any node will do."""
         numa = manifests.gang.numa
         if (
             numa not in STRICT_NUMA
@@ -590,7 +595,8 @@ class RunReconcilers:
             return "this cluster does not admit its pod template: " + "; ".join(
                 f"{one.path}: {one.message}" for one in mistakes[:5]
             )
-        if self._enforcing(tracker, manifests) == ():
+        enforcing = self._enforcing(tracker, manifests)
+        if enforcing is not None and not enforcing.values:
             return f"topology.numa {manifests.gang.numa} is requested, and no node here reports that policy"
         return self._placement_of(tracker).lacks(manifests.gang) or self._look_over(tracker)
 
@@ -668,7 +674,7 @@ class RunReconcilers:
             raise NotFoundError(error.status, f"{words_on(resource)} ({error})", error.reason, error.details) from error
 
     async def _create_pod(
-        self, tracker: RunTracker, manifests: Manifests, member: Member, node: str, among: Sequence[str] | None
+        self, tracker: RunTracker, manifests: Manifests, member: Member, node: str, among: Sequence[AllowedNodes]
     ) -> None:
         body = manifests.pod(*member, beside=self._beside(tracker, manifests), node=node, among=among)
         name = body["metadata"]["name"]

@@ -111,6 +111,7 @@ trainmaster-jobs-{top}
   "memberStreams" .Values.memberStreams.enabled
   "useSource" .Values.use.source -}}
 {{- if not .Values.use.enabled -}}{{- $_ := set $own "useSeconds" 0 -}}{{- end -}}
+{{- if .Values.packingScheduler.enabled -}}{{- $_ := set $own.placement "schedulerName" .Values.packingScheduler.schedulerName -}}{{- end -}}
 {{- $otherwise := dict
   "namespace" (include "agent.namespaceRule" .)
   "placement" (dict "scheduler" (include "agent.scheduler" .)) -}}
@@ -164,8 +165,52 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
-{{- /* What the agent and the extension API server may reach. */ -}}
-{{- define "agent.egress" -}}
+{{- /* Those of the scheduler that fills nodes. */ -}}
+{{- define "agent.packingSelector" -}}
+app.kubernetes.io/name: {{ include "agent.name" . }}-scheduler
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "agent.packingLabels" -}}
+{{ include "agent.packingSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: packing-scheduler
+app.kubernetes.io/part-of: trainmaster
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- /* Its configuration: nodes in use come first, and nothing spreads pods that do not ask for it. */ -}}
+{{- define "agent.packingConfig" -}}
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: true
+  resourceNamespace: {{ .Release.Namespace }}
+  resourceName: {{ include "agent.fullname" . }}-scheduler
+profiles:
+  - schedulerName: {{ .Values.packingScheduler.schedulerName }}
+    plugins:
+      score:
+        disabled:
+          - {name: NodeResourcesBalancedAllocation}
+    pluginConfig:
+      - name: NodeResourcesFit
+        args:
+          scoringStrategy:
+            type: MostAllocated
+            resources:
+              {{- range .Values.packingScheduler.scoredResources }}
+              - {name: {{ .name | quote }}, weight: {{ .weight | int }}}
+              {{- end }}
+      - name: PodTopologySpread
+        args:
+          defaultingType: List
+          defaultConstraints: []
+{{- end -}}
+
+{{- /* The addresses of DNS and of the API server. */ -}}
+{{- define "agent.apiServerEgress" -}}
 # DNS.
 - ports:
     - {port: 53, protocol: UDP}
@@ -180,6 +225,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
     - ipBlock: {cidr: {{ . | quote }}}
     {{- end }}
   {{- end }}
+{{- end -}}
+
+{{- /* What the agent and the extension API server may reach. */ -}}
+{{- define "agent.egress" -}}
+{{ include "agent.apiServerEgress" . }}
 # The dispatcher.
 - ports:
     - {port: {{ include "agent.dispatcherPort" . | int }}, protocol: TCP}
