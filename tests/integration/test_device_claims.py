@@ -12,6 +12,8 @@ from tests.integration.test_queue_admission import pod, put_queue, submit
 from tests.waiting import eventually
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.device_claims import ClaimTemplate, claim_template
+from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.services.usage_ledger import Accounting
 
 GPU = "deviceclass.resource.kubernetes.io/gpu"
 TWO = claim_template("two-gpus", {"gpu": 2})
@@ -191,3 +193,85 @@ async def test_a_class_that_no_cluster_has_is_warned_of(service: Service) -> Non
     (warning,) = (await service.http.post("/v1/jobs", json=body)).json()["warnings"]
     assert warning["path"] == "roles[0].template.devices[0].class"
     assert GPU in warning["message"]
+
+
+SHARED = {
+    "replicas": 4,
+    "template": {
+        "image": "train:1",
+        "command": ["train"],
+        "resources": {"cpu": "1"},
+        "devices": [{"name": "gpu", "class": "gpu", "sharedBy": 2}],
+    },
+}
+
+
+async def connect_sharing(service: Service, *, gpus: int = 8, offers: tuple[str, ...] = ("sharedDevices",)) -> FakeAgent:
+    agent = service.agent("private", session="session-private")
+    group = NodeGroup(name="node", count=2, free={"cpu": 8000, "memory": 2**34, GPU: gpus})
+    capabilities = ("gang", "devices", *offers)
+    report = CapacityReport(groups=(group,), runtime="test", scheduler="test", capabilities=capabilities)
+    answer = await agent.sync(capacity=report)
+    if answer.json()["sendFull"]:
+        await agent.sync(full=True)
+    return agent
+
+
+async def share(service: Service, queue: str = "org/free", **role: object) -> str:
+    spec = {"kind": "Job", "name": "share", "queue": queue, "roles": [{"name": "main", **SHARED, **role}]}
+    answer = await service.http.post("/v1/jobs", json=spec)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+async def test_members_that_share_devices_are_sent_as_members_and_limited_by_devices(queues: Service) -> None:
+    agent = await connect_sharing(queues)
+    first, second = await share(queues, "org/limited"), await share(queues, "org/limited")
+    start = await agent.next_start()
+    assert (start["job"], start["sizes"], start["pins"]) == (first, {"main": 4}, {"node": {"main": 4}})
+
+    async def is_told() -> bool:
+        return f"2 of its 3 {GPU}; this job needs 2 more" in await why(queues, second)
+
+    await eventually(is_told)
+    await agent.report(start["run"], RunState.RUNNING, 2, placement={"node": {"main": 3}})
+    await agent.report(start["run"], RunState.RUNNING, 3, placement={"node": {"main": 4}})
+    await agent.report(start["run"], RunState.SUCCEEDED, 4)
+    assert (await agent.next_start())["job"] == second
+
+
+async def test_what_members_share_is_used_and_charged_once(queues: Service) -> None:
+    agent = await connect_sharing(queues)
+    job = await share(queues)
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 4}})
+    await agent.report(run, RunState.SUCCEEDED, 3)
+    assert await Accounting(queues.stores.database).run() == 1
+    answer = await queues.http.get("/v1/usage", params={"by": "queue"})
+    (row,) = answer.json()["rows"]
+    assert job
+    used = row["usage"] if "usage" in row else row
+    assert used["devices"][GPU] == pytest.approx(2 / 4 * used["members"], rel=1e-6)
+    assert used["cpu"] == pytest.approx(used["members"], rel=1e-6)
+
+
+async def test_devices_of_a_node_are_shared_there_alone(queues: Service) -> None:
+    agent = await connect_sharing(queues, gpus=1)
+    first, second = await share(queues, replicas=4), await share(queues, replicas=2)
+    assert (await agent.next_start())["job"] == first
+
+    async def is_told() -> bool:
+        return "for 2 members that share devices" in await why(queues, second)
+
+    await eventually(is_told)
+
+
+async def test_agents_that_share_no_devices_get_no_such_job(queues: Service) -> None:
+    agent = await connect_sharing(queues, offers=())
+    job = await share(queues)
+
+    async def is_told() -> bool:
+        return "sharedDevices" in await why(queues, job)
+
+    await eventually(is_told)
+    assert (await agent.desired())["start"] == []
