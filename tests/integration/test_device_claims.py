@@ -206,7 +206,9 @@ SHARED = {
 }
 
 
-async def connect_sharing(service: Service, *, gpus: int = 8, offers: tuple[str, ...] = ("sharedDevices",)) -> FakeAgent:
+async def connect_sharing(
+    service: Service, *, gpus: int = 8, offers: tuple[str, ...] = ("sharedDevices",)
+) -> FakeAgent:
     agent = service.agent("private", session="session-private")
     group = NodeGroup(name="node", count=2, free={"cpu": 8000, "memory": 2**34, GPU: gpus})
     capabilities = ("gang", "devices", *offers)
@@ -242,15 +244,14 @@ async def test_members_that_share_devices_are_sent_as_members_and_limited_by_dev
 
 async def test_what_members_share_is_used_and_charged_once(queues: Service) -> None:
     agent = await connect_sharing(queues)
-    job = await share(queues)
+    await share(queues)
     run = (await agent.next_start())["run"]
     await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 4}})
     await agent.report(run, RunState.SUCCEEDED, 3)
     assert await Accounting(queues.stores.database).run() == 1
     answer = await queues.http.get("/v1/usage", params={"by": "queue"})
     (row,) = answer.json()["rows"]
-    assert job
-    used = row["usage"] if "usage" in row else row
+    used = row.get("usage", row)
     assert used["devices"][GPU] == pytest.approx(2 / 4 * used["members"], rel=1e-6)
     assert used["cpu"] == pytest.approx(used["members"], rel=1e-6)
 
