@@ -49,7 +49,7 @@ def member(*devices: dict[str, Any], gate: str = "end", **resources: str) -> dic
     return {"template": template | ({"devices": list(devices)} if devices else {})}
 
 
-def claiming_pod(template: str) -> dict[str, Any]:
+def claiming_pod(template: str, field: str = "resourceClaimTemplateName") -> dict[str, Any]:
     container = {
         "name": "main",
         "image": "sim",
@@ -61,7 +61,7 @@ def claiming_pod(template: str) -> dict[str, Any]:
         "podTemplate": {
             "spec": {
                 "containers": [container],
-                "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": template}],
+                "resourceClaims": [{"name": "gpus", field: template}],
                 "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
             }
         }
@@ -331,3 +331,32 @@ async def test_devices_that_others_hold_leave_less_for_members_that_share(device
     await devices.until_no_claims()
     devices.cluster.kubelet.open_gate("foreign")
     await devices.until_reported(gpu=8, odd=4)
+
+
+async def test_jobs_share_a_claim_of_the_cluster(devices: Devices) -> None:
+    """Its devices are nobody's but its owner's: they count on no job, and are not free once it has them."""
+    api = devices.cluster.api
+    await devices.until_reported(gpu=8, odd=4)
+    spec = claim_template("notebooks", count=2)["spec"]["spec"]
+    path = f"{DRA}/namespaces/{JOBS}/resourceclaims"
+    await api.post(path, {"metadata": {"name": "notebooks"}, "spec": spec})
+
+    async def is_reported() -> bool:
+        found = await asyncio.to_thread(devices.client.cluster, "north")
+        return "claim:notebooks devices=gpu:2" in (found.capabilities or ())
+
+    try:
+        await eventually(is_reported, PATIENCE)
+        role = {"replicas": 2, **claiming_pod("notebooks", "resourceClaimName")}
+        jobs = [await devices.submit(job(name, role, queue="default/claims")) for name in ("first", "second")]
+        for one in jobs:
+            await devices.until(one, "running")
+        assert await devices.allocated() == 2
+        await devices.until_reported(gpu=6)
+        devices.cluster.kubelet.open_gate("end")
+        for one in jobs:
+            await devices.until(one, "succeeded")
+        await devices.until_reported(gpu=8)
+        assert list(await devices.claims()) == ["notebooks"]
+    finally:
+        await api.delete(f"{path}/notebooks")

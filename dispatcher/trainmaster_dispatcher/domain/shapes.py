@@ -16,7 +16,7 @@ from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.cluster_model.eligibility import pod_toleration
 from trainmaster.cluster_model.gang_minimum import gang_minimum
 from trainmaster.cluster_model.numa_policies import STRICT_NUMA
-from trainmaster.protocol.device_claims import claim_template
+from trainmaster.protocol.device_claims import claim_named, claim_template, named_claims
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import AffinityTerm, JobSpec, MemberTemplate, Role, Toleration, Topology
 from trainmaster.protocol.quantities import Resources
@@ -226,6 +226,7 @@ def _capabilities(spec: JobSpec) -> list[str]:
         if role.pod_template is not None:
             needed.add(Capability.POD_TEMPLATE)
             needed.update(claim_template(*one).capability for one in role.claim_templates.items())
+            needed.update(claim_named(name) for _, name in named_claims(role.pod_template))
         elif role.template is not None and role.template.devices:
             needed.add(Capability.DEVICES)
             if role.members_per_claim > 1:

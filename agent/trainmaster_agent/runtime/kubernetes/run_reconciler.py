@@ -187,7 +187,7 @@ class RunReconcilers:
         other = None
         if tracker.facts.workload is not None:
             other = self._placement.for_workloads
-        elif tracker.facts.shares_devices:
+        elif tracker.facts.is_placed_by_gates:
             other = self._placement.for_shared_claims
         return other or self._placement
 

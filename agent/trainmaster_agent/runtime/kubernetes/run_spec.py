@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trainmaster.cluster_model.gang_minimum import gang_minimum
+from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.protocol.agent import StartRun
+from trainmaster.protocol.device_claims import named_claims
 from trainmaster.protocol.device_parts import is_part
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import JobSpec, MemberFailure, MemberTemplate
@@ -63,6 +65,8 @@ class Facts:
     stop_grace: float
     workload: WorkloadKind | None = None
     """The kind of the object whose controller makes the pods; None: the agent makes them."""
+    names_claims: bool = False
+    """Whether a pod template names a ResourceClaim."""
     late: frozenset[str] = frozenset()
     """Roles whose pods such a controller creates only once the others run."""
 
@@ -75,6 +79,13 @@ class Facts:
     def shares_devices(self) -> bool:
         """Return whether members of any role share devices by a claim."""
         return any(role.members_per_claim > 1 for role in self.roles.values())
+
+    @property
+    def is_placed_by_gates(self) -> bool:
+        """Return whether pods of the run have claims with others, and the job takes an emulated gang for that."""
+        spec = self.spec
+        may_be = spec.placement.emulated_gang and spec.topology.numa not in STRICT_NUMA
+        return self.shares_devices or (self.names_claims and may_be)
 
     def wanted(self, sizes: Mapping[str, int]) -> list[Member]:
         """Return all members, by rank."""
@@ -124,5 +135,6 @@ def facts_of(start: StartRun) -> Facts:
         time_limit=None if spec.time_limit is None else parse_duration(spec.time_limit),
         stop_grace=spec.grace_seconds,
         workload=workload,
+        names_claims=any(True for role in spec.roles for _ in named_claims(role.pod_template or {})),
         late=late,
     )

@@ -22,7 +22,7 @@ from trainmaster.protocol.member_streams import OpenMemberStream
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster.workload_kinds.registry import KINDS
-from trainmaster_agent.capacity.claim_templates import ClaimTemplates
+from trainmaster_agent.capacity.claim_templates import ClaimTemplates, NamedClaims
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.capacity.quotas import Quotas
 from trainmaster_agent.containment import contain, run_for_ever
@@ -138,7 +138,7 @@ class KubernetesRuntime:
         self._records = KnownRecords(api, self._home)
         self._older = OlderRecords(api, self.lease, config.cluster, self._home)
         self._quotas = Quotas()
-        self._claim_templates = ClaimTemplates(LABEL_AGENT)
+        self._claim_templates, self._named_claims = ClaimTemplates(LABEL_AGENT), NamedClaims(LABEL_AGENT)
         self._node_capacity = NodeCapacity(self.inventory)
         self._outputs = Outputs(api)
         self._kinds = self._make_kinds()
@@ -273,7 +273,7 @@ class KubernetesRuntime:
         self._orphans = Orphans(self._api, self.lease, self._records)
         self._garbage_collector = self._make_garbage_collector()
         self._quotas = Quotas()
-        self._claim_templates = ClaimTemplates(LABEL_AGENT)
+        self._claim_templates, self._named_claims = ClaimTemplates(LABEL_AGENT), NamedClaims(LABEL_AGENT)
         self._node_capacity = NodeCapacity(self.inventory)
         self._node_health = NodeHealth()
         self._kinds = self._make_kinds()
@@ -303,6 +303,7 @@ class KubernetesRuntime:
         for_workloads = None if placement is None else placement.for_workloads
         workloads = () if for_workloads is None else self._kinds.offered(for_workloads)
         claim_templates = self._claim_templates.capabilities(self._namespaces.existing)
+        claims = self._named_claims.capabilities(self._namespaces.existing)
         if self._kinds.takes_devices:
             capabilities.add(Capability.DEVICES)
         if self._kinds.takes_shared_devices and placement is not None and placement.for_shared_claims:
@@ -315,7 +316,7 @@ class KubernetesRuntime:
             groups=found.groups,
             runtime="kubernetes",
             scheduler="" if placement is None else placement.name,
-            capabilities=tuple(sorted({*capabilities, *workloads, *claim_templates})),
+            capabilities=tuple(sorted({*capabilities, *workloads, *claim_templates, *claims})),
             pools=found.pools,
             start_seconds=parse_duration(self._config.patience.start),
             datasets=self._config.datasets,
@@ -742,7 +743,12 @@ class KubernetesRuntime:
         )
         self._watch(
             handlers.watched(
-                self.inventory, self._quotas, self._claim_templates, self._node_health, self._on_capacity_change
+                self.inventory,
+                self._quotas,
+                self._claim_templates,
+                self._named_claims,
+                self._node_health,
+                self._on_capacity_change,
             )
         )
 
