@@ -14,11 +14,14 @@ from tests.unit.simulation_building import cluster, group, order, state, stop
 from tests.unit.simulation_building import role as simulated_role
 from tests.unit.test_capacity_inventory import inventory, node
 from tests.unit.test_kubernetes_manifests import RUN
+from tests.unit.whatif_building import declared, machine, ran
 from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.cluster_model.packing import PackingShortfall
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, StartRun
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster.protocol.states import RunState
+from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.states import ClusterKind, RunState
+from trainmaster.protocol.tenants import ClusterSpec
 from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.member_env import processes_per_member
@@ -40,6 +43,8 @@ from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Short
 from trainmaster_dispatcher.scheduling.packing.node_layout import NodeLayout
 from trainmaster_dispatcher.scheduling.state.from_specs import unreadable_shape
 from trainmaster_dispatcher.scheduling.state.member_nodes import MemberNodes, NodeMembers, RunOnNodes
+from trainmaster_dispatcher.whatif.figures import figures_of
+from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
 
 GPU = "deviceclass.resource.kubernetes.io/gpu"
 SHARED = {"name": "gpu", "class": "gpu", "sharedBy": 2}
@@ -357,3 +362,16 @@ class TestSimulatedClusters:
         made.stop(stop("a", grace=0.0), 1.0)
         made.advance(2.0)
         assert state(made, "b") is RunState.RUNNING
+
+    def test_a_simulation_starts_charges_and_uses_members_and_their_shared_devices(self) -> None:
+        book = PriceBookSpec.model_validate({"name": "book", "onDemand": {"cpu": 3.6, "devices": {GPU: 36}}})
+        priced = ClusterSpec(name="cloud", cluster_kind=ClusterKind.PUBLIC, price_book="book")
+        machines = machine(2, "cloud", cpu="4", kind="public", more={GPU: "1"})
+        fields = {"job": {"queue": "main", "labels": {"sim.trainmaster.dev/run-time": "100s"}}}
+        jobs = tuple(TraceJob(number, 0.0, 100.0, spec(4, **fields)) for number in (1, 2))
+        outcome = ran(Trace("jobs", jobs), machines, of=declared(clusters=[priced], books=[book]))
+        assert [record.first_start for record in outcome.records] == [0, 100]
+        figures = figures_of(outcome)
+        # Twice 4 members with a core each and two devices for 100 s.
+        assert figures.cost == pytest.approx(2 * 100 * (4 * 0.001 + 2 * 0.01))
+        assert figures.clusters[0].used == {"cpu": 0.5, GPU: 1.0}

@@ -102,7 +102,8 @@ class GateOpener:
 
     def _shows_pods(self, tracker: RunTracker, manifests: Manifests) -> bool:
         """Return whether the pods have to wait without gates, so that an autoscaler adds nodes for them."""
-        asks_by_object = self._placement.requests_nodes and tracker.facts.workload is None
+        facts = tracker.facts
+        asks_by_object = self._placement.requests_nodes and facts.workload is None and not facts.is_placed_by_gates
         return manifests.gang.awaits_nodes and not tracker.has_run and not asks_by_object
 
     def _find(
