@@ -11,7 +11,8 @@ from typing import NamedTuple
 from trainmaster.cluster_model.device_products import processes_of
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.ids import member_id
-from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.jobs import JobSpec, Role
+from trainmaster.protocol.quantities import Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,12 @@ def seats(run: StartRun) -> tuple[Seat, ...]:
 
 def processes_per_member(spec: JobSpec) -> dict[str, int]:
     """Return how many processes a launcher starts in a member, by role: one for each of its devices, at least one."""
-    return {role.name: processes_of(role.amounts) for role in spec.roles}
+    return {role.name: processes_of(_own_amounts(role)) for role in spec.roles}
+
+
+def _own_amounts(role: Role) -> Resources:
+    """Return what each member has for itself: of devices that members share, one process in each of these is the use."""
+    return role.amounts if role.template is None else role.template.own_amounts
 
 
 def member_environment(

@@ -49,7 +49,7 @@ def member(*devices: dict[str, Any], gate: str = "end", **resources: str) -> dic
     return {"template": template | ({"devices": list(devices)} if devices else {})}
 
 
-def claiming_pod(template: str) -> dict[str, Any]:
+def claiming_pod(template: str, field: str = "resourceClaimTemplateName") -> dict[str, Any]:
     container = {
         "name": "main",
         "image": "sim",
@@ -61,7 +61,7 @@ def claiming_pod(template: str) -> dict[str, Any]:
         "podTemplate": {
             "spec": {
                 "containers": [container],
-                "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": template}],
+                "resourceClaims": [{"name": "gpus", field: template}],
                 "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
             }
         }
@@ -124,6 +124,28 @@ class Devices:
         allocations = [(one.get("status") or {}).get("allocation") for one in claims]
         return sum(len(one["devices"]["results"]) for one in allocations if one)
 
+    async def claims(self) -> dict[str, dict[str, Any]]:
+        """Return the claims of the namespace for jobs by name."""
+        found = await self.cluster.api.get(f"{DRA}/namespaces/{JOBS}/resourceclaims")
+        return {one["metadata"]["name"]: one for one in found["items"]}
+
+    async def until_no_claims(self) -> None:
+        async def reached() -> bool:
+            return not await self.claims()
+
+        await eventually(reached, PATIENCE)
+
+    async def nodes_of(self, job: str) -> dict[str, str]:
+        """Return the node of each pod of a job's first run by the name of the claim that it names."""
+        pods = (await self.cluster.api.get(f"/api/v1/namespaces/{JOBS}/pods"))["items"]
+        own = [pod for pod in pods if pod["metadata"]["name"].startswith(f"{job}-r1-")]
+        found: dict[str, set[str]] = {}
+        for pod in own:
+            for claim in pod["spec"].get("resourceClaims") or ():
+                found.setdefault(claim["resourceClaimName"], set()).add(pod["spec"]["nodeName"])
+        assert all(len(nodes) == 1 for nodes in found.values()), found
+        return {name: nodes.pop() for name, nodes in found.items()}
+
     async def until_allocated(self, count: int) -> None:
         async def reached() -> bool:
             return await self.allocated() == count
@@ -136,7 +158,8 @@ class Devices:
 
 
 @pytest.fixture
-async def devices(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Devices]:
+async def devices(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Devices]:
+    """``request.param``: the ``placement`` of the agent's configuration."""
     await cluster.kubelet.add_nodes("node", 2, allocatable=NODE)
     api = cluster.api
     classes = (device_class("gpu", CLASS), device_class("odd", CLASS, ODD_CLASS))
@@ -152,6 +175,8 @@ async def devices(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Devices]:
         await api.post(f"{DRA}/namespaces/{JOBS}/resourceclaimtemplates", one)
         made.append(f"{DRA}/namespaces/{JOBS}/resourceclaimtemplates/{one['metadata']['name']}")
     config = installed.config | {"admission": {"resourceClaims": ["*"]}}
+    if placement := getattr(request, "param", None):
+        config["placement"] = {**config.get("placement", {}), **placement}
     stage = KubeStage(tmp_path, [KubeCluster("north", installed.kubeconfig, config)])
     try:
         await asyncio.to_thread(stage.start)
@@ -160,6 +185,7 @@ async def devices(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Devices]:
                 "default/all": {},
                 "default/claims": {"admission": {"resourceClaims": ["*"]}},
                 "default/few": {"resources": {GPU: {"limit": 1}}},
+                "default/two": {"resources": {GPU: {"limit": 2}}},
             }
             for name, fields in queues.items():
                 await asyncio.to_thread(client.put, "Queue", name, {"path": name, **fields})
@@ -243,3 +269,94 @@ async def test_a_class_whose_selector_fails_for_a_device_is_not_counted(devices:
     finally:
         await devices.cluster.api.delete(f"{path}/old")
     await devices.until_reported(gpu=8, odd=4)
+
+
+@pytest.mark.parametrize(
+    "devices", [{"scheduler": "native"}, {"scheduler": "gates"}], indirect=True, ids=["native", "gates"]
+)
+async def test_members_share_devices_by_one_claim(devices: Devices) -> None:
+    await devices.until_reported(gpu=8, odd=4)
+    shared = {"name": "gpu", "class": "gpu", "sharedBy": 2}
+    first = await devices.submit(job("first", {"replicas": 4, **member(shared)}, queue="default/two"))
+    await devices.until(first, "running")
+    assert sorted(await devices.claims()) == [f"{first}-r1-main-0", f"{first}-r1-main-1"]
+    assert await devices.allocated() == 2
+    assert sorted(await devices.nodes_of(first)) == [f"{first}-r1-main-0", f"{first}-r1-main-1"]
+    await devices.until_reported(gpu=8)  # the dispatcher subtracts what its own runs have
+
+    second = await devices.submit(job("second", {"replicas": 2, **member(shared)}, queue="default/two"))
+    await devices.until_told(second, GPU, "default/two")
+    # Two devices are in use, so that a job of six more claims fits, and none of seven.
+    rest = await devices.submit(job("rest", {"replicas": 12, **member(shared, gate="rest")}))
+    seven = await devices.submit(job("seven", {"replicas": 14, **member(shared, gate="rest")}))
+    await devices.until(rest, "running")
+    assert await devices.allocated() == 8
+    await devices.until_told(seven, "members")
+    placed = await devices.nodes_of(rest)
+    assert len(placed) == 6
+    both = [*placed.values(), *(await devices.nodes_of(first)).values()]
+    assert {node: both.count(node) for node in both} == {"node-0": 4, "node-1": 4}
+
+    devices.cluster.kubelet.open_gate("end")
+    for one in (first, second):
+        await devices.until(one, "succeeded")
+    devices.cluster.kubelet.open_gate("rest")
+    for one in (rest, seven):
+        await devices.until(one, "succeeded")
+    await devices.until_no_claims()
+    await devices.until_reported(gpu=8, odd=4)
+
+
+@pytest.mark.parametrize("devices", [{"scheduler": "gates"}], indirect=True)
+async def test_devices_that_others_hold_leave_less_for_members_that_share(devices: Devices) -> None:
+    """Each node has one device left: the members of a claim stay together where there is one."""
+    api, namespace = devices.cluster.api, devices.cluster.namespace
+    await devices.until_reported(gpu=8, odd=4)
+    await api.post(f"{DRA}/namespaces/{namespace}/resourceclaimtemplates", claim_template("three", count=3))
+    for index in range(2):
+        claims = [{"name": "gpu", "resourceClaimTemplateName": "three"}]
+        foreign = a_pod(f"foreign-{index}", "gate", "foreign", cpu="100m", resourceClaims=claims)
+        foreign["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+        await api.post(devices.cluster.pods, foreign)
+        await devices.cluster.until_phase(f"foreign-{index}", "Running", PATIENCE)
+    await devices.until_reported(gpu=2)
+    shared = {"name": "gpu", "class": "gpu", "sharedBy": 2}
+    pairs = await devices.submit(job("pairs", {"replicas": 4, **member(shared)}))
+    await devices.until(pairs, "running")
+    assert sorted((await devices.nodes_of(pairs)).values()) == ["node-0", "node-1"]
+    assert await devices.allocated() == 2
+    await devices.until_reported(gpu=2)
+    devices.cluster.kubelet.open_gate("end")
+    await devices.until(pairs, "succeeded")
+    await devices.until_no_claims()
+    devices.cluster.kubelet.open_gate("foreign")
+    await devices.until_reported(gpu=8, odd=4)
+
+
+async def test_jobs_share_a_claim_of_the_cluster(devices: Devices) -> None:
+    """Its devices are nobody's but its owner's: they count on no job, and are not free once it has them."""
+    api = devices.cluster.api
+    await devices.until_reported(gpu=8, odd=4)
+    spec = claim_template("notebooks", count=2)["spec"]["spec"]
+    path = f"{DRA}/namespaces/{JOBS}/resourceclaims"
+    await api.post(path, {"metadata": {"name": "notebooks"}, "spec": spec})
+
+    async def is_reported() -> bool:
+        found = await asyncio.to_thread(devices.client.cluster, "north")
+        return "claim:notebooks devices=gpu:2" in (found.capabilities or ())
+
+    try:
+        await eventually(is_reported, PATIENCE)
+        role = {"replicas": 2, **claiming_pod("notebooks", "resourceClaimName")}
+        jobs = [await devices.submit(job(name, role, queue="default/claims")) for name in ("first", "second")]
+        for one in jobs:
+            await devices.until(one, "running")
+        assert await devices.allocated() == 2
+        await devices.until_reported(gpu=6)
+        devices.cluster.kubelet.open_gate("end")
+        for one in jobs:
+            await devices.until(one, "succeeded")
+        await devices.until_reported(gpu=8)
+        assert list(await devices.claims()) == ["notebooks"]
+    finally:
+        await api.delete(f"{path}/notebooks")

@@ -204,6 +204,7 @@ _BEYOND_SCHEMA = re.compile(
             r"operator \w+ (needs|takes)",
             r"gpu is a part of one|resource must be that of a device",
             r"topology\.exclusive (gives|cannot)",
+            r"sharedBy|members that share a claim have one node",
             r"give onDemand, spot or both|amount has to be above 0|price of a node is divided",
             r"a budget needs at least one of",
             r"needs at least one name in|only the role \w+ has",

@@ -12,12 +12,16 @@ from tests.integration.test_queue_admission import pod, put_queue, submit
 from tests.waiting import eventually
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.device_claims import ClaimTemplate, claim_template
+from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.services.usage_ledger import Accounting
 
 GPU = "deviceclass.resource.kubernetes.io/gpu"
 TWO = claim_template("two-gpus", {"gpu": 2})
 CLAIM = [{"name": "gpus", "resourceClaimTemplateName": "two-gpus"}]
 PATH = "roles[0].podTemplate.spec.resourceClaims[0].resourceClaimTemplateName"
 ONE_CLAIM = pod(resourceClaims=CLAIM)
+BIG = pod(resourceClaims=[{"name": "gpus", "resourceClaimName": "big"}])
+BIG_PATH = "roles[0].podTemplate.spec.resourceClaims[0].resourceClaimName"
 
 
 @pytest.fixture
@@ -134,16 +138,49 @@ async def test_what_a_submission_says_of_templates_itself_counts_for_nothing(que
     assert start["spec"]["roles"][0]["claimTemplates"] == {"two-gpus": {"gpu": 2}}
 
 
-async def test_claims_need_an_allowance_and_shared_ones_have_none(queues: Service) -> None:
-    await connect(queues, TWO)
+async def test_claims_need_an_allowance(queues: Service) -> None:
+    await connect(queues, TWO, ClaimTemplate("big", is_claim=True))
     status, problem = await submit(queues, "default", ONE_CLAIM)
     assert (status, problem["code"]) == (422, "pod-template-refused")
     assert problem["mistakes"][0]["path"] == PATH
-    shared = pod(resourceClaims=[{"name": "gpus", "resourceClaimName": "big"}])
-    status, problem = await submit(queues, "org/free", shared)
+    status, problem = await submit(queues, "default", BIG)
     assert (status, problem["code"]) == (422, "pod-template-refused")
-    assert problem["mistakes"][0]["path"] == "roles[0].podTemplate.spec.resourceClaims[0].resourceClaimName"
-    assert "is shared by pods" in problem["mistakes"][0]["message"]
+    assert problem["mistakes"][0]["path"] == BIG_PATH
+    assert "ResourceClaim big is not allowed here" in problem["mistakes"][0]["message"].replace("'", "").replace(
+        '"', ""
+    )
+
+
+async def test_a_claim_of_a_cluster_is_its_owners_and_counts_on_no_job(queues: Service) -> None:
+    claim = ClaimTemplate("big", (("gpu", 8),), is_claim=True)
+    other = await connect(queues, cluster="edge")
+    agent = await connect(queues, claim, gpus=0)
+    for _ in range(2):
+        status, answer = await submit(queues, "org/limited", BIG)
+        assert status == 201, answer
+        assert (await agent.next_start())["job"] == answer["id"]
+    assert (await other.desired())["start"] == []
+
+
+async def test_a_claim_that_no_cluster_has_is_refused(queues: Service) -> None:
+    await connect(queues, claim_template("big", {"gpu": 1}))
+    status, problem = await submit(queues, "org/free", BIG)
+    assert (status, problem["code"]) == (422, "devices-not-counted")
+    assert problem["mistakes"][0]["path"] == BIG_PATH
+    assert "is reported by no cluster where the job may run" in problem["mistakes"][0]["message"]
+
+
+async def test_a_claim_that_went_is_waited_for(queues: Service) -> None:
+    await connect(queues, ClaimTemplate("big", is_claim=True, fault="it has constraints"), gpus=0)
+    await queues.http.post("/v1/clusters/private/cordon")
+    status, answer = await submit(queues, "org/free", BIG)
+    assert status == 201, answer
+    await connect(queues)
+
+    async def is_told() -> bool:
+        return "its agent reports no ResourceClaim big in the namespaces of jobs" in await why(queues, answer["id"])
+
+    await eventually(is_told)
 
 
 async def test_pods_of_a_group_are_counted_with_their_claims_and_so_is_the_job_of_the_group(service: Service) -> None:
@@ -191,3 +228,86 @@ async def test_a_class_that_no_cluster_has_is_warned_of(service: Service) -> Non
     (warning,) = (await service.http.post("/v1/jobs", json=body)).json()["warnings"]
     assert warning["path"] == "roles[0].template.devices[0].class"
     assert GPU in warning["message"]
+
+
+SHARED = {
+    "replicas": 4,
+    "template": {
+        "image": "train:1",
+        "command": ["train"],
+        "resources": {"cpu": "1"},
+        "devices": [{"name": "gpu", "class": "gpu", "sharedBy": 2}],
+    },
+}
+
+
+async def connect_sharing(
+    service: Service, *, gpus: int = 8, offers: tuple[str, ...] = ("sharedDevices",)
+) -> FakeAgent:
+    agent = service.agent("private", session="session-private")
+    group = NodeGroup(name="node", count=2, free={"cpu": 8000, "memory": 2**34, GPU: gpus})
+    capabilities = ("gang", "devices", *offers)
+    report = CapacityReport(groups=(group,), runtime="test", scheduler="test", capabilities=capabilities)
+    answer = await agent.sync(capacity=report)
+    if answer.json()["sendFull"]:
+        await agent.sync(full=True)
+    return agent
+
+
+async def share(service: Service, queue: str = "org/free", **role: object) -> str:
+    spec = {"kind": "Job", "name": "share", "queue": queue, "roles": [{"name": "main", **SHARED, **role}]}
+    answer = await service.http.post("/v1/jobs", json=spec)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+async def test_members_that_share_devices_are_sent_as_members_and_limited_by_devices(queues: Service) -> None:
+    agent = await connect_sharing(queues)
+    first, second = await share(queues, "org/limited"), await share(queues, "org/limited")
+    start = await agent.next_start()
+    assert (start["job"], start["sizes"], start["pins"]) == (first, {"main": 4}, {"node": {"main": 4}})
+
+    async def is_told() -> bool:
+        return f"2 of its 3 {GPU}; this job needs 2 more" in await why(queues, second)
+
+    await eventually(is_told)
+    await agent.report(start["run"], RunState.RUNNING, 2, placement={"node": {"main": 3}})
+    await agent.report(start["run"], RunState.RUNNING, 3, placement={"node": {"main": 4}})
+    await agent.report(start["run"], RunState.SUCCEEDED, 4)
+    assert (await agent.next_start())["job"] == second
+
+
+async def test_what_members_share_is_used_and_charged_once(queues: Service) -> None:
+    agent = await connect_sharing(queues)
+    await share(queues)
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 4}})
+    await agent.report(run, RunState.SUCCEEDED, 3)
+    assert await Accounting(queues.stores.database).run() == 1
+    answer = await queues.http.get("/v1/usage", params={"by": "queue"})
+    (row,) = answer.json()["rows"]
+    used = row.get("usage", row)
+    assert used["devices"][GPU] == pytest.approx(2 / 4 * used["members"], abs=1e-6)
+    assert used["cpu"] == pytest.approx(used["members"], abs=1e-6)
+
+
+async def test_devices_of_a_node_are_shared_there_alone(queues: Service) -> None:
+    agent = await connect_sharing(queues, gpus=1)
+    first, second = await share(queues, replicas=4), await share(queues, replicas=2)
+    assert (await agent.next_start())["job"] == first
+
+    async def is_told() -> bool:
+        return "for 2 members that share devices" in await why(queues, second)
+
+    await eventually(is_told)
+
+
+async def test_agents_that_share_no_devices_get_no_such_job(queues: Service) -> None:
+    agent = await connect_sharing(queues, offers=())
+    job = await share(queues)
+
+    async def is_told() -> bool:
+        return "sharedDevices" in await why(queues, job)
+
+    await eventually(is_told)
+    assert (await agent.desired())["start"] == []

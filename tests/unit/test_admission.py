@@ -511,6 +511,11 @@ ALLOWED_BY_NAME: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         {"claims": ("data*",)},
     ),
     "a CSI driver": (volume("csi", driver="secrets.example.com"), "csi.driver", {"csi_drivers": ("secrets.*",)}),
+    "a claim that exists": (
+        spec_with("resourceClaims", value=[{"name": "gpu", "resourceClaimName": "big"}]),
+        "resourceClaimName",
+        {"resource_claims": ("big",)},
+    ),
     "a claim of a device": (
         spec_with("resourceClaims", value=[{"name": "gpu", "resourceClaimTemplateName": "big"}]),
         "resourceClaimTemplateName",

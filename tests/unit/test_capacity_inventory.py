@@ -367,6 +367,35 @@ def test_devices_of_our_own_pods_stay_in_the_report_and_are_not_free_now() -> No
     assert (free(made)[GPU], made.free_now("n1")[GPU]) == (3, 3)
 
 
+def test_devices_that_our_pods_share_are_ours_also_before_and_after_these() -> None:
+    made = _with_devices(node())
+    shared = claim("run-r1-main-0", [("n1", "d0"), ("n1", "d1")], namespace="team")
+    shared["metadata"]["labels"] = {OWN[0]: OWN[1]}
+    unallocated = {**shared, "status": {}}
+    made.devices.claim_put(unallocated)
+    assert (free(made)[GPU], made.free_now("n1")[GPU]) == (3, 3)
+    made.devices.claim_put(shared)
+    assert (free(made)[GPU], made.free_now("n1")[GPU]) == (3, 1)
+    for index in range(2):
+        made.pod_put(pod(f"p{index}", own=True, phase="Running"))
+    assert (free(made)[GPU], made.free_now("n1")[GPU]) == (3, 1)
+    made.relisted(Kind.POD, ())
+    assert (free(made)[GPU], made.free_now("n1")[GPU]) == (3, 1)
+    made.devices.claim_put(unallocated)
+    assert (free(made)[GPU], made.free_now("n1")[GPU]) == (3, 3)
+
+
+def test_claims_of_others_that_several_pods_share_are_subtracted_even_if_one_of_ours_has_them() -> None:
+    made = _with_devices(node())
+    other = claim("shared", [("n1", "d0")], namespace="team")
+    for labels in ({}, {OWN[0]: "another-agent"}):
+        other["metadata"]["labels"] = labels
+        other["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "1"}]
+        made.pod_put(pod("p", own=True, phase="Running"))
+        made.devices.claim_put(other)
+        assert (free(made)[GPU], made.free_now("n1")[GPU]) == (2, 2)
+
+
 def test_what_a_device_plugin_offers_is_not_counted_again() -> None:
     made = _with_devices(node(allocatable={"example.com/gpu": "1"}))
     assert (free(made)[GPU], free(made)["example.com/gpu"]) == (3, 1)

@@ -508,6 +508,7 @@ IN_JOB_NAMESPACES = [
     ("metrics.k8s.io", "pods", ["list"]),
     ("", "services", ["get", "list", "create", "delete"]),
     ("resource.k8s.io", "resourceclaimtemplates", MADE),
+    ("resource.k8s.io", "resourceclaims", ["get", "list", "create", "delete"]),
     ("", "events", ["list"]),
     ("", "resourcequotas", READ),
     ("batch", "jobs", MADE),

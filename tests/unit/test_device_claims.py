@@ -6,16 +6,22 @@ import pytest
 from pydantic import ValidationError
 
 from trainmaster.protocol.device_claims import (
+    ClaimTemplate,
+    claim_named,
     claim_template,
     claimed,
+    named_claims,
+    offers_claim,
+    parse_claim,
     parse_claim_template,
     read_claim_template,
+    read_resource_claim,
     uncounted_claims,
     why_no_claim_template,
 )
 from trainmaster.protocol.jobs import JobSpec, Role
 from trainmaster.protocol.validation_errors import mistakes_of
-from trainmaster_agent.capacity.claim_templates import ClaimTemplates
+from trainmaster_agent.capacity.claim_templates import ClaimTemplates, NamedClaims
 from trainmaster_dispatcher.domain.run_orders import NarrowedDevice, RunOrders
 from trainmaster_dispatcher.domain.shapes import shape_of
 from trainmaster_dispatcher.domain.spec_rendering import apply_orders
@@ -171,3 +177,66 @@ def test_members_that_have_a_product_narrowed_may_have_it_by_claims() -> None:
     role = {"name": "main", "podTemplate": pod("two"), "claimTemplates": {"two": {"gpu": 2}}}
     made = apply_orders({"roles": [role]}, narrowed)
     assert made["roles"][0]["podTemplate"]["spec"]["nodeSelector"] == {"product": "a100"}
+
+
+def resource_claim(name: str = "big", namespace: str = "jobs", **metadata: Any) -> dict[str, Any]:
+    devices = {"requests": [exactly(count=2)]}
+    return {"metadata": {"name": name, "namespace": namespace, **metadata}, "spec": {"devices": devices}}
+
+
+def test_claims_are_reported_with_what_they_ask_for() -> None:
+    found = read_resource_claim(resource_claim())
+    assert found.capability == "claim:big devices=gpu:2"
+    assert parse_claim(found.capability) == found == ClaimTemplate("big", (("gpu", 2),), is_claim=True)
+    assert parse_claim_template(found.capability) is None
+    assert parse_claim(claim_template("big", {"gpu": 2}).capability) is None
+    all_of_them = resource_claim()
+    all_of_them["spec"]["devices"]["requests"] = [exactly(allocationMode="All")]
+    assert read_resource_claim(all_of_them).capability.startswith("claim:big uncountable=")
+
+
+def test_a_pod_runs_where_a_claim_of_the_name_is_whatever_it_has() -> None:
+    wanted = claim_named("big")
+    assert offers_claim(wanted, ["gang", "claim:big devices=gpu:2"])
+    assert offers_claim(wanted, ["claim:big uncountable=it has too many requests"])
+    assert not offers_claim(wanted, ["claim:bigger devices=gpu:2", "claimtemplate:big devices=gpu:2"])
+    assert not offers_claim("gang", ["claim:big devices=gpu:2"])
+    assert why_no_claim_template(wanted, []) == "its agent reports no ResourceClaim big in the namespaces of jobs"
+
+
+def test_claims_that_a_pod_names_are_needed_and_counted_on_nobody() -> None:
+    of_pod = pod("two")
+    of_pod["spec"]["resourceClaims"].append({"name": "shared", "resourceClaimName": "big"})
+    assert list(named_claims(of_pod)) == [("spec.resourceClaims[1].resourceClaimName", "big")]
+    role = {"name": "a", "podTemplate": of_pod, "claimTemplates": {"two": {"gpu": 2}}}
+    spec = JobSpec.model_validate({"name": "j", "queue": "q", "roles": [role]})
+    made = shape_of(spec)
+    assert made["capabilities"] == ["claim:big", "claimtemplate:two devices=gpu:2", "podTemplate"]
+    assert made["roles"][0]["needs"] == {GPU: 2}
+
+
+class TestNamedClaims:
+    def test_claims_in_all_namespaces_for_jobs_are_reported(self) -> None:
+        made = NamedClaims("trainmaster.dev/agent")
+        for obj in (resource_claim(), resource_claim(namespace="more"), resource_claim("one")):
+            made.put(obj)
+        assert made.capabilities(["jobs"]) == {"claim:big devices=gpu:2", "claim:one devices=gpu:2"}
+        assert made.capabilities(["jobs", "more"]) == {"claim:big devices=gpu:2"}
+        assert made.capabilities([]) == frozenset()
+        made.drop(resource_claim())
+        assert made.capabilities(["jobs"]) == {"claim:one devices=gpu:2"}
+
+    def test_different_claims_of_a_name_are_reported_as_that(self) -> None:
+        made = NamedClaims("trainmaster.dev/agent")
+        other = resource_claim(namespace="more")
+        other["spec"]["devices"]["requests"] = [exactly(count=1)]
+        made.put(resource_claim())
+        made.put(other)
+        (found,) = made.capabilities(["jobs", "more"])
+        assert found == "claim:big uncountable=it is not the same in all namespaces for jobs"
+
+    def test_claims_of_pods_and_of_runs_are_left_out(self) -> None:
+        made = NamedClaims("trainmaster.dev/agent")
+        made.put(resource_claim("run-r1-main-0", labels={"trainmaster.dev/agent": "north"}))
+        made.put(resource_claim("pod-gpu-x7k2p", ownerReferences=[{"kind": "Pod", "name": "pod"}]))
+        assert made.capabilities(["jobs"]) == frozenset()

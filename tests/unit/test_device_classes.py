@@ -13,6 +13,7 @@ from trainmaster_agent.capacity.device_objects import Counter, Device
 
 GPU = "deviceclass.resource.kubernetes.io/gpu"
 BIG = "deviceclass.resource.kubernetes.io/big"
+OWN_LABEL = ("trainmaster.dev/agent", "north")
 FOUR = [device(f"d{index}", model="a100" if index < 2 else "t4") for index in range(4)]
 A100 = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].model == 'a100'"
 
@@ -21,7 +22,7 @@ class Devices(DeviceLedger):
     """A ledger with objects; ``own``: requests of our own pods by key."""
 
     def __init__(self, *objects: dict[str, Any], own: dict[str, Resources] | None = None) -> None:
-        super().__init__()
+        super().__init__(OWN_LABEL)
         self.own_pods = own or {}
         for one in objects:
             puts = {"DeviceClass": self.class_put, "ResourceSlice": self.slice_put, "ResourceClaim": self.claim_put}

@@ -711,6 +711,33 @@ class TestDevices:
         assert pod["containers"][0]["resources"]["requests"] == {"cpu": "4"}
         assert "resourceClaims" not in manifests.pod("plain", 0)["spec"]
 
+    def test_members_that_share_devices_name_the_claim_of_their_group(self) -> None:
+        manifests = made(role(replicas=4, template={"devices": [{**self.GPUS, "sharedBy": 2}]}), role("plain"))
+        claims = [one.body for one in manifests.objects() if one.resource.plural == "resourceclaims"]
+        assert [one["metadata"]["name"] for one in claims] == [f"{RUN}-worker-0", f"{RUN}-worker-1"]
+        for one in claims:
+            assert (one["apiVersion"], one["kind"]) == ("resource.k8s.io/v1", "ResourceClaim")
+            assert one["metadata"]["labels"][LABEL_RUN] == RUN
+            assert one["metadata"]["ownerReferences"]
+            assert one["spec"]["devices"]["requests"] == [
+                {
+                    "name": "gpu",
+                    "exactly": {
+                        "deviceClassName": "gpu.example.com",
+                        "allocationMode": "ExactCount",
+                        "count": 2,
+                        "selectors": [{"cel": {"expression": "device.driver == 'x'"}}],
+                    },
+                }
+            ]
+        assert not [one for one in manifests.objects() if one.resource.plural == "resourceclaimtemplates"]
+        pods = [manifests.pod("worker", index)["spec"] for index in range(4)]
+        assert [pod["resourceClaims"] for pod in pods] == [
+            [{"name": "devices", "resourceClaimName": f"{RUN}-worker-{number}"}] for number in (0, 0, 1, 1)
+        ]
+        assert all(pod["containers"][0]["resources"]["claims"] == [{"name": "devices"}] for pod in pods)
+        assert "resourceClaims" not in manifests.pod("plain", 0)["spec"]
+
     @pytest.mark.parametrize("placement", PLACEMENTS)
     def test_schedulers_are_asked_for_what_pods_request_by_name(self, placement: PlacementPort) -> None:
         manifests = made(role(replicas=2, template={"devices": [self.GPUS]}), placement=placement)

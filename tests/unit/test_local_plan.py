@@ -102,3 +102,25 @@ def test_devices_are_given_as_far_as_the_configuration_declares_their_class() ->
     lack = capacity.find(spec, {"main": 1})
     assert isinstance(lack, PackingShortfall)
     assert gpu in str(lack)
+
+
+def test_devices_that_members_share_are_used_once() -> None:
+    resource = "deviceclass.resource.kubernetes.io/gpu"
+    capacity = LocalCapacity(LocalCluster(nodes=(LocalNodes(count=2, allocatable={"cpu": "4", resource: "1"}),)))
+    template = {
+        "command": ["x"],
+        "resources": {"cpu": "1"},
+        "devices": [{"name": "gpu", "class": "gpu", "sharedBy": 2}],
+    }
+    spec = JobSpec.model_validate(
+        {"name": "a", "queue": "q", "roles": [{"name": "worker", "replicas": 4, "template": template}]}
+    )
+    places = capacity.find(spec, {"worker": 4})
+    assert not isinstance(places, PackingShortfall)
+    assert sorted(roles["worker"] for roles in places.values()) == [2, 2]
+    used = capacity.use(spec, places)
+    assert all(amounts == {"cpu": 2000, resource: 1, "pods": 2} for amounts in used.values())
+    capacity.take("a-r1", used)
+    assert isinstance(capacity.find(spec, {"worker": 2}), PackingShortfall)
+    capacity.give_back("a-r1")
+    assert not isinstance(capacity.find(spec, {"worker": 4}), PackingShortfall)

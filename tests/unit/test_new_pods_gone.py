@@ -62,7 +62,7 @@ class Site:
         )
         inventory = Inventory(CapacityConfig(), ("trainmaster.dev/cluster", "north"))
         none = cast(Any, None)  # what other watches than that of pods tell
-        watched = handlers.watched(inventory, none, none, none, lambda: None)
+        watched = handlers.watched(inventory, none, none, none, none, lambda: None)
         self.pods = cast(PodHandler, next(iter(watched)).handler)
 
     def answer(self, pod: dict[str, Any]) -> None:

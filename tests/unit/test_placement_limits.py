@@ -25,6 +25,7 @@ from trainmaster_agent.placement.kai import Kai
 from trainmaster_agent.placement.kueue import Kueue
 from trainmaster_agent.placement.native import Native
 from trainmaster_agent.placement.port import Gang, PlacementPort
+from trainmaster_agent.placement.provisioned import Provisioned
 from trainmaster_agent.placement.queues import QueueRules
 from trainmaster_agent.placement.volcano import Volcano
 from trainmaster_agent.placement.yunikorn import YuniKorn, application, task_groups
@@ -121,6 +122,16 @@ CAPABILITIES: dict[str, tuple[PlacementPort, str]] = {
 def test_capabilities_of(placement: PlacementPort, words: str) -> None:
     assert sorted(placement.capabilities) == words.split()
     assert placement.emulated == (placement.name == "gates")
+
+
+OTHERS = (Volcano(), Kai(), YuniKorn(), KUEUE)
+
+
+def test_pods_that_share_claims_are_placed_one_by_one_where_kube_scheduler_places_them() -> None:
+    shared = [one.for_shared_claims for one in (Gates("mine"), Native(scheduler_name="mine"), Coscheduling("mine"))]
+    assert shared == [Gates("mine")] * 3
+    assert Provisioned(Native(), "best-effort-atomic-scale-up.autoscaling.x-k8s.io").for_shared_claims == Gates()
+    assert [one.for_shared_claims for one in OTHERS] == [None] * len(OTHERS)
 
 
 def spec_of(placement: PlacementPort, gang: Gang) -> dict[str, Any]:

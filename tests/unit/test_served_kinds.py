@@ -126,6 +126,11 @@ async def test_devices_are_offered_where_the_agent_may_make_templates_of_claims(
         answers.served["resource.k8s.io/v1"] = resources
         await kinds.look()
         offered.append(kinds.takes_devices)
+    shares = [kinds.takes_shared_devices]
+    answers.allowed.add(("resourceclaims", "a"))
+    await kinds.look()
+    shares.append(kinds.takes_shared_devices)
     answers.allowed.clear()
     await kinds.look()
     assert [*offered, kinds.takes_devices] == [False, True, False]
+    assert [*shares, kinds.takes_shared_devices] == [False, True, False]

@@ -1,371 +1,377 @@
-"""Parts of devices: fitted on whole devices, counted, charged and priced by the part, and never promised twice."""
+"""Devices that members share by one claim: what is a mistake, and the members that share as one unit of the scheduler."""
 
-from collections import Counter
-from random import Random
-from typing import Any
+import json
+from itertools import product
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tests.unit.building import GPU, StateBuilder, amounts, gang, nodes, role
-from trainmaster.cluster_model.shared_devices import (
-    Devices,
-    after,
-    drain,
-    fitting,
-    largest_parts,
-    part_of,
-    sum_of_parts,
+from tests.unit.building import NOW, StateBuilder, gang, nodes, role
+from tests.unit.simulation_building import cluster, group, order, state, stop
+from tests.unit.simulation_building import role as simulated_role
+from tests.unit.test_capacity_inventory import inventory, node
+from tests.unit.test_kubernetes_manifests import RUN
+from tests.unit.whatif_building import declared, machine, ran
+from trainmaster.cluster_model.capabilities import Capability
+from trainmaster.cluster_model.packing import PackingShortfall
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, StartRun
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.states import ClusterKind, RunState
+from trainmaster.protocol.tenants import ClusterSpec
+from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster_agent.capacity.inventory import Inventory
+from trainmaster_agent.member_env import processes_per_member
+from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
+from trainmaster_agent.runtime.kubernetes.node_plan import divide
+from trainmaster_agent.runtime.kubernetes.run_spec import facts_of
+from trainmaster_dispatcher.domain.member_use import RequestedAmounts, requested_by_role, requested_of
+from trainmaster_dispatcher.domain.shapes import (
+    RoleShape,
+    Shape,
+    count_members,
+    count_units,
+    shape_bytes,
+    shape_from,
+    shape_of,
 )
-from trainmaster.protocol.agent import CapacityReport, NodeGroup, Sharing
-from trainmaster.protocol.device_parts import device_of, is_part, memory_resource, part_resource
-from trainmaster.protocol.jobs import JobSpec, MemberTemplate, Role
-from trainmaster.protocol.quantities import format_resources
-from trainmaster_dispatcher.domain.prices import MICROS, PricedResource, PriceHistory, Rate, Tariff
-from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster_dispatcher.domain.usage import HOUR, UsagePart, UsageSpan, usage_of
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Shortfall, fit, size_choices, take
-from trainmaster_dispatcher.scheduling.packing.node_buckets import drain_parts
-from trainmaster_dispatcher.scheduling.state.flavors import Flavor
+from trainmaster_dispatcher.scheduling.packing.node_layout import NodeLayout
+from trainmaster_dispatcher.scheduling.state.from_specs import unreadable_shape
+from trainmaster_dispatcher.scheduling.state.member_nodes import MemberNodes, NodeMembers, RunOnNodes
+from trainmaster_dispatcher.whatif.figures import figures_of
+from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
 
-PART, MEMORY = part_resource(GPU), memory_resource(GPU)
-KAI = Sharing(device=GPU, memory=80 * 2**30)
-THIRDS = Sharing(device=GPU, resource=f"{GPU}.shared", replicas=3)
-
-
-def gpus(count: int = 1, name: str = "gpus", *, gpu: int = 1, sharing: Sharing = KAI, **more: Any) -> NodeGroup:
-    return nodes(count, name, sharing=sharing, cpu=100, gpu=gpu, **more)
+GPU = "deviceclass.resource.kubernetes.io/gpu"
+SHARED = {"name": "gpu", "class": "gpu", "sharedBy": 2}
 
 
-def part(fraction: str, size: int = 1, **more: Any) -> Shape:
-    return gang(role(size, gpu_part={"fraction": fraction}, **more))
+def spec(replicas: int = 4, *devices: dict[str, Any], **fields: Any) -> JobSpec:
+    """Return a job of one role; ``fields``: of the role, except ``job``, those of the job."""
+    of_job = fields.pop("job", {})
+    template = {
+        "image": "train:1",
+        "command": ["train"],
+        "resources": {"cpu": "1"},
+        "devices": list(devices or [SHARED]),
+        **fields.pop("template", {}),
+    }
+    roles = [{"name": "worker", "replicas": replicas, "template": template, **fields}]
+    return JobSpec.model_validate({"name": "bert", "queue": "q", "roles": roles, **of_job})
+
+
+def shape(replicas: int = 4, *devices: dict[str, Any], **fields: Any) -> Shape:
+    return shape_from(json.loads(shape_bytes(spec(replicas, *devices, **fields))[0]))
+
+
+def pair(size: int, *, cpu: int = 1, gpus: int = 1, many: int = 2) -> RoleShape:
+    """Return a role of ``size`` units of ``many`` members with a core each."""
+    needs = {"cpu": cpu * 1000 * many, GPU: gpus}
+    return RoleShape("worker", size, size, needs, members_per_unit=many)
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("replicas", "fields", "path", "words"),
+        [
+            (3, {}, "roles[0]", "replicas is a multiple of it, not 3"),
+            (4, {"minReplicas": 2}, "roles[0]", "minReplicas 2 has to be left out"),
+            (4, {"maxPerNode": 1}, "roles[0]", "maxPerNode is a multiple of sharedBy 2, not 1"),
+            (4, {"maxPerNode": 3}, "roles[0]", "maxPerNode is a multiple of sharedBy 2, not 3"),
+            (4, {"template": {"gpu": {"fraction": "0.5"}}}, "roles[0].template", "gpu, a part of one GPU"),
+            (4, {"job": {"minMember": 2}}, "", "sharedBy cannot be combined with minMember"),
+            (4, {"job": {"topology": {"exclusive": "node"}}}, "", "combined with topology.exclusive"),
+            (4, {"job": {"topology": {"numa": "restricted"}}}, "", "combined with topology.numa restricted"),
+            (4, {"job": {"topology": {"numa": "singleNode"}}}, "", "combined with topology.numa singleNode"),
+            (4, {"job": {"placement": {"emulatedGang": False}}}, "", "combined with placement.emulatedGang false"),
+        ],
+    )
+    def test_what_contradicts_a_shared_claim_is_named(
+        self, replicas: int, fields: dict[str, Any], path: str, words: str
+    ) -> None:
+        with pytest.raises(ValidationError) as caught:
+            spec(replicas, **fields)
+        (mistake,) = mistakes_of(caught.value)
+        assert mistake.path == path
+        assert words in mistake.message
+
+    def test_elastic_jobs_share_nothing(self) -> None:
+        other = {"name": "other", "replicas": 2, "minReplicas": 1, "template": {"image": "a", "command": ["b"]}}
+        roles = [*spec().to_wire()["roles"], other]
+        with pytest.raises(ValidationError, match="sharedBy cannot be combined with elastic"):
+            JobSpec.model_validate({"name": "bert", "queue": "q", "roles": roles, "elastic": {}})
+
+    @pytest.mark.parametrize("many", [1, 0, 257])
+    def test_a_claim_has_two_to_256_pods(self, many: int) -> None:
+        with pytest.raises(ValidationError) as caught:
+            spec(many or 1, {**SHARED, "sharedBy": many})
+        assert {one.path for one in mistakes_of(caught.value)} == {"roles[0].template.devices[0].sharedBy"}
+
+    def test_one_claim_is_shared_as_a_whole(self) -> None:
+        with pytest.raises(ValidationError) as caught:
+            spec(4, SHARED, {"name": "nic", "class": "nic"})
+        (mistake,) = mistakes_of(caught.value)
+        assert mistake.path == "roles[0].template.devices"
+        assert "have the same sharedBy" in mistake.message
+
+    def test_all_other_fields_go_with_it(self) -> None:
+        job = spec(4, SHARED, {"name": "nic", "class": "nic", "sharedBy": 2}, minReplicas=4, maxPerNode=2)
+        assert JobSpec.model_validate(job.to_wire()) == job
+        restarts = {
+            "memberFailure": {"action": "restartMember"},
+            "topology": {"required": "rack", "numa": "bestEffort"},
+        }
+        assert spec(4, job=restarts).members == 4
+
+
+class TestAmounts:
+    def test_devices_are_counted_once_for_all_that_share_them(self) -> None:
+        job = spec(4, SHARED, {"name": "more", "class": "gpu", "count": 2, "sharedBy": 2})
+        (of_job,) = job.roles
+        assert (of_job.amounts, of_job.unit_amounts) == ({"cpu": 1000, GPU: 3}, {"cpu": 2000, GPU: 3})
+        assert shape_from(shape_of(job)).total == {"cpu": 4000, GPU: 6}
+
+    def test_the_shape_counts_units_and_knows_the_members(self) -> None:
+        found = shape(6, {**SHARED, "sharedBy": 3}, maxPerNode=3)
+        (only,) = found.roles
+        assert (only.replicas, only.least, only.max_per_node, only.members_per_unit) == (2, 2, 1, 3)
+        assert (only.needs, found.least_members, found.members) == ({"cpu": 3000, GPU: 1}, 2, 6)
+        assert found.members_per_unit == {"worker": 3}
+        assert found.capabilities == ("devices", "gang", "maxPerNode", "sharedDevices")
+
+    def test_jobs_without_shared_devices_have_the_shape_that_they_had(self) -> None:
+        assert "membersPerUnit" not in shape_of(spec(4, {"name": "gpu", "class": "gpu"}))["roles"][0]
+        assert shape(4, {"name": "gpu", "class": "gpu"}).capabilities == ("devices", "gang")
+
+    def test_another_number_of_sharers_is_another_shape(self) -> None:
+        bodies = {shape_bytes(spec(8, {**SHARED, "sharedBy": many})) for many in (2, 4, 8)}
+        assert len(bodies) == 3
+
+    @given(
+        st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)),
+        st.dictionaries(st.sampled_from("ab"), st.integers(1, 4)),
+    )
+    def test_units_have_all_their_members(self, units: dict[str, int], each: dict[str, int]) -> None:
+        members = count_members(units, each)
+        assert count_units(members, each) == units
+        assert count_units({role: max(0, many - 1) for role, many in members.items()}, each) == {
+            role: many - (each.get(role, 1) == 1 and many > 0) for role, many in units.items()
+        }
+
+    def test_a_shape_that_cannot_be_read_counts_what_is_known(self) -> None:
+        found = unreadable_shape(shape_of(spec(6, {**SHARED, "sharedBy": 3})), "broken")
+        (only,) = found.roles
+        assert (only.replicas, only.needs, only.members_per_unit) == (2, {"cpu": 3000, GPU: 1}, 3)
+
+    def test_gpus_that_members_share_are_requested_once(self) -> None:
+        each = requested_by_role(shape_of(spec(4)))
+        assert requested_of(each, {"worker": 4}) == RequestedAmounts(cpu=4000, gpu=2)
+        assert requested_of(each, {"worker": 3}) == RequestedAmounts(cpu=3000, gpu=2)
+
+    def test_a_launcher_starts_one_process_in_each_member_that_shares(self) -> None:
+        assert processes_per_member(spec(4, {**SHARED, "count": 4})) == {"worker": 1}
+        assert processes_per_member(spec(4, {"name": "gpu", "class": "gpu", "count": 4})) == {"worker": 4}
 
 
 def free_of(*groups: NodeGroup) -> FreeCapacity:
-    return FreeCapacity.empty(CapacityReport(groups=groups, runtime="kubernetes", scheduler="kai"))
+    return FreeCapacity.empty(CapacityReport(groups=groups, runtime="kubernetes", scheduler="default"))
 
 
-def fitted(shape: Shape, free: FreeCapacity) -> Fitted | Shortfall:
-    return fit(shape, size_choices(shape)[0].members, free)
+def fitted(of: Shape, free: FreeCapacity) -> Fitted | Shortfall:
+    return fit(of, size_choices(of)[0].members, free)
 
 
-def fits(shape: Shape, *groups: NodeGroup) -> bool:
-    return isinstance(fitted(shape, free_of(*groups)), Fitted)
-
-
-class TestSpecification:
-    def test_a_part_is_an_amount_beside_the_resources(self) -> None:
-        template = MemberTemplate.model_validate({"resources": {"cpu": "2"}, "gpu": {"fraction": 0.25}})
-        assert template.amounts == {"cpu": 2000, PART: 250}
-        assert format_resources(template.amounts) == "cpu 2, part of nvidia.com/gpu 0.25"
-        assert (device_of(PART), is_part(PART), is_part(GPU)) == (GPU, True, False)
-
-    def test_memory_is_another_amount(self) -> None:
-        template = MemberTemplate.model_validate({"gpu": {"memory": "20Gi", "resource": "amd.com/gpu"}})
-        assert template.amounts == {memory_resource("amd.com/gpu"): 20 * 2**30}
-        assert format_resources(template.amounts) == "memory of amd.com/gpu 20Gi"
-
-    @pytest.mark.parametrize(
-        ("gpu", "why"),
-        [
-            ({}, "exactly one of fraction and memory"),
-            ({"fraction": "0.5", "memory": "1Gi"}, "exactly one of fraction and memory"),
-            ({"fraction": "1"}, "a fraction is more than 0 and less than 1"),
-            ({"fraction": "0"}, "a fraction is more than 0 and less than 1"),
-            ({"fraction": "2"}, "a fraction is more than 0 and less than 1"),
-            ({"fraction": "0.5", "resource": "cpu"}, "resource must be that of a device"),
-            ({"memory": "0"}, "memory must be above 0"),
-        ],
-    )
-    def test_what_is_no_part(self, gpu: dict[str, str], why: str) -> None:
-        with pytest.raises(ValidationError, match=why):
-            MemberTemplate.model_validate({"gpu": gpu})
-
-    def test_whole_gpus_and_a_part_exclude_each_other(self) -> None:
-        with pytest.raises(ValidationError, match=r"gpu is a part of one nvidia\.com/gpu"):
-            MemberTemplate.model_validate({"resources": {GPU: "1"}, "gpu": {"fraction": "0.5"}})
-
-    def test_a_node_of_its_own_is_for_members_with_whole_devices(self) -> None:
-        spec = {"kind": "Job", "name": "a", "queue": "q", "topology": {"exclusive": "node"}}
-        template = {"command": ["true"], "gpu": {"fraction": "0.5"}}
-        with pytest.raises(ValidationError, match=r"topology\.exclusive gives each member whole GPUs"):
-            JobSpec.model_validate(spec | {"roles": [{"name": "main", "template": template}]})
-
-    @pytest.mark.parametrize(
-        ("annotations", "found"),
-        [
-            ({"gpu-fraction": "0.5"}, {PART: 500}),
-            ({"gpu-memory": "2000"}, {MEMORY: 2000 * 2**20}),
-            ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "1"}, {PART: 500}),
-        ],
-    )
-    def test_annotations_of_a_pod_template_count(self, annotations: dict[str, str], found: dict[str, int]) -> None:
-        pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "main", "image": "busybox"}]}}
-        assert Role.model_validate({"name": "worker", "podTemplate": pod}).amounts == found
-
-    @pytest.mark.parametrize(
-        "annotations",
-        [
-            {"gpu-fraction": "1.5"},
-            {"gpu-fraction": "half"},
-            {"gpu-memory": "2Gi"},
-            {"gpu-memory": "0"},
-            {"gpu-fraction": "0.5", "gpu-memory": "2000"},
-            {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"},
-        ],
-    )
-    def test_annotations_that_cannot_be_counted_are_refused(self, annotations: dict[str, str]) -> None:
-        pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "main", "image": "busybox"}]}}
-        with pytest.raises(ValueError, match=r"metadata\.annotations"):
-            _ = Role.model_validate({"name": "worker", "podTemplate": pod}).amounts
-
-
-class TestDevices:
-    @given(
-        whole=st.integers(0, 4),
-        open_=st.lists(st.integers(1, 999), max_size=4),
-        parts=st.lists(st.integers(1, 1000), max_size=12),
-    )
-    def test_each_part_is_on_one_device(self, whole: int, open_: list[int], parts: list[int]) -> None:
-        """The same choices with devices that have names: none gives more than it has."""
-        devices = Devices(whole, tuple(sorted(open_)))
-        named = [1000] * whole + open_
-        for one in parts:
-            members = fitting(KAI, devices, one)
-            assert members == sum(free // one for free in named)
-            if not members:
-                assert max(named, default=0) < one
-                continue
-            devices = after(KAI, devices, one, 1)
-            place = min((free, index) for index, free in enumerate(named) if free >= one)[1]
-            named[place] -= one
-            assert min(named) >= 0
-            assert sorted(free for free in named if 0 < free < 1000) == [free for free in devices.open if free < 1000]
-            assert named.count(1000) == devices.whole + devices.open.count(1000)
-            assert sum(named) == sum_of_parts(KAI, devices)[PART]
-            assert max(named) == largest_parts(KAI, devices)[PART]
-
-    def test_members_that_find_nothing_take_devices_that_do_not_exist(self) -> None:
-        assert after(KAI, Devices(1), 600, 3) == Devices(-2, (400,))
-
-    @given(st.integers(0, 3), st.lists(st.integers(1, 999), max_size=4), st.integers(0, 6000))
-    def test_an_amount_in_pieces_is_taken_of_what_there_is(self, whole: int, open_: list[int], taken: int) -> None:
-        before = Devices(whole, tuple(sorted(open_)))
-        left = drain(KAI, before, taken)
-        there = sum_of_parts(KAI, before)[PART]
-        assert sum_of_parts(KAI, left)[PART] == max(0, there - taken)
-        assert left.whole == min(whole, (there - taken) // 1000) or left.whole >= 0
-
-    def test_memory_depends_on_the_device(self) -> None:
-        assert part_of(KAI, {MEMORY: 20 * 2**30}) == 250
-        assert part_of(KAI, {MEMORY: 20 * 2**30 + 1}) == 251
-        assert part_of(Sharing(device=GPU), {MEMORY: 1}) > 1000
-        assert part_of(KAI, {MEMORY: 81 * 2**30}) > 1000
-        assert part_of(KAI, {part_resource("amd.com/gpu"): 1}) > 1000
-
-    def test_a_member_gets_one_replica(self) -> None:
-        assert fitting(THIRDS, Devices(5), 333) == 5
-        assert fitting(THIRDS, Devices(5), 100) == 5
-        assert fitting(THIRDS, Devices(5), 334) == 0
-        assert after(THIRDS, Devices(5), 100, 2) == Devices(3)
+def devices(count: int, name: str = "nodes", *, cpu: int = 8, gpus: int = 1) -> NodeGroup:
+    return NodeGroup(name=name, count=count, free={"cpu": cpu * 1000, GPU: gpus})
 
 
 class TestFit:
-    def test_two_halves_of_two_devices_are_no_free_device(self) -> None:
-        free = free_of(gpus(2))
-        for _ in range(2):
-            found = fitted(part("0.6"), free)
-            assert isinstance(found, Fitted)
-            take(free, found)
-        assert isinstance(fitted(part("0.5"), free), Shortfall)
-        assert isinstance(fitted(gang(role(gpu=1)), free), Shortfall)
-        assert isinstance(fitted(part("0.4", 2), free), Fitted)
-        assert isinstance(fitted(part("0.4", 3), free), Shortfall)
+    def test_members_that_share_have_one_node(self) -> None:
+        free = free_of(devices(2, cpu=3, gpus=1))
+        outcome = fitted(gang(pair(2)), free)
+        assert isinstance(outcome, Fitted)
+        take(free, outcome)
+        assert (outcome.placement, free.total()) == ({"nodes": {"worker": 2}}, {"cpu": 2000, GPU: 0})
 
-    def test_parts_share_a_device_so_that_whole_ones_stay_free(self) -> None:
-        free = free_of(gpus(1, gpu=2))
-        for _ in range(2):
-            found = fitted(part("0.5"), free)
-            assert isinstance(found, Fitted)
-            take(free, found)
-        assert isinstance(fitted(gang(role(gpu=1)), free), Fitted)
-        assert isinstance(fitted(gang(role(gpu=2)), free), Shortfall)
+    def test_a_node_with_the_device_needs_enough_for_all_of_them(self) -> None:
+        outcome = fitted(gang(pair(1)), free_of(devices(2, cpu=1, gpus=8)))
+        assert isinstance(outcome, Shortfall)
+        assert outcome.sentence == "needs 2 cpu on one node for 2 members that share devices, the best node has 1"
 
-    def test_nodes_with_a_device_in_use_come_first(self) -> None:
-        free = free_of(gpus(4, gpu=2))
-        for _ in range(6):
-            found = fitted(part("0.3"), free)
-            assert isinstance(found, Fitted)
-            take(free, found)
-        assert isinstance(fitted(gang(role(3, gpu=2)), free), Fitted)
+    def test_the_words_count_members(self) -> None:
+        outcome = fitted(gang(pair(3)), free_of(devices(2)))
+        assert isinstance(outcome, Shortfall)
+        assert outcome.sentence == "room for 4 of the 6 members of role 'worker', 2 that share devices on one node"
 
-    def test_what_others_have_of_a_device_is_not_free(self) -> None:
-        shared = KAI.model_copy(update={"open": (300, 1000)})
-        assert fits(part("0.3"), gpus(gpu=0, sharing=shared))
-        assert fits(part("0.9"), gpus(gpu=0, sharing=shared))
-        assert not fits(part("0.6", 2), gpus(gpu=0, sharing=shared))
-        assert not fits(gang(role(gpu=1)), gpus(gpu=0, sharing=shared))
+    def test_another_role_is_placed_beside_them(self) -> None:
+        both = gang(pair(2), role(3, "loader", cpu=1))
+        assert isinstance(fitted(both, free_of(devices(2, cpu=3), nodes(1, "plain", cpu=1))), Fitted)
+        assert isinstance(fitted(both, free_of(devices(2, cpu=3))), Shortfall)
 
-    @pytest.mark.parametrize(("members", "left"), [(0, 2000), (1, 1400), (3, 200), (4, 0)])
-    def test_parts_that_run_although_they_do_not_fit_are_taken_in_pieces(self, members: int, left: int) -> None:
-        free = free_of(gpus(2))
-        drain_parts(free.groups, ["gpus"], {PART: 600, "cpu": 1000}, members)
-        assert sum(one.count for one in free.groups["gpus"]) == 2
-        assert free.total()[PART] == left
-        untouched = free_of(gpus(2))
-        drain_parts(untouched.groups, ["gpus"], {"cpu": 1000}, 5)
-        assert untouched.total()[PART] == 2000
-
-    def test_only_groups_that_share_their_devices_are_taken(self) -> None:
-        assert not fits(part("0.5"), nodes(3, cpu=100, gpu=8))
-        assert fitted(part("0.5"), free_of(nodes(3, cpu=100, gpu=8))) == Shortfall(
-            "no node offers parts of nvidia.com/gpu"
-        )
-        found = fitted(part("0.5"), free_of(nodes(3, "whole", cpu=100, gpu=8), gpus(1, "shared")))
-        assert isinstance(found, Fitted)
-        assert set(found.placement) == {"shared"}
-
-    def test_the_sentence_names_the_part(self) -> None:
-        shared = KAI.model_copy(update={"open": (300,)})
-        found = fitted(part("0.5"), free_of(gpus(gpu=0, sharing=shared)))
-        assert found == Shortfall("needs 0.5 part of nvidia.com/gpu on one node, the best node has 0.3")
-
-    def test_replicas_are_counted_one_by_one(self) -> None:
-        group = nodes(1, cpu=100, sharing=THIRDS).model_copy(update={"free": {"cpu": 100_000, f"{GPU}.shared": 3}})
-        assert fits(part("0.3", 3), group)
-        assert not fits(part("0.1", 4), group)
-        assert not fits(part("0.34"), group)
-        assert not fits(gang(role(gpu=1)), group)
-
-    def test_memory_fits_by_the_product(self) -> None:
-        large = gpus(1, "large")
-        small = gpus(1, "small", sharing=Sharing(device=GPU, memory=16 * 2**30))
-        wanted = gang(role(gpu_part={"memory": "20Gi"}))
-        assert fits(wanted, large)
-        assert not fits(wanted, small)
-        found = fitted(gang(role(3, gpu_part={"memory": "10Gi"})), free_of(small))
-        assert isinstance(found, Shortfall)
-
-
-class TestCharge:
-    def builder(self, **quotas: Any) -> StateBuilder:
-        found = StateBuilder().queue("main", **quotas)
-        return found.cluster("west", gpus(4, gpu=4, labels={"nvidia.com/gpu.product": "H100"}))
-
-    def test_parts_count_on_the_quota_of_whole_devices(self) -> None:
-        built = self.builder(limits={"gpu": 2}).jobs(5, "half", part("0.5"))
-        outcome = built.applied()
-        assert len(outcome.started) == 4
-        sentence = str(outcome.reason("half5").sentence)
-        assert "uses 2 of its 2 nvidia.com/gpu" in sentence
-        assert "needs 0.5 more" in sentence
-
-    def test_a_quota_may_be_a_part(self) -> None:
-        outcome = self.builder(limits={"gpu": "1.5"}).jobs(4, "half", part("0.5")).applied()
-        assert len(outcome.started) == 3
-
-    def test_whole_devices_and_parts_together(self) -> None:
-        built = self.builder(limits={"gpu@product=H100": 2}).job("whole", gang(role(gpu=1)))
-        outcome = built.jobs(4, "part", part("0.4")).applied()
-        assert sorted(Counter(name.rstrip("0123456789") for name in outcome.started).items()) == [
-            ("part", 2),
-            ("whole", 1),
-        ]
-
-    def test_memory_is_charged_as_the_part_of_the_device_that_it_is(self) -> None:
-        built = self.builder(limits={"gpu": 1}).jobs(5, "mem", gang(role(gpu_part={"memory": "20Gi"})))
-        outcome = built.applied()
-        assert len(outcome.started) == 4
-        assert built.state.used[built.queues["main"]][Flavor(GPU, "H100", "private")] == 1000
-
-    def test_what_has_ended_is_no_longer_charged(self) -> None:
-        built = self.builder(limits={"gpu": 1})
-        for number in range(3):
-            built.job(f"mem-{number}", gang(role(gpu_part={"memory": "40Gi"})))
-        first = built.applied().started
-        assert len(first) == 2
-        assert not built.applied().started
-        built.completed(first[0])
-        assert len(built.applied().started) == 1
-
-    def test_usage_and_cost_are_those_of_the_part(self) -> None:
-        place = PricedResource(PART, "H100")
-        tariff = Tariff({PricedResource(GPU, "H100"): Rate(4 * 10**18, 1)})
-        found = usage_of([UsageSpan(0, HOUR, {place: 250})], PriceHistory((0,), (tariff,)))
-        used = found[UsagePart(0, PricedResource(GPU, "H100"))]
-        assert (used.amount, used.cost) == (HOUR // 4, 10**9)
-        assert MICROS * 3600 == HOUR
-
-
-class TestMig:
-    """Devices of MIG are whole devices: by resources of their own, or by the product of a node's GPUs."""
-
-    def test_a_profile_is_a_resource_with_a_quota_of_its_own(self) -> None:
-        profile = "nvidia.com/mig-1g.10gb"
-        group = nodes(1, cpu=64).model_copy(update={"free": {"cpu": 64_000, profile: 7}})
-        built = StateBuilder().queue("main", limits={profile: 2}).cluster("west", group)
-        outcome = built.jobs(3, "mig", gang(RoleShape("worker", 1, 1, {profile: 1}))).applied()
-        assert len(outcome.started) == 2
-        assert f"uses 2 of its 2 {profile}" in outcome.reason("mig3").sentence
-
-    def test_a_profile_is_a_product_with_a_quota_of_its_own(self) -> None:
-        product = "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"
-        whole = nodes(1, "whole", labels={"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}, cpu=64, gpu=8)
-        divided = nodes(1, "divided", labels={"nvidia.com/gpu.product": product}, cpu=64, gpu=56)
-        built = StateBuilder().queue("main", limits={f"gpu@product={product}": 3}).cluster("west", whole, divided)
-        selected = gang(role(gpu=1, node_selector=(("nvidia.com/gpu.product", product),)))
-        outcome = built.jobs(4, "mig", selected).applied()
-        assert len(outcome.started) == 3
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_thousand_random_jobs_never_oversubscribe_a_device(seed: int) -> None:
-    """Jobs that need parts, and whole devices, start and end in any order: what is promised always fits on the devices."""
-    random = Random(seed)
-    built = (
-        StateBuilder(now=1000.0)
-        .cluster("west", gpus(4, "small", gpu=1), gpus(3, "large", gpu=4))
-        .cluster("east", gpus(2, "east", gpu=2, sharing=KAI.model_copy(update={"open": (400, 700)})))
+    @given(
+        many=st.integers(2, 3),
+        units=st.integers(1, 2),
+        cpu=st.integers(0, 2),
+        gpus=st.integers(1, 2),
+        offered=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), min_size=1, max_size=3),
+        loaders=st.integers(0, 1),
     )
-    devices = {"small": ([], 4), "large": ([], 12), "east": ([400, 400, 700, 700], 4)}
-    sizes: dict[str, int] = {}
-    running: set[str] = set()
-    for number in range(1000):
-        name = f"job-{number}"
-        thousandths = 1000 if random.random() < 0.2 else random.randint(1, 999)
-        shape = gang(role(gpu=1)) if thousandths == 1000 else part(f"{thousandths}m")
-        built.job(name, shape)
-        sizes[name] = thousandths
-        if number % 5 == 4:
-            running |= set(built.applied().started)
-            taken: dict[str, list[int]] = {name: [] for name in devices}
-            for run in built.state.runs.values():
-                (group,) = (group for group, _ in run.placement)
-                taken[group].append(sizes[next(name for name, key in built.ids.items() if key == run.job_id)])
-            for group, parts in taken.items():
-                assert _can_be_packed(parts, *devices[group], random), (group, parts)
-            for one in sorted(running):
-                if random.random() < 0.4:
-                    built.completed(one)
-                    running.discard(one)
-    assert len(running) < 1000
-    assert amounts(gpu=1) == {GPU: 1}
+    def test_it_fits_where_each_member_finds_a_node_with_its_claim(
+        self, many: int, units: int, cpu: int, gpus: int, offered: list[tuple[int, int]], loaders: int
+    ) -> None:
+        groups = [devices(1, f"n{place}", cpu=cores, gpus=free) for place, (cores, free) in enumerate(offered)]
+        roles = [pair(units, cpu=cpu, gpus=gpus, many=many), *([role(1, "loader", cpu=1)] if loaders else [])]
+        outcome = fitted(gang(*roles), free_of(*groups))
 
-
-def _can_be_packed(parts: list[int], open_: list[int], whole: int, random: Random) -> bool:
-    """Return whether parts find devices: largest first, or in any of many orders, each by first fit; whole ones need a free device."""
-    order = sorted(parts, reverse=True)
-    for _ in range(500):
-        left = [*sorted(open_), *[1000] * whole]
-        for one in order:
-            place = next((index for index, free in enumerate(left) if free >= one), None)
-            if place is None:
-                break
-            left[place] -= one
-        else:
+        def is_possible(members: tuple[int, ...]) -> bool:
+            own, loader = members[: units * many], members[units * many :]
+            claims: dict[int, int] = {}
+            for index, place in enumerate(own):
+                if claims.setdefault(index // many, place) != place:
+                    return False
+            for place, (cores, free) in enumerate(offered):
+                if own.count(place) * cpu + loader.count(place) > cores:
+                    return False
+                if gpus * sum(1 for one in claims.values() if one == place) > free:
+                    return False
             return True
-        random.shuffle(order)
-    return False
+
+        places = product(range(len(offered)), repeat=units * many + loaders)
+        assert isinstance(outcome, Fitted) == any(map(is_possible, places))
+        if isinstance(outcome, Fitted):
+            assert sum(of.get("worker", 0) for of in outcome.placement.values()) == units
+
+
+class TestScheduling:
+    def started(self, builder: StateBuilder) -> list[str]:
+        return builder.cycle().started
+
+    def test_quota_counts_the_devices_once_and_starts_count_members(self) -> None:
+        builder = StateBuilder().queue("few", limits={GPU: 2})
+        builder.cluster("north", devices(4, cpu=8, gpus=4))
+        builder.job("first", gang(pair(2)), queue="few").job("second", gang(pair(1)), queue="few")
+        outcome = builder.cycle()
+        assert outcome.started == ["first"]
+        start = outcome.start("first")
+        assert (start.sizes, start.members) == ({"worker": 2}, {"worker": 4})
+        assert start.member_placement == {"nodes": {"worker": 4}}
+        assert f"uses 2 of its 2 {GPU}; this job needs 1 more" in outcome.reason("second").sentence
+
+    def test_a_row_of_equivalent_jobs_counts_members_as_well(self) -> None:
+        builder = StateBuilder().cluster("north", devices(4, cpu=8, gpus=1))
+        builder.jobs(3, "pair", gang(pair(1)))
+        outcome = builder.cycle()
+        assert [start.members for start in outcome.plan.starts] == [{"worker": 2}] * 3
+        assert [start.member_placement for start in outcome.plan.starts] == [{"nodes": {"worker": 2}}] * 3
+
+    def test_capacity_is_released_as_it_was_taken(self) -> None:
+        builder = StateBuilder().cluster("north", devices(1, cpu=4, gpus=2))
+        builder.job("first", gang(pair(2))).job("second", gang(pair(2)))
+        first = builder.cycle()
+        assert first.started == ["first"]
+        for start in first.plan.starts:
+            builder.state.put_run(start.run(NOW))
+        assert self.started(builder) == []
+        builder.completed("first")
+        assert self.started(builder) == ["second"]
+
+    def test_nodes_of_members_are_those_of_units(self) -> None:
+        builder = StateBuilder().cluster("north", devices(2, cpu=4, gpus=2))
+        builder.job("first", gang(pair(2)))
+        (start,) = builder.cycle().plan.starts
+        builder.state.put_run(start.run(NOW))
+        on = tuple(NodeMembers("nodes", f"node-{place}", "worker", 2) for place in range(2))
+        reported = MemberNodes(NOW, {start.job.id: RunOnNodes(1, on)})
+        key = start.cluster_id
+        layout = NodeLayout(builder.engine.index.layouts, key, builder.state.load[key], reported)
+        assert list(layout.nodes_of(start.job.id)) == [("nodes", "node-0"), ("nodes", "node-1")]
+        assert sorted((one.free["cpu"], one.free[GPU], one.count) for one in layout.entries("nodes")) == [(2000, 1, 2)]
+
+
+def ledger(*offered: tuple[str, int, int]) -> Inventory:
+    """Return a ledger of nodes with a name, cores and devices."""
+    return inventory(*(node(name, allocatable={"cpu": str(cpu), GPU: str(gpus)}) for name, cpu, gpus in offered))
+
+
+class TestNodesOfMembers:
+    PODS: ClassVar[dict[str, dict[str, object]]] = {"worker": {}}
+
+    def found(self, made: Inventory, replicas: int = 4, sizes: int | None = None) -> dict[str, dict[str, int]] | str:
+        facts = facts_of(self.start(replicas))
+        capacity = NodeCapacity(made)
+        outcome = capacity.find(RUN, facts, {"worker": sizes or replicas}, self.PODS, None)
+        return outcome.sentence if isinstance(outcome, PackingShortfall) else outcome
+
+    def start(self, replicas: int) -> StartRun:
+        return StartRun(
+            run=RUN,
+            job=RUN.removesuffix("-r1"),
+            queue="q",
+            attempt=1,
+            token=1,
+            generation=1,
+            spec=spec(replicas).to_wire(),
+            sizes={"worker": replicas},
+            placement_timeout_seconds=300,
+        )
+
+    def test_pairs_are_planned_on_one_node(self) -> None:
+        assert self.found(ledger(("a", 3, 1), ("b", 3, 1))) == {"a": {"worker": 2}, "b": {"worker": 2}}
+        assert self.found(ledger(("a", 1, 9), ("b", 4, 2))) == {"b": {"worker": 4}}
+
+    def test_members_next_to_each_other_have_the_same_node(self) -> None:
+        places = self.found(ledger(("a", 3, 1), ("b", 5, 2)), 6)
+        assert isinstance(places, dict)
+        nodes_of = divide([("worker", index) for index in range(6)], places)
+        assert [nodes_of["worker", index] for index in (0, 2, 4)] == [nodes_of["worker", index] for index in (1, 3, 5)]
+
+    def test_the_words_are_about_members(self) -> None:
+        found = self.found(ledger(("a", 3, 1)))
+        assert isinstance(found, str)
+        assert "needs room for 2 times 2 members that share devices" in found
+
+    def test_a_member_that_starts_again_needs_no_device_of_its_own(self) -> None:
+        assert self.found(ledger(("a", 1, 0)), 4, 1) == {"a": {"worker": 1}}
+
+    def test_what_is_reserved_counts_the_devices_once(self) -> None:
+        made = ledger(("a", 8, 2))
+        capacity, facts = NodeCapacity(made), facts_of(self.start(2))
+        capacity.keep("other-r1", facts, {"a": {"worker": 2}})
+        assert capacity.find(RUN, facts, {"worker": 2}, self.PODS, None) == {"a": {"worker": 2}}
+        capacity.keep("third-r1", facts, {"a": {"worker": 2}})
+        assert isinstance(capacity.find(RUN, facts, {"worker": 2}, self.PODS, None), PackingShortfall)
+
+    def test_no_node_could_ever_take_a_pair(self) -> None:
+        facts = facts_of(self.start(2))
+        assert "1" in str(NodeCapacity(ledger(("a", 1, 1))).never(facts, self.PODS))
+        assert NodeCapacity(ledger(("a", 2, 1))).never(facts, self.PODS) is None
+
+
+class TestSimulatedClusters:
+    def test_they_count_shared_devices_once(self) -> None:
+        made = cluster(group(resources={"cpu": "4", GPU: "1"}))
+        assert Capability.SHARED_DEVICES in made.report().capabilities
+        shared = simulated_role(replicas=4, devices=[SHARED])
+        made.start(order("a", shared), 0.0)
+        made.start(order("b", simulated_role(replicas=2, devices=[SHARED])), 0.0)
+        assert (state(made, "a"), state(made, "b")) == (RunState.RUNNING, RunState.PENDING)
+        made.stop(stop("a", grace=0.0), 1.0)
+        made.advance(2.0)
+        assert state(made, "b") is RunState.RUNNING
+
+    def test_a_simulation_starts_charges_and_uses_members_and_their_shared_devices(self) -> None:
+        book = PriceBookSpec.model_validate({"name": "book", "onDemand": {"cpu": 3.6, "devices": {GPU: 36}}})
+        priced = ClusterSpec(name="cloud", cluster_kind=ClusterKind.PUBLIC, price_book="book")
+        machines = machine(2, "cloud", cpu="4", kind="public", more={GPU: "1"})
+        fields = {"job": {"queue": "main", "labels": {"sim.trainmaster.dev/run-time": "100s"}}}
+        jobs = tuple(TraceJob(number, 0.0, 100.0, spec(4, **fields)) for number in (1, 2))
+        outcome = ran(Trace("jobs", jobs), machines, of=declared(clusters=[priced], books=[book]))
+        assert [record.first_start for record in outcome.records] == [0, 100]
+        figures = figures_of(outcome)
+        # Twice 4 members with a core each and two devices for 100 s.
+        assert figures.cost == pytest.approx(2 * 100 * (4 * 0.001 + 2 * 0.01))
+        assert figures.clusters[0].used == {"cpu": 0.5, GPU: 1.0}

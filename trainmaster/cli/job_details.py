@@ -41,11 +41,19 @@ def _containers(role: Mapping[str, Any], *, wide: bool) -> Iterator[list[str]]:
         resources = one.get("resources") or {}
         if pod is not None:
             resources = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        amounts = ", ".join(f"{name} {amount}" for name, amount in resources.items())
+        devices = (_device_words(device) for device in one.get("devices") or () if pod is None)
+        amounts = ", ".join((*(f"{name} {amount}" for name, amount in resources.items()), *devices))
         command = shlex.join(map(str, (*(one.get("command") or ()), *(one.get("args") or ()))))
         if not wide and len(command) > _LONGEST_COMMAND:
             command = f"{command[:_LONGEST_COMMAND]} ..."
         yield [amounts or "-", one.get("image") or "-", command or "-"]
+
+
+def _device_words(device: Mapping[str, Any]) -> str:
+    """Return what a member has of a device class, and how many members have it together."""
+    many = device.get("sharedBy")
+    shared = f" shared by {many}" if many else ""
+    return f"{device.get('class')} {device.get('count', 1)}{shared}"
 
 
 def print_last_output(client: "Client", item: "JobView") -> None:

@@ -26,6 +26,8 @@ class Capability(StrEnum):
     """Members are pods, so a role may give the whole pod."""
     DEVICES = "devices"
     """Members get devices of Dynamic Resource Allocation."""
+    SHARED_DEVICES = "sharedDevices"
+    """Several members share such devices by one claim."""
     EXEC = "exec"
     """Commands can be run in members."""
     ATTACH = "attach"
@@ -43,6 +45,7 @@ WITHOUT_PODS = (
     Capability.MAX_PER_NODE,
     Capability.MEMBER_RESTART,
     Capability.RESIZE,
+    Capability.SHARED_DEVICES,
     Capability.SUCCESS_ROLE,
 )
 """Of clusters that start members by themselves, as processes or simulated."""

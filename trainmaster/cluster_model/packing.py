@@ -64,7 +64,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """``count`` identical members of a role, and the requirements of each on its node."""
+    """``count`` identical members of a role, or units of members that share devices, and the requirements of each on its node."""
 
     role: str
     count: int
@@ -77,21 +77,28 @@ class Need:
     """NUMA policy that the node has to keep for the member."""
     exclusive: bool = False
     """Whether each member has a node for itself."""
+    members_per_unit: int = 1
+    """If more than 1, ``count``, ``resources`` and ``max_per_node`` are of units: this number of members that share devices."""
 
     @classmethod
     def of(
         cls, role: Role, template: MemberTemplate, count: int, more: Resources | None = None, *, exclusive: bool = False
     ) -> "Need":
-        """Return what ``count`` members of a role with this template need; ``more``: what they need beside what they request."""
+        """Return what ``count`` members of a role with this template need; ``more``: what each needs beside what it requests."""
+        each = template.members_per_claim
+        amounts = template.unit_amounts
+        for name, amount in (more or {}).items():
+            amounts[name] = amount * each
         return cls(
             role.name,
-            count,
-            template.amounts | (more or {}),
+            -(-count // each),
+            amounts,
             template.node_selector,
             template.node_affinity,
             template.tolerations,
-            role.max_per_node,
+            None if role.max_per_node is None else max(1, role.max_per_node // each),
             exclusive=exclusive,
+            members_per_unit=each,
         )
 
     def suits(self, node: Node) -> bool:
@@ -171,6 +178,14 @@ def place(
     return PackingShortfall(
         f"no {level} has room for all members; in {'/'.join(domain)}, which is the emptiest, {shortfall.sentence}"
     )
+
+
+def in_members(places: Assignment, needs: Iterable[Need]) -> Assignment:
+    """Return places of units as numbers of members."""
+    each = {need.role: need.members_per_unit for need in needs if need.members_per_unit > 1}
+    if not each:
+        return places
+    return {node: {role: count * each.get(role, 1) for role, count in roles.items()} for node, roles in places.items()}
 
 
 class _Gang:
@@ -297,6 +312,9 @@ def _explain(
     apart = "" if need.max_per_node is None else f", at most {need.max_per_node} on a node"
     if need.exclusive:
         apart = ", each on a node without other members"
+    if (many := need.members_per_unit) > 1:
+        sharing = f"needs room for {need.count} times {many} members that share devices, {each} together{apart}"
+        return f"role {need.role} {sharing}, there is room for {placed} times {many}"
     return f"role {need.role} needs room for {need.count} members of {each} each{apart}, there is room for {placed}"
 
 

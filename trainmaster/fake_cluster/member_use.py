@@ -34,7 +34,10 @@ def use_of(run: FakeRun, now: float) -> Iterator[SimulatedUse]:
     """
     if run.plan is None or run.state is not RunState.RUNNING:
         return
-    needs = {role.name: role.need.resources for role in run.plan.roles}
+    needs = {
+        role.name: {name: amount // role.need.members_per_unit for name, amount in role.need.resources.items()}
+        for role in run.plan.roles
+    }
     age = max(0.0, now - run.started_at)
     for member in run.members():
         if member.state != "running":

@@ -138,7 +138,7 @@ class NodeLedger:
             gone = min(count, missing.get(role, 0))
             if gone:
                 missing[role] -= gone
-                node.pool.take(node, self._eligibility(plan, node.pool)[role] or (), -gone)
+                self._free(plan, node, role, gone)
             if count > gone:
                 kept.append((node, role, count - gone))
         kept.reverse()
@@ -155,8 +155,7 @@ class NodeLedger:
         """Free a run's places; return the nodes that are idle now."""
         idle = []
         for node, role, count in run.places or ():
-            takes = self._eligibility(plan, node.pool)[role]
-            node.pool.take(node, takes or (), -count)
+            self._free(plan, node, role, count)
             if node.runs is not None:
                 node.runs.pop(run, None)
                 if not node.runs:
@@ -243,22 +242,29 @@ class NodeLedger:
         takes = self._eligibility(plan, pool)[role]
         if takes is None:
             return missing
+        each = plan.roles[role].need.members_per_unit
+        missing //= each
         node = pool.hint
         while missing:
             count = 0 if node is None else _holds(node, takes, missing)
             if node is None or not count:
                 node = pool.tightest(takes)
                 if node is None:
-                    return missing
+                    return missing * each
                 count = _holds(node, takes, missing)
             pool.take(node, takes, count)
-            places.append((node, role, count))
+            places.append((node, role, count * each))
             missing -= count
         return 0
 
     def _undo(self, plan: FakeSpec, places: Sequence[Place]) -> None:
         for node, role, count in places:
-            node.pool.take(node, self._eligibility(plan, node.pool)[role] or (), -count)
+            self._free(plan, node, role, count)
+
+    def _free(self, plan: FakeSpec, node: SimulatedNode, role: int, members: int) -> None:
+        """Free what members of a role have on a node."""
+        units = members // plan.roles[role].need.members_per_unit
+        node.pool.take(node, self._eligibility(plan, node.pool)[role] or (), -units)
 
     def _eligibility(self, plan: FakeSpec, pool: FakePool) -> tuple[Takes | None, ...]:
         suits = plan.suits.get(pool.index)
@@ -281,7 +287,7 @@ class NodeLedger:
                 if role is None or takes is None:
                     raise AssertionError(f"a member of {role_name} was placed on {name}, which does not suit it")
                 node.pool.take(node, takes, count)
-                places.append((node, role, count))
+                places.append((node, role, count * plan.roles[role].need.members_per_unit))
         return places
 
     # Slow searches over every node

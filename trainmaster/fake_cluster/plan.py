@@ -82,7 +82,8 @@ class FakeSpec:
         roles = []
         for role in self.roles:
             count = sizes.get(role.name, role.count)
-            roles.append(replace(role, count=count, need=replace(role.need, count=count)))
+            need = replace(role.need, count=-(-count // role.need.members_per_unit))
+            roles.append(replace(role, count=count, need=need))
         members = sum(role.count for role in roles)
         return replace(self, roles=tuple(roles), members=members, suits={}, order=None, never=None)
 

@@ -26,9 +26,6 @@ MOST_MISTAKES = 100
 """The most mistakes reported at once: the answer must stay small, however large the template is."""
 
 _NO_IMAGE = "must name an image, such as registry.example.com/team/train:1: its members are pods"
-_SHARED_CLAIM = (
-    "a claim of its own name is shared by pods and cannot be counted; use resourceClaimTemplateName, or devices"
-)
 _SET_BY_AGENT = frozenset(
     "nodeName preemptionPolicy priority priorityClassName schedulerName schedulingGates schedulingGroup "
     "workloadRef".split()
@@ -122,9 +119,6 @@ def _check_fields(pod: Pod) -> None:
     for name, node in pod.spec.fields():
         if name in _SET_BY_AGENT:
             node.refuse("is set by the agent and must be left out")
-    for claim in pod.spec.get("resourceClaims").items():
-        if claim.get("resourceClaimName").is_set:
-            claim.get("resourceClaimName").refuse(_SHARED_CLAIM)
     if not pod.spec.get("containers").items():
         pod.spec.get("containers").refuse("must have at least one container")
 

@@ -78,7 +78,7 @@ class AdmissionPolicy(Strict):
     runtime_classes: Patterns = ()
     """Runtime classes that pods may name."""
     resource_claims: Patterns = ()
-    """ResourceClaimTemplates (DRA)."""
+    """ResourceClaimTemplates and ResourceClaims (DRA)."""
     images: Patterns = ("*",)
     """Images, matched as written: ``registry.example.com/team/*``."""
     annotations: Patterns = ()

@@ -1,7 +1,9 @@
-"""Devices of Dynamic Resource Allocation as resources, and what ResourceClaimTemplates of a cluster ask for. Pure.
+"""Devices of Dynamic Resource Allocation as resources, and what ResourceClaimTemplates and ResourceClaims of a cluster ask for. Pure.
 
 Agents report the templates in the namespaces of jobs among the capabilities of their clusters. A pod that names a template is counted
-by what the template asked for when the job was submitted, and runs only where the template asks for just that.
+by what the template asked for when the job was submitted, and runs only where the template asks for just that. They report the claims
+there as well. The devices of a claim are its owner's: a pod that names one has them beside others, is not counted by them, and runs
+only where a claim of that name is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +14,8 @@ from trainmaster.protocol.json_limits import JsonNode
 
 IMPLICIT_PREFIX = "deviceclass.resource.kubernetes.io/"
 """Before the name of a DeviceClass: the extended resource name that its devices have in any cluster (KEP-5004)."""
-_PREFIX, _DEVICES, _FAULT = "claimtemplate:", " devices=", " uncountable="
+_TEMPLATE, _CLAIM = "claimtemplate:", "claim:"
+_DEVICES, _FAULT = " devices=", " uncountable="
 _LONGEST = 253
 """Characters of a capability."""
 _MOST_REQUESTS = 32
@@ -24,20 +27,25 @@ def device_resource(device_class: str) -> str:
 
 
 class ClaimTemplate(NamedTuple):
-    """A ResourceClaimTemplate of a cluster. ``devices``: number by device class; ``fault``: why it cannot be counted."""
+    """A ResourceClaimTemplate of a cluster, or a ResourceClaim (``is_claim``).
+
+    ``devices``: number by device class; ``fault``: why it cannot be counted.
+    """
 
     name: str
     devices: tuple[tuple[str, int], ...] = ()
     fault: str = ""
+    is_claim: bool = False
 
     @property
     def capability(self) -> str:
-        """The template as a capability; too long a one is cut, so that it is not countable."""
+        """The template or claim as a capability; too long a one is cut, so that it is not countable."""
+        named = f"{_CLAIM if self.is_claim else _TEMPLATE}{self.name}"
         if self.fault:
-            return f"{_PREFIX}{self.name}{_FAULT}{self.fault}"[:_LONGEST]
+            return f"{named}{_FAULT}{self.fault}"[:_LONGEST]
         counts = ",".join(f"{name}:{count}" for name, count in self.devices)
-        found = f"{_PREFIX}{self.name}{_DEVICES}{counts}"
-        return found if len(found) <= _LONGEST else f"{_PREFIX}{self.name}{_FAULT}it names too many classes"[:_LONGEST]
+        found = f"{named}{_DEVICES}{counts}"
+        return found if len(found) <= _LONGEST else f"{named}{_FAULT}it names too many classes"[:_LONGEST]
 
     @property
     def words(self) -> str:
@@ -51,9 +59,27 @@ def claim_template(name: str, devices: Mapping[str, int]) -> ClaimTemplate:
 
 def parse_claim_template(capability: str) -> ClaimTemplate | None:
     """Return the template that a capability reports; None for a capability of another sort."""
-    if not capability.startswith(_PREFIX):
-        return None
-    name, is_counted, counts = capability.removeprefix(_PREFIX).partition(_DEVICES)
+    return _parse(capability, _TEMPLATE) if capability.startswith(_TEMPLATE) else None
+
+
+def parse_claim(capability: str) -> ClaimTemplate | None:
+    """Return the claim that a capability reports or names; None for a capability of another sort."""
+    return _parse(capability, _CLAIM)._replace(is_claim=True) if capability.startswith(_CLAIM) else None
+
+
+def claim_named(name: str) -> str:
+    """Return the capability that a pod needs which names a claim, whatever devices the claim has."""
+    return f"{_CLAIM}{name}"
+
+
+def offers_claim(capability: str, offered: Iterable[str]) -> bool:
+    """Return whether a cluster with these capabilities has the claim that a capability names."""
+    wanted = parse_claim(capability)
+    return wanted is not None and any(one.name == wanted.name for one in map(parse_claim, offered) if one is not None)
+
+
+def _parse(capability: str, prefix: str) -> ClaimTemplate:
+    name, is_counted, counts = capability.removeprefix(prefix).partition(_DEVICES)
     if not is_counted:
         name, _, fault = name.partition(_FAULT)
         return ClaimTemplate(name, fault=fault or "its agent does not say what it asks for")
@@ -68,9 +94,16 @@ def parse_claim_template(capability: str) -> ClaimTemplate | None:
 
 def read_claim_template(obj: Mapping[str, Any]) -> ClaimTemplate:
     """Return what a ResourceClaimTemplate asks for. Only exact numbers of whole devices can be counted."""
-    name = str(obj["metadata"]["name"])
-    mistakes: list[Mistake] = []
-    devices = JsonNode(obj, "", mistakes).get("spec").get("spec").get("devices")
+    return _read(str(obj["metadata"]["name"]), JsonNode(obj, "", []).get("spec").get("spec").get("devices"))
+
+
+def read_resource_claim(obj: Mapping[str, Any]) -> ClaimTemplate:
+    """Return what a ResourceClaim asks for."""
+    found = _read(str(obj["metadata"]["name"]), JsonNode(obj, "", []).get("spec").get("devices"))
+    return found._replace(is_claim=True)
+
+
+def _read(name: str, devices: JsonNode) -> ClaimTemplate:
     requests = list(devices.get("requests").items())
     if devices.get("constraints").items():
         return ClaimTemplate(name, fault="it has constraints between devices, such as matchAttribute")
@@ -110,6 +143,15 @@ def named_templates(pod_template: Mapping[str, Any]) -> Iterator[tuple[str, str]
             yield f"spec.resourceClaims[{index}].resourceClaimTemplateName", name
 
 
+def named_claims(pod_template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the path and the name of each ResourceClaim that a pod names."""
+    spec = JsonNode(pod_template, "", []).get("spec")
+    for index, one in enumerate(spec.get("resourceClaims").items()):
+        name = one.get("resourceClaimName").value
+        if isinstance(name, str) and name:
+            yield f"spec.resourceClaims[{index}].resourceClaimName", name
+
+
 def claimed(pod_template: Mapping[str, Any], templates: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     """Return the devices by resource that a pod has by claims. ``templates``: number by class of each template that is counted."""
     found: dict[str, int] = {}
@@ -132,7 +174,9 @@ def uncounted_claims(
 
 
 def why_no_claim_template(capability: str, offered: Iterable[str]) -> str | None:
-    """Return why a cluster does not have a template that a pod names; None for a capability of another sort."""
+    """Return why a cluster does not have a template or claim that a pod names; None for a capability of another sort."""
+    if (claim := parse_claim(capability)) is not None:
+        return f"its agent reports no ResourceClaim {claim.name} in the namespaces of jobs"
     wanted = parse_claim_template(capability)
     if wanted is None:
         return None

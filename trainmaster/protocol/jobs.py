@@ -1,7 +1,7 @@
 """The job specification: what a user submits, in YAML or JSON, ``kind: Job``."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -68,6 +68,8 @@ MOST_MEMBERS = 10_000
 """The largest gang: member indexes have at most five digits, and an agent creates all members at once."""
 MOST_DEVICES = 32
 """The most devices of a claim in Kubernetes."""
+MOST_SHARING = 256
+"""The most pods that share a claim in Kubernetes, by the length of its ``status.reservedFor``."""
 _MOST_TERMS = 100
 _MOST_AFFINITY_VALUES = 2_000
 
@@ -179,6 +181,8 @@ class DeviceRequest(Strict):
         tuple[Annotated[str, StringConstraints(min_length=1, max_length=10_240)], ...], bounded(32)
     ] = ()
     """CEL expressions that each device has to satisfy, beside those of its class."""
+    shared_by: Annotated[int, Field(ge=2, le=MOST_SHARING)] | None = None
+    """Number of members, next to each other by index, that share the devices by one claim and so a node; None: each has its own."""
 
 
 class GpuPart(Strict):
@@ -257,6 +261,8 @@ class MemberTemplate(Strict):
             raise ValueError(
                 f"a member has at most {MOST_DEVICES} devices, as Kubernetes allocates to a claim, not {count}"
             )
+        if len({one.shared_by for one in value}) > 1:
+            raise ValueError("all devices of a template have the same sharedBy, or none has it: they are one claim")
         return value
 
     @field_validator("env")
@@ -280,18 +286,56 @@ class MemberTemplate(Strict):
             raise ValueError(
                 f"gpu is a part of one {self.gpu.resource}, so resources cannot have whole ones: leave out one of the two"
             )
+        if self.gpu is not None and self.members_per_claim > 1:
+            raise ValueError("gpu, a part of one GPU, cannot be combined with sharedBy of devices")
         return self
 
     @property
+    def members_per_claim(self) -> int:
+        """Number of members that share one claim of devices; 1: each has its own, or there are no devices."""
+        return (self.devices[0].shared_by or 1) if self.devices else 1
+
+    @property
     def amounts(self) -> Resources:
-        """Amounts of each member: the resources that it requests, its devices, and its part of a GPU."""
+        """Amounts of each member: the resources that it requests, its devices, shared or not, and its part of a GPU."""
+        amounts = self.own_amounts
+        for name, amount in self.shared_amounts.items():
+            amounts[name] = amounts.get(name, 0) + amount
+        return amounts
+
+    @property
+    def own_amounts(self) -> Resources:
+        """Amounts that each member has for itself: ``amounts`` without devices that it shares."""
         amounts = parse_resources(self.resources)
         if self.gpu is not None:
             amounts |= self.gpu.amounts
-        for one in self.devices:
-            resource = device_resource(one.device_class)
-            amounts[resource] = amounts.get(resource, 0) + one.count
+        if self.members_per_claim == 1:
+            _add_devices(amounts, self.devices)
         return amounts
+
+    @property
+    def shared_amounts(self) -> Resources:
+        """Devices that ``members_per_claim`` members share; nothing where each member has its own."""
+        amounts: Resources = {}
+        if self.members_per_claim > 1:
+            _add_devices(amounts, self.devices)
+        return amounts
+
+    @property
+    def unit_amounts(self) -> Resources:
+        """Amounts of ``members_per_claim`` members together, with the devices that they share counted once."""
+        many = self.members_per_claim
+        amounts = {name: amount * many for name, amount in self.own_amounts.items()}
+        for name, amount in self.shared_amounts.items():
+            amounts[name] = amounts.get(name, 0) + amount
+        return amounts
+
+
+def _add_devices(amounts: Resources, devices: Iterable[DeviceRequest]) -> None:
+    """Add the devices of requests to amounts."""
+    for one in devices:
+        resource = device_resource(one.device_class)
+        amounts[resource] = amounts.get(resource, 0) + one.count
 
 
 _LONGEST_RESTART_BACK_OFF = 3600.0
@@ -351,7 +395,34 @@ class Role(Strict):
             raise ValueError("a role has exactly one of template and podTemplate")
         if self.min_replicas is not None and self.min_replicas > self.replicas:
             raise ValueError(f"minReplicas {self.min_replicas} is more than replicas {self.replicas}")
+        if (many := self.members_per_claim) > 1:
+            self._is_whole_claims(many)
         return self
+
+    def _is_whole_claims(self, many: int) -> None:
+        """Refuse numbers of members by which some would share a claim with fewer than ``many``."""
+        if self.replicas % many:
+            raise ValueError(
+                f"sharedBy {many} gives each {many} members one claim, so replicas is a multiple of it, not {self.replicas}"
+            )
+        if self.min_replicas not in (None, self.replicas):
+            raise ValueError(
+                f"with sharedBy all members start together: minReplicas {self.min_replicas} has to be left out"
+            )
+        if self.max_per_node is not None and self.max_per_node % many:
+            raise ValueError(
+                f"members that share a claim have one node: maxPerNode is a multiple of sharedBy {many}, not {self.max_per_node}"
+            )
+
+    @property
+    def members_per_claim(self) -> int:
+        """Number of members that share one claim of devices; 1: each has its own, or there are no devices."""
+        return 1 if self.template is None else self.template.members_per_claim
+
+    @property
+    def unit_amounts(self) -> Resources:
+        """Amounts of ``members_per_claim`` members together. Raises ValueError for a quantity that is invalid."""
+        return self.amounts if self.template is None else self.template.unit_amounts
 
     @property
     def amounts(self) -> Resources:
@@ -621,6 +692,7 @@ class JobSpec(Strict):
         self._is_found_quickly()
         self._can_be_resized()
         self._has_whole_nodes()
+        self._shares_devices()
         self._success_can_come()
         return self
 
@@ -675,6 +747,22 @@ class JobSpec(Strict):
                 f"topology.exclusive gives each member a node of its own: maxPerNode of role {shared.name!r} has to be 1 or "
                 f"left out, not {shared.max_per_node}"
             )
+
+    def _shares_devices(self) -> None:
+        sharing = next((role.name for role in self.roles if role.members_per_claim > 1), None)
+        if sharing is None:
+            return
+        topology = self.topology
+        conflicts = {
+            "minMember": self.min_member is not None,
+            "elastic": self.elastic is not None,
+            "topology.exclusive": topology.exclusive is not None,
+            f"topology.numa {topology.numa}": topology.numa in ("restricted", "singleNode"),
+            "placement.emulatedGang false": not self.placement.emulated_gang,
+        }
+        for field, is_given in conflicts.items():
+            if is_given:
+                raise ValueError(f"devices of role {sharing!r} are shared: sharedBy cannot be combined with {field}")
 
     def _success_can_come(self) -> None:
         if self.success is None:

@@ -67,6 +67,8 @@ def check_allowances(metadata: JsonNode, pod: Pod, policy: AdmissionPolicy) -> N
     for claim in pod.spec.get("resourceClaims").items():
         if claim.get("resourceClaimTemplateName").is_set:
             _check_name("ResourceClaimTemplate", claim.get("resourceClaimTemplateName"), policy)
+        if claim.get("resourceClaimName").is_set:
+            _check_name("ResourceClaim", claim.get("resourceClaimName"), policy)
     _check_claim_templates(pod, policy)
     for toleration in pod.spec.get("tolerations").items():
         check_toleration(toleration, policy)
@@ -160,6 +162,7 @@ _LISTS = {
     "ConfigMap": "config_maps",
     "claim": "claims",
     "CSI driver": "csi_drivers",
+    "ResourceClaim": "resource_claims",
     "ResourceClaimTemplate": "resource_claims",
 }
 

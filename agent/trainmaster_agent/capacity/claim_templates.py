@@ -1,9 +1,9 @@
-"""`ClaimTemplates`: the ResourceClaimTemplates in the namespaces for jobs, as capabilities of the cluster. Pure."""
+"""`ClaimTemplates` and `NamedClaims`: what pods may name in the namespaces for jobs, as capabilities of the cluster. Pure."""
 
 from collections.abc import Collection
 from typing import Any
 
-from trainmaster.protocol.device_claims import ClaimTemplate, read_claim_template
+from trainmaster.protocol.device_claims import ClaimTemplate, read_claim_template, read_resource_claim
 from trainmaster_agent.kube.paths import key_of
 
 _MOST_REPORTED = 100
@@ -11,7 +11,7 @@ _MOST_REPORTED = 100
 
 
 class ClaimTemplates:
-    """``own_label``: label of the templates that the agent makes for runs, which nobody else can name."""
+    """The ResourceClaimTemplates. ``own_label``: label of the templates that the agent makes for runs, which nobody else can name."""
 
     def __init__(self, own_label: str) -> None:
         self._own_label = own_label
@@ -22,7 +22,7 @@ class ClaimTemplates:
         metadata = obj["metadata"]
         if self._own_label in (metadata.get("labels") or {}):
             return
-        self._found.setdefault(metadata["namespace"], {})[metadata["name"]] = read_claim_template(obj)
+        self._found.setdefault(metadata["namespace"], {})[metadata["name"]] = self._read(obj)
 
     def drop(self, obj: dict[str, Any]) -> None:
         namespace, _, name = key_of(obj).partition("/")
@@ -33,9 +33,32 @@ class ClaimTemplates:
         names = sorted({name for namespace in namespaces for name in self._found.get(namespace, {})})
         return frozenset(self._reported(name, namespaces).capability for name in names[:_MOST_REPORTED])
 
+    def _read(self, obj: dict[str, Any]) -> ClaimTemplate:
+        return read_claim_template(obj)
+
     def _reported(self, name: str, namespaces: Collection[str]) -> ClaimTemplate:
         found = {self._found.get(namespace, {}).get(name) for namespace in namespaces}
         only = found.pop()
         if found or only is None:
             return ClaimTemplate(name, fault="it is not the same in all namespaces for jobs")
         return only
+
+
+class NamedClaims(ClaimTemplates):
+    """The ResourceClaims that others have made, but not those that were made for a pod. A pod may name one in any namespace for jobs,
+    so that others are left out.
+    """
+
+    def put(self, obj: dict[str, Any]) -> None:
+        if any(owner.get("kind") == "Pod" for owner in obj["metadata"].get("ownerReferences") or ()):
+            return
+        super().put(obj)
+
+    def capabilities(self, namespaces: Collection[str]) -> frozenset[str]:
+        everywhere = [set(self._found.get(namespace, {})) for namespace in namespaces]
+        names = sorted(set.intersection(*everywhere)) if everywhere else []
+        found = (self._reported(name, namespaces)._replace(is_claim=True) for name in names[:_MOST_REPORTED])
+        return frozenset(one.capability for one in found)
+
+    def _read(self, obj: dict[str, Any]) -> ClaimTemplate:
+        return read_resource_claim(obj)

@@ -59,9 +59,13 @@ def _share(left: Mapping[Counter, int], consumes: tuple[tuple[Counter, int], ...
 
 
 class DeviceLedger:
-    """Counts again only the nodes whose devices may have changed. Takes objects as raw JSON, as watches deliver them."""
+    """Counts again only the nodes whose devices may have changed. Takes objects as raw JSON, as watches deliver them.
 
-    def __init__(self) -> None:
+    ``own_label``: label and value of the objects of our runs.
+    """
+
+    def __init__(self, own_label: tuple[str, str]) -> None:
+        self._own_label = own_label
         self._slices: dict[str, DeviceSlice] = {}
         self._pools: dict[PoolKey, set[str]] = defaultdict(set)
         self._on_node: dict[str, set[PoolKey]] = defaultdict(set)
@@ -150,7 +154,7 @@ class DeviceLedger:
     def claim_put(self, obj: Mapping[str, Any]) -> None:
         """Take a ResourceClaim. Raises KeyError or TypeError for one that cannot be read."""
         key = f"{obj['metadata'].get('namespace', 'default')}/{obj['metadata']['name']}"
-        found = read_claim(obj)
+        found = read_claim(obj, self._own_label)
         if self._claims.get(key) == found:
             return
         self.claim_drop(key)
@@ -251,6 +255,10 @@ class DeviceLedger:
         """Return whether one of our own pods has a device under this name."""
         for key, result in taken.items():
             claim = self._claims[key]
+            if claim.is_own:
+                if self._name_of(claim, result, {}) == name:
+                    return True
+                continue
             requests = own(claim.pod) if claim.pod else None
             if requests is None:
                 requests = self._ours.get(key)

@@ -66,6 +66,8 @@ class DeviceClaim(NamedTuple):
     """An allocated ResourceClaim. ``pod``: key of the pod that it was made for; empty: none."""
 
     pod: str
+    is_own: bool
+    """Whether it was made for several pods of ours, which share it."""
     is_extended: bool
     """Whether the pod requests the devices as an extended resource."""
     results: tuple[Result, ...]
@@ -113,8 +115,8 @@ def read_class(obj: Mapping[str, Any]) -> DeviceClass:
     )
 
 
-def read_claim(obj: Mapping[str, Any]) -> DeviceClaim | None:
-    """Parse a ResourceClaim; None for one without devices of its own."""
+def read_claim(obj: Mapping[str, Any], own_label: tuple[str, str]) -> DeviceClaim | None:
+    """Parse a ResourceClaim; None for one without devices of its own. ``own_label``: label and value of the objects of our runs."""
     metadata = obj["metadata"]
     results = (((obj.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
     requests = ((obj.get("spec") or {}).get("devices") or {}).get("requests") or ()
@@ -128,4 +130,5 @@ def read_claim(obj: Mapping[str, Any]) -> DeviceClaim | None:
         return None
     pods = [one["name"] for one in metadata.get("ownerReferences") or () if one.get("kind") == "Pod"]
     pod = f"{metadata.get('namespace', 'default')}/{pods[0]}" if len(pods) == 1 else ""
-    return DeviceClaim(pod, (metadata.get("annotations") or {}).get(_EXTENDED) == "true", taken)
+    is_own = not pods and (metadata.get("labels") or {}).get(own_label[0]) == own_label[1]
+    return DeviceClaim(pod, is_own, (metadata.get("annotations") or {}).get(_EXTENDED) == "true", taken)

@@ -34,7 +34,7 @@ class PodLedger:
         self._pods: dict[str, BoundPod] = {}
         self._ours: dict[str, Resources] = {}
         """Requests of all pods of ours, bound or not: their claims have devices before they are bound and after they have ended."""
-        self._devices = DeviceLedger()
+        self._devices = DeviceLedger(own_label)
         self._can_count_devices = False
         self._marked: dict[Mark, set[str]] = {Mark.SHARES: set(), Mark.UNREADABLE: set()}
         """Foreign pods that cannot be counted exactly."""

@@ -32,6 +32,7 @@ NAMESPACES = Resource("v1", "namespaces", "Namespace")
 RESOURCE_QUOTAS = Resource("v1", "resourcequotas", "ResourceQuota")
 EVENTS = Resource("v1", "events", "Event")
 LEASES = Resource("coordination.k8s.io/v1", "leases", "Lease")
+RESOURCE_CLAIMS = Resource("resource.k8s.io/v1", "resourceclaims", "ResourceClaim")
 RESOURCE_CLAIM_TEMPLATES = Resource("resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate")
 NODE_RESOURCE_TOPOLOGIES = Resource("topology.node.k8s.io/v1alpha2", "noderesourcetopologies", "NodeResourceTopology")
 

@@ -32,6 +32,10 @@ class PlacementDefaults:
         return True
 
     @property
+    def for_shared_claims(self) -> PlacementPort | None:
+        return None
+
+    @property
     def follows_numa_of_nodes(self) -> bool:
         return False
 

@@ -13,8 +13,9 @@ from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.placement.base import PlacementDefaults
 from trainmaster_agent.placement.conditions import why_pods_wait
+from trainmaster_agent.placement.gates import Gates
 from trainmaster_agent.placement.manifests import label, metadata
-from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject
+from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject, PlacementPort
 from trainmaster_agent.placement.requirements import (
     lacks_level,
     lacks_numa,
@@ -55,6 +56,11 @@ class Coscheduling(PlacementDefaults):
                 *((Capability.NUMA,) if self.numa else ()),
             )
         )
+
+    @property
+    def for_shared_claims(self) -> PlacementPort:
+        # The plugin holds the first pod back before its claim is allocated, which the second one waits for.
+        return Gates(self.scheduler_name)
 
     @property
     def follows_numa_of_nodes(self) -> bool:

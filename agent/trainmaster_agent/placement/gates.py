@@ -14,7 +14,7 @@ from trainmaster.cluster_model.capabilities import Capability
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.placement.base import PlacementDefaults
 from trainmaster_agent.placement.conditions import why_pods_wait
-from trainmaster_agent.placement.port import Gang, GangRole, GangState
+from trainmaster_agent.placement.port import Gang, GangRole, GangState, PlacementPort
 from trainmaster_agent.placement.requirements import lacks_numa, waits_for_nodes
 
 GATE = "trainmaster.dev/gang"
@@ -55,6 +55,10 @@ class Gates(PlacementDefaults):
     @property
     def emulated(self) -> bool:
         return True
+
+    @property
+    def for_shared_claims(self) -> PlacementPort:
+        return self  # each pod is bound by itself, so that the second one of a claim finds it allocated
 
     def lacks(self, gang: Gang) -> str | None:
         return lacks_numa(gang, "a scheduler without gangs", numa=self.numa)

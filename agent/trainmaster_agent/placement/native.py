@@ -73,6 +73,11 @@ class Native(PlacementDefaults):
         return Gates(self.scheduler_name)
 
     @property
+    def for_shared_claims(self) -> PlacementPort:
+        # As a group, the first pod waits for the second one, and that one for the claim of the first (seen on 1.36).
+        return Gates(self.scheduler_name)
+
+    @property
     def watched(self) -> tuple[Resource, ...]:
         return (pod_groups(self.version),)
 

@@ -135,6 +135,15 @@ class PlacementPort(Protocol):
         ...
 
     @property
+    def for_shared_claims(self) -> "PlacementPort | None":
+        """Return the placement of gangs whose pods share ResourceClaims; None where they cannot be placed.
+
+        A scheduler that holds all pods of a gang back until the last one has a node does not allocate a claim before, and
+        kube-scheduler lets no other pod of the claim pass meanwhile.
+        """
+        ...
+
+    @property
     def follows_numa_of_nodes(self) -> bool:
         """Return whether members are held to the NUMA policy of the node that they come to, whichever they ask for, so that they have
         to be kept on nodes with theirs.

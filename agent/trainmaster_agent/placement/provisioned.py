@@ -55,6 +55,10 @@ class Provisioned:
         return self.inner.rejoins
 
     @property
+    def for_shared_claims(self) -> PlacementPort | None:
+        return self.inner.for_shared_claims
+
+    @property
     def follows_numa_of_nodes(self) -> bool:
         return self.inner.follows_numa_of_nodes
 

@@ -18,9 +18,15 @@ class RequestedAmounts(NamedTuple):
     cpu: int = 0
     memory: int = 0
     gpu: int = 0
+    """GPUs of these members alone."""
+    shared_gpu: int = 0
+    """GPUs that ``sharing`` members of the role share."""
+    sharing: int = 1
 
     def times(self, count: int) -> "RequestedAmounts":
-        return RequestedAmounts(self.cpu * count, self.memory * count, self.gpu * count)
+        """Return what was requested for a number of members, with GPUs that several share counted once."""
+        shared = self.shared_gpu * -(-count // self.sharing)
+        return RequestedAmounts(self.cpu * count, self.memory * count, self.gpu * count + shared)
 
     def plus(self, other: "RequestedAmounts") -> "RequestedAmounts":
         return RequestedAmounts(self.cpu + other.cpu, self.memory + other.memory, self.gpu + other.gpu)
@@ -32,10 +38,16 @@ def requested_by_role(shape: Mapping[str, Any]) -> dict[str, RequestedAmounts]:
         role["name"]: RequestedAmounts(
             role["needs"].get("cpu", 0),
             role["needs"].get("memory", 0),
-            sum(amount for name, amount in role["needs"].items() if is_gpu(name)),
+            _gpus_among(role["needs"]),
+            _gpus_among(role.get("shared", {})),
+            role.get("membersPerUnit", 1),
         )
         for role in shape["roles"]
     }
+
+
+def _gpus_among(amounts: Mapping[str, int]) -> int:
+    return sum(amount for name, amount in amounts.items() if is_gpu(name))
 
 
 def requested_of(each: Mapping[str, RequestedAmounts], sizes: Mapping[str, int]) -> RequestedAmounts:

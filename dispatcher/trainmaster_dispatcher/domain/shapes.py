@@ -4,7 +4,7 @@ Jobs of one shape, queue and priority class form a class: whatever is true for o
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
@@ -16,7 +16,7 @@ from trainmaster.cluster_model.capabilities import Capability
 from trainmaster.cluster_model.eligibility import pod_toleration
 from trainmaster.cluster_model.gang_minimum import gang_minimum
 from trainmaster.cluster_model.numa_policies import STRICT_NUMA
-from trainmaster.protocol.device_claims import claim_template
+from trainmaster.protocol.device_claims import claim_named, claim_template, named_claims
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import AffinityTerm, JobSpec, MemberTemplate, Role, Toleration, Topology
 from trainmaster.protocol.quantities import Resources
@@ -80,7 +80,10 @@ NO_WISHES = _once(Wishes, (), (), (), (), (), (), (), ())
 
 @dataclass(frozen=True, slots=True)
 class RoleShape:
-    """Identical members as the fit uses them. ``needs`` is per member, by resource name and sorted by it."""
+    """Identical members as the fit uses them, in units: each is a member or, where members share devices, all that share them.
+
+    ``replicas``, ``least`` and ``max_per_node`` are numbers of units. ``needs`` is per unit, by resource name and sorted by it.
+    """
 
     name: str
     replicas: int
@@ -94,6 +97,8 @@ class RoleShape:
     """``restricted`` or ``singleNode`` if the node has to keep a member in its NUMA zones."""
     exclusive: bool = False
     """Whether each member has a node for itself."""
+    members_per_unit: int = 1
+    """The members of a unit: they share devices, which ``needs`` counts once, and so they have one node."""
     terms: Terms = field(init=False, repr=False, compare=False)
     key: RoleKey = field(init=False, repr=False, compare=False)
     """The key for the order in which its members take nodes: the terms and the devices that they need."""
@@ -109,6 +114,10 @@ class RoleShape:
     def taken_of(self, empty: Resources) -> Resources:
         """Return what a member takes of a node that offers ``empty`` when no member is there: all of it if it is exclusive."""
         return empty if self.exclusive else self.needs
+
+
+SINGLE_MEMBERS: Mapping[str, int] = {}
+"""The members of a unit by role where no members share devices."""
 
 
 class Elasticity(NamedTuple):
@@ -144,8 +153,12 @@ class Shape:
     refused_by: tuple[ClusterRefusal, ...] = ()
     """Clusters whose agents reported, at submission, that they would refuse what its members run."""
     wishes: Wishes = field(init=False, repr=False, compare=False)
+    members_per_unit: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    """The members of a unit by role, of roles whose members share devices."""
 
     def __post_init__(self) -> None:
+        each = {role.name: role.members_per_unit for role in self.roles if role.members_per_unit > 1}
+        object.__setattr__(self, "members_per_unit", each or SINGLE_MEMBERS)
         wishes = _once(
             Wishes,
             *(self.clusters, self.kinds, self.selector, self.datasets, self.capabilities, self.regions, self.preferred),
@@ -155,7 +168,7 @@ class Shape:
 
     @property
     def members(self) -> int:
-        return sum(role.replicas for role in self.roles)
+        return sum(role.replicas * role.members_per_unit for role in self.roles)
 
     @property
     def total(self) -> Resources:
@@ -165,6 +178,16 @@ class Shape:
             for name, amount in role.needs.items():
                 out[name] = out.get(name, 0) + amount * role.replicas
         return out
+
+
+def count_units(members: Mapping[str, int], members_per_unit: Mapping[str, int]) -> dict[str, int]:
+    """Return the units of members by role. A unit of which there are only some members counts in full: it has its devices."""
+    return {role: -(-many // members_per_unit.get(role, 1)) for role, many in members.items()}
+
+
+def count_members(units: Mapping[str, int], members_per_unit: Mapping[str, int]) -> dict[str, int]:
+    """Return the members of units by role."""
+    return {role: many * members_per_unit.get(role, 1) for role, many in units.items()}
 
 
 def shape_of(spec: JobSpec, refused_by: Sequence[ClusterRefusal] = ()) -> dict[str, Any]:
@@ -203,8 +226,11 @@ def _capabilities(spec: JobSpec) -> list[str]:
         if role.pod_template is not None:
             needed.add(Capability.POD_TEMPLATE)
             needed.update(claim_template(*one).capability for one in role.claim_templates.items())
+            needed.update(claim_named(name) for _, name in named_claims(role.pod_template))
         elif role.template is not None and role.template.devices:
             needed.add(Capability.DEVICES)
+            if role.members_per_claim > 1:
+                needed.add(Capability.SHARED_DEVICES)
         if (action := spec.failure_of(role).action) in _RESTARTS:
             needed.add(_RESTARTS[action])
         if _max_per_node(role) is not None:
@@ -253,7 +279,9 @@ def _role_data(role: Role) -> dict[str, Any]:
 
 
 def _template_data(template: MemberTemplate) -> dict[str, Any]:
-    data: dict[str, Any] = {"needs": template.amounts}
+    data: dict[str, Any] = {"needs": template.own_amounts}
+    if template.members_per_claim > 1:
+        data |= {"membersPerUnit": template.members_per_claim, "shared": template.shared_amounts}
     if template.node_selector:
         data["nodeSelector"] = template.node_selector
     if template.node_affinity:
@@ -283,28 +311,46 @@ def shape_bytes(spec: JobSpec, refused_by: Sequence[ClusterRefusal] = ()) -> tup
     return body, hashlib.blake2b(body, digest_size=16).digest()
 
 
+def unit_needs(role: Mapping[str, Any]) -> Resources:
+    """Return what a unit of a serialised role needs: all its members, with the devices that they share counted once."""
+    needs: Resources = role["needs"]
+    many = role.get("membersPerUnit", 1)
+    if many == 1:
+        return needs
+    found = {name: amount * many for name, amount in needs.items()}
+    for name, amount in role["shared"].items():
+        found[name] = found.get(name, 0) + amount
+    return found
+
+
+def _role_from(role: dict[str, Any], topology: Mapping[str, Any]) -> RoleShape:
+    numa = topology.get("numa", "")
+    many: int = role.get("membersPerUnit", 1)
+    most: int | None = role.get("maxPerNode")
+    return RoleShape(
+        name=role["name"],
+        replicas=role["replicas"] // many,
+        least=role["least"] // many,
+        needs=unit_needs(role),
+        node_selector=tuple(sorted(role.get("nodeSelector", {}).items())),
+        affinity=tuple(AffinityTerm.model_validate(term) for term in role.get("affinity", ())),
+        tolerations=tuple(Toleration.model_validate(item) for item in role.get("tolerations", ())),
+        max_per_node=None if most is None else most // many,
+        numa=numa if numa in STRICT_NUMA else "",
+        exclusive=topology.get("exclusive") is not None,
+        members_per_unit=many,
+    )
+
+
 def shape_from(data: dict[str, Any]) -> Shape:
     """Return the shape that ``shape_of`` serialised."""
     placement = data.get("placement", {})
     topology = data.get("topology", {})
-    numa = topology.get("numa", "")
+    roles = tuple(_role_from(role, topology) for role in data["roles"])
     return Shape(
-        roles=tuple(
-            RoleShape(
-                name=role["name"],
-                replicas=role["replicas"],
-                least=role["least"],
-                needs=role["needs"],
-                node_selector=tuple(sorted(role.get("nodeSelector", {}).items())),
-                affinity=tuple(AffinityTerm.model_validate(term) for term in role.get("affinity", ())),
-                tolerations=tuple(Toleration.model_validate(item) for item in role.get("tolerations", ())),
-                max_per_node=role.get("maxPerNode"),
-                numa=numa if numa in STRICT_NUMA else "",
-                exclusive=topology.get("exclusive") is not None,
-            )
-            for role in data["roles"]
-        ),
-        least_members=data["leastMembers"],
+        roles=roles,
+        # All members of roles with units of several members are needed.
+        least_members=data["leastMembers"] - sum(role.least * (role.members_per_unit - 1) for role in roles),
         required_level=topology.get("required"),
         preferred_level=topology.get("preferred"),
         clusters=tuple(placement.get("clusters", ())),

@@ -16,7 +16,7 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, isolate, note
 from trainmaster_dispatcher.domain.job_events import JobEventKind
 from trainmaster_dispatcher.domain.prices import INSTANCE_LABEL, NO_PRICES, PricedResource, PriceHistory, is_spot
-from trainmaster_dispatcher.domain.shapes import Shape, shape_from
+from trainmaster_dispatcher.domain.shapes import Shape, count_units, shape_from
 from trainmaster_dispatcher.domain.usage import HOUR, Resize, UsagePart, UsageSpan, Used, by_group, holdings, usage_of
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
 from trainmaster_dispatcher.services import bursting, pricing
@@ -78,9 +78,12 @@ class Charges:
         if found is None:
             groups = self.groups.get(row.cluster_id, {})
             unknown = ChargedGroup(memory=min((one.memory for one in groups.values() if one.memory), default=0))
-            roles = {role.name: role.needs for role in self.shapes[row.shape_id].roles}
+            shape = self.shapes[row.shape_id]
+            roles = {role.name: role.needs for role in shape.roles}
             amounts: dict[PricedResource, int] = {}
-            for (group, role), count in by_group(sizes, row.placement).items():
+            units = count_units(sizes, shape.members_per_unit)
+            placed = {group: count_units(of, shape.members_per_unit) for group, of in row.placement.items()}
+            for (group, role), count in by_group(units, placed).items():
                 of_group = groups.get(group, unknown)
                 for resource, amount in roles.get(role, {}).items():
                     name, each = resource, amount

@@ -11,6 +11,7 @@ from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstPolicy, Bu
 from trainmaster_dispatcher.domain.datasets import Dataset
 from trainmaster_dispatcher.domain.prices import FREE, Tariff
 from trainmaster_dispatcher.domain.recovery import closed_by_recovery
+from trainmaster_dispatcher.domain.shapes import count_units
 from trainmaster_dispatcher.scheduling.state.declared_objects import AdvanceReservation, Cluster, PriorityClass, Queue
 from trainmaster_dispatcher.scheduling.state.from_specs import advance_of, class_of, cluster_of, dataset_of, queue_of
 from trainmaster_dispatcher.scheduling.state.jobs import WaitingJob
@@ -79,18 +80,23 @@ def run_from(row: ScheduledJob, state: SchedulerState) -> LiveRun:
         or row.leased_at is None
     ):
         raise ValueError(f"job {row.id} has no live run")
+    sizes, holding, placement = row.sizes, row.holding, row.placement
+    if each := state.shapes[row.shape_id].members_per_unit:
+        sizes = count_units(sizes, each)
+        holding = None if holding is None else count_units(holding, each)
+        placement = {group: count_units(roles, each) for group, roles in placement.items()}
     run = LiveRun(
         job_id=row.id,
         queue_id=row.queue_id,
         shape_id=row.shape_id,
         cluster_id=row.cluster_id,
-        sizes=tuple(sorted((row.holding or row.sizes).items())),
-        placement=freeze_placement(row.placement),
+        sizes=tuple(sorted((holding or sizes).items())),
+        placement=freeze_placement(placement),
         class_id=row.class_id,
         began_at=row.leased_at,
         attempt=row.run_attempt,
         is_stopping=row.is_stopping,
-        leaving=members_leaving(row.holding, row.sizes),
+        leaving=members_leaving(holding, sizes),
         resized_at=row.resized_at or 0.0,
         burst=_burst_of(row, row.leased_at),
         user=intern(row.submitter),

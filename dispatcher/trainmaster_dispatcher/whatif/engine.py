@@ -33,7 +33,7 @@ from trainmaster_dispatcher.domain.priority_classes import SHIPPED
 from trainmaster_dispatcher.domain.provisioning import Learnt, learn
 from trainmaster_dispatcher.domain.redaction import rendered
 from trainmaster_dispatcher.domain.run_times import RunTimes
-from trainmaster_dispatcher.domain.shapes import shape_bytes, shape_from, shape_of
+from trainmaster_dispatcher.domain.shapes import count_units, shape_bytes, shape_from, shape_of
 from trainmaster_dispatcher.domain.spec_rendering import apply_orders
 from trainmaster_dispatcher.domain.wait_forecasts import ForecastOutcome
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
@@ -288,7 +288,11 @@ class Simulation:
         if run.placement and run.started_at < inf:
             self._note_growth(record.job.number, run.started_at)
         if live is not None and run.placement is not None:
-            self._state.put_run(replace(live, placement=freeze_placement(run.placement)))
+            each = self._state.shapes[live.shape_id].members_per_unit
+            placed = (
+                {group: count_units(roles, each) for group, roles in run.placement.items()} if each else run.placement
+            )
+            self._state.put_run(replace(live, placement=freeze_placement(placed)))
 
     def _end(self, record: StudiedJob, run: FakeRun, key: int, now: float) -> int:
         """Record the end of a run; return 1 if its job has ended for good."""
@@ -296,14 +300,15 @@ class Simulation:
         del self._numbers[run.id]
         started = record.machine.state is JobState.RUNNING
         if run.placed and run.placement is not None and run.plan is not None:
+            each = {role.name: role.members_per_claim for role in record.job.spec.roles}
             record.stays.append(
                 Stay(
                     number=number,
                     cluster=self._specs[key].name,
                     placed_at=min(run.started_at, run.ended_at),
                     ended_at=run.ended_at,
-                    sizes={role.name: role.count for role in run.plan.roles},
-                    placement=run.placement,
+                    sizes=count_units({role.name: role.count for role in run.plan.roles}, each),
+                    placement={group: count_units(roles, each) for group, roles in run.placement.items()},
                     state=run.state,
                 )
             )
@@ -510,8 +515,8 @@ class Simulation:
                 token=one.attempt,
                 generation=1,
                 spec=apply_orders(self._wire(record.job.spec), one.orders),
-                sizes=start.sizes,
-                pins=start.placement,
+                sizes=start.members,
+                pins=start.member_placement,
                 placement_timeout_seconds=(parse_duration(spec.placement_timeout) or _PLACEMENT_TIMEOUT)
                 + one.orders.awaits_seconds,
             ),

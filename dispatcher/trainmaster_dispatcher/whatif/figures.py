@@ -92,7 +92,7 @@ def _clusters(outcome: StudyOutcome) -> list[ClusterUse]:
     runs: dict[str, int] = dict.fromkeys(outcome.capacity, 0)
     jobs: dict[str, set[int]] = {name: set() for name in outcome.capacity}
     for record in outcome.records:
-        needs = {role.name: role.amounts for role in record.job.spec.roles}
+        needs = {role.name: role.unit_amounts for role in record.job.spec.roles}
         for stay in record.stays:
             runs[stay.cluster] += 1
             jobs[stay.cluster].add(stay.number)

@@ -13,11 +13,14 @@ from trainmaster_dispatcher.domain.usage import UsagePart, UsageSpan, Used, by_g
 Groups = Mapping[str, tuple[str, Mapping[str, str]]]
 """By node group: its product and its labels."""
 Needs = Mapping[str, Mapping[str, int]]
-"""By role: the needs of a member."""
+"""By role: the needs of a member, or of those that share devices."""
 
 
 class Stay(NamedTuple):
-    """A run that had nodes: where, its beginning and end, what it held, and how it ended."""
+    """A run that had nodes: where, its beginning and end, what it held, and how it ended.
+
+    ``sizes`` and ``placement`` count members that share devices as one.
+    """
 
     number: int
     cluster: str

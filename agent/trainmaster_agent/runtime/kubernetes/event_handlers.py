@@ -12,11 +12,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster.workload_kinds.kind import WorkloadKind
-from trainmaster_agent.capacity.claim_templates import ClaimTemplates
+from trainmaster_agent.capacity.claim_templates import ClaimTemplates, NamedClaims
 from trainmaster_agent.capacity.inventory import Inventory, Kind
 from trainmaster_agent.capacity.quotas import Quotas
 from trainmaster_agent.containment import contain
-from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_QUOTAS, Resource, key_of
+from trainmaster_agent.kube.paths import (
+    CONFIG_MAPS,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
+    Resource,
+    key_of,
+)
 from trainmaster_agent.kube.pods import LABEL_RUN, PodSight, see
 from trainmaster_agent.kube.watch import EventHandler
 from trainmaster_agent.placement.port import PlacementPort
@@ -241,6 +249,7 @@ class EventHandlers:
         inventory: Inventory,
         quotas: Quotas,
         claim_templates: ClaimTemplates,
+        named_claims: NamedClaims,
         health: NodeHealth,
         on_capacity_change: Callable[[], None],
     ) -> Iterator[Watched]:
@@ -265,6 +274,8 @@ class EventHandlers:
             yield Watched(RESOURCE_QUOTAS, of_quotas, namespace, is_needed=False)
             of_templates = ObjectHandler(claim_templates.put, claim_templates.drop)
             yield Watched(RESOURCE_CLAIM_TEMPLATES, of_templates, namespace, is_needed=False)
+            of_claims = ObjectHandler(named_claims.put, named_claims.drop)
+            yield Watched(RESOURCE_CLAIMS, of_claims, namespace, f"!{LABEL_AGENT}", is_needed=False)
             for resource in self._placement.watched:
                 objects = ObjectHandler(self._on_object, self._on_object_gone)
                 own = "" if resource.plural == "workloads" else selector

@@ -8,7 +8,8 @@ until there are enough.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.node_plan import divide
 from trainmaster_agent.runtime.kubernetes.record import Progress
+from trainmaster_agent.runtime.kubernetes.run_spec import Facts
 from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
 
@@ -85,10 +87,13 @@ class GateOpener:
         tracker.next_look = min(tracker.next_look, tracker.opened_at + self._patience)
         selector = self._selector(tracker, manifests, places, levels)
         nodes = divide([(pod.role, pod.index) for pod in chosen], places)
+        whole = _whole_groups(tracker.facts, chosen)
         await confirm()
         await asyncio.gather(
             *(
-                self._open_one(tracker, pod, selector | self._pin(tracker, node), self._wish(manifests, pod, node))
+                self._open_one(
+                    tracker, pod, selector | self._pin(tracker, pod, node, whole), self._wish(manifests, pod, node)
+                )
                 for pod in chosen
                 for node in [nodes[pod.role, pod.index]]
             )
@@ -97,7 +102,8 @@ class GateOpener:
 
     def _shows_pods(self, tracker: RunTracker, manifests: Manifests) -> bool:
         """Return whether the pods have to wait without gates, so that an autoscaler adds nodes for them."""
-        asks_by_object = self._placement.requests_nodes and tracker.facts.workload is None
+        facts = tracker.facts
+        asks_by_object = self._placement.requests_nodes and facts.workload is None and not facts.is_placed_by_gates
         return manifests.gang.awaits_nodes and not tracker.has_run and not asks_by_object
 
     def _find(
@@ -141,11 +147,13 @@ class GateOpener:
         """Return the affinity by which a pod prefers its node."""
         return manifests.preference(pod.role, node) if self._prefers_planned_nodes else {}
 
-    def _pin(self, tracker: RunTracker, node: str) -> dict[str, str]:
-        """Return the label of a member's node where only the agent knows that its NUMA zones have room, or that no other pods are on
-        it; else nothing.
+    def _pin(self, tracker: RunTracker, pod: PodSight, node: str, whole: Container[tuple[str, int]]) -> dict[str, str]:
+        """Return the label of a member's node where only the agent knows that its NUMA zones have room, that no other pods are on
+        it, or that all members that share devices fit there; else nothing.
         """
-        if tracker.facts.spec.topology.numa not in STRICT_NUMA and not tracker.facts.is_exclusive:
+        facts = tracker.facts
+        is_shared = (pod.role, pod.index // facts.roles[pod.role].members_per_claim) in whole
+        if facts.spec.topology.numa not in STRICT_NUMA and not facts.is_exclusive and not is_shared:
             return {}
         return {HOST_LEVEL: self._node_capacity.label(node, HOST_LEVEL) or node}
 
@@ -179,3 +187,10 @@ class GateOpener:
         self._node_capacity.drop(tracker.run)
         wait = random.uniform(0.5, 3.0)  # random, so that two gangs that blocked each other do not retry together
         return replace(progress, round=progress.round + 1, created=False, again={}, not_before=now + wait)
+
+
+def _whole_groups(facts: Facts, chosen: Iterable[PodSight]) -> frozenset[tuple[str, int]]:
+    """Return role and number of the groups that share a claim and start as a whole: others have their node by the claim."""
+    each = {name: role.members_per_claim for name, role in facts.roles.items()}
+    found = Counter((pod.role, pod.index // each[pod.role]) for pod in chosen if each[pod.role] > 1)
+    return frozenset(group for group, many in found.items() if many == each[group[0]])

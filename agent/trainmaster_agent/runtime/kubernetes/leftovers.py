@@ -7,7 +7,8 @@ somebody deleted, is found here: at the start, and now and then.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from trainmaster_agent.containment import contain
 from trainmaster_agent.kube.client import ApiServer
@@ -23,6 +24,12 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 600.0
 _FIRST_LOOK_SECONDS = 1.0
+
+
+def _is_left(metadata: Mapping[str, Any]) -> bool:
+    """Return whether nothing else removes an object: claims that were made for pods go with these."""
+    owners = metadata.get("ownerReferences") or ()
+    return "deletionTimestamp" not in metadata and not any(owner.get("kind") == "Pod" for owner in owners)
 
 
 class Leftovers:
@@ -73,7 +80,7 @@ class Leftovers:
         found = []
         try:
             async for items, _ in self._api.pages(resource, namespace, selector=self._selector):
-                found += [one["metadata"] for one in items if "deletionTimestamp" not in one["metadata"]]
+                found += [one["metadata"] for one in items if _is_left(one["metadata"])]
         except NotFoundError:
             return  # this cluster has no such resource
         for metadata in found:

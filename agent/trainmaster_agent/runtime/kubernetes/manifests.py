@@ -16,7 +16,7 @@ from trainmaster.protocol.placement import COMING
 from trainmaster.workload_kinds.specification import assembled
 from trainmaster_agent.capacity.node_index import AllowedNodes
 from trainmaster_agent.capacity.shared_gpus import GpuParts
-from trainmaster_agent.kube.paths import CONFIG_MAPS, RESOURCE_CLAIM_TEMPLATES, SERVICES
+from trainmaster_agent.kube.paths import CONFIG_MAPS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, SERVICES
 from trainmaster_agent.kube.pods import LABEL_EXCLUSIVE, LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
 from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, PlacementPort
 from trainmaster_agent.runtime.kubernetes import name_wait
@@ -124,8 +124,12 @@ class Manifests:
         found += (
             KubeObject(RESOURCE_CLAIM_TEMPLATES, self._claim_template(role.name, role.template))
             for role in self._facts.spec.roles
-            if role.template is not None and role.template.devices
+            if role.template is not None and role.template.devices and role.members_per_claim == 1
         )
+        for role in self._facts.spec.roles:
+            if role.template is not None and role.members_per_claim > 1:
+                names = shared_claim_names(self._record.start.run, role, self._sizes.get(role.name, 0))
+                found += (KubeObject(RESOURCE_CLAIMS, self._claim(name, role.template)) for name in names)
         return (*found, *self.shared())
 
     def shared(self) -> tuple[KubeObject, ...]:
@@ -193,6 +197,8 @@ class Manifests:
         pod["metadata"]["name"] = member
         pod["metadata"]["labels"][LABEL_INDEX] = str(index)
         spec = pod["spec"]
+        if (many := self._facts.roles[role].members_per_claim) > 1:
+            spec["resourceClaims"] = [{"name": _CLAIM, "resourceClaimName": _claim_name(run, role, index // many)}]
         if self.size > 1:
             spec["hostname"], spec["subdomain"] = f"{role}-{index}", run
         progress = self._record.progress
@@ -352,32 +358,20 @@ class Manifests:
 
     def _claim_template(self, role: str, template: MemberTemplate) -> dict[str, Any]:
         """Return the object from which a claim is made for each member of a role, with its devices."""
-        requests = [
-            {
-                "name": one.name,
-                "exactly": {
-                    "deviceClassName": one.device_class,
-                    "allocationMode": "ExactCount",
-                    "count": one.count,
-                    **(
-                        {"selectors": [{"cel": {"expression": text}} for text in one.selectors]}
-                        if one.selectors
-                        else {}
-                    ),
-                },
-            }
-            for one in template.devices
-        ]
         return {
             "apiVersion": RESOURCE_CLAIM_TEMPLATES.version,
             "kind": RESOURCE_CLAIM_TEMPLATES.kind,
-            "metadata": {
-                "name": claim_template_name(self._record.start.run, role),
-                "namespace": self._record.namespace,
-                "labels": dict(self._labels),
-                "ownerReferences": [self._record.owner()],
-            },
-            "spec": {"metadata": {"labels": dict(self._labels)}, "spec": {"devices": {"requests": requests}}},
+            "metadata": self._metadata(claim_template_name(self._record.start.run, role)),
+            "spec": {"metadata": {"labels": dict(self._labels)}, "spec": _claim_spec(template)},
+        }
+
+    def _claim(self, name: str, template: MemberTemplate) -> dict[str, Any]:
+        """Return a claim that several members share."""
+        return {
+            "apiVersion": RESOURCE_CLAIMS.version,
+            "kind": RESOURCE_CLAIMS.kind,
+            "metadata": self._metadata(name),
+            "spec": _claim_spec(template),
         }
 
     def _plain(self, role: str, template: MemberTemplate) -> dict[str, Any]:
@@ -399,8 +393,9 @@ class Manifests:
             container["ports"] = [{"name": port.name, "containerPort": port.port} for port in template.ports]
         spec: dict[str, Any] = {"containers": [container]}
         if template.devices:
-            name = claim_template_name(self._record.start.run, role)
-            spec["resourceClaims"] = [{"name": _CLAIM, "resourceClaimTemplateName": name}]
+            if template.members_per_claim == 1:  # else each pod names the claim of its group
+                name = claim_template_name(self._record.start.run, role)
+                spec["resourceClaims"] = [{"name": _CLAIM, "resourceClaimTemplateName": name}]
             container["resources"]["claims"] = [{"name": _CLAIM}]
         container["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
         spec["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
@@ -494,9 +489,24 @@ class Manifests:
         return {
             "name": name,
             "namespace": self._record.namespace,
-            "labels": self._labels,
+            "labels": dict(self._labels),
             "ownerReferences": [self._record.owner()],
         }
+
+
+def _claim_spec(template: MemberTemplate) -> dict[str, Any]:
+    """Return the specification of the claim of a member, or of those that share it."""
+    requests = []
+    for one in template.devices:
+        exactly: dict[str, Any] = {
+            "deviceClassName": one.device_class,
+            "allocationMode": "ExactCount",
+            "count": one.count,
+        }
+        if one.selectors:
+            exactly["selectors"] = [{"cel": {"expression": text}} for text in one.selectors]
+        requests.append({"name": one.name, "exactly": exactly})
+    return {"devices": {"requests": requests}}
 
 
 def _without_nulls(value: Any) -> Any:
@@ -537,6 +547,15 @@ def _keep_among(spec: dict[str, Any], among: Sequence[AllowedNodes]) -> None:
 def claim_template_name(run: str, role: str) -> str:
     """Return the name of the ResourceClaimTemplate of a role whose members have devices."""
     return f"{run}-{role}"
+
+
+def shared_claim_names(run: str, role: Role, size: int) -> list[str]:
+    """Return the names of the ResourceClaims that members of a role share; ``size``: the members of the role."""
+    return [_claim_name(run, role.name, number) for number in range(-(-size // role.members_per_claim))]
+
+
+def _claim_name(run: str, role: str, number: int) -> str:
+    return f"{run}-{role}-{number}"
 
 
 def roster_name(run: str) -> str:

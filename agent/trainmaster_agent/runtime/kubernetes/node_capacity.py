@@ -8,7 +8,7 @@ from itertools import chain
 from trainmaster.cluster_model.eligibility import pod_toleration
 from trainmaster.cluster_model.numa_policies import NumaPolicy
 from trainmaster.cluster_model.numa_zones import NodeZones
-from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingShortfall, place
+from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingShortfall, in_members, place
 from trainmaster.protocol.agent import HOST_LEVEL
 from trainmaster.protocol.jobs import AffinityTerm
 from trainmaster.protocol.placement import MemberPlacement
@@ -54,7 +54,7 @@ class NodeCapacity:
     def _lack(self, facts: Facts, pods: Mapping[str, Mapping[str, object]]) -> str | None:
         nodes, free = self._unlike_nodes()
         for role in facts.roles.values():
-            (need,) = self._needs(facts, {role.name: 1}, pods)
+            (need,) = self._needs(facts, {role.name: role.members_per_claim}, pods)
             if any(need.suits(node) and need.count_fitting_on(node, free[node.name], {}) for node in nodes):
                 continue  # ``place`` would sort all nodes to find the best one
             found = place(nodes, free, [need])
@@ -95,14 +95,15 @@ class NodeCapacity:
         if len(needs) == 1 and level is None and facts.spec.topology.preferred is None:
             found = place(*self._few(run, needs[0]), needs)
             if not isinstance(found, PackingShortfall):
-                return found  # else all nodes are looked at, for the words
+                return in_members(found, needs)  # else all nodes are looked at, for the words
         nodes, free = self._ledger(run)
         preferred = facts.spec.topology.preferred
         if preferred is not None and preferred != level:
             close = place(_around(_around(nodes, beside, level), beside, preferred), free, needs, preferred)
             if not isinstance(close, PackingShortfall) and _shares(nodes, close, level):
-                return close
-        return place(_around(nodes, beside, level), free, needs, level)
+                return in_members(close, needs)
+        found = place(_around(nodes, beside, level), free, needs, level)
+        return found if isinstance(found, PackingShortfall) else in_members(found, needs)
 
     def follow(
         self,
@@ -121,7 +122,7 @@ class NodeCapacity:
             part = place(nodes, free, needs, level)
             if isinstance(part, PackingShortfall):
                 return None
-            found |= part
+            found |= in_members(part, needs)
         return found or None
 
     def _ledger(self, run: str, group: str | None = None) -> tuple[list[Node], dict[str, Resources]]:
@@ -161,19 +162,20 @@ class NodeCapacity:
         return nodes, free
 
     def _needs(self, facts: Facts, sizes: Mapping[str, int], pods: Mapping[str, Mapping[str, object]]) -> list[Need]:
-        """Return what the members of each role need of nodes."""
+        """Return what the members of each role need of nodes; those that share devices count as one."""
         numa = facts.spec.topology.numa if self.binds_zones else NumaPolicy.NONE
-        return [
-            replace(
-                _need(
-                    *(role.name, sizes[role.name], self.gpu_parts.on_node(role.requests), pods[role.name]),
-                    *(role.max_per_node, numa),
-                ),
-                exclusive=facts.is_exclusive,
-            )
-            for role in facts.roles.values()
-            if sizes.get(role.name)
-        ]
+        needs = []
+        for role in facts.roles.values():
+            if not (count := sizes.get(role.name)):
+                continue
+            # Fewer than share a claim are members that start again: the others have the devices.
+            many = role.members_per_claim if count % role.members_per_claim == 0 else 1
+            amounts = role.used_by(many) if many == role.members_per_claim else role.own
+            most = None if role.max_per_node is None else max(1, role.max_per_node // many)
+            need = _need(role.name, count // many, self.gpu_parts.on_node(amounts), pods[role.name], most, numa)
+            resources = need.resources | {"pods": many}
+            needs.append(replace(need, resources=resources, exclusive=facts.is_exclusive, members_per_unit=many))
+        return needs
 
     @property
     def gpu_parts(self) -> GpuParts:
@@ -183,7 +185,9 @@ class NodeCapacity:
     def keep(self, run: str, facts: Facts, places: Assignment) -> None:
         """Reserve these nodes' capacity for a run."""
         self._kept[run] = {
-            node: _total((self.gpu_parts.on_node(facts.roles[role].requests), count) for role, count in roles.items())
+            node: _total(
+                (self.gpu_parts.on_node(facts.roles[role].used_by(count)), count) for role, count in roles.items()
+            )
             for node, roles in places.items()
         }
         if facts.is_exclusive:
@@ -247,11 +251,12 @@ class NodeCapacity:
 
 
 def _total(parts: Iterable[tuple[Resources, int]]) -> Resources:
+    """Return the sums; ``parts``: what members use together, and their number."""
     total: Resources = {"pods": 0}
-    for requests, count in parts:
+    for used, count in parts:
         total["pods"] += count
-        for name, amount in requests.items():
-            total[name] = total.get(name, 0) + amount * count
+        for name, amount in used.items():
+            total[name] = total.get(name, 0) + amount
     return total
 
 

@@ -29,6 +29,8 @@ def find_nodes(
     if node_capacity.count > _MOST_NODES and (len(facts.roles) > 1 or level or topology.preferred):
         return {}
     sizes = Counter(role for role, _ in members)
+    if any(sizes[name] % role.members_per_claim for name, role in facts.roles.items()):
+        return {}  # members that start again beside others that have their devices
     pods = {role.name: role.pod for role in manifests.gang.roles}
     at_work = next((pod.node for pod in tracker.pods.values() if pod.node), "")
     places: Assignment | PackingShortfall | None = None

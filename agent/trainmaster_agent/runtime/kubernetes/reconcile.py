@@ -488,6 +488,8 @@ class Look:
             f"{format_quantity(one, n)} {'CPU' if one == 'cpu' else format_name(one)}"
             for one, n in sorted(role.requests.items())
         ]
+        if (many := role.members_per_claim) > 1:
+            apart += f", {many} that share devices on one node"
         return f"{name}: {', '.join(parts) or 'nothing'} each{apart}"
 
     # -- decisions

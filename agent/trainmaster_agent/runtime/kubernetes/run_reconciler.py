@@ -185,8 +185,12 @@ class RunReconcilers:
 
     def _placement_of(self, tracker: RunTracker) -> PlacementPort:
         """Return the placement of a run's gang: of one whose pods another controller makes, the one for those if there is one."""
-        workloads = None if tracker.facts.workload is None else self._placement.for_workloads
-        return workloads or self._placement
+        other = None
+        if tracker.facts.workload is not None:
+            other = self._placement.for_workloads
+        elif tracker.facts.is_placed_by_gates:
+            other = self._placement.for_shared_claims
+        return other or self._placement
 
     def _assessment(self, tracker: RunTracker) -> Assessment:
         return reconcile(
@@ -533,7 +537,8 @@ class RunReconcilers:
     def _find_nodes(self, tracker: RunTracker, manifests: Manifests, members: Sequence[Member]) -> dict[Member, str]:
         """Return the nodes that new members prefer; none for those behind gates, whose nodes are found when these open."""
         is_gated = self._placement_of(tracker).emulated and waits_for_nodes(manifests.gang)
-        prefers = self._config.placement.prefer_planned_nodes or tracker.facts.is_exclusive
+        facts = tracker.facts
+        prefers = self._config.placement.prefer_planned_nodes or facts.is_exclusive or facts.shares_devices
         if is_gated or not prefers:
             return {}
         return find_nodes(tracker, manifests, members, self._node_capacity)

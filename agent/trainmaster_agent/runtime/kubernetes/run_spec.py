@@ -1,13 +1,15 @@
 """Facts derived once from a run's specification, which the runtime needs again and again. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainmaster.cluster_model.gang_minimum import gang_minimum
+from trainmaster.cluster_model.numa_policies import STRICT_NUMA
 from trainmaster.protocol.agent import StartRun
+from trainmaster.protocol.device_claims import named_claims
 from trainmaster.protocol.device_parts import is_part
 from trainmaster.protocol.durations import parse_duration
-from trainmaster.protocol.jobs import JobSpec, MemberFailure
+from trainmaster.protocol.jobs import JobSpec, MemberFailure, MemberTemplate
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import Resources, parse_resources
 from trainmaster.workload_kinds.kind import WorkloadKind
@@ -31,9 +33,24 @@ class RoleFacts:
     back_off: float
     max_per_node: int | None
     requests: Resources
-    """What a member has, devices by claims included."""
+    """What a member has, devices by claims included, also those that it shares."""
     pod_requests: Resources
     """What a member's pod requests by name."""
+    members_per_claim: int = 1
+    """How many members share one claim of devices: these have consecutive indexes, and one node."""
+    own: Resources = field(default_factory=dict)
+    """What a member has for itself, where it shares devices."""
+    shared: Resources = field(default_factory=dict)
+    """The devices that ``members_per_claim`` members share."""
+
+    def used_by(self, members: int) -> Resources:
+        """Return what this number of members has on a node, with devices that several share counted once."""
+        if self.members_per_claim == 1:
+            return {name: amount * members for name, amount in self.requests.items()}
+        used = {name: amount * members for name, amount in self.own.items()}
+        for name, amount in self.shared.items():
+            used[name] = used.get(name, 0) + amount * -(-members // self.members_per_claim)
+        return used
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +65,8 @@ class Facts:
     stop_grace: float
     workload: WorkloadKind | None = None
     """The kind of the object whose controller makes the pods; None: the agent makes them."""
+    names_claims: bool = False
+    """Whether a pod template names a ResourceClaim."""
     late: frozenset[str] = frozenset()
     """Roles whose pods such a controller creates only once the others run."""
 
@@ -56,9 +75,28 @@ class Facts:
         """Return whether each member has a node for itself."""
         return self.spec.topology.exclusive is not None
 
+    @property
+    def shares_devices(self) -> bool:
+        """Return whether members of any role share devices by a claim."""
+        return any(role.members_per_claim > 1 for role in self.roles.values())
+
+    @property
+    def is_placed_by_gates(self) -> bool:
+        """Return whether pods of the run have claims with others, and the job takes an emulated gang for that."""
+        spec = self.spec
+        may_be = spec.placement.emulated_gang and spec.topology.numa not in STRICT_NUMA
+        return self.shares_devices or (self.names_claims and may_be)
+
     def wanted(self, sizes: Mapping[str, int]) -> list[Member]:
         """Return all members, by rank."""
         return [(name, index) for name in self.roles for index in range(sizes.get(name, 0))]
+
+
+def _sharing(template: MemberTemplate | None) -> tuple[int, Resources, Resources]:
+    """Return how many members share a claim, what each has for itself, and what they share."""
+    if template is None or template.members_per_claim == 1:
+        return 1, {}, {}
+    return template.members_per_claim, template.own_amounts, template.shared_amounts
 
 
 def facts_of(start: StartRun) -> Facts:
@@ -87,6 +125,7 @@ def facts_of(start: StartRun) -> Facts:
             parse_resources(role.template.resources)
             if role.template is not None
             else {name: amount for name, amount in pod_requests(role.pod_template or {}).items() if not is_part(name)},
+            *_sharing(role.template),
         )
     return Facts(
         spec=spec,
@@ -96,5 +135,6 @@ def facts_of(start: StartRun) -> Facts:
         time_limit=None if spec.time_limit is None else parse_duration(spec.time_limit),
         stop_grace=spec.grace_seconds,
         workload=workload,
+        names_claims=any(True for role in spec.roles for _ in named_claims(role.pod_template or {})),
         late=late,
     )

@@ -22,7 +22,7 @@ from trainmaster.protocol.member_streams import OpenMemberStream
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.workload_kinds.kind import WorkloadKind
 from trainmaster.workload_kinds.registry import KINDS
-from trainmaster_agent.capacity.claim_templates import ClaimTemplates
+from trainmaster_agent.capacity.claim_templates import ClaimTemplates, NamedClaims
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.capacity.quotas import Quotas
 from trainmaster_agent.containment import contain, run_for_ever
@@ -36,6 +36,7 @@ from trainmaster_agent.kube.lease import LeaseKeeper, LeaseLostError
 from trainmaster_agent.kube.paths import (
     CONFIG_MAPS,
     RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
     SERVICES,
     Resource,
 )
@@ -49,7 +50,7 @@ from trainmaster_agent.runtime.kubernetes.event_handlers import EventHandlers, W
 from trainmaster_agent.runtime.kubernetes.garbage_collector import GarbageCollector
 from trainmaster_agent.runtime.kubernetes.gpu_metrics import GpuUse
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
-from trainmaster_agent.runtime.kubernetes.manifests import claim_template_name, roster_name
+from trainmaster_agent.runtime.kubernetes.manifests import claim_template_name, roster_name, shared_claim_names
 from trainmaster_agent.runtime.kubernetes.member_streams import open_stream
 from trainmaster_agent.runtime.kubernetes.member_use import PodUse
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
@@ -137,7 +138,7 @@ class KubernetesRuntime:
         self._records = KnownRecords(api, self._home)
         self._older = OlderRecords(api, self.lease, config.cluster, self._home)
         self._quotas = Quotas()
-        self._claim_templates = ClaimTemplates(LABEL_AGENT)
+        self._claim_templates, self._named_claims = ClaimTemplates(LABEL_AGENT), NamedClaims(LABEL_AGENT)
         self._node_capacity = NodeCapacity(self.inventory)
         self._outputs = Outputs(api)
         self._kinds = self._make_kinds()
@@ -272,7 +273,7 @@ class KubernetesRuntime:
         self._orphans = Orphans(self._api, self.lease, self._records)
         self._garbage_collector = self._make_garbage_collector()
         self._quotas = Quotas()
-        self._claim_templates = ClaimTemplates(LABEL_AGENT)
+        self._claim_templates, self._named_claims = ClaimTemplates(LABEL_AGENT), NamedClaims(LABEL_AGENT)
         self._node_capacity = NodeCapacity(self.inventory)
         self._node_health = NodeHealth()
         self._kinds = self._make_kinds()
@@ -302,8 +303,11 @@ class KubernetesRuntime:
         for_workloads = None if placement is None else placement.for_workloads
         workloads = () if for_workloads is None else self._kinds.offered(for_workloads)
         claim_templates = self._claim_templates.capabilities(self._namespaces.existing)
+        claims = self._named_claims.capabilities(self._namespaces.existing)
         if self._kinds.takes_devices:
             capabilities.add(Capability.DEVICES)
+        if self._kinds.takes_shared_devices and placement is not None and placement.for_shared_claims:
+            capabilities.add(Capability.SHARED_DEVICES)
         if self._config.checkpoint:
             capabilities.add(Capability.CHECKPOINT)
         if self._config.member_streams:
@@ -312,7 +316,7 @@ class KubernetesRuntime:
             groups=found.groups,
             runtime="kubernetes",
             scheduler="" if placement is None else placement.name,
-            capabilities=tuple(sorted({*capabilities, *workloads, *claim_templates})),
+            capabilities=tuple(sorted({*capabilities, *workloads, *claim_templates, *claims})),
             pools=found.pools,
             start_seconds=parse_duration(self._config.patience.start),
             datasets=self._config.datasets,
@@ -719,7 +723,8 @@ class KubernetesRuntime:
 
         def resources() -> tuple[Resource, ...]:
             claims = (RESOURCE_CLAIM_TEMPLATES,) if self._kinds.takes_devices else ()
-            return (*created, *claims, *map(resource_of, self._kinds.kinds))
+            shared = (RESOURCE_CLAIMS,) if self._kinds.takes_shared_devices else ()
+            return (*created, *claims, *shared, *map(resource_of, self._kinds.kinds))
 
         return Leftovers(self._api, self.lease, self._config.cluster, self._records, self._older, resources)
 
@@ -738,7 +743,12 @@ class KubernetesRuntime:
         )
         self._watch(
             handlers.watched(
-                self.inventory, self._quotas, self._claim_templates, self._node_health, self._on_capacity_change
+                self.inventory,
+                self._quotas,
+                self._claim_templates,
+                self._named_claims,
+                self._node_health,
+                self._on_capacity_change,
             )
         )
 
@@ -816,11 +826,12 @@ class KubernetesRuntime:
         """Return the objects that may exist for a run without manifests, because it had already ended when found."""
         created = () if self._placement is None else (*self._placement.created, *self._placement.holders)
         found = [(resource, tracker.run) for resource in created]
-        found += [
-            (RESOURCE_CLAIM_TEMPLATES, claim_template_name(tracker.run, role.name))
-            for role in tracker.facts.spec.roles
-            if role.template is not None and role.template.devices
-        ]
+        for role in tracker.facts.spec.roles:
+            if role.members_per_claim > 1:
+                names = shared_claim_names(tracker.run, role, tracker.sizes.get(role.name, 0))
+                found += [(RESOURCE_CLAIMS, name) for name in names]
+            elif role.template is not None and role.template.devices:
+                found.append((RESOURCE_CLAIM_TEMPLATES, claim_template_name(tracker.run, role.name)))
         if tracker.facts.workload is not None:
             return (*found, (resource_of(tracker.facts.workload), object_name(tracker.run)))
         if sum(tracker.sizes.values()) > 1:

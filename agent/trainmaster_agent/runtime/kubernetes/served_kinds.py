@@ -17,7 +17,7 @@ from trainmaster.workload_kinds.training_runtimes import runtime_of
 from trainmaster_agent.containment import contain
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import KubeError, NotFoundError, RefusedError
-from trainmaster_agent.kube.paths import RESOURCE_CLAIM_TEMPLATES, Resource
+from trainmaster_agent.kube.paths import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from trainmaster_agent.placement.pod_fields import pod_fields
 from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.kubernetes.workload_objects import resource_of
@@ -44,6 +44,8 @@ class ServedKinds:
         self._not_listed = ""
         self.takes_devices = False
         """Whether ResourceClaimTemplates can be created for members with devices."""
+        self.takes_shared_devices = False
+        """Whether ResourceClaims can be created for members that share devices."""
         self.kinds: tuple[WorkloadKind, ...] = ()
         """Kinds that can be created in at least one namespace for jobs now."""
 
@@ -71,6 +73,7 @@ class ServedKinds:
                 found.append(kind)
         claims = RESOURCE_CLAIM_TEMPLATES
         self.takes_devices = claims.plural in await self._resources(claims.version) and await self._may_create(claims)
+        self.takes_shared_devices = self.takes_devices and await self._may_create(RESOURCE_CLAIMS)
         self.kinds = tuple(found)
         takes_train_jobs = any(isinstance(kind, TrainJob) for kind in found)
         self._runtimes = await self._look_at_runtimes() if takes_train_jobs else frozenset()

@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 
 from trainmaster_agent.capacity.config import AutoscalerConfig
 from trainmaster_agent.capacity.inventory import Inventory, Kind
-from trainmaster_agent.kube.paths import CONFIG_MAPS, NODE_RESOURCE_TOPOLOGIES, NODES, Resource
+from trainmaster_agent.kube.paths import CONFIG_MAPS, NODE_RESOURCE_TOPOLOGIES, NODES, RESOURCE_CLAIMS, Resource
 from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
 
 RESOURCE_SLICES = Resource("resource.k8s.io/v1", "resourceslices")
 DEVICE_CLASSES = Resource("resource.k8s.io/v1", "deviceclasses")
-RESOURCE_CLAIMS = Resource("resource.k8s.io/v1", "resourceclaims")
 NODE_POOLS = Resource("karpenter.sh/v1", "nodepools")
 HYPER_NODES = Resource("topology.volcano.sh/v1alpha1", "hypernodes")
 KAI_TOPOLOGIES = Resource("kai.scheduler/v1alpha1", "topologies")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from trainmaster.cluster_model.capabilities import WITHOUT_PODS, Capability
 from trainmaster.cluster_model.numa_policies import STRICT_NUMA
-from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingShortfall, place
+from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingShortfall, in_members, place
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.quantities import Resources, parse_resources
@@ -58,13 +58,12 @@ class LocalCapacity:
         needs = [
             Need.of(role, role.template, sizes.get(role.name, 0), {PODS: 1}) for role in spec.roles if role.template
         ]
-        if spec.topology.required is not None:
-            return place(self._nodes, free, needs, spec.topology.required)
-        if spec.topology.preferred is not None:
-            close = place(self._nodes, free, needs, spec.topology.preferred)
-            if not isinstance(close, PackingShortfall):
-                return close
-        return place(self._nodes, free, needs)
+        found: Assignment | PackingShortfall = PackingShortfall("")
+        if spec.topology.required is None and spec.topology.preferred is not None:
+            found = place(self._nodes, free, needs, spec.topology.preferred)
+        if isinstance(found, PackingShortfall):
+            found = place(self._nodes, free, needs, spec.topology.required)
+        return found if isinstance(found, PackingShortfall) else in_members(found, needs)
 
     def lacks(self, spec: JobSpec) -> str | None:
         """Return what the job needs and this cluster will never have, other than capacity; None if there is nothing."""
@@ -77,13 +76,14 @@ class LocalCapacity:
 
     def use(self, spec: JobSpec, nodes: Assignment) -> dict[str, Resources]:
         """Return the resources that a gang with these places takes of each node."""
-        amounts = {role.name: role.template.amounts | {PODS: 1} for role in spec.roles if role.template}
+        needs = {role.name: Need.of(role, role.template, 1, {PODS: 1}) for role in spec.roles if role.template}
         used: dict[str, Resources] = {}
         for node, roles in nodes.items():
             of_node = used.setdefault(node, {})
             for role, count in roles.items():
-                for name, amount in amounts[role].items():
-                    of_node[name] = of_node.get(name, 0) + amount * count
+                units = -(-count // needs[role].members_per_unit)
+                for name, amount in needs[role].resources.items():
+                    of_node[name] = of_node.get(name, 0) + amount * units
         return used
 
     @property

@@ -178,7 +178,7 @@ def _carry_out(
         case Choice(best, top, verdicts):
             seconds = state.run_seconds(key)
             take(cycle, job, best, seconds)
-            plan.starts.append(start_of(job, best, top, verdicts, seconds.predicted))
+            plan.starts.append(start_of(job, state.shapes[job.shape_id], best, top, verdicts, seconds.predicted))
             start_equivalent(cycle, turns, plan, key, most_more)
         case Wait():
             _leave(turns, plan, queue, job, key, outcome)

@@ -83,6 +83,7 @@ def start_equivalent(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key
                     start.why,
                     start.table,
                     predicted_seconds=start.predicted_seconds,
+                    members_per_unit=start.members_per_unit,
                 )
             )
         load = {
@@ -131,5 +132,5 @@ def _note_load(cycle: CycleContext, cluster_id: int, load: Mapping[LoadKey, int]
 def start_burst(cycle: CycleContext, bursts: Bursts, plan: Plan, job: WaitingJob, burst: BurstStart) -> None:
     """Start a job by a burst policy: count it, and enter it in the plan."""
     take(cycle, job, burst.option, RunSeconds(burst.granted.bounds.total, burst.granted.bounds.total))
-    plan.starts.append(start_by_policy(job, burst, cycle.now))
+    plan.starts.append(start_by_policy(job, cycle.index.state.shapes[job.shape_id], burst, cycle.now))
     bursts.note_start(job, burst)

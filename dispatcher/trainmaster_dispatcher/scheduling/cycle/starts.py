@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from heapq import nsmallest
 
 from trainmaster.protocol.reasons import Check, Verdict
+from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.cycle import explain
 from trainmaster_dispatcher.scheduling.cycle.burst import BurstStart
 from trainmaster_dispatcher.scheduling.cycle.cluster_selection import MOST_LACKING, MOST_LISTED
@@ -56,11 +57,17 @@ def start_after_eviction(
         preemption.product,
         evicts,
         predicted_seconds=predicted_seconds,
+        members_per_unit=state.shapes[job.shape_id].members_per_unit,
     )
 
 
 def start_of(
-    job: WaitingJob, best: Option, top: list[Option], verdicts: Collection[Verdict], predicted_seconds: float | None
+    job: WaitingJob,
+    shape: Shape,
+    best: Option,
+    top: list[Option],
+    verdicts: Collection[Verdict],
+    predicted_seconds: float | None,
 ) -> Start:
     """Return the start of a job on the best option; ``top``: the best options, the best one first."""
     table = _table(top[:MOST_LISTED])
@@ -76,10 +83,11 @@ def start_of(
         awaits=best.timeout,
         pools=best.pools,
         predicted_seconds=predicted_seconds,
+        members_per_unit=shape.members_per_unit,
     )
 
 
-def start_by_policy(job: WaitingJob, burst: BurstStart, now: float) -> Start:
+def start_by_policy(job: WaitingJob, shape: Shape, burst: BurstStart, now: float) -> Start:
     """Return the start of a job that goes to a public cluster by a policy."""
     option, granted = burst.option, burst.granted
     table = _table([option, *burst.others][:MOST_LISTED])
@@ -99,6 +107,7 @@ def start_by_policy(job: WaitingJob, burst: BurstStart, now: float) -> Start:
         awaits=option.timeout,
         pools=option.pools,
         granted=granted,
+        members_per_unit=shape.members_per_unit,
     )
 
 

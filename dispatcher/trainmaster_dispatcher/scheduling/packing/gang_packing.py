@@ -46,7 +46,7 @@ def _offers(group: NodeGroup, device: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A packing: the number of members of each role in each group, what is left of these groups, and what the packing
+    """A packing: the number of units of each role in each group, what is left of these groups, and what the packing
     takes of their nodes in all: of exclusive members, whole nodes."""
 
     placement: MemberPlacement
@@ -63,14 +63,14 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size with which a gang may start: the number of members by role, and what they need in all."""
+    """A size with which a gang may start: the number of units by role (``RoleShape``), and what they need in all."""
 
     members: dict[str, int]
     needs: Resources
     charge: Amounts = field(init=False, compare=False)
     """What it needs on each flavor without product or cluster kind."""
     total: int = field(init=False, compare=False)
-    """The total number of members."""
+    """The total number of units."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "charge", charge_anywhere(self.needs))
@@ -380,11 +380,14 @@ def eligible_groups(role: RoleShape, free_capacity: FreeCapacity, product: Produ
 
 
 def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[NodeBucket], *, beside_others: bool) -> Shortfall:
+    each = role.members_per_unit
     if placed:
-        apart = "" if role.max_per_node is None else f", with at most {role.max_per_node} on a node"
+        apart = "" if role.max_per_node is None else f", with at most {role.max_per_node * each} on a node"
         if role.exclusive:
             apart = ", each on a node of its own"
-        return Shortfall(f"room for {placed} of the {size} members of role {role.name!r}{apart}")
+        if each > 1:
+            apart += f", {each} that share devices on one node"
+        return Shortfall(f"room for {placed * each} of the {size * each} members of role {role.name!r}{apart}")
     most = {name: max((node.free.get(name, 0) for node in nodes), default=0) for name in role.needs}
     return _too_small(role, most, nodes, beside_others=beside_others)
 
@@ -402,29 +405,35 @@ def _too_small(role: RoleShape, most: Resources, nodes: Iterable[NodeBucket], *,
     zoned = [one for one in fitting if one.zones] if role.numa else []
     if zoned:
         return Shortfall(_zones_too_small(role, zoned) + beside)
+    if (many := role.members_per_unit) > 1:
+        return Shortfall(
+            f"no single node has all that {many} members of role {role.name!r} need that share devices{beside}"
+        )
     return Shortfall(f"no single node has all that a member of role {role.name!r} needs{beside}")
 
 
 def short_of(role: RoleShape, most: Resources) -> str | None:
-    """Return a sentence on the first resource of which no node has enough for a single member; ``most``: the largest
-    amounts on one node."""
+    """Return a sentence on the first resource of which no node has enough for a single member, or for those that share
+    devices; ``most``: the largest amounts on one node."""
     for name, amount in role.needs.items():
         best = most.get(name)
         if best is None or best < amount:
-            return lacks(name, amount, best)
+            return lacks(name, amount, best, role.members_per_unit)
     return None
 
 
 @lru_cache(maxsize=1 << 15)
-def lacks(name: str, amount: int, best: int | None) -> str:
+def lacks(name: str, amount: int, best: int | None, members: int = 1) -> str:
     """Return the sentence that no node has enough of a resource for a single member.
 
-    ``best``: the largest amount on one node; None: no node offers it at all.
+    ``best``: the largest amount on one node; None: no node offers it at all. ``members``: how many members need it together, as
+    they share devices.
     """
     if best is None and is_part(name):
         return f"no node offers {'memory' if is_memory_part(name) else 'parts'} of {device_of(name)}"
     need, has = format_apart(name, amount, max(best or 0, 0))
-    return f"needs {need} {format_name(name)} on one node, the best node has {has}"
+    whose = f" for {members} members that share devices" if members > 1 else ""
+    return f"needs {need} {format_name(name)} on one node{whose}, the best node has {has}"
 
 
 def _zones_too_small(role: RoleShape, nodes: list[NodeBucket]) -> str:

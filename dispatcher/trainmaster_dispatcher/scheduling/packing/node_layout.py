@@ -45,7 +45,7 @@ class NodeLayout:
         self._buckets: dict[NodeKey, NodeBucket] = {}
         self._entries: dict[str, Sequence[NodeBucket]] = {}
         runs = layouts.state.runs_on.get(cluster_id, {})
-        placed = {job_id: of for job_id, run in runs.items() if (of := _on_nodes(run, reported))}
+        placed = {job_id: of for job_id, run in runs.items() if (of := self._on_nodes(run, reported))}
         nodes: dict[str, set[str]] = {}
         for of in placed.values():
             for group, node in of:
@@ -54,6 +54,24 @@ class NodeLayout:
         known = {name for name, of in nodes.items() if name in self._empty.groups and len(of) <= self._count(name)}
         for job_id, of in placed.items():
             self._place(runs[job_id], {place: members for place, members in of.items() if place[0] in known})
+
+    def _on_nodes(self, run: LiveRun, reported: MemberNodes) -> dict[NodeKey, _Members]:
+        """Return the members of a run by node; nothing where the report is of another attempt, or does not match the placement."""
+        found = reported.runs.get(run.job_id)
+        if found is None or found.attempt != run.attempt:
+            return {}
+        each = self._state.shapes[run.shape_id].members_per_unit
+        left = dict(load_of(run))
+        out: dict[NodeKey, _Members] = {}
+        for one in found.members:
+            key = LoadKey(one.group, run.shape_id, one.role)
+            many = -(-one.many // each.get(one.role, 1))
+            left[key] = left.get(key, 0) - many
+            if left[key] < 0:
+                return {}
+            place = one.group, one.node
+            out[place] = (*out.get(place, ()), (key, many))
+        return out
 
     def _count(self, group: str) -> int:
         return sum(one.count for one in self._empty.groups[group])
@@ -144,23 +162,6 @@ class NodeLayout:
         after = self._bucket(place)
         before = self._less(after, self._on[place][job_id])
         return any(after.holds_of(one) > max(before.holds_of(one), 0) for one in roles)
-
-
-def _on_nodes(run: LiveRun, reported: MemberNodes) -> dict[NodeKey, _Members]:
-    """Return the members of a run by node; nothing where the report is of another attempt, or does not match the run's placement."""
-    found = reported.runs.get(run.job_id)
-    if found is None or found.attempt != run.attempt:
-        return {}
-    left = dict(load_of(run))
-    out: dict[NodeKey, _Members] = {}
-    for one in found.members:
-        key = LoadKey(one.group, run.shape_id, one.role)
-        left[key] = left.get(key, 0) - one.many
-        if left[key] < 0:
-            return {}
-        place = one.group, one.node
-        out[place] = (*out.get(place, ()), (key, one.many))
-    return out
 
 
 def _merged(buckets: Iterable[NodeBucket]) -> list[NodeBucket]:

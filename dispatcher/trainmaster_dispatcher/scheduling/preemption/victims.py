@@ -617,7 +617,9 @@ class VictimSearch:
 
     def work(self, run: LiveRun) -> float:
         """Return the member-seconds that are lost with a run."""
-        return sum(count for _, count in run.sizes) * max(0.0, self.now - run.began_at)
+        each = self.state.shapes[run.shape_id].members_per_unit
+        members = sum(count * each.get(role, 1) for role, count in run.sizes)
+        return members * max(0.0, self.now - run.began_at)
 
     def _cost(self, plan: PreemptionPlan) -> tuple[float, ...]:
         return *self._price(plan.victims), plan.cluster_id

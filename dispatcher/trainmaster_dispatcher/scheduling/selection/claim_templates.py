@@ -1,9 +1,15 @@
-"""Devices of the ResourceClaimTemplates that pods name, as far as the clusters' agents have reported them. Pure."""
+"""Devices of the ResourceClaimTemplates that pods name, and ResourceClaims, as far as clusters' agents have reported them. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from trainmaster.protocol.device_claims import ClaimTemplate, named_templates, parse_claim_template
+from trainmaster.protocol.device_claims import (
+    ClaimTemplate,
+    named_claims,
+    named_templates,
+    parse_claim,
+    parse_claim_template,
+)
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.jobs import JobSpec, Role
 from trainmaster.protocol.json_limits import shown
@@ -30,13 +36,13 @@ def with_claimed_devices(spec: JobSpec, clusters: Sequence[Cluster]) -> ClaimedS
     """
     if not any(role.pod_template or role.claim_templates for role in spec.roles):
         return ClaimedSpec(spec)  # as most of ten thousand in one call
+    mistakes = _unknown_claims(spec, clusters)
     named = {index: list(named_templates(role.pod_template or {})) for index, role in enumerate(spec.roles)}
     if not any(named.values()):
         if not any(role.claim_templates for role in spec.roles):
-            return ClaimedSpec(spec)
-        return ClaimedSpec(_with_roles(spec, [_with_templates(role, {}) for role in spec.roles]))
-    offered = _offered(spec, clusters)
-    mistakes: list[Mistake] = []
+            return ClaimedSpec(spec, tuple(mistakes))
+        return ClaimedSpec(_with_roles(spec, [_with_templates(role, {}) for role in spec.roles]), tuple(mistakes))
+    offered = _offered(spec, clusters, parse_claim_template)
     roles = []
     for index, role in enumerate(spec.roles):
         counted: dict[str, dict[str, int]] = {}
@@ -50,8 +56,31 @@ def with_claimed_devices(spec: JobSpec, clusters: Sequence[Cluster]) -> ClaimedS
     return ClaimedSpec(_with_roles(spec, roles), tuple(mistakes))
 
 
-def _offered(spec: JobSpec, clusters: Iterable[Cluster]) -> dict[str, list[tuple[str, ClaimTemplate]]]:
-    """Return by name the templates of the clusters where the job may run, each with its cluster."""
+def _unknown_claims(spec: JobSpec, clusters: Iterable[Cluster]) -> list[Mistake]:
+    """Return a mistake for each claim that a pod names and no cluster reports where the job may run."""
+    named = [
+        (f"roles[{index}].podTemplate.{path}", name)
+        for index, role in enumerate(spec.roles)
+        for path, name in named_claims(role.pod_template or {})
+    ]
+    if not named:
+        return []
+    offered = _offered(spec, clusters, parse_claim)
+    return [
+        Mistake(
+            path=path,
+            message=f"ResourceClaim {shown(name)} is reported by no cluster where the job may run; agents report those in all "
+            "namespaces for jobs some seconds after they were made",
+        )
+        for path, name in named
+        if name not in offered
+    ]
+
+
+def _offered(
+    spec: JobSpec, clusters: Iterable[Cluster], parse: Callable[[str], ClaimTemplate | None]
+) -> dict[str, list[tuple[str, ClaimTemplate]]]:
+    """Return by name the templates, or claims, of the clusters where the job may run, each with its cluster."""
     wishes = wishes_of(spec)
     found: dict[str, list[tuple[str, ClaimTemplate]]] = {}
     for cluster in clusters:
@@ -62,7 +91,7 @@ def _offered(spec: JobSpec, clusters: Iterable[Cluster]) -> dict[str, list[tuple
             or any(test(candidate) for test in _PLACEMENT)
         ):
             continue
-        for template in map(parse_claim_template, cluster.report.capabilities):
+        for template in map(parse, cluster.report.capabilities):
             if template is not None:
                 found.setdefault(template.name, []).append((cluster.name, template))
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 
-from trainmaster.protocol.device_claims import why_no_claim_template
+from trainmaster.protocol.device_claims import offers_claim, why_no_claim_template
 from trainmaster.protocol.reasons import Check
 from trainmaster.workload_kinds.registry import kind_by_capability
 from trainmaster.workload_kinds.training_runtimes import is_offered, why_not_offered
@@ -114,7 +114,8 @@ def by_dataset(candidate: Candidate) -> str | None:
 def by_capability(candidate: Candidate) -> str | None:
     report = candidate.cluster.report
     has = report.capabilities if report is not None else ()
-    missing = [name for name in candidate.wishes.capabilities if name not in has and not is_offered(name, has)]
+    lacked = [name for name in candidate.wishes.capabilities if name not in has and not is_offered(name, has)]
+    missing = [name for name in lacked if not offers_claim(name, has)]
     if not missing:
         return None
     workload = next((kind for name in missing if (kind := kind_by_capability(name)) is not None), None)

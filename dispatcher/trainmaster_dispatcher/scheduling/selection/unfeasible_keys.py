@@ -64,7 +64,7 @@ class RefusalCache:
         besides capacity.
         """
         role = spread_role(self._index.state.shapes[scheduling_key.shape_id], size)
-        if role is None or role.numa or role.exclusive:
+        if role is None or role.numa or role.exclusive or role.members_per_unit > 1:
             return None
         offer = self._offers.get(self._key(scheduling_key, role))
         if offer is None or offer.at != self._index.changes:
@@ -83,7 +83,7 @@ class RefusalCache:
     def note(self, scheduling_key: SchedulingKey, size: Size) -> None:
         """Compute the largest free amounts: equivalent jobs were found to be blocked, so others may be."""
         role = spread_role(self._index.state.shapes[scheduling_key.shape_id], size)
-        if role is None or role.numa or role.exclusive:
+        if role is None or role.numa or role.exclusive or role.members_per_unit > 1:
             return
         key = self._key(scheduling_key, role)
         offer = self._offers.get(key)

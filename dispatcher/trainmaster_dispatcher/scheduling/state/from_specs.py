@@ -161,12 +161,21 @@ def unreadable_shape(data: Any, fault: str) -> Shape:
     return Shape(roles=tuple(role for role in found if role is not None), least_members=1, fault=fault)
 
 
+def _readable_amounts(data: Any) -> dict[str, int]:
+    known = data.items() if isinstance(data, Mapping) else ()
+    return {name: one for name, one in known if isinstance(name, str) and type(one) is int and one >= 0}
+
+
 def _readable_role(data: Any) -> RoleShape | None:
     if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
         return None
-    needs = data.get("needs")
-    known = needs.items() if isinstance(needs, Mapping) else ()
-    amounts = {name: one for name, one in known if isinstance(name, str) and type(one) is int and one >= 0}
+    amounts = _readable_amounts(data.get("needs"))
     many = data.get("replicas")
     replicas = many if type(many) is int and many > 0 else 1
+    each = data.get("membersPerUnit")
+    if type(each) is int and each > 1:
+        amounts = {name: one * each for name, one in amounts.items()}
+        for name, one in _readable_amounts(data.get("shared")).items():
+            amounts[name] = amounts.get(name, 0) + one
+        return RoleShape(data["name"], replicas // each or 1, replicas // each or 1, amounts, members_per_unit=each)
     return RoleShape(data["name"], replicas, replicas, amounts)

@@ -27,6 +27,8 @@ Placed = tuple[tuple[str, Sizes], ...]
 class LiveRun:
     """A run that holds capacity. ``placement``: members by node group and role, reported or, until then, assumed.
 
+    Members that share devices are counted here and in all of the scheduler's state as one, the unit of ``RoleShape``.
+
     Times are seconds since the epoch. A run must not be changed, though the class is not frozen: thousands are created in a second.
     """
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from trainmaster.protocol.placement import MemberPlacement
 from trainmaster.protocol.reasons import Reason
 from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstRun
+from trainmaster_dispatcher.domain.shapes import count_members
 from trainmaster_dispatcher.scheduling.state.flavors import Product
 from trainmaster_dispatcher.scheduling.state.jobs import ClassKey, HeldBack, WaitingJob
 from trainmaster_dispatcher.scheduling.state.live_runs import LiveRun, Sizes, freeze_placement
@@ -93,6 +94,20 @@ class Start:
     """The grant of the burst policy by which the job goes to a public cluster, if any."""
     predicted_seconds: float | None = None
     """How long the run is predicted to take, if that is less than its time limit."""
+    members_per_unit: Mapping[str, int] = field(default_factory=dict)
+    """By role, where members share devices and ``sizes`` and ``placement`` count those that do as one: how many do."""
+
+    @property
+    def members(self) -> dict[str, int]:
+        """The number of members by role."""
+        return count_members(self.sizes, self.members_per_unit) if self.members_per_unit else self.sizes
+
+    @property
+    def member_placement(self) -> MemberPlacement:
+        """The assumed number of members by node group and role."""
+        if not self.members_per_unit:
+            return self.placement
+        return {group: count_members(roles, self.members_per_unit) for group, roles in self.placement.items()}
 
     def run(self, at: float, like: LiveRun | None = None) -> LiveRun:
         """Return the run of the start; ``at`` in seconds since the epoch. ``like``: a run with the same sizes and placement."""
