@@ -3,6 +3,7 @@
 * With replicas, NVIDIA's device plugin offers each GPU several times (time-slicing or MPS): a member gets one of the replicas, on a
   node that divides its GPUs into so few that this is the part it needs. Parts of memory are not offered: time-slicing does not
   divide it.
+* HAMi gives pods parts by resources that its scheduler counts: ``trainmaster_agent.capacity.hami_gpus``.
 * KAI gives pods parts by annotations, and holds each shared GPU with a pod of its own, which requests the whole GPU:
   https://github.com/kai-scheduler/KAI-Scheduler, ``docs/gpu-sharing`` and ``pkg/binder/binding/resourcereservation``.
 """
@@ -38,6 +39,7 @@ class GpuSharing(StrEnum):
     NONE = "none"
     REPLICAS = "replicas"
     KAI = "kai"
+    HAMI = "hami"
 
 
 class GpuParts(NamedTuple):
@@ -47,15 +49,24 @@ class GpuParts(NamedTuple):
     replica: str = DEFAULT_DEVICE
 
     def on_node(self, needs: Resources) -> Resources:
-        """Return what a member takes of the resources that its node reports; of parts that KAI gives, nothing."""
+        """Return what a member takes of the resources that its node reports; of parts that KAI or HAMi give, nothing."""
+        return self._with_parts(needs, self.replica if self.way is GpuSharing.REPLICAS else "")
+
+    def requested(self, needs: Resources) -> Resources:
+        """Return what a member's pod requests of the resources that quotas of namespaces count."""
+        of = {GpuSharing.REPLICAS: self.replica, GpuSharing.HAMI: DEFAULT_DEVICE}
+        return self._with_parts(needs, of.get(self.way, ""))
+
+    def _with_parts(self, needs: Resources, resource: str) -> Resources:
+        """Return the needs with one ``resource``, or nothing, in place of a part."""
         if not any(map(is_part, needs)):
             return needs
         found: Resources = {}
         for name, amount in needs.items():
             if not is_part(name) or self.way is GpuSharing.NONE or device_of(name) != DEFAULT_DEVICE:
                 found[name] = found.get(name, 0) + amount
-            elif self.way is GpuSharing.REPLICAS:
-                found[self.replica] = found.get(self.replica, 0) + 1
+            elif resource:
+                found[resource] = found.get(resource, 0) + 1
         return found
 
 
@@ -73,6 +84,8 @@ class TraitsOfSharing(NamedTuple):
     replicas: int
     open: tuple[int, ...]
     memory: int
+    step: int = 1
+    least: int = 1
 
 
 class SharedGpus(NamedTuple):
@@ -113,6 +126,8 @@ def as_sharing(traits: TraitsOfSharing) -> Sharing:
         replicas=traits.replicas,
         open=traits.open,
         memory=traits.memory,
+        step=traits.step,
+        least=traits.least,
     )
 
 
