@@ -8,7 +8,7 @@ import pytest
 from tests.unit.building import nodes
 from tests.unit.test_capacity_inventory import inventory, node, only_group, pod
 from tests.unit.test_kubernetes_manifests import made, role
-from trainmaster.cluster_model.shared_devices import part_of
+from trainmaster.cluster_model.shared_devices import Devices, fitting, part_of
 from trainmaster.protocol.admission import check_pod_template
 from trainmaster.protocol.agent import Sharing
 from trainmaster.protocol.device_parts import memory_resource, part_resource
@@ -33,6 +33,7 @@ GPU, MIB, PERCENT, CORES = (
 PART, MEMORY = part_resource(GPU), memory_resource(GPU)
 DEVICE = {"id": "GPU-0", "count": 10, "devmem": 80_000, "devcore": 100, "type": "NVIDIA-A100", "health": True}
 HAMI = GpuParts(GpuSharing.HAMI)
+SHARING = Sharing(device=GPU, memory=80_000 * 2**20, step=10, least=91)
 
 
 def gpu(number: int, **fields: Any) -> dict[str, Any]:
@@ -67,7 +68,7 @@ class TestNodes:
     def test_gpus_are_those_that_are_registered_and_not_the_places_for_pods(self) -> None:
         group = only_group(hami(hami_node()))
         assert group.free[GPU] == 4
-        assert group.sharing == Sharing(device=GPU, memory=80_000 * 2**20, step=10, least=100)
+        assert group.sharing == Sharing(device=GPU, memory=80_000 * 2**20, step=10, least=91)
 
     @pytest.mark.parametrize(
         ("fields", "count"),
@@ -90,7 +91,7 @@ class TestNodes:
 
     def test_the_smallest_memory_and_the_fewest_places_of_its_gpus_count(self) -> None:
         found = sharing_of(hami(hami_node(gpu(0, devmem=40_000, count=100), gpu(1, count=3))))
-        assert (found.memory, found.least) == (40_000 * 2**20, 334)
+        assert (found.memory, found.least) == (40_000 * 2**20, 251)
 
     @pytest.mark.parametrize(
         "text", ["", "{}", "[1]", '[{"health": true}]', "no", '[{"id": "a", "health": true, "devmem": "x"}]']
@@ -144,7 +145,8 @@ class TestPodsOfOthers:
     def test_the_places_of_a_gpu_are_taken_by_the_smallest_parts_too(self) -> None:
         pods = [user(f"p{number}", "GPU-0,NVIDIA,1,0:;", {MIB: "1"}) for number in range(9)]
         found = hami(hami_node(), *pods)
-        assert sharing_of(found).open == (100,)
+        assert sharing_of(found).open == (181,)
+        assert fitting(SHARING, Devices(0, (181,)), SHARING.least) == 1
         found.pod_put(user("p9", "GPU-0,NVIDIA,1,0:;", {MIB: "1"}))
         assert sharing_of(found).open == ()
 
@@ -258,23 +260,27 @@ class TestRequests:
 
 
 class TestCounting:
-    sharing = Sharing(device=GPU, memory=80_000 * 2**20, step=10, least=100)
+    @pytest.mark.parametrize("places", [*range(1, 130), 999, 1000, 5000])
+    def test_a_gpu_has_no_more_members_than_places_for_pods(self, places: int) -> None:
+        sharing = sharing_of(hami(hami_node(gpu(0, count=places))))
+        members = fitting(sharing, Devices(1), part_of(sharing, {PART: 1, MEMORY: 1}))
+        assert places * 0.9 <= members <= places or members == 100 == 1000 // sharing.step
 
     @pytest.mark.parametrize(
         ("needs", "part"),
         [
             ({PART: 333}, 340),
             ({PART: 999}, 1000),
-            ({PART: 50}, 100),
+            ({PART: 50}, 91),
             ({MEMORY: 20_001 * 2**20}, 251),
-            ({MEMORY: 1}, 100),
+            ({MEMORY: 1}, 91),
         ],
     )
     def test_fractions_are_rounded_up_as_hami_gives_them(self, needs: dict[str, int], part: int) -> None:
-        assert part_of(self.sharing, needs) == part
+        assert part_of(SHARING, needs) == part
 
     def test_a_group_is_read_with_its_steps(self) -> None:
-        assert nodes(1, "a", sharing=self.sharing, gpu=1).sharing == self.sharing
+        assert nodes(1, "a", sharing=SHARING, gpu=1).sharing == SHARING
 
 
 def limits(pod: dict[str, Any], container: int = 0) -> dict[str, str]:

@@ -126,16 +126,15 @@ def traits_of_hami(gpus: tuple[HamiGpu, ...], taken: Iterable[Taken]) -> TraitsO
     used: dict[str, list[Taken]] = {}
     for one in taken:
         used.setdefault(one.gpu, []).append(one)
-    least = max(-(-WHOLE // gpu.members) for gpu in gpus)
+    least = WHOLE // (min(gpu.members for gpu in gpus) + 1) + 1  # a GPU has no more of these than places for pods
     open_ = [_left(gpu, used[gpu.id], least) for gpu in gpus if gpu.id in used]
     memory = min(gpu.memory for gpu in gpus) * _MIB
-    return TraitsOfSharing(
-        DEFAULT_DEVICE, 1, tuple(sorted(one for one in open_ if one)), memory, _PERCENT, min(least, WHOLE)
-    )
+    return TraitsOfSharing(DEFAULT_DEVICE, 1, tuple(sorted(one for one in open_ if one)), memory, _PERCENT, least)
 
 
 def _left(gpu: HamiGpu, taken: list[Taken], least: int) -> int:
     """Return the free thousandths of a GPU: its memory, cores and places for pods all have to be enough."""
     memory = (gpu.memory - sum(one.memory for one in taken)) * WHOLE // gpu.memory
     cores = (gpu.cores - sum(one.cores for one in taken)) * _PERCENT
-    return max(0, min(memory, cores, (gpu.members - len(taken)) * least, WHOLE))
+    places = gpu.members - len(taken)
+    return max(0, min(memory, cores, (places + 1) * least - 1, WHOLE)) if places > 0 else 0
