@@ -179,9 +179,16 @@ def test_our_own_members_change_no_report_but_are_not_free_now() -> None:
     found.pod_put(user("p2", "GPU-1,NVIDIA,80000,100:;", {PERCENT: "100", CORES: "100"}, own=True))
     after = only_group(found)
     assert (after.free, after.sharing) == (before.free, before.sharing)
-    assert found.free_now("n1")[GPU] == 3
-    found.pod_put(user("p3", "GPU-2,NVIDIA,8,0:;", {MIB: "8"}))
-    assert found.free_now("n1")[GPU] == 2
+    assert (found.free_now("n1")[GPU], found.free_now("n1")[PART]) == (2, 2500)
+    found.pod_put(user("p3", "GPU-2,NVIDIA,8000,0:;", {MIB: "8"}))
+    assert (found.free_now("n1")[GPU], found.free_now("n1")[PART]) == (1, 2400)
+    bare = pod("p4", cpu="1")
+    bare["spec"]["containers"][0]["resources"]["requests"][GPU] = "1"
+    found.pod_put(bare)
+    assert found.free_now("n1")[GPU] == 0
+    usable = found.usable("n1")
+    assert usable is not None
+    assert (usable.allocatable[PART], usable.free[PART]) == (3900, 2400)
 
 
 class TestRequests:
@@ -353,7 +360,14 @@ class TestPods:
 
     def test_what_a_member_takes_of_its_node_and_of_quotas(self) -> None:
         needs = {"cpu": 1000, PART: 500}
-        assert HAMI.on_node(needs) == {"cpu": 1000}
+        assert HAMI.on_node(needs) == needs
+        assert HAMI.on_node({GPU: 2}) == {GPU: 2, PART: 2000}
+        assert HAMI.on_node({MEMORY: 8000}) == {}
+        found = hami(hami_node(), hami_node(gpu(0, devmem=40_000), name="n2"))
+        assert found.gpu_parts == HAMI._replace(memory=80_000 * 2**20)
+        assert found.gpu_parts.on_node({MEMORY: 20_000 * 2**20}) == {PART: 250}
+        found.node_drop("n1")
+        assert found.gpu_parts.on_node({MEMORY: 20_000 * 2**20}) == {PART: 500}
         assert HAMI.requested(needs) == {"cpu": 1000, GPU: 1}
         assert GpuParts(GpuSharing.KAI).requested(needs) == {"cpu": 1000}
 

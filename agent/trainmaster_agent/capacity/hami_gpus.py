@@ -119,17 +119,33 @@ def in_use(gpus: tuple[HamiGpu, ...], taken: Iterable[Taken]) -> int:
     return sum([gpu.id in names for gpu in gpus])
 
 
+def left_of_gpus(gpus: tuple[HamiGpu, ...], taken: Iterable[Taken]) -> int:
+    """Return the sum of what is left of a node's GPUs, in thousandths."""
+    used = _by_gpu(taken)
+    least = _least(gpus)
+    return sum([_left(gpu, used[gpu.id], least) if gpu.id in used else WHOLE for gpu in gpus])
+
+
 def traits_of_hami(gpus: tuple[HamiGpu, ...], taken: Iterable[Taken]) -> TraitsOfSharing | None:
     """Return the sharing of a node's GPUs beside what pods of others have taken; None for a node without any."""
     if not gpus:
         return None
-    used: dict[str, list[Taken]] = {}
-    for one in taken:
-        used.setdefault(one.gpu, []).append(one)
-    least = WHOLE // (min(gpu.members for gpu in gpus) + 1) + 1  # a GPU has no more of these than places for pods
+    used, least = _by_gpu(taken), _least(gpus)
     open_ = [_left(gpu, used[gpu.id], least) for gpu in gpus if gpu.id in used]
     memory = min(gpu.memory for gpu in gpus) * _MIB
     return TraitsOfSharing(DEFAULT_DEVICE, 1, tuple(sorted(one for one in open_ if one)), memory, _PERCENT, least)
+
+
+def _by_gpu(taken: Iterable[Taken]) -> dict[str, list[Taken]]:
+    found: dict[str, list[Taken]] = {}
+    for one in taken:
+        found.setdefault(one.gpu, []).append(one)
+    return found
+
+
+def _least(gpus: tuple[HamiGpu, ...]) -> int:
+    """Return the fewest thousandths of which a GPU has no more than places for pods."""
+    return WHOLE // (min(gpu.members for gpu in gpus) + 1) + 1
 
 
 def _left(gpu: HamiGpu, taken: list[Taken], least: int) -> int:

@@ -280,6 +280,7 @@ class Inventory(PodLedger):
         taints = tuple(Taint(key=key, value=value, effect=effect) for key, value, effect in host.taints)
         path = self._layout.path(host.name, labels)
         allocatable = {name: max(0, amount) for name, amount in host.free()} | {"pods": host.slots}
+        allocatable |= host.thousandths(now=False)
         return UsableNode(
             host.name,
             labels,

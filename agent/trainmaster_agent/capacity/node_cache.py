@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from trainmaster.protocol.device_parts import DEFAULT_DEVICE
+from trainmaster.protocol.device_parts import DEFAULT_DEVICE, part_resource
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.device_classes import NO_DEVICES
 from trainmaster_agent.capacity.groups import NodeTraits
-from trainmaster_agent.capacity.hami_gpus import HamiGpu, Taken, in_use
+from trainmaster_agent.capacity.hami_gpus import HamiGpu, Taken, in_use, left_of_gpus
 from trainmaster_agent.capacity.nodes import Amounts, NodeState, TaintKey, Zones
 from trainmaster_agent.capacity.pods import Mark
 from trainmaster_agent.capacity.shared_gpus import Share
@@ -151,6 +151,16 @@ class Host:
             found = sorted([*found, *(one for one in self.devices.usable if one[0] not in plugged)])
         return tuple(found)
 
+    def thousandths(self, *, now: bool) -> Resources:
+        """Return what is left of GPUs that HAMi divides beside foreign pods, or, ``now``, beside all; nothing without any."""
+        if not self.hami_gpus:
+            return {}
+        taken = self._taken() if now else self.foreign_taken()
+        return {part_resource(DEFAULT_DEVICE): left_of_gpus(self.hami_gpus, taken)}
+
+    def _taken(self) -> list[Taken]:
+        return [one for pod in self.sharers for one in pod.taken]
+
     def foreign_taken(self) -> list[Taken]:
         """Return what foreign pods have of GPUs by HAMi."""
         return [one for pod in self.sharers if not pod.mark & Mark.OWN for one in pod.taken]
@@ -208,7 +218,11 @@ class Host:
             own = own | {name: max(amount, own.get(name, 0)) for name, amount in self.devices.own}
         left = {name: max(0, amount - own.get(name, 0)) for name, amount in self.free()}
         left["pods"] = max(0, self.slots - self.pods)
-        return left
+        if self.hami_gpus:
+            # Parts that our members have are among no requests, and whole GPUs among those of others that HAMi gave none.
+            used = in_use(self.hami_gpus, self._taken()) + self.foreign.get(DEFAULT_DEVICE, 0)
+            left[DEFAULT_DEVICE] = max(0, len(self.hami_gpus) - used)
+        return left | self.thousandths(now=True)
 
 
 def _add(total: Resources, amounts: Iterable[tuple[str, int]], sign: int) -> None:

@@ -56,6 +56,8 @@ class PodLedger:
         """Nodes that offer replicas of GPUs as a resource of their own."""
         self._unregistered: set[str] = set()
         """Nodes that offer GPUs which HAMi does not know, where HAMi gives GPUs."""
+        self._hami_memory: dict[str, int] = {}
+        """By node, the bytes of memory of the largest GPU that HAMi divides."""
         self._once: dict[Any, Any] = {}
 
     def free_now(self, node: str) -> Resources:
@@ -93,6 +95,7 @@ class PodLedger:
             host.state, host.taints, host.allocatable, host.slots = NodeState.UNKNOWN, (), (), 0
             host.hami_gpus = ()
             self._unregistered.discard(name)
+            self._hami_memory.pop(name, None)
             self._dirty.add(host)
             self._note_replicas(host)
 
@@ -109,6 +112,9 @@ class PodLedger:
         else:
             self._unregistered.discard(name)
         gpus = found if found and has_plugin else ()
+        self._hami_memory.pop(name, None)
+        if gpus:
+            self._hami_memory[name] = max(gpu.memory for gpu in gpus) * 2**20
         return offered(facts.allocatable, gpus), gpus
 
     def _note_replicas(self, host: Host) -> None:
@@ -124,7 +130,8 @@ class PodLedger:
     @property
     def gpu_parts(self) -> GpuParts:
         """Return the way in which this cluster gives pods parts of GPUs."""
-        return GpuParts(self._config.gpu_sharing, RENAMED if self._renamed else DEFAULT_DEVICE)
+        memory = max(self._hami_memory.values(), default=0)
+        return GpuParts(self._config.gpu_sharing, RENAMED if self._renamed else DEFAULT_DEVICE, memory)
 
     def numa_put(self, obj: dict[str, Any]) -> None:
         """Take a NodeResourceTopology; it has the name of its node."""

@@ -18,8 +18,10 @@ from trainmaster.protocol.device_parts import (
     WHOLE,
     annotated_part,
     device_of,
+    is_memory_part,
     is_part,
     part_in_thousandths,
+    part_resource,
 )
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.nodes import Amounts
@@ -43,19 +45,37 @@ class GpuSharing(StrEnum):
 
 
 class GpuParts(NamedTuple):
-    """The way in which a cluster gives pods parts of GPUs. ``replica``: the resource of replicas."""
+    """The way in which a cluster gives pods parts of GPUs. ``replica``: the resource of replicas. ``memory``: the bytes of the largest
+    GPU that HAMi divides; 0, if there is none.
+    """
 
     way: GpuSharing = GpuSharing.NONE
     replica: str = DEFAULT_DEVICE
+    memory: int = 0
 
     def on_node(self, needs: Resources) -> Resources:
-        """Return what a member takes of the resources that its node reports; of parts that KAI or HAMi give, nothing."""
+        """Return what a member takes of what its node has: of parts that KAI gives, nothing, as KAI alone knows what is left.
+
+        With HAMi, thousandths of all GPUs together: where the ledger finds too few, members need not be tried.
+        """
+        if self.way is GpuSharing.HAMI:
+            return self._with_thousandths(needs)
         return self._with_parts(needs, self.replica if self.way is GpuSharing.REPLICAS else "")
 
     def requested(self, needs: Resources) -> Resources:
         """Return what a member's pod requests of the resources that quotas of namespaces count."""
         of = {GpuSharing.REPLICAS: self.replica, GpuSharing.HAMI: DEFAULT_DEVICE}
         return self._with_parts(needs, of.get(self.way, ""))
+
+    def _with_thousandths(self, needs: Resources) -> Resources:
+        """Return the needs with thousandths of GPUs beside whole ones and for parts, as the largest GPU of the cluster has them."""
+        found, thousandths = dict(needs), needs.get(DEFAULT_DEVICE, 0) * WHOLE
+        for name, amount in needs.items():
+            if is_part(name) and device_of(name) == DEFAULT_DEVICE:
+                del found[name]
+                if self.memory or not is_memory_part(name):
+                    thousandths += part_in_thousandths(name, amount, self.memory)
+        return found | {part_resource(DEFAULT_DEVICE): thousandths} if thousandths else found
 
     def _with_parts(self, needs: Resources, resource: str) -> Resources:
         """Return the needs with one ``resource``, or nothing, in place of a part."""
