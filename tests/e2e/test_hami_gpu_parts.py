@@ -37,7 +37,8 @@ LABELS = {"nvidia.com/gpu.product": "A100", "nvidia.com/gpu.memory": str(MIB)}
 LOCK, REGISTER = "hami.io/mutex.lock", "hami.io/node-nvidia-register"
 HANDSHAKE, PHASE = "hami.io/node-handshake", "hami.io/bind-phase"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
-JOBS_OF_ALL = 500
+WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hami-webhook"
+JOBS_OF_ALL = 300
 OTHERS = (8_000, 20_000, 40_000, 79_999)
 """MiB of the pods of others."""
 
@@ -166,7 +167,9 @@ async def sharing(tmp_path: Path) -> AsyncIterator[Sharing]:
         await cluster.kubelet.add_nodes("node", NODES, allocatable=NODE, labels=LABELS)
         await stack.enter_async_context(installed("hami", plane, tmp_path / "hami"))
         agent = await install_agent(
-            plane, "north", *("config.placement.scheduler=gates", "config.capacity.gpuSharing=hami")
+            plane,
+            "north",
+            *("config.placement.scheduler=gates", "config.capacity.gpuSharing=hami", "config.patience.opened=2m"),
         )
         stage = KubeStage(tmp_path / "stage", [KubeCluster("north", agent.kubeconfig, agent.config)])
         stack.push_async_callback(asyncio.to_thread, stage.stop)
@@ -238,6 +241,10 @@ async def test_hundreds_of_jobs_with_random_parts_share_the_gpus_and_none_has_mo
     async def is_reported(whole: int, shared: list[int]) -> bool:
         return await sharing.report() == (whole, shared)
 
+    async def run(specs: list[dict[str, Any]]) -> Counter[str]:
+        ids = await asyncio.to_thread(sharing.client.submit, specs)
+        return Counter(str(one.state) for one in await asyncio.to_thread(sharing.client.wait, ids, timeout=900))
+
     await eventually(lambda: is_reported(NODES * GPUS, []), 60)
     for number, mib in enumerate(OTHERS):
         made = await sharing.cluster.api.post(sharing.cluster.pods, other(number, mib))
@@ -255,13 +262,16 @@ async def test_hundreds_of_jobs_with_random_parts_share_the_gpus_and_none_has_mo
     await eventually(lambda: is_reported(NODES * GPUS - len(on), [one for one in left if one]), 60)
     chance = random.Random(7)
     specs = [a_job(number, chance) for number in range(JOBS_OF_ALL)]
-    ids = await asyncio.to_thread(sharing.client.submit, specs)
-    ended = await asyncio.to_thread(sharing.client.wait, ids, timeout=1200)
+    half = JOBS_OF_ALL // 2
+    ended = await run(specs[:half])
+    # What the agent itself requests is enough.
+    await sharing.cluster.api.delete(WEBHOOK)
+    ended += await run(specs[half:])
     print(
         f"\n{JOBS_OF_ALL} jobs on {NODES * GPUS} GPUs, looked at {sharing.looks} times: at most {sharing.most_on_a_gpu} MiB of a GPU,"
         f" {sharing.most_pods_on_a_gpu} pods on one, {sharing.most_at_a_time} pods and {sharing.whole} whole GPUs at a time"
     )
-    assert Counter(str(one.state) for one in ended) == {"succeeded": JOBS_OF_ALL}
+    assert ended == {"succeeded": JOBS_OF_ALL}
     assert sharing.most_at_a_time > NODES
     assert sharing.whole > 1
     assert 0.9 * MIB < sharing.most_on_a_gpu <= MIB
