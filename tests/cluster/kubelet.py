@@ -394,15 +394,15 @@ class Kubelet:
         await self._insist(pod, "PATCH", f"{pod.path}/status", patch, "application/strategic-merge-patch+json")
 
     async def _insist(self, pod: Sandbox, method: str, path: str, body: dict[str, Any], kind: str) -> None:
-        """Retry until the API server has it, or does not know the pod any more; a frozen node reports nothing."""
+        """Retry until the API server has it, or does not know this pod any more; a frozen node reports nothing."""
         while not pod.gone:
             await self._awake[pod.node].wait()
             try:
                 await self._api.request(method, path, body, kind)
                 return
             except ApiError as error:
-                if error.status == 404:
-                    return
+                if error.status == 404 or (error.status == 422 and "metadata.uid" in str(error)):
+                    return  # it is gone, or another one has its name
                 if error.status < 500 and error.status not in (409, 429):
                     raise
             except _AWAY:

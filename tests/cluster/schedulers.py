@@ -7,6 +7,9 @@
     coscheduling/  VERSION  manifests/*.yaml  kube-scheduler controller
     yunikorn/      VERSION  manifests/*.yaml  yunikorn-scheduler
     kueue/         VERSION  manifests/*.yaml  manager
+    hami/          VERSION  manifests/*.yaml  scheduler
+
+HAMi extends kube-scheduler: that of ``KUBEBUILDER_ASSETS`` runs with the configuration of HAMi's chart.
 """
 
 from collections.abc import AsyncIterator
@@ -17,7 +20,7 @@ from pathlib import Path
 import yaml
 
 from tests.cluster.api import ApiError
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import SCHEDULER, ControlPlane, assets
 from tests.cluster.processes import reserve_port
 from tests.cluster.shipped import Installed, Shipped, folder_of, release_of, running
 from tests.waiting import eventually
@@ -238,12 +241,48 @@ async def _kueue(it: Installed) -> None:
     await it.create_webhooks(port)
 
 
+async def _hami(it: Installed) -> None:
+    await it.create_objects()
+    port, health = reserve_port(), reserve_port()
+    certificates = it.plane.certificates
+    it.run(
+        "scheduler",
+        f"--http_bind=127.0.0.1:{port}",
+        f"--cert_file={certificates.server}",
+        f"--key_file={certificates.server_key}",
+        "--scheduler-name=hami-scheduler",
+        f"--metrics-bind-address=127.0.0.1:{reserve_port()}",
+        f"--device-config-file={it.write('devices.yaml', it.config('hami-scheduler-device', 'device-config.yaml'))}",
+        "--kube-qps=1000",
+        "--kube-burst=2000",
+    )
+    await it.answers("scheduler", port)
+    config = yaml.safe_load(it.config("hami-scheduler", "config.yaml"))
+    config["leaderElection"] = {"leaderElect": False}
+    config["clientConnection"] = {"kubeconfig": str(it.plane.kubeconfig), "qps": 1000, "burst": 2000}
+    config["extenders"][0]["urlPrefix"] = f"https://127.0.0.1:{port}"
+    it.run(
+        SCHEDULER,
+        f"--config={it.write('scheduler.yaml', yaml.safe_dump(config))}",
+        f"--secure-port={health}",
+        "--bind-address=127.0.0.1",
+        f"--tls-cert-file={certificates.server}",
+        f"--tls-private-key-file={certificates.server_key}",
+        f"--authentication-kubeconfig={it.plane.kubeconfig}",
+        f"--authorization-kubeconfig={it.plane.kubeconfig}",
+        of=assets(SCHEDULER),
+    )
+    await it.answers(SCHEDULER, health)
+    await it.create_webhooks(port)
+
+
 _SHIPPED = {
     "volcano": Shipped("volcano-system", _volcano),
     "kai": Shipped("kai-scheduler", _kai, {"defaultQueue": "jobs"}),
     "coscheduling": Shipped("scheduler-plugins", _coscheduling),
     "yunikorn": Shipped("yunikorn", _yunikorn),
     "kueue": Shipped("kueue-system", _kueue, {"defaultQueue": "default"}),
+    "hami": Shipped("hami-system", _hami, {"scheduler": "gates"}),
 }
 
 

@@ -74,11 +74,21 @@ class Installed:
         (keys / "tls.key").write_bytes(self.plane.certificates.server_key.read_bytes())
         return keys
 
-    def run(self, program: str, *words: object, behind: tuple[str, ...] = (), **environment: str) -> Daemon:
-        """Start a program as the administrator of the cluster. ``behind``: a command that runs it."""
+    def run(
+        self,
+        program: str,
+        *words: object,
+        behind: tuple[str, ...] = (),
+        of: Path | None = None,
+        **environment: str,
+    ) -> Daemon:
+        """Start a program as the administrator of the cluster.
+
+        ``behind``: a command that runs it. ``of``: its folder, where the project does not ship it.
+        """
         variables = {"KUBECONFIG": str(self.plane.kubeconfig), "POD_NAMESPACE": self.namespace, **environment}
         daemon = Daemon(
-            [*behind, str(self.assets / program), *map(str, words)],
+            [*behind, str((of or self.assets) / program), *map(str, words)],
             self.folder / f"{program}.log",
             os.environ | variables,
         )

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from bench.kube_stage import KubeCluster, KubeStage
 from bench.stage import ADMIN_KEY
+from tests.cluster.api import ApiError
 from tests.cluster.chart import JOBS, helm, install_agent
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import Cluster, need_programs, open_cluster
@@ -57,7 +58,8 @@ class Sharing:
                 if node and INDEX not in (metadata.get("annotations") or {}):
                     index = indexes[node] = (indexes[node] + 1) % GPUS
                     patch = {"metadata": {"annotations": {INDEX: str(index)}}}
-                    await self.cluster.api.patch(f"{path}/{metadata['name']}", patch, kind="merge")
+                    with suppress(ApiError):  # its last pod has ended, and it is gone
+                        await self.cluster.api.patch(f"{path}/{metadata['name']}", patch, kind="merge")
             await asyncio.sleep(0.05)
 
     async def look(self) -> None:

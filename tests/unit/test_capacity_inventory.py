@@ -292,7 +292,7 @@ def test_what_cannot_be_counted_is_named() -> None:
     assert made.report().not_counted == (
         "devices of ResourceSlices (DRA), while DeviceClasses and ResourceClaims and ResourceSlices cannot be read",
         "MIG devices other than those that GPUs are divided into now",
-        "parts of GPUs that other pods share (KAI gpu-fraction and gpu-memory, Volcano vGPU)",
+        "parts of GPUs that other pods share (KAI gpu-fraction and gpu-memory, HAMi, Volcano vGPU)",
         "requests that cannot be read, of pods such as team/p2",
     )
     assert [(pool.name, pool.count, pool.labels) for pool in made.report().pools] == [("burst", 4, {"pool": "burst"})]

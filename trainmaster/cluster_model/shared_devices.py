@@ -56,6 +56,9 @@ def _part(sharing: Sharing, name: str, amount: int) -> int:
     if device_of(name) != sharing.device or (is_memory_part(name) and not sharing.memory):
         return IMPOSSIBLE
     part = part_in_thousandths(name, amount, sharing.memory)
+    if not is_memory_part(name):
+        part = -(-part // sharing.step) * sharing.step
+    part = max(part, sharing.least)
     return part if part <= replica(sharing) else IMPOSSIBLE
 
 

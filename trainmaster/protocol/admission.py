@@ -34,6 +34,7 @@ _LABELS_OF_AGENT = frozenset(("app.kubernetes.io/managed-by",))
 """Labels of every pod of an agent, beside those of reserved domains: by them a pod could select those of all other jobs."""
 _RESERVED_DOMAINS = (
     "trainmaster.dev",
+    "hami.io",
     "kueue.x-k8s.io",
     "scheduling.k8s.io",
     "scheduling.sigs.k8s.io",

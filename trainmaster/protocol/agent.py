@@ -114,6 +114,10 @@ class Sharing(Lenient):
     """Free thousandths of each device that other pods than our members have parts of. ``free`` does not count these devices."""
     memory: Large = 0
     """Bytes of memory of each device; 0 if that is not known."""
+    step: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Thousandths to whose multiples a fraction is rounded up; memory is not."""
+    least: Annotated[int, Field(ge=1, le=1000)] = 1
+    """The fewest thousandths of a device that a member takes, where the number of members on one is limited."""
 
 
 MOST_SECONDS_AGO = 366 * 86_400.0

@@ -11,6 +11,7 @@ from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict,
 from trainmaster.protocol.device_claims import claimed, device_resource
 from trainmaster.protocol.device_parts import DEFAULT_DEVICE, memory_resource, part_resource, thousandths
 from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster.protocol.hami_requests import HAMI_RESOURCES
 from trainmaster.protocol.json_limits import shown
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
@@ -250,6 +251,8 @@ class MemberTemplate(Strict):
     @classmethod
     def _parse(cls, value: dict[str, str]) -> dict[str, str]:
         parse_resources(value)
+        if names := sorted(HAMI_RESOURCES & value.keys()):
+            raise ValueError(f"{names[0]} is not given here: `gpu` gives a member a part of a GPU")
         return value
 
     @field_validator("devices")

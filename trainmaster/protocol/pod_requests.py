@@ -1,4 +1,5 @@
-"""Requests of a template's pod, counted as Kubernetes' scheduler counts them, and the part of a GPU that its annotations request.
+"""Requests of a template's pod, counted as Kubernetes' scheduler counts them, and the part of a GPU that it requests by annotations or
+by HAMi's resources.
 
 Formula: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
 (KEP-753); resources of whole pods: KEP-2837.
@@ -6,8 +7,9 @@ Formula: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#
 
 from typing import Any
 
-from trainmaster.protocol.device_parts import annotated_part
+from trainmaster.protocol.device_parts import annotated_part, is_part
 from trainmaster.protocol.errors import Mistake
+from trainmaster.protocol.hami_requests import with_hami_parts
 from trainmaster.protocol.json_limits import JsonNode, shown
 from trainmaster.protocol.quantities import Resources, parse_quantity
 
@@ -21,7 +23,12 @@ def pod_requests(template: dict[str, Any]) -> Resources:
     Raises ValueError with the path of the first quantity, or other part, that is invalid.
     """
     mistakes: list[Mistake] = []
-    amounts = read_requests(JsonNode(template, "", mistakes).get("spec")) | annotated_part(template, mistakes)
+    spec = JsonNode(template, "", mistakes).get("spec")
+    amounts = with_hami_parts(read_requests(spec), spec)
+    annotated = annotated_part(template, mistakes)
+    if annotated and any(map(is_part, amounts)):
+        spec.refuse("requests a part of a GPU, as the annotations do: leave out one of the two")
+    amounts |= annotated
     if mistakes:
         raise ValueError(f"{mistakes[0].path}: {mistakes[0].message}")
     return amounts

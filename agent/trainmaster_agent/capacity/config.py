@@ -140,7 +140,8 @@ class CapacityConfig(Strict):
     ignore_nodes: Selector | None = None
     """Nodes that Trainmaster must not use."""
     gpu_sharing: GpuSharing = GpuSharing.REPLICAS
-    """Way in which jobs get parts of GPUs: ``replicas`` (time-slicing or MPS of NVIDIA's device plugin), ``kai`` or ``none``."""
+    """Way in which jobs get parts of GPUs: ``replicas`` (time-slicing or MPS of NVIDIA's device plugin), ``kai``, ``hami``
+    or ``none``."""
     ignore_taints: tuple[LabelKey, ...] = ()
     """Keys of taints that the pods of all jobs tolerate in this cluster. These taints are not reported."""
 

@@ -182,7 +182,9 @@ def _coarser(traits: NodeTraits, stage: _Stage, dropped: frozenset[str], grid: G
 def name_of(traits: NodeTraits) -> str:
     """Return the product or machine in short, and a hash of 60 bits of everything."""
     # Names of groups that need none of the newer traits are those of earlier releases.
-    content = repr(traits).replace(", sharing=None", "").replace(", occupied=False", "")
+    content = (
+        repr(traits).replace(", sharing=None", "").replace(", occupied=False", "").replace(", step=1, least=1", "")
+    )
     digest = b32hexencode(blake2b(content.encode(), digest_size=10).digest()).decode().lower()[:12]
     labels = dict(traits.labels)
     kinds = (*VENDOR_PRODUCT_LABELS, "node.kubernetes.io/instance-type")

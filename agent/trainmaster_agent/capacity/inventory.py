@@ -17,6 +17,7 @@ from trainmaster.protocol.device_parts import DEFAULT_DEVICE
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.capacity.device_classes import DeviceLedger
 from trainmaster_agent.capacity.groups import OUT, Grid, Grouped, Grouper, NodeTraits, as_group
+from trainmaster_agent.capacity.hami_gpus import traits_of_hami
 from trainmaster_agent.capacity.hypernodes import HyperNodes
 from trainmaster_agent.capacity.node_cache import Host
 from trainmaster_agent.capacity.node_index import AllowedNodes, NodeIndex, UsableNode, UsableZones
@@ -279,6 +280,7 @@ class Inventory(PodLedger):
         taints = tuple(Taint(key=key, value=value, effect=effect) for key, value, effect in host.taints)
         path = self._layout.path(host.name, labels)
         allocatable = {name: max(0, amount) for name, amount in host.free()} | {"pods": host.slots}
+        allocatable |= host.thousandths(now=False)
         return UsableNode(
             host.name,
             labels,
@@ -411,6 +413,8 @@ class Inventory(PodLedger):
         shares = [(pod.share, bool(pod.mark & Mark.OWN)) for pod in host.sharers if pod.share is not None]
         shared = shared_gpus(shares, memory_of(host.labels)) if shares else SharedGpus()
         sharing = traits_of_sharing(self.gpu_parts, dict(host.allocatable), host.labels, shared)
+        if host.hami_gpus:
+            sharing = traits_of_hami(host.hami_gpus, host.foreign_taken())
         free = host.free()
         if shared.ours:
             # The pods by which KAI holds these GPUs are not ours, but those for which it does are.
@@ -453,7 +457,10 @@ class Inventory(PodLedger):
         if self._mixed_mig:
             notes.append("MIG devices other than those that GPUs are divided into now")
         if self._marked[Mark.SHARES]:
-            notes.append("parts of GPUs that other pods share (KAI gpu-fraction and gpu-memory, Volcano vGPU)")
+            notes.append("parts of GPUs that other pods share (KAI gpu-fraction and gpu-memory, HAMi, Volcano vGPU)")
+        if self._unregistered:
+            many, one = len(self._unregistered), min(self._unregistered)
+            notes.append(f"GPUs of {many} nodes that have not registered them with HAMi, such as {one}")
         if self.unreadable:
             kind, name = min(self.unreadable)
             notes.append(f"{len(self.unreadable)} objects that cannot be read, such as {kind} {name}")

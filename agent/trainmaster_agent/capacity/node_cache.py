@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 
+from trainmaster.protocol.device_parts import DEFAULT_DEVICE, part_resource
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.device_classes import NO_DEVICES
 from trainmaster_agent.capacity.groups import NodeTraits
+from trainmaster_agent.capacity.hami_gpus import HamiGpu, Taken, in_use, left_of_gpus
 from trainmaster_agent.capacity.nodes import Amounts, NodeState, TaintKey, Zones
 from trainmaster_agent.capacity.pods import Mark
 from trainmaster_agent.capacity.shared_gpus import Share
@@ -14,13 +16,22 @@ from trainmaster_agent.capacity.topology import Path
 class BoundPod:
     """A pod that is bound to a node."""
 
-    __slots__ = ("host", "mark", "requests", "share")
+    __slots__ = ("host", "mark", "requests", "share", "taken")
 
-    def __init__(self, host: "Host", requests: Amounts, mark: Mark, share: Share | None = None) -> None:
+    def __init__(
+        self,
+        host: "Host",
+        requests: Amounts,
+        mark: Mark,
+        share: Share | None = None,
+        taken: tuple[Taken, ...] = (),
+    ) -> None:
+        """``share``: its place on a GPU that KAI shares. ``taken``: what HAMi gave it of GPUs."""
         self.host = host
         self.requests = requests
         self.mark = mark
         self.share = share
+        self.taken = taken
 
 
 class Host:
@@ -33,6 +44,7 @@ class Host:
         "face",
         "foreign",
         "foreign_pods",
+        "hami_gpus",
         "label_keys",
         "label_values",
         "name",
@@ -74,7 +86,9 @@ class Host:
         self.unreported: Resources = {}
         """The most that pods that came since the last report of its NUMA zones may use of them."""
         self.sharers: set[BoundPod] = set()
-        """Pods on GPUs that KAI shares."""
+        """Pods on GPUs that KAI or HAMi share."""
+        self.hami_gpus: tuple[HamiGpu, ...] = ()
+        """GPUs that HAMi divides."""
         self.pods = 0
         """Number of all pods on it."""
         self.own_pods = 0
@@ -104,7 +118,7 @@ class Host:
     def add(self, pod: BoundPod, sign: int = 1) -> None:
         """Count a pod, or with ``sign`` -1 stop counting it."""
         self.pods += sign
-        if pod.share is not None:
+        if pod.share is not None or pod.taken:
             (self.sharers.add if sign > 0 else self.sharers.discard)(pod)
         # Devices belong to a zone whatever the quality of service.
         is_pinned = pod.mark & Mark.PINNED
@@ -128,11 +142,28 @@ class Host:
         """Return the exact allocatable amounts beside foreign pods; below zero where more is bound than exists."""
         foreign = self.foreign
         found = [(name, amount - foreign.get(name, 0)) for name, amount in self.allocatable]
+        if self.hami_gpus and self.sharers:
+            used = in_use(self.hami_gpus, self.foreign_taken())
+            found = [(name, amount - used * (name == DEFAULT_DEVICE)) for name, amount in found]
         if self.devices.usable:
             # Where a device plugin offers the same name, kube-scheduler allocates the plugin's devices.
             plugged = {name for name, _ in found}
             found = sorted([*found, *(one for one in self.devices.usable if one[0] not in plugged)])
         return tuple(found)
+
+    def thousandths(self, *, now: bool) -> Resources:
+        """Return what is left of GPUs that HAMi divides beside foreign pods, or, ``now``, beside all; nothing without any."""
+        if not self.hami_gpus:
+            return {}
+        taken = self._taken() if now else self.foreign_taken()
+        return {part_resource(DEFAULT_DEVICE): left_of_gpus(self.hami_gpus, taken)}
+
+    def _taken(self) -> list[Taken]:
+        return [one for pod in self.sharers for one in pod.taken]
+
+    def foreign_taken(self) -> list[Taken]:
+        """Return what foreign pods have of GPUs by HAMi."""
+        return [one for pod in self.sharers if not pod.mark & Mark.OWN for one in pod.taken]
 
     def free_when_new(self) -> Amounts:
         """Return the exact amounts that a node like this one offers at first: beside the pods that each node gets."""
@@ -187,7 +218,11 @@ class Host:
             own = own | {name: max(amount, own.get(name, 0)) for name, amount in self.devices.own}
         left = {name: max(0, amount - own.get(name, 0)) for name, amount in self.free()}
         left["pods"] = max(0, self.slots - self.pods)
-        return left
+        if self.hami_gpus:
+            # Parts that our members have are among no requests, and whole GPUs among those of others that HAMi gave none.
+            used = in_use(self.hami_gpus, self._taken()) + self.foreign.get(DEFAULT_DEVICE, 0)
+            left[DEFAULT_DEVICE] = max(0, len(self.hami_gpus) - used)
+        return left | self.thousandths(now=True)
 
 
 def _add(total: Resources, amounts: Iterable[tuple[str, int]], sign: int) -> None:

@@ -5,12 +5,21 @@ from collections import Counter
 from typing import Any, TypeVar
 
 from trainmaster.protocol.device_parts import DEFAULT_DEVICE
+from trainmaster.protocol.hami_requests import is_hami_part
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.capacity.device_classes import DeviceLedger, NodeDevices
+from trainmaster_agent.capacity.hami_gpus import (
+    HamiGpu,
+    Taken,
+    offered,
+    registered_gpus,
+    requests_beside,
+    taken_gpus,
+)
 from trainmaster_agent.capacity.node_cache import BoundPod, Host
 from trainmaster_agent.capacity.node_index import ChangedHosts
-from trainmaster_agent.capacity.nodes import NodeState, read_node, read_zones
+from trainmaster_agent.capacity.nodes import Amounts, NodeFacts, NodeState, read_node, read_zones
 from trainmaster_agent.capacity.pods import Mark, node_of, read_pod
 from trainmaster_agent.capacity.shared_gpus import RENAMED, GpuParts, GpuSharing, read_share
 
@@ -45,6 +54,10 @@ class PodLedger:
         self._mixed_mig: set[str] = set()
         self._renamed: set[str] = set()
         """Nodes that offer replicas of GPUs as a resource of their own."""
+        self._unregistered: set[str] = set()
+        """Nodes that offer GPUs which HAMi does not know, where HAMi gives GPUs."""
+        self._hami_memory: dict[str, int] = {}
+        """By node, the bytes of memory of the largest GPU that HAMi divides."""
         self._once: dict[Any, Any] = {}
 
     def free_now(self, node: str) -> Resources:
@@ -64,10 +77,14 @@ class PodLedger:
         state = NodeState.IGNORED if ignored is not None and ignored.holds(facts.labels) else facts.state
         host = self._host(obj["metadata"]["name"])
         self._relabel(host, facts.labels)
-        now = (state, facts.taints, facts.allocatable, facts.slots)
-        if now != (host.state, host.taints, host.allocatable, host.slots):
+        allocatable, gpus = facts.allocatable, host.hami_gpus
+        if self._config.gpu_sharing is GpuSharing.HAMI:
+            allocatable, gpus = self._hami_node(obj, facts)
+        now = (state, facts.taints, allocatable, facts.slots, gpus)
+        if now != (host.state, host.taints, host.allocatable, host.slots, host.hami_gpus):
             host.state, host.slots = state, facts.slots
-            host.taints, host.allocatable = self._one(facts.taints), self._one(facts.allocatable)
+            host.taints, host.allocatable = self._one(facts.taints), self._one(allocatable)
+            host.hami_gpus = self._one(gpus)
             self._dirty.add(host)
             self._note_replicas(host)
 
@@ -76,8 +93,29 @@ class PodLedger:
         if host is not None:
             self._relabel(host, {})
             host.state, host.taints, host.allocatable, host.slots = NodeState.UNKNOWN, (), (), 0
+            host.hami_gpus = ()
+            self._unregistered.discard(name)
+            self._hami_memory.pop(name, None)
             self._dirty.add(host)
             self._note_replicas(host)
+
+    def _hami_node(self, obj: dict[str, Any], facts: NodeFacts) -> tuple[Amounts, tuple[HamiGpu, ...]]:
+        """Return the allocatable amounts of a node, and its GPUs, where HAMi gives GPUs: no others can be had."""
+        name = obj["metadata"]["name"]
+        try:
+            found = registered_gpus(obj)
+        except ValueError:
+            found = None
+        has_plugin = any(resource == DEFAULT_DEVICE for resource, _ in facts.allocatable)
+        if found is None and has_plugin:
+            self._unregistered.add(name)
+        else:
+            self._unregistered.discard(name)
+        gpus = found if found and has_plugin else ()
+        self._hami_memory.pop(name, None)
+        if gpus:
+            self._hami_memory[name] = max(gpu.memory for gpu in gpus) * 2**20
+        return offered(facts.allocatable, gpus), gpus
 
     def _note_replicas(self, host: Host) -> None:
         """Note whether a node offers replicas of GPUs as a resource of their own. If it is the first or last, all are read again."""
@@ -92,7 +130,8 @@ class PodLedger:
     @property
     def gpu_parts(self) -> GpuParts:
         """Return the way in which this cluster gives pods parts of GPUs."""
-        return GpuParts(self._config.gpu_sharing, RENAMED if self._renamed else DEFAULT_DEVICE)
+        memory = max(self._hami_memory.values(), default=0)
+        return GpuParts(self._config.gpu_sharing, RENAMED if self._renamed else DEFAULT_DEVICE, memory)
 
     def numa_put(self, obj: dict[str, Any]) -> None:
         """Take a NodeResourceTopology; it has the name of its node."""
@@ -124,24 +163,37 @@ class PodLedger:
         if self._config.gpu_sharing is GpuSharing.KAI:
             share = read_share(obj)
             mark &= ~Mark.SHARES
+        taken: tuple[Taken, ...] = ()
+        if self._config.gpu_sharing is GpuSharing.HAMI:
+            requests, mark, taken = self._hami_pod(obj, requests, mark)
         if is_own and key not in self._ours:
             self._ours[key] = dict(requests)
             self._devices.pod_changed(key)
         before = self._pods.get(key)
         if before is not None:
-            known = before.mark, before.requests, before.share, before.host.name
-            if known == (mark, requests, share, node):
+            known = before.mark, before.requests, before.share, before.taken, before.host.name
+            if known == (mark, requests, share, taken, node):
                 return
             self._unbind(key)
         if node is None:
             return
         host = self._host(node)
-        pod = self._pods[key] = BoundPod(host, self._one(requests), mark, share)
+        pod = self._pods[key] = BoundPod(host, self._one(requests), mark, share, taken)
         host.add(pod)
         self._dirty.add(host)
         for one, keys in self._marked.items():
             if mark & one and not mark & Mark.OWN:
                 keys.add(key)
+
+    def _hami_pod(self, obj: dict[str, Any], requests: Amounts, mark: Mark) -> tuple[Amounts, Mark, tuple[Taken, ...]]:
+        """Return the requests of a pod beside those that HAMi counts, its marks, and what it has of GPUs by HAMi."""
+        mark &= ~Mark.SHARES
+        try:
+            taken = taken_gpus(obj)
+        except ValueError:
+            taken, mark = (), mark | Mark.SHARES
+        left = requests_beside(requests, taken, is_own=bool(mark & Mark.OWN), is_part=is_hami_part(dict(requests)))
+        return left, mark, taken
 
     def pod_unreadable(self, obj: dict[str, Any]) -> None:
         """Count a pod that ``pod_put`` could not parse: it occupies a slot of its node, and its requests are unknown."""

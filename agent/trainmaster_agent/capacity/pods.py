@@ -11,7 +11,8 @@ _ENDED = ("Succeeded", "Failed")
 _PER_NODE_OWNERS = ("DaemonSet", "Node")
 _SHARE_ANNOTATIONS = ("gpu-fraction", "gpu-memory")
 """Annotations by which KAI gives a pod part of a GPU without a resource request."""
-_SHARE_RESOURCES = ("volcano.sh/vgpu-", "volcano.sh/gpu-memory")
+_SHARE_RESOURCES = ("volcano.sh/vgpu-", "volcano.sh/gpu-memory", "nvidia.com/gpumem", "nvidia.com/gpucores")
+"""Resources by which Volcano and HAMi give a pod part of a GPU."""
 
 
 class Mark(IntFlag):

@@ -3,6 +3,7 @@
 * With replicas, NVIDIA's device plugin offers each GPU several times (time-slicing or MPS): a member gets one of the replicas, on a
   node that divides its GPUs into so few that this is the part it needs. Parts of memory are not offered: time-slicing does not
   divide it.
+* HAMi gives pods parts by resources that its scheduler counts: ``trainmaster_agent.capacity.hami_gpus``.
 * KAI gives pods parts by annotations, and holds each shared GPU with a pod of its own, which requests the whole GPU:
   https://github.com/kai-scheduler/KAI-Scheduler, ``docs/gpu-sharing`` and ``pkg/binder/binding/resourcereservation``.
 """
@@ -17,8 +18,10 @@ from trainmaster.protocol.device_parts import (
     WHOLE,
     annotated_part,
     device_of,
+    is_memory_part,
     is_part,
     part_in_thousandths,
+    part_resource,
 )
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.nodes import Amounts
@@ -38,24 +41,52 @@ class GpuSharing(StrEnum):
     NONE = "none"
     REPLICAS = "replicas"
     KAI = "kai"
+    HAMI = "hami"
 
 
 class GpuParts(NamedTuple):
-    """The way in which a cluster gives pods parts of GPUs. ``replica``: the resource of replicas."""
+    """The way in which a cluster gives pods parts of GPUs. ``replica``: the resource of replicas. ``memory``: the bytes of the largest
+    GPU that HAMi divides; 0, if there is none.
+    """
 
     way: GpuSharing = GpuSharing.NONE
     replica: str = DEFAULT_DEVICE
+    memory: int = 0
 
     def on_node(self, needs: Resources) -> Resources:
-        """Return what a member takes of the resources that its node reports; of parts that KAI gives, nothing."""
+        """Return what a member takes of what its node has: of parts that KAI gives, nothing, as KAI alone knows what is left.
+
+        With HAMi, thousandths of all GPUs together: where the ledger finds too few, members need not be tried.
+        """
+        if self.way is GpuSharing.HAMI:
+            return self._with_thousandths(needs)
+        return self._with_parts(needs, self.replica if self.way is GpuSharing.REPLICAS else "")
+
+    def requested(self, needs: Resources) -> Resources:
+        """Return what a member's pod requests of the resources that quotas of namespaces count."""
+        of = {GpuSharing.REPLICAS: self.replica, GpuSharing.HAMI: DEFAULT_DEVICE}
+        return self._with_parts(needs, of.get(self.way, ""))
+
+    def _with_thousandths(self, needs: Resources) -> Resources:
+        """Return the needs with thousandths of GPUs beside whole ones and for parts, as the largest GPU of the cluster has them."""
+        found, thousandths = dict(needs), needs.get(DEFAULT_DEVICE, 0) * WHOLE
+        for name, amount in needs.items():
+            if is_part(name) and device_of(name) == DEFAULT_DEVICE:
+                del found[name]
+                if self.memory or not is_memory_part(name):
+                    thousandths += part_in_thousandths(name, amount, self.memory)
+        return found | {part_resource(DEFAULT_DEVICE): thousandths} if thousandths else found
+
+    def _with_parts(self, needs: Resources, resource: str) -> Resources:
+        """Return the needs with one ``resource``, or nothing, in place of a part."""
         if not any(map(is_part, needs)):
             return needs
         found: Resources = {}
         for name, amount in needs.items():
             if not is_part(name) or self.way is GpuSharing.NONE or device_of(name) != DEFAULT_DEVICE:
                 found[name] = found.get(name, 0) + amount
-            elif self.way is GpuSharing.REPLICAS:
-                found[self.replica] = found.get(self.replica, 0) + 1
+            elif resource:
+                found[resource] = found.get(resource, 0) + 1
         return found
 
 
@@ -73,6 +104,8 @@ class TraitsOfSharing(NamedTuple):
     replicas: int
     open: tuple[int, ...]
     memory: int
+    step: int = 1
+    least: int = 1
 
 
 class SharedGpus(NamedTuple):
@@ -113,6 +146,8 @@ def as_sharing(traits: TraitsOfSharing) -> Sharing:
         replicas=traits.replicas,
         open=traits.open,
         memory=traits.memory,
+        step=traits.step,
+        least=traits.least,
     )
 
 

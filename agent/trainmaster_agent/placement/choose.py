@@ -79,11 +79,21 @@ class PlacementConfig(Strict):
         return QueueRules(self.queues, self.default_queue or default)
 
 
-def choose(config: PlacementConfig, found: ServedApis, provisioning_class: str | None = None) -> PlacementPort:
+HAMI_SCHEDULER = "hami-scheduler"
+"""Name of the kube-scheduler that HAMi's chart installs, which asks HAMi for GPUs."""
+
+
+def choose(
+    config: PlacementConfig, found: ServedApis, provisioning_class: str | None = None, *, is_hami: bool = False
+) -> PlacementPort:
     """Choose the placement. Raises PlacementUnavailableError when the cluster lacks what the configuration asks for.
+
+    ``is_hami``: HAMi gives members their GPUs, which needs its own scheduler.
 
     ``provisioning_class``: the class of requests for nodes to come, where the cluster takes such requests; None: none are made.
     """
+    if is_hami:
+        config = _with_hami(config, found)
     placement = _choose(config, found)
     if provisioning_class is None:
         return placement
@@ -96,6 +106,16 @@ def choose(config: PlacementConfig, found: ServedApis, provisioning_class: str |
             "capacity.autoscaler.provisioningRequest is set", "provisioningrequests of autoscaling.x-k8s.io/v1"
         )
     return Provisioned(placement, provisioning_class)
+
+
+def _with_hami(config: PlacementConfig, found: ServedApis) -> PlacementConfig:
+    name = _automatic(found) if config.scheduler == "auto" else config.scheduler
+    if name not in ("native", "gates", "kueue"):
+        raise PlacementUnavailableError(
+            "capacity.gpuSharing is hami, which extends kube-scheduler: placement.scheduler must be native, gates or kueue,"
+            f" not {name}"
+        )
+    return config.model_copy(update={"scheduler_name": config.scheduler_name or HAMI_SCHEDULER})
 
 
 def _choose(config: PlacementConfig, found: ServedApis) -> PlacementPort:

@@ -22,7 +22,7 @@ def what_lacks(
         return never
     total: Resources = {}
     for role in tracker.facts.roles.values():
-        for name, amount in node_capacity.gpu_parts.on_node(role.requests).items():
+        for name, amount in node_capacity.gpu_parts.requested(role.requests).items():
             total[name] = total.get(name, 0) + amount * tracker.sizes.get(role.name, 0)
     return quotas.shortfall(
         tracker.record.namespace,

@@ -25,6 +25,7 @@ from trainmaster.workload_kinds.registry import KINDS
 from trainmaster_agent.capacity.claim_templates import ClaimTemplates, NamedClaims
 from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.capacity.quotas import Quotas
+from trainmaster_agent.capacity.shared_gpus import GpuSharing
 from trainmaster_agent.containment import contain, run_for_ever
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import (
@@ -674,7 +675,13 @@ class KubernetesRuntime:
             with contextlib.suppress(RefusedError):
                 kept = await probe_native(self._api, self._namespaces.existing[0], found.native)
                 found = replace(found, native_topology=kept)
-        placement = choose(self._config.placement, found, self._config.capacity.autoscaler.provisioning_request)
+        capacity = self._config.capacity
+        placement = choose(
+            self._config.placement,
+            found,
+            capacity.autoscaler.provisioning_request,
+            is_hami=capacity.gpu_sharing is GpuSharing.HAMI,
+        )
         log.info("gangs are placed by %s", placement.name)
         return placement
 
