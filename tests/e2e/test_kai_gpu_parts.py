@@ -75,12 +75,13 @@ class Sharing:
                     continue
                 requests = spec["containers"][0].get("resources", {}).get("requests", {})
                 whole[spec["nodeName"]] += int(requests.get(GPU, 0))
-                annotations, group = metadata.get("annotations") or {}, (metadata.get("labels") or {}).get(GPU_GROUP)
+                annotations, group = metadata.get("annotations") or {}, _group_of(pod)
                 if group and metadata["namespace"] == JOBS:
                     many += 1
                     parts[group] += _thousandths(annotations)
             assert max(whole.values(), default=0) <= GPUS, whole
-            assert max(parts.values(), default=0) <= 1000, parts
+            for group, part in parts.items():
+                assert part <= 1000, "\n".join(_on_gpu(pod) for pod in pods if _group_of(pod) == group)
             self.most_on_a_gpu = max(self.most_on_a_gpu, *parts.values(), 0)
             self.most_at_a_time = max(self.most_at_a_time, many)
             await asyncio.sleep(0.2)
@@ -89,6 +90,18 @@ class Sharing:
         """Return the whole GPUs that the agent reports as free beside its own members."""
         groups = (await asyncio.to_thread(self.client.cluster, "north")).groups
         return sum(group.count * group.free.get(GPU, 0) for group in groups)
+
+
+def _group_of(pod: dict[str, Any]) -> str | None:
+    return (pod["metadata"].get("labels") or {}).get(GPU_GROUP)
+
+
+def _on_gpu(pod: dict[str, Any]) -> str:
+    """Return what there is to know of a pod that shares a GPU, for messages."""
+    metadata, status = pod["metadata"], pod["status"]
+    times = {one["type"]: one["lastTransitionTime"] for one in status.get("conditions", ())}
+    known = {key: metadata.get(key) for key in ("name", "creationTimestamp", "deletionTimestamp", "annotations")}
+    return f"{known} on {pod['spec'].get('nodeName')}, {status.get('phase')}, {times}"
 
 
 def _thousandths(annotations: dict[str, str]) -> int:
