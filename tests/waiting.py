@@ -2,7 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
 
 _LOOK_SECONDS = 0.02
 _MOST_SECONDS = 0.1
@@ -14,6 +16,21 @@ _SLOWNESS = 6
 
 def _name_of(look: Callable[[], object]) -> str:
     return str(getattr(look, "__qualname__", look))
+
+
+@asynccontextmanager
+async def beside(*endless: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run these, which do not end by themselves, until the block ends; the error of one that failed meanwhile is raised then."""
+    tasks = [asyncio.create_task(one) for one in endless]
+    try:
+        yield
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def eventually(look: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:

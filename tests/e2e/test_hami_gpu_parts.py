@@ -21,7 +21,7 @@ from tests.cluster.chart import JOBS, helm, install_agent
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import Cluster, need_programs, open_cluster
 from tests.cluster.schedulers import ASSETS, assets_of, installed
-from tests.waiting import eventually
+from tests.waiting import beside, eventually
 from trainmaster.client.http import Client
 
 need_programs(whole_module=True)
@@ -178,16 +178,8 @@ async def sharing(tmp_path: Path) -> AsyncIterator[Sharing]:
             found = Sharing(cluster, client)
             for number in range(NODES):
                 await found.register(f"node-{number}")
-            tasks = [asyncio.create_task(found.play_device_plugins()), asyncio.create_task(found.look())]
-            try:
+            async with beside(found.play_device_plugins(), found.look()):
                 yield found
-                for task in tasks:
-                    if task.done():
-                        task.result()
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def other(number: int, mib: int) -> dict[str, Any]:

@@ -252,16 +252,21 @@ class TestVolcano(OnItsScheduler):
         )
         return urgent_pod("volcano", annotations={"scheduling.k8s.io/group-name": "urgent"})
 
-    async def set_up_racks(self, site: Installed | None, cluster: Cluster) -> None:
-        """Make a HyperNode for each rack, and turn the plugin on that reads them, which is off by default."""
+    @staticmethod
+    async def _turn_on(site: Installed | None, plugin: str) -> None:
+        """Add a plugin to the configuration of the scheduler, and start it again; nothing if it has the plugin."""
         assert site is not None
         conf = site.folder / "volcano-scheduler.conf"
         settings = yaml.safe_load(conf.read_text())
         plugins = settings["tiers"][-1]["plugins"]
-        if not any(one["name"] == "network-topology-aware" for one in plugins):
-            plugins.append({"name": "network-topology-aware"})
+        if not any(one["name"] == plugin for one in plugins):
+            plugins.append({"name": plugin})
             conf.write_text(yaml.safe_dump(settings))
             await site.restart("vc-scheduler")
+
+    async def set_up_racks(self, site: Installed | None, cluster: Cluster) -> None:
+        """Make a HyperNode for each rack, and turn the plugin on that reads them, which is off by default."""
+        await self._turn_on(site, "network-topology-aware")
         for rack in ("a", "b"):
             member = {"type": "Node", "selector": {"labelMatch": {"matchLabels": {RACK: rack}}}}
             body = {
@@ -274,14 +279,7 @@ class TestVolcano(OnItsScheduler):
 
     async def set_up_zones(self, site: Installed | None, cluster: Cluster) -> None:
         """Turn the plugin on that reads Numatopologies, which is off by default."""
-        assert site is not None
-        conf = site.folder / "volcano-scheduler.conf"
-        settings = yaml.safe_load(conf.read_text())
-        plugins = settings["tiers"][-1]["plugins"]
-        if not any(one["name"] == "numa-aware" for one in plugins):
-            plugins.append({"name": "numa-aware"})
-            conf.write_text(yaml.safe_dump(settings))
-            await site.restart("vc-scheduler")
+        await self._turn_on(site, "numa-aware")
 
     async def report_zones(self, cluster: Cluster, node: str, zones: Sequence[int], used: Sequence[int] = ()) -> None:
         """Report CPUs by their numbers, as Volcano's resource exporter does."""

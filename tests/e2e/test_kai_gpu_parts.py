@@ -17,7 +17,7 @@ from tests.cluster.chart import JOBS, helm, install_agent
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import Cluster, need_programs, open_cluster
 from tests.cluster.schedulers import ASSETS, RESERVATIONS_OF_KAI, admit_gpu_parts, assets_of, installed
-from tests.waiting import eventually
+from tests.waiting import beside, eventually
 from trainmaster.client.http import Client
 from trainmaster_agent.capacity.shared_gpus import GPU_GROUP
 
@@ -131,16 +131,8 @@ async def sharing(tmp_path: Path) -> AsyncIterator[Sharing]:
         await asyncio.to_thread(stage.start)
         with Client(stage.urls[0], ADMIN_KEY) as client:
             found = Sharing(cluster, client)
-            tasks = [asyncio.create_task(found.hold_gpus()), asyncio.create_task(found.look())]
-            try:
+            async with beside(found.hold_gpus(), found.look()):
                 yield found
-                for task in tasks:
-                    if task.done():
-                        task.result()
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def a_job(number: int, chance: random.Random) -> dict[str, Any]:

@@ -688,23 +688,23 @@ class TestDevices:
         "selectors": ["device.driver == 'x'"],
     }
 
+    REQUEST: Mapping[str, Any] = {
+        "name": "gpu",
+        "exactly": {
+            "deviceClassName": "gpu.example.com",
+            "allocationMode": "ExactCount",
+            "count": 2,
+            "selectors": [{"cel": {"expression": "device.driver == 'x'"}}],
+        },
+    }
+
     def test_each_member_of_a_role_has_a_claim_of_the_roles_template(self) -> None:
         manifests = made(role(template={"devices": [self.GPUS]}), role("plain"))
         (template,) = [one.body for one in manifests.objects() if one.resource.plural == "resourceclaimtemplates"]
         assert template["metadata"]["name"] == f"{RUN}-worker"
         assert template["metadata"]["labels"][LABEL_RUN] == template["spec"]["metadata"]["labels"][LABEL_RUN] == RUN
         assert template["metadata"]["ownerReferences"]
-        assert template["spec"]["spec"]["devices"]["requests"] == [
-            {
-                "name": "gpu",
-                "exactly": {
-                    "deviceClassName": "gpu.example.com",
-                    "allocationMode": "ExactCount",
-                    "count": 2,
-                    "selectors": [{"cel": {"expression": "device.driver == 'x'"}}],
-                },
-            }
-        ]
+        assert template["spec"]["spec"]["devices"]["requests"] == [self.REQUEST]
         pod = manifests.pod("worker", 0)["spec"]
         assert pod["resourceClaims"] == [{"name": "devices", "resourceClaimTemplateName": f"{RUN}-worker"}]
         assert pod["containers"][0]["resources"]["claims"] == [{"name": "devices"}]
@@ -719,17 +719,7 @@ class TestDevices:
             assert (one["apiVersion"], one["kind"]) == ("resource.k8s.io/v1", "ResourceClaim")
             assert one["metadata"]["labels"][LABEL_RUN] == RUN
             assert one["metadata"]["ownerReferences"]
-            assert one["spec"]["devices"]["requests"] == [
-                {
-                    "name": "gpu",
-                    "exactly": {
-                        "deviceClassName": "gpu.example.com",
-                        "allocationMode": "ExactCount",
-                        "count": 2,
-                        "selectors": [{"cel": {"expression": "device.driver == 'x'"}}],
-                    },
-                }
-            ]
+            assert one["spec"]["devices"]["requests"] == [self.REQUEST]
         assert not [one for one in manifests.objects() if one.resource.plural == "resourceclaimtemplates"]
         pods = [manifests.pod("worker", index)["spec"] for index in range(4)]
         assert [pod["resourceClaims"] for pod in pods] == [
