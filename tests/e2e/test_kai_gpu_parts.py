@@ -47,6 +47,8 @@ class Sharing:
         self.most_at_a_time = 0
         """The most pods with a part of a GPU at a time."""
         self.looks = 0
+        self.failed_binds: set[str] = set()
+        """Names of KAI's BindRequests whose first attempt failed: the scheduler gives their parts to others."""
 
     async def hold_gpus(self) -> None:
         """Name the index of each GPU that KAI holds, as KAI's own program in the pod that holds it does."""
@@ -82,6 +84,10 @@ class Sharing:
             assert max(whole.values(), default=0) <= GPUS, whole
             for group, part in parts.items():
                 assert part <= 1000, "\n".join(_on_gpu(pod) for pod in pods if _group_of(pod) == group)
+            binds = (await self.cluster.api.get("/apis/scheduling.run.ai/v1alpha2/bindrequests"))["items"]
+            self.failed_binds |= {
+                one["metadata"]["name"] for one in binds if (one.get("status") or {}).get("failedAttempts")
+            }
             self.most_on_a_gpu = max(self.most_on_a_gpu, *parts.values(), 0)
             self.most_at_a_time = max(self.most_at_a_time, many)
             await asyncio.sleep(0.2)
@@ -167,7 +173,7 @@ async def test_a_thousand_jobs_with_random_parts_share_the_gpus_and_none_has_mor
     assert Counter(str(one.state) for one in ended) == {"succeeded": JOBS_OF_ALL}
     print(
         f"\n{JOBS_OF_ALL} jobs on {NODES * GPUS} GPUs, looked at {sharing.looks} times: at most {sharing.most_on_a_gpu}"
-        f" thousandths of a GPU, {sharing.most_at_a_time} parts at a time"
+        f" thousandths of a GPU, {sharing.most_at_a_time} parts at a time; {len(sharing.failed_binds)} failed to bind at first"
     )
     assert sharing.most_at_a_time > NODES
     assert 900 < sharing.most_on_a_gpu <= 1000

@@ -9,6 +9,7 @@ from tests.unit.test_kubernetes_manifests import made, role
 from trainmaster.protocol.agent import Sharing
 from trainmaster.protocol.device_parts import part_resource
 from trainmaster_agent.capacity.shared_gpus import GPU_GROUP, RENAMED, GpuParts, GpuSharing
+from trainmaster_agent.runtime.kubernetes.kai_config_maps import config_maps_of
 
 GPU = "nvidia.com/gpu"
 GPUS = {"nvidia.com/gpu.memory": "80000"}
@@ -160,3 +161,24 @@ class TestPods:
         assert KAI.on_node(needs) == {"cpu": 1000}
         assert SHARED.on_node(needs) == {"cpu": 1000, RENAMED: 1}
         assert GpuParts().on_node(needs) == needs
+
+
+class TestConfigMapsOfKai:
+    def stored(self, **metadata: Any) -> dict[str, Any]:
+        containers = [{"name": "first"}, {"name": "second"}]
+        return {"metadata": {"name": "a-0", "uid": "u1", **metadata}, "spec": {"containers": containers}}
+
+    def test_they_have_the_names_that_admission_gave_and_belong_to_the_pod(self) -> None:
+        found = config_maps_of(self.stored(annotations={"runai/shared-gpu-configmap": "a-x-shared-gpu"}))
+        assert [one["metadata"]["name"] for one in found] == ["a-x-shared-gpu-0", "a-x-shared-gpu-0-evar"]
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "a-0", "uid": "u1"}
+        assert all(one["metadata"]["ownerReferences"] == [owner] for one in found)
+
+    def test_the_container_that_gets_the_part_is_in_their_names(self) -> None:
+        annotations = {"runai/shared-gpu-configmap": "a-x-shared-gpu", "gpu-fraction-container-name": "second"}
+        found = config_maps_of(self.stored(annotations=annotations))
+        assert [one["metadata"]["name"] for one in found] == ["a-x-shared-gpu-1", "a-x-shared-gpu-1-evar"]
+
+    def test_a_pod_that_admission_did_not_see_has_none(self) -> None:
+        assert config_maps_of(self.stored()) == []
+        assert config_maps_of(self.stored(annotations={"gpu-fraction": "0.5"})) == []

@@ -1,5 +1,6 @@
 """Manifests of pods that get a part of a GPU. Pure."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from trainmaster.protocol.device_parts import DEFAULT_DEVICE, WHOLE, device_of, is_memory_part, is_part
@@ -21,7 +22,7 @@ def hand_over(parts: GpuParts, pod: dict[str, Any], needs: Resources) -> None:
     part = next(((name, amount) for name, amount in needs.items() if is_part(name)), None)
     if part is not None and device_of(part[0]) != DEFAULT_DEVICE:
         return
-    container = _container(pod)
+    container = container_with_part(pod)
     if parts.way is GpuSharing.HAMI:
         if part is not None:
             _request_of_hami(container, *part)
@@ -47,7 +48,7 @@ def _hand_over_part(parts: GpuParts, pod: dict[str, Any], container: dict[str, A
         _keep_on_nodes_with_replicas(pod["spec"], WHOLE // amount)
 
 
-def _container(pod: dict[str, Any]) -> dict[str, Any]:
+def container_with_part(pod: Mapping[str, Any]) -> dict[str, Any]:
     """Return the container that gets the part: the one that HAMi's resources or KAI's annotation name, or else the first."""
     containers: list[dict[str, Any]] = pod["spec"]["containers"]
     named = ((pod.get("metadata") or {}).get("annotations") or {}).get(_CONTAINER)

@@ -19,6 +19,7 @@ from trainmaster.protocol.agent import RunEnd
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster_agent.capacity.node_index import AllowedNodes
+from trainmaster_agent.capacity.shared_gpus import GpuSharing
 from trainmaster_agent.containment import contain
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import (
@@ -37,6 +38,7 @@ from trainmaster_agent.placement.requirements import waits_for_nodes
 from trainmaster_agent.runtime.kubernetes.checkpoint import send_checkpoint
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.gate_opener import GateOpener
+from trainmaster_agent.runtime.kubernetes.kai_config_maps import create_config_maps
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.node_health import Unready
@@ -387,6 +389,12 @@ class RunReconcilers:
             sight = None if stored is None else see(stored)
             if sight is not None:
                 tracker.note(sight)
+            if stored is not None:
+                await self._help_kai(stored)
+
+    async def _help_kai(self, pod: Mapping[str, Any]) -> None:
+        if self._node_capacity.gpu_parts.way is GpuSharing.KAI:
+            await create_config_maps(self._api, pod)
 
     async def _has_unseen_pods(self, tracker: RunTracker) -> bool:
         """Return whether pods exist that were not seen yet: a controller may have made one just before its object was deleted."""
@@ -688,6 +696,7 @@ class RunReconcilers:
                 if not self._lease.is_valid():
                     raise UnavailableError("the lease expired before all members were created")
                 stored = await self._api.create(PODS, tracker.record.namespace, body)
+                await self._help_kai(stored)
         except ConflictError as error:
             if error.reason != "AlreadyExists":
                 raise UnavailableError(
