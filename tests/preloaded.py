@@ -1,7 +1,7 @@
 """Starts Trainmaster's commands by forking a process that has imported them already.
 
 A run of all tests starts hundreds of processes, and each imports a thousand modules, which takes a second or more of CPU.
-``install`` makes ``subprocess.Popen`` fork the commands ``PYTHON -m MODULE ...`` of this environment off a process that has
+``install`` makes ``subprocess.Popen`` fork the commands ``PYTHON [-P] -m MODULE ...`` of this environment off a process that has
 done so. All else of ``Popen`` is as always: the forked process is a child of the caller, with the standard streams,
 environment, folder and session that were asked for. Everything else is executed, and so is all of ``scripts/test --deep``.
 """
@@ -142,10 +142,15 @@ def is_installed() -> bool:
 def _request(wanted: dict[str, Any]) -> dict[str, Any] | None:
     """Return what to fork, or None if it is something else or asks for what a fork does not do."""
     words = wanted["args"]
-    if not isinstance(words, list | tuple) or len(words) < 3 or wanted["shell"] or wanted["pass_fds"]:
+    if not isinstance(words, list | tuple) or wanted["shell"] or wanted["pass_fds"]:
         return None
     words = [os.fspath(word) for word in words]
-    if words[:2] != [sys.executable, "-m"] or words[2] not in _MODULES or wanted["executable"] is not None:
+    is_safe_path = words[1:2] == ["-P"]
+    if is_safe_path:
+        del words[1]
+    if len(words) < 3 or words[:2] != [sys.executable, "-m"] or words[2] not in _MODULES:
+        return None
+    if wanted["executable"] is not None:
         return None
     if any(wanted[name] is not None for name in ("gid", "gids", "uid")) or wanted.get("process_group", -1) not in (
         -1,
@@ -160,6 +165,7 @@ def _request(wanted: dict[str, Any]) -> dict[str, Any] | None:
         "words": words[3:],
         "env": dict(os.environ if wanted["env"] is None else wanted["env"]),
         "cwd": os.fspath(wanted["cwd"] or Path.cwd()),
+        "is_safe_path": is_safe_path,
         "umask": wanted["umask"],
         "new_session": bool(wanted["start_new_session"]),
         "first": None if first is None else [first.__module__, first.__name__],
@@ -225,7 +231,7 @@ def _settle(request: dict[str, Any], streams: list[int]) -> dict[str, Any]:
         module, name = request["first"]
         first: Callable[[], None] = getattr(importlib.import_module(module), name)
         first()
-    sys.path[0] = request["cwd"]
+    sys.path[:1] = [] if request["is_safe_path"] else [request["cwd"]]
     sys.argv = ["", *request["words"]]
     for text in (sys.stdin, sys.stdout, sys.stderr):
         is_at_once = bool(os.environ.get(_UNBUFFERED))

@@ -52,12 +52,13 @@ def test_the_folder_is_that_of_the_call(tmp_path: Path) -> None:
 
 
 def test_it_is_a_child_with_a_session_that_can_be_signalled_and_waited_for() -> None:
-    for how, code in ((signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
+    for options, how, code in (([], signal.SIGTERM, 0), (["-P"], signal.SIGKILL, -signal.SIGKILL)):
         port = free_port()
-        command = [sys.executable, "-m", "trainmaster_dispatcher.cli.fake_redis", str(port)]
+        command = [sys.executable, *options, "-m", "trainmaster_dispatcher.cli.fake_redis", str(port)]
         process = subprocess.Popen(command, start_new_session=True, preexec_fn=_nice)
         child = psutil.Process(process.pid)
         assert child.ppid() == os.getpid()
+        assert "tests.preloaded" in child.cmdline(), "it was executed, not forked"
 
         def listens(child: psutil.Process = child, port: int = port) -> bool:
             return any(at.laddr.port == port for at in child.net_connections() if at.status == psutil.CONN_LISTEN)

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.protocol.agent import (
@@ -21,12 +21,12 @@ from trainmaster.protocol.sync_parts import read_output, read_push, read_sync, r
 from trainmaster.protocol.validation_errors import mistakes_of, worded
 from trainmaster_dispatcher.api.context import Agent, App
 from trainmaster_dispatcher.api.limits import StreamKind
-from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import After
 from trainmaster_dispatcher.services import agents, logs, member_use, output
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS
 
-router = APIRouter(prefix="/agent/v1", tags=["agents"])
+router = documented_router("/agent/v1", "agents")
 
 Stream = Annotated[str, Path(description="Id of the stream, or of a run.")]
 

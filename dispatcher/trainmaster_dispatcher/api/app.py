@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
 import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -91,6 +91,21 @@ _ROUTERS = {
     Audience.AGENTS: ("/agent/v1", (agents.router, member_streams.agents_router)),
 }
 """The prefix and the name of each audience's routes."""
+_KUBERNETES_ROUTERS = (
+    kube_job_routes.router,
+    kube_event_routes.router,
+    kube_run_routes.router,
+    kube_schedule_routes.router,
+    kube_schedule_routes.cron_job_router,
+    kube_pod_routes.changes_router,
+    kube_pod_routes.router,
+    kube_declared_routes.router,
+    kube_scale_routes.router,
+    kube_reviews.router,
+    kube_job_routes.workload_router,
+    kube_routes.router,
+)
+"""In this order: of two routes with the same path, the first one answers."""
 
 
 def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
@@ -119,22 +134,10 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
     app.state.settings = settings
     app.state.audience = audience
     if audience.includes(Audience.USERS):
-        app.include_router(kube_job_routes.router)
-        app.include_router(kube_event_routes.router)
-        app.include_router(kube_run_routes.router)
-        app.include_router(kube_schedule_routes.router)
-        app.include_router(kube_schedule_routes.cron_job_router)
-        app.include_router(kube_pod_routes.changes_router)
-        app.include_router(kube_pod_routes.router)
-        app.include_router(kube_declared_routes.router)
-        app.include_router(kube_scale_routes.router)
-        app.include_router(kube_reviews.router)
-        app.include_router(kube_job_routes.workload_router)
-        app.include_router(kube_routes.router)
+        _serve(app, _KUBERNETES_ROUTERS)
     for other, (prefix, routers) in _ROUTERS.items():
         if audience.includes(other):
-            for router in routers:
-                app.include_router(router)
+            _serve(app, routers)
         else:
             app.mount(prefix, _for_others(audience, other))
     for other, (prefix, _) in _ROUTERS.items():
@@ -154,6 +157,15 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
     app.add_exception_handler(ClientDisconnect, _on_gone)
     app.add_exception_handler(Exception, _on_error)
     return app
+
+
+def _serve(app: FastAPI, routers: Iterable[APIRouter]) -> None:
+    """Add the routes of ``routers`` as they are.
+
+    ``include_router`` would analyse each handler's parameters again in every application, at its first call.
+    """
+    for router in routers:
+        app.router.routes.extend(router.routes)
 
 
 def _for_others(audience: Audience, other: Audience) -> Callable[[Scope, Receive, Send], Awaitable[None]]:

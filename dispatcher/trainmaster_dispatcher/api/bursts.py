@@ -1,6 +1,6 @@
 """Routes of burst policies."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from trainmaster.protocol import answers
 from trainmaster.protocol.base import Strict
@@ -8,10 +8,10 @@ from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.errors import Code
 from trainmaster_dispatcher.api.context import Admin, App, Person, answer, read_large_model
 from trainmaster_dispatcher.api.declared import add_routes
-from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.services import leader_queries
 
-router = APIRouter(prefix="/v1", tags=["burst"])
+router = documented_router("/v1", "burst")
 
 
 class PreviewSpec(Strict):

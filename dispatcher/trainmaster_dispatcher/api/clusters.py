@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from trainmaster.protocol import answers
 from trainmaster.protocol.errors import Code
@@ -27,7 +27,7 @@ from trainmaster_dispatcher.api.context import (
     read_model,
 )
 from trainmaster_dispatcher.api.declared import add_routes, same_name
-from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import NameInPath
 from trainmaster_dispatcher.api.tenants import refuse_idempotency_key
 from trainmaster_dispatcher.services import auditing, clusters, recovery, tenants
@@ -35,7 +35,7 @@ from trainmaster_dispatcher.services.declared_kinds import object_of
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 
-router = APIRouter(prefix="/v1", tags=["clusters"])
+router = documented_router("/v1", "clusters")
 
 Force = Annotated[
     bool, Query(description="Declare the cluster's runs lost first, whether its agent is in contact or not.")

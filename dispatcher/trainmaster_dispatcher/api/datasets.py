@@ -1,8 +1,7 @@
 """Routes of data that admins declare."""
 
-from fastapi import APIRouter
-
 from trainmaster_dispatcher.api.declared import add_routes
+from trainmaster_dispatcher.api.openapi import documented_router
 
-router = APIRouter(prefix="/v1", tags=["datasets"])
+router = documented_router("/v1", "datasets")
 add_routes(router, "datasets")

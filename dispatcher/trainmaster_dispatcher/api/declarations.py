@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from trainmaster.protocol.declarations import (
     ApplyAnswer,
@@ -24,14 +24,14 @@ from trainmaster_dispatcher.api.context import (
     read_model,
     try_out,
 )
-from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import Limit, NumberCursor
 from trainmaster_dispatcher.services import declarations
 from trainmaster_dispatcher.services.declarations import ApplyTerms
 from trainmaster_dispatcher.services.revisions import Author
 from trainmaster_dispatcher.store.database import Transaction
 
-router = APIRouter(prefix="/v1", tags=["declarations"])
+router = documented_router("/v1", "declarations")
 
 _MOST_BYTES = 4 * 1024 * 1024
 _REFERENCES = (

@@ -2,15 +2,15 @@
 
 from datetime import UTC, datetime
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from trainmaster import __version__
 from trainmaster.protocol.health import HealthReport, KeyInUse
 from trainmaster_dispatcher.api.context import App, PersonOrOwner, answer
-from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.services.doctor import examine, examine_agents
 
-router = APIRouter(prefix="/v1", tags=["doctor"])
+router = documented_router("/v1", "doctor")
 
 
 @router.get("/doctor", **contract(gives=HealthReport))

@@ -5,7 +5,7 @@ import random
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from trainmaster.protocol import answers
@@ -13,7 +13,7 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.api.context import App, Person, State, answer, readable
 from trainmaster_dispatcher.api.jobs import COMMENT_SECONDS, LOOK_SECONDS, labels_of, server_sent
 from trainmaster_dispatcher.api.limits import CountedStream, StreamKind
-from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import (
     ClassFilter,
     ClusterOfRun,
@@ -29,7 +29,7 @@ from trainmaster_dispatcher.services.event_feed import EventFilter, Position, jo
 from trainmaster_dispatcher.services.job_actions import MOST_LABELS, BulkFilter, ShownState
 from trainmaster_dispatcher.store.redis_channels import wait_set
 
-router = APIRouter(prefix="/v1", tags=["jobs"])
+router = documented_router("/v1", "jobs")
 
 _EVENTS_PER_SLICE = 200
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
+from fastapi import Depends, Header, HTTPException, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from trainmaster.protocol import answers
@@ -33,7 +33,7 @@ from trainmaster_dispatcher.api.context import (
     readable,
 )
 from trainmaster_dispatcher.api.limits import CountedStream, StreamKind
-from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import (
     After,
     Attempt,
@@ -72,7 +72,7 @@ from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 from trainmaster_dispatcher.store.redis_channels import JOBS, wait_set
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = documented_router("/v1/jobs", "jobs")
 
 LOOK_SECONDS = 1.0
 COMMENT_SECONDS = 15.0

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Any
 
 import orjson
-from fastapi import APIRouter
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import WebSocketRoute
@@ -36,6 +35,7 @@ from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.suggestions import did_you_mean
 from trainmaster_dispatcher.api.context import State, any_caller, note
 from trainmaster_dispatcher.api.limits import StreamKind
+from trainmaster_dispatcher.api.openapi import documented_router
 from trainmaster_dispatcher.services.member_streams import (
     FrameLine,
     MemberStreamMeetings,
@@ -51,8 +51,8 @@ from trainmaster_dispatcher.store.member_streams import ApiAddress
 
 log = logging.getLogger(__name__)
 
-users_router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
-agents_router = APIRouter(prefix="/agent/v1", tags=["agents"])
+users_router = documented_router("/v1/jobs", "jobs")
+agents_router = documented_router("/agent/v1", "agents")
 
 _NORMAL, _GOING_AWAY, _FAILED = 1000, 1001, 1011
 _LONGEST_REASON = 120

@@ -9,7 +9,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, get_args, get_origin
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
@@ -117,6 +117,11 @@ def _schema(models: type[BaseModel] | tuple[type[BaseModel], ...]) -> dict[str, 
             raise TypeError(f"two models of the API are called {model.__name__}: {known!r}, {model!r}")
     refs = [{"$ref": _REF.format(model=model.__name__)} for model in every]
     return refs[0] if len(refs) == 1 else {"anyOf": refs}
+
+
+def documented_router(prefix: str, tag: str) -> APIRouter:
+    """Return a router for calls that the document describes, named by ``operation_id``. All have ``tag``."""
+    return APIRouter(prefix=prefix, tags=[tag], generate_unique_id_function=operation_id)
 
 
 def operation_id(route: APIRoute) -> str:

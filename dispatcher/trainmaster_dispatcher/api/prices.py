@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from pydantic import AfterValidator
 
 from trainmaster.protocol.attainment import AttainmentAnswer
@@ -13,11 +13,11 @@ from trainmaster.protocol.usage import DIMENSIONS, LABEL, Per, UsageAnswer, chec
 from trainmaster.protocol.workload import Workload
 from trainmaster_dispatcher.api.context import Admin, App, Person, answer
 from trainmaster_dispatcher.api.declared import add_routes
-from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import NumberCursor
 from trainmaster_dispatcher.services import attainment, usage_report, workload_export
 
-router = APIRouter(prefix="/v1", tags=["prices"])
+router = documented_router("/v1", "prices")
 
 _MOST_DIMENSIONS = 6
 Dimension = Annotated[

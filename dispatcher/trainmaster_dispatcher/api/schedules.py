@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from trainmaster.protocol.base import QueuePath
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
@@ -17,7 +17,7 @@ from trainmaster.protocol.schedules import (
     ScheduleView,
 )
 from trainmaster_dispatcher.api.context import App, Person, State, answer, note, once
-from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import Cursor, Limit, OnBehalfOf
 from trainmaster_dispatcher.services import auditing, schedules
 from trainmaster_dispatcher.services.schedule_parsing import WantedSchedule, of_schedule, read_schedule
@@ -26,7 +26,7 @@ from trainmaster_dispatcher.services.submission_parsing import PreparedSubmissio
 from trainmaster_dispatcher.store.database import Transaction, dumps
 from trainmaster_dispatcher.store.keys import Caller
 
-router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
+router = documented_router("/v1/schedules", "schedules")
 
 _SUBMISSION = (
     Code.UNKNOWN_QUEUE,

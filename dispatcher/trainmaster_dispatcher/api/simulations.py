@@ -3,19 +3,19 @@
 from typing import Annotated
 
 import orjson
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from trainmaster.protocol import answers
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster_dispatcher.api.context import Admin, App, answer, once, read_large_model
 from trainmaster_dispatcher.api.declared import change
-from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import NumberCursor, NumberInPath
 from trainmaster_dispatcher.services import simulations
 from trainmaster_dispatcher.store.database import Transaction
 
-router = APIRouter(prefix="/v1/simulations", tags=["simulations"])
+router = documented_router("/v1/simulations", "simulations")
 
 _MOST_ON_A_PAGE = 500
 _PAGE_HEADERS = {

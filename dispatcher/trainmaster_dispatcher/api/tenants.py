@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from trainmaster.protocol import answers
 from trainmaster.protocol.base import WrittenTime
@@ -20,13 +20,13 @@ from trainmaster_dispatcher.api.context import (
     read_large_model,
 )
 from trainmaster_dispatcher.api.declared import add_routes, change
-from trainmaster_dispatcher.api.openapi import check_parameters, contract
+from trainmaster_dispatcher.api.openapi import check_parameters, contract, documented_router
 from trainmaster_dispatcher.api.parameters import Cursor, Limit, NumberInPath
 from trainmaster_dispatcher.services import job_queries, leader_queries, people, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import AuditFilter
 
-router = APIRouter(prefix="/v1", tags=["tenants"])
+router = documented_router("/v1", "tenants")
 
 Usage = Annotated[bool, Query(description="Show what each queue uses now, by the leading scheduler's count.")]
 

@@ -2,17 +2,17 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from trainmaster.protocol.base import Name40
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.member_use import TopAnswer, TopGroup, TopSort, UseOfJob
 from trainmaster_dispatcher.api.context import App, PersonOrOwner, answer
-from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import JobId, Limit, QueueFilter, SubmitterFilter
 from trainmaster_dispatcher.services import member_use
 
-router = APIRouter(prefix="/v1", tags=["jobs"])
+router = documented_router("/v1", "jobs")
 
 
 @router.get("/top", **contract(gives=TopAnswer, refuses=(Code.UNKNOWN_QUEUE, Code.NOT_FOUND)))

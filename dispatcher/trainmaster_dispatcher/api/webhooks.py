@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from trainmaster.protocol import answers
 from trainmaster.protocol.errors import Code
 from trainmaster_dispatcher.api.context import App, Person, answer, note, once, read_model
-from trainmaster_dispatcher.api.openapi import contract
+from trainmaster_dispatcher.api.openapi import contract, documented_router
 from trainmaster_dispatcher.api.parameters import Cursor, Limit, NumberInPath, QueueInPath
 from trainmaster_dispatcher.api.tenants import refuse_idempotency_key
 from trainmaster_dispatcher.services import job_queries, webhooks
 from trainmaster_dispatcher.store.database import Transaction
 
-router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
+router = documented_router("/v1/webhooks", "webhooks")
 
 
 _NOT_KEPT = {"Cache-Control": "no-store"}
